@@ -22,6 +22,7 @@ import torch
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.base import TextEnv
+from spa.rollout import worker
 from spa.stages import ppo_batch, ppo_updates, setup
 from spa.stages.ppo_losses import ActorLoss
 from spa.stages.ppo_models import load_models
@@ -103,14 +104,14 @@ def one_step(cfg: Config) -> dict[str, float]:
     """Seconds of a whole step, and of the environments in it."""
     clock = Clock()
     models = load_models(cfg)
-    player = setup.make_player(cfg, models.template, mode="base")
-    made = clock.timed(setup.make_env)
-    # what players make their environments with
-    setup.make_env = lambda *args: clock.watch(made(*args))
+    rollout_worker = setup.make_worker(cfg, models.template, mode="base")
+    made = clock.timed(worker.make_env)
+    # what workers make their environments with
+    worker.make_env = lambda *args: clock.watch(made(*args))
     try:
         start = time.process_time()
-        specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
-        episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
+        specs = setup.training_specs(cfg, rollout_worker, "train", step=0, held_out=frozenset())
+        episodes = rollout_worker.rollout(models.engine, specs, setup.train_sampling(cfg))
         played = time.process_time() - start
         kept = ppo_batch.filter_groups(
             cfg, ppo_batch.make_batch(cfg, episodes, models.template), {}
@@ -128,7 +129,7 @@ def one_step(cfg: Config) -> dict[str, float]:
         )
         whole = time.process_time() - start
     finally:
-        setup.make_env = made.__wrapped__
+        worker.make_env = made.__wrapped__
     turns = [turn for episode in episodes for turn in episode.turns]
     return {
         "step_s": round(whole, 2),

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.methods import annotate
-from spa.models.choose import load_template
+from spa.models.build import load_template
 from spa.models.forward import token_logprobs
 from spa.prompts.template import ChatTemplate
 from spa.stages.ppo_batch import add_advantages, filter_groups, make_batch, method_context

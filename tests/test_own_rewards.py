@@ -35,7 +35,7 @@ def play(reward: str | dict[str, float] | None) -> list[Episode]:
     overrides = ["es_manager.val.env_groups=3", "es_manager.val.group_size=2"]
     cfg = load_config("tiny", [*overrides, "es_manager.val.env_configs.n_groups=null"])
     spec = cfg.custom_envs[LAKE]
-    player = setup.make_player(cfg, None, mode="base", own_rewards=False)
+    player = setup.make_worker(cfg, None, mode="base", own_rewards=False)
     assert spec.reward is None
     player = replace(player, rewards={LAKE: load_rewards("reward", reward)})
     return validation_episodes(cfg, player, random_engine(max_actions=2))
@@ -86,6 +86,6 @@ def test_ppo_and_evaluation_read_the_setting_and_self_play_does_not(tmp_path: Pa
     for text in (f"{HERE}short", f"{{game: 1, '{HERE}short': 0.5}}"):
         file.write_text(f"defaults: [tiny]\ncustom_envs:\n  {LAKE}:\n    reward: {text}\n")
         cfg = load_config(str(file))
-        player = setup.make_player(cfg, None, mode="base", own_rewards=True)
+        player = setup.make_worker(cfg, None, mode="base", own_rewards=True)
         assert [term.weight for term in player.rewards[LAKE]][-1] in (1.0, 0.5)
-        assert setup.make_player(cfg, None, mode="base").rewards == {}
+        assert setup.make_worker(cfg, None, mode="base").rewards == {}

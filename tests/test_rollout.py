@@ -18,9 +18,9 @@ from spa.envs.registry import make_env
 from spa.errors import ConfigError
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.template import ChatTemplate
-from spa.rollout import check_room
+from spa.rollout.loop import check_room
 from spa.run.files import dump_line
-from spa.types import Completion, Episode, Prompt, Stop
+from spa.types import Completion, Episode, Prompt, StopReason
 
 GAMES: dict[str, dict[str, Any]] = {
     "frozen_lake": {"is_slippery": False},
@@ -76,7 +76,7 @@ def test_a_solver_reaches_the_goal_and_the_story_is_whole(game, mode):
         max_actions_per_traj=50,
         max_turn=10,
     )
-    assert (episode.stop, episode.success, episode.mode) == (Stop.SUCCESS, True, mode)
+    assert (episode.stop, episode.success, episode.mode) == (StopReason.SUCCESS, True, mode)
     assert episode.turns[-1].infos[-1]["success"]
     for before, after in zip(episode.turns, episode.turns[1:], strict=False):
         assert before.next_state == after.state
@@ -128,12 +128,12 @@ def test_what_is_executed_and_what_is_punished(text, executed, penalty):
     (episode,) = play(one_group(), says(text), make=open_lake, max_turn=1, max_actions_per_turn=3)
     (turn,) = episode.turns
     assert (turn.executed, turn.penalty) == (executed, penalty)
-    assert episode.stop is Stop.TURN_CAP
+    assert episode.stop is StopReason.MAX_TURNS
 
 
 def test_an_episode_ends_after_max_turn_replies():
     episode = actions("Right", max_turn=4)
-    assert (episode.stop, len(episode.turns)) == (Stop.TURN_CAP, 4)
+    assert (episode.stop, len(episode.turns)) == (StopReason.MAX_TURNS, 4)
 
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 5])
@@ -141,7 +141,7 @@ def test_the_action_budget_holds_inside_a_turn_and_over_turns(limit):
     episode = actions(
         "Right || Left || Right", max_turn=10, max_actions_per_turn=3, max_actions_per_traj=limit
     )
-    assert episode.stop is Stop.ACTION_CAP
+    assert episode.stop is StopReason.MAX_ACTIONS
     assert sum(len(turn.executed) for turn in episode.turns) == limit
     assert [turn.actions_left for turn in episode.turns] == list(range(limit, 0, -3))
 
@@ -155,7 +155,7 @@ def test_actions_after_the_end_of_the_game_are_not_executed():
     episode = actions(
         "Right || Right || Right || Down || Down || Down || Up", max_actions_per_turn=7
     )
-    assert episode.stop is Stop.SUCCESS
+    assert episode.stop is StopReason.SUCCESS
     assert len(episode.turns[0].executed) == 6
 
 
@@ -168,7 +168,7 @@ def test_a_hole_is_a_failure():
 
     (episode,) = play(one_group(), says(answer("Right || Down")), make=lambda tag: Pit())
     assert (episode.stop, episode.success, episode.turns[0].executed) == (
-        Stop.FAILURE,
+        StopReason.FAILURE,
         False,
         ("Right",),
     )
@@ -199,7 +199,7 @@ def test_a_turn_that_would_not_fit_is_not_begun():
             max_model_len=room + 20,
         )
         assert len(episode.turns) == turns
-        assert episode.stop is (Stop.CONTEXT if turns < 4 else Stop.TURN_CAP)
+        assert episode.stop is (StopReason.CONTEXT if turns < 4 else StopReason.MAX_TURNS)
         assert len(episode.token_ids) <= room + 20
         assert episode.sampled[-1]  # nothing is written after the last reply
         assert episode.messages[-1]["role"] == "assistant"
@@ -223,15 +223,15 @@ def test_a_first_prompt_that_does_not_fit_costs_its_own_episode():
         groups(2, 2), engine, made, make=lambda tag: Verbose(), max_turn=2, max_model_len=2000
     )
     assert [(episode.stop, len(episode.turns)) for episode in episodes] == [
-        *[(Stop.CONTEXT, 0)] * 2,
-        *[(Stop.TURN_CAP, 2)] * 2,
+        *[(StopReason.CONTEXT, 0)] * 2,
+        *[(StopReason.MAX_TURNS, 2)] * 2,
     ]
     assert episodes[0].token_ids is None
     check_room(episodes, 64, 2000)
     check_room(episodes[2:], 64, 2000)
     with pytest.raises(ConfigError, match=r"no prompt fits.*max_model_len"):
         check_room(episodes[:2], 64, 2000)
-    check_room([episodes[0], replace(episodes[1], stop=Stop.ERROR, error="gone")], 64, 2000)
+    check_room([episodes[0], replace(episodes[1], stop=StopReason.ERROR, error="gone")], 64, 2000)
 
 
 class Fragile(OpenLake):
@@ -251,7 +251,7 @@ def test_an_environment_that_raises_costs_only_its_episode(caplog):
     made = template("qwen2")
     engine = says(answer("Right"), template=made)
     episodes = play(groups(4, 1), engine, made, make=lambda tag: Fragile(), max_turn=2)
-    assert [episode.stop for episode in episodes] == [Stop.ERROR, Stop.TURN_CAP] * 2
+    assert [episode.stop for episode in episodes] == [StopReason.ERROR, StopReason.MAX_TURNS] * 2
     assert episodes[0].error == "RuntimeError: the ice broke"
     assert "the ice broke" in caplog.text
     assert len(episodes[1].turns) == 2
@@ -283,7 +283,11 @@ def test_it_may_raise_anywhere(where):
             return super().state_text(mode)
 
     (episode,) = play(one_group(), says(answer("Right")), make=lambda tag: Broken(), max_turn=3)
-    assert (episode.stop, episode.success, episode.error) == (Stop.ERROR, False, "ValueError: no")
+    assert (episode.stop, episode.success, episode.error) == (
+        StopReason.ERROR,
+        False,
+        "ValueError: no",
+    )
 
 
 def test_an_option_that_does_not_exist_stops_everything():
@@ -305,8 +309,8 @@ def test_an_engine_that_fails_on_a_row_costs_only_that_episode():
             return [first, *found[1:]] if prompts[0].episode_id.endswith("/0") else found
 
     failed, other = play(one_group(2), Flaky(solver), make=open_lake)
-    assert (failed.stop, failed.error, len(failed.turns)) == (Stop.ERROR, "no connection", 0)
-    assert other.stop is not Stop.ERROR
+    assert (failed.stop, failed.error, len(failed.turns)) == (StopReason.ERROR, "no connection", 0)
+    assert other.stop is not StopReason.ERROR
 
 
 def test_a_chat_template_that_fails_at_a_puzzle_costs_only_its_episodes():
@@ -317,7 +321,7 @@ def test_a_chat_template_that_fails_at_a_puzzle_costs_only_its_episodes():
     )
     made = ChatTemplate(known)
     episodes = play(groups(12, 1), says(answer("Right"), template=made), made, max_turn=2)
-    lost = [episode for episode in episodes if episode.stop is Stop.ERROR]
+    lost = [episode for episode in episodes if episode.stop is StopReason.ERROR]
     assert 0 < len(lost) < 12
     assert all(episode.error.startswith("the chat template cannot be used: no") for episode in lost)
     assert all(len(episode.turns) for episode in episodes if episode not in lost)

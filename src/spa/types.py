@@ -48,13 +48,13 @@ LossOn = Literal["response", "response_and_shown", "states_only", "no_states"]
 shown before it (not the first); its state blocks; all but its state blocks."""
 
 
-class Stop(StrEnum):
+class StopReason(StrEnum):
     """Why an episode ended."""
 
     SUCCESS = "success"  # the environment says that the goal is reached
     FAILURE = "failure"  # the environment ended without the goal (hole, wrong answer)
-    ACTION_CAP = "action_cap"  # the trajectory's budget of actions is used up
-    TURN_CAP = "turn_cap"  # max_turn replies were given
+    MAX_ACTIONS = "action_cap"  # the trajectory's budget of actions is used up
+    MAX_TURNS = "turn_cap"  # max_turn replies were given
     CONTEXT = "context"  # the next turn would not fit into max_model_len
     # the environment or the engine failed; the episode is reported and not trained on
     ERROR = "error"
@@ -184,7 +184,7 @@ class Episode:
     puzzle_hash: str  # content hash of the puzzle
     group: int
     member: int
-    stop: Stop
+    stop: StopReason
     success: bool
     turns: tuple[Turn, ...]
     messages: tuple[Message, ...]  # as sent, with the replies as sampled
@@ -224,7 +224,7 @@ class Episode:
                 value = value.tolist()
             elif item.name == "turns":
                 value = [_turn_to_json(turn) for turn in self.turns]
-            elif isinstance(value, Stop):
+            elif isinstance(value, StopReason):
                 value = value.value
             elif item.name == "messages":
                 value = list(self.messages)
@@ -250,7 +250,7 @@ class Episode:
         for name, dtype in dtypes.items():
             if data.get(name) is not None:
                 data[name] = np.asarray(data[name], dtype=dtype)
-        data["stop"] = Stop(data["stop"])
+        data["stop"] = StopReason(data["stop"])
         data["messages"] = tuple(data["messages"])
         data["turns"] = tuple(_turn_from_json(turn) for turn in data["turns"])
         data["images"] = tuple(base64.b64decode(image) for image in data.get("images", ()))

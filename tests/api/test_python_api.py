@@ -11,7 +11,7 @@ from helpers.light import HEAVY
 from helpers.tiny_preset import SMALL
 
 import spa
-from spa.types import Stop
+from spa.types import StopReason
 
 NOT_LOADED = (*HEAVY, "pydantic")
 
@@ -96,7 +96,7 @@ def test_names_and_objects_play_alike(tiny: spa.Model):
 
 def test_policies_without_a_model_play():
     assert spa.play("random", "FrozenLake").turns
-    assert spa.play("expert", "SimpleSokoban", seed=2).stop is Stop.SUCCESS
+    assert spa.play("expert", "SimpleSokoban", seed=2).stop is StopReason.SUCCESS
 
 
 @pytest.mark.parametrize("name", ["no/folder/here", "/"])

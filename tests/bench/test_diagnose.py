@@ -18,7 +18,7 @@ from spa.models.load import load_tokenizer
 from spa.policies.scripted import random_engine
 from spa.prompts.render import Prompter
 from spa.report.build import template
-from spa.rollout import collect
+from spa.rollout.loop import collect
 from spa.types import SamplingParams
 from spa_bench.diagnose.command import game_of
 from spa_bench.diagnose.findings import diagnose, masks, retokenised, with_text

@@ -65,17 +65,17 @@ def test_what_the_scout_may_try_it_solves_and_a_table_of_other_boards_does_not(t
 
 def test_members_of_a_group_share_a_table_and_episodes_are_forgotten(tmp_path):
     cfg = small_config("none", tmp_path)
-    player, scout = setup.make_player(cfg, None, mode="base"), Scout(max_actions=3, most=10)
+    player, scout = setup.make_worker(cfg, None, mode="base"), Scout(max_actions=3, most=10)
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=5, step=0)
-    assert all(episode.success for episode in player.play(scout, specs, setup.val_sampling(cfg)))
+    assert all(episode.success for episode in player.rollout(scout, specs, setup.val_sampling(cfg)))
     assert len(scout._tables) == len({spec.group for spec in specs}) and not scout._table_of
 
 
 def test_a_table_plays_at_random_where_it_knows_nothing(tmp_path):
     cfg = small_config("none", tmp_path)
-    player = setup.make_player(cfg, None, mode="base")
+    player = setup.make_worker(cfg, None, mode="base")
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=5, step=0)
-    episodes = player.play(table_engine({}, max_actions=3), specs, setup.val_sampling(cfg))
+    episodes = player.rollout(table_engine({}, max_actions=3), specs, setup.val_sampling(cfg))
     assert all(len(turn.executed) == 1 for episode in episodes for turn in episode.turns)
 
 
@@ -95,7 +95,7 @@ def test_the_scout_shares_self_play_and_an_evaluation(base, tmp_path):
     assert isinstance(engine, MixedEngine) and any(
         isinstance(player, Scout) for player in engine.players
     )
-    player = setup.make_player(cfg, None, mode="base")
+    player = setup.make_worker(cfg, None, mode="base")
     found, _ = open_target(cfg, find_target("scout"), player, replies=tmp_path / "replies")
     assert isinstance(found, Scout)
 

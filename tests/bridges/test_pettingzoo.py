@@ -7,8 +7,8 @@ from spa.envs.registry import make_env
 from spa.errors import ConfigError
 from spa.policies.scripted import random_engine
 from spa.prompts.render import Prompter
-from spa.rollout import collect
-from spa.types import SamplingParams, Stop
+from spa.rollout.loop import collect
+from spa.types import SamplingParams, StopReason
 from tests.bridges.conformance import failures
 
 if importlib.util.find_spec("pettingzoo") is None or importlib.util.find_spec("pygame") is None:
@@ -67,7 +67,7 @@ def test_a_policy_plays_both_seats():
         0.0,
         0.0,
     ]
-    assert all(episode.stop in (Stop.SUCCESS, Stop.FAILURE) for episode in episodes)
+    assert all(episode.stop in (StopReason.SUCCESS, StopReason.FAILURE) for episode in episodes)
 
 
 def test_what_cannot_be_played_is_said():

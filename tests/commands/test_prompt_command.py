@@ -1,7 +1,7 @@
 from spa.cli import main
 from spa.config.load import load_config
 from spa.envs.registry import make_env
-from spa.models.choose import load_template
+from spa.models.build import load_template
 from spa.stages.prompters import make_prompter
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from each_once import DIGITS, EachOnce
 
-import spa.rollout  # noqa: F401 - heavy, and loaded here once instead of in every process that checks
+import spa.rollout.loop  # noqa: F401 - heavy, and loaded here once instead of in every process that checks
 from spa import cli
 from spa.cli import execute
 from spa.config.load import load_config

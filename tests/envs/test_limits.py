@@ -24,7 +24,7 @@ from spa.policies.scripted import random_engine
 from spa.run.signals import StopRequested, stoppable
 from spa.stages import evaluate, setup
 from spa.stages.policies import find_target
-from spa.types import Episode, Stop
+from spa.types import Episode, StopReason
 
 FAULTS = {
     "raise": "the ice broke",
@@ -62,7 +62,7 @@ def outcomes(fault: str, **settings) -> list[Episode]:
 def test_a_fault_costs_its_episode_and_is_named(fault, caplog):
     with stoppable():
         episodes = outcomes(fault, env_timeout_s=1.0 if fault == "hang" else 60.0)
-    assert [episode.stop is Stop.ERROR for episode in episodes] == [True, False, False, True]
+    assert [episode.stop is StopReason.ERROR for episode in episodes] == [True, False, False, True]
     for episode in (episodes[0], episodes[3]):
         assert FAULTS[fault] in episode.error
     assert "(Lake, puzzle seed 9) failed in turn 1" in caplog.text
@@ -128,7 +128,7 @@ def test_episodes_that_are_declared_lost_are_not_played(tmp_path):
 
 def test_a_hang_that_swallows_errors_is_ended_too_and_shows_where_it_was():
     episodes = outcomes("spin", env_timeout_s=1.0)
-    assert [episode.stop is Stop.ERROR for episode in episodes] == [True, False, False, True]
+    assert [episode.stop is StopReason.ERROR for episode in episodes] == [True, False, False, True]
     assert "faulty_env.py" in episodes[0].error
 
 
@@ -189,9 +189,12 @@ def test_what_hangs_or_dies_there_is_replaced_and_the_others_go_on(workers, capl
         episodes = outcomes(
             fault, make=lambda tag, fault=fault: workers.make(MODULE, {"fault": fault}), lanes=2
         )
-        assert [episode.stop is Stop.ERROR for episode in episodes] == [True, False, False, True], (
-            fault
-        )
+        assert [episode.stop is StopReason.ERROR for episode in episodes] == [
+            True,
+            False,
+            False,
+            True,
+        ], fault
         assert told in episodes[0].error and told in episodes[3].error
         assert [episodes[i].turns for i in (1, 2)] == [healthy[i].turns for i in (1, 2)]
 
@@ -216,7 +219,7 @@ def test_what_ends_its_process_is_marked_and_not_played_again(workers, tmp_path)
 def test_no_fault_there_ends_the_process_or_sends_objects_here(workers, fault):
     episodes = outcomes("", make=lambda tag: workers.make(MODULE, {"fault": fault}), lanes=2)
     lost = [False] * 4 if fault == "objects" else [True, False, False, True]
-    assert [episode.stop is Stop.ERROR for episode in episodes] == lost
+    assert [episode.stop is StopReason.ERROR for episode in episodes] == lost
     assert [worker.life for worker in workers._workers] == [0, 0]
 
 
@@ -235,7 +238,7 @@ def test_with_processes_of_their_own_no_environment_is_made_here(monkeypatch, tm
         ],
         stages=("selfplay",),
     )
-    player = setup.make_player(cfg, None, mode="add_worldmodel", lost=tmp_path / "lost.jsonl")
+    player = setup.make_worker(cfg, None, mode="add_worldmodel", lost=tmp_path / "lost.jsonl")
     held_out = setup.validation_hashes(cfg, player)
     assert len(held_out) == 2
     assert len(setup.training_specs(cfg, player, "train", step=0, held_out=held_out)) == 8

@@ -372,7 +372,7 @@ def test_bad_options(options):
 def test_validation_plays_the_requests_that_are_set_aside_for_it():
     """Through the stages' own seeds: other requests than training, of the validation split, unless one is named."""
     cfg = load_config("_6_webshop", ["es_manager.val.env_groups=20"])
-    player = setup.make_player(cfg, None, mode="base")
+    player = setup.make_worker(cfg, None, mode="base")
     env = player.make_env("WebShop")
 
     def requests(specs):

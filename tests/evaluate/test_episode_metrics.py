@@ -7,7 +7,7 @@ from helpers.play import answer, groups, lake, play, says
 
 from spa.evaluation.episode_metrics import episode_metrics, pooled_metrics
 from spa.prompts.parse import parse_reply
-from spa.types import Episode, Stop, Turn
+from spa.types import Episode, StopReason, Turn
 
 
 def turn(
@@ -38,7 +38,11 @@ def turn(
 
 
 def episode(
-    *turns: Turn, puzzle: int = 1, success: bool = False, tag: str = "A", stop: Stop = Stop.TURN_CAP
+    *turns: Turn,
+    puzzle: int = 1,
+    success: bool = False,
+    tag: str = "A",
+    stop: StopReason = StopReason.MAX_TURNS,
 ) -> Episode:
     (played,) = play(groups(1, 1), says(answer("Left")), make=lake, max_turn=1)
     return replace(
@@ -48,7 +52,7 @@ def episode(
 
 def some() -> list[Episode]:
     return [
-        episode(turn(3, valid=2, effective=1, reward=1.0), success=True, stop=Stop.SUCCESS),
+        episode(turn(3, valid=2, effective=1, reward=1.0), success=True, stop=StopReason.SUCCESS),
         episode(
             turn(1, valid=1, effective=0), turn(0, valid=0, effective=0, penalty=-0.1, text="noise")
         ),
@@ -80,7 +84,7 @@ def test_pass_at_k_is_over_the_attempts_at_a_puzzle():
 
 
 def test_episodes_that_failed_technically_do_not_count():
-    broken = episode(success=False, stop=Stop.ERROR)
+    broken = episode(success=False, stop=StopReason.ERROR)
     found = episode_metrics([*some(), broken], "val")
     assert found.pop("val/A/errors") == 1
     clean = episode_metrics(some(), "val")
@@ -101,7 +105,7 @@ def test_tags_are_reported_apart_and_pooled_together():
 
 
 def test_an_episode_that_had_no_turn_counts_as_not_solved():
-    empty = episode(stop=Stop.CONTEXT, puzzle=2)
+    empty = episode(stop=StopReason.CONTEXT, puzzle=2)
     found = episode_metrics([*some(), empty], "val")
     assert found["val/A/success"] == pytest.approx(1 / 5)
     assert found["val/A/num_turns"] == pytest.approx(5 / 5)

@@ -17,7 +17,7 @@ from spa.envs.checker import check
 from spa.errors import ConfigError
 from spa.policies.scripted import random_engine
 from spa.stages import setup
-from spa.types import Stop
+from spa.types import StopReason
 
 FOLDER = Path(__file__).parents[2] / "examples"
 
@@ -115,7 +115,7 @@ def test_self_play_pairs_the_groups_of_training_and_validation_has_none():
     cfg = load_config(
         "nim.yaml", ["model_path=builtin:tiny", "es_manager.train.env_groups=4", "seed.train=1"]
     )
-    player = setup.make_player(cfg, None, mode="base")
+    player = setup.make_worker(cfg, None, mode="base")
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
     size = cfg.es_manager.train.group_size
     pairs = list(zip(specs[:size], specs[size : 2 * size], strict=True))
@@ -132,10 +132,12 @@ def test_self_play_pairs_the_groups_of_training_and_validation_has_none():
 
 def test_its_configuration_plays_in_the_world_model_format():
     cfg = load_config("custom_env.yaml", ["model_path=builtin:tiny"])
-    player = setup.make_player(cfg, None, mode="add_worldmodel")
+    player = setup.make_worker(cfg, None, mode="add_worldmodel")
     specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=0, step=0)[:6]
-    episodes = player.play(random_engine(None, max_actions=1), specs, setup.selfplay_sampling(cfg))
-    assert len(episodes) == 6 and all(episode.stop is not Stop.ERROR for episode in episodes)
+    episodes = player.rollout(
+        random_engine(None, max_actions=1), specs, setup.selfplay_sampling(cfg)
+    )
+    assert len(episodes) == 6 and all(episode.stop is not StopReason.ERROR for episode in episodes)
     assert all(turn.reply.well_formed for episode in episodes for turn in episode.turns)
 
 
@@ -177,11 +179,11 @@ def test_a_configuration_takes_the_advantage(name: str, capsys: pytest.CaptureFi
 def test_the_engine_is_taken_by_its_name():
     cfg = load_config("demo", ["actor_rollout_ref.rollout.name=custom_engine:Dice"])
     engine = make_engine(cfg, "builtin:tiny")
-    player = setup.make_player(cfg, engine.template, mode="base")
+    player = setup.make_worker(cfg, engine.template, mode="base")
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=0, step=0)[:4]
     assert all(
-        episode.stop is not Stop.ERROR
-        for episode in player.play(engine, specs, setup.val_sampling(cfg))
+        episode.stop is not StopReason.ERROR
+        for episode in player.rollout(engine, specs, setup.val_sampling(cfg))
     )
 
 

@@ -12,8 +12,8 @@ from spa.errors import ConfigError
 from spa.models.load import load_tokenizer
 from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate
-from spa.rollout import collect
-from spa.types import SamplingParams, Stop
+from spa.rollout.loop import collect
+from spa.types import SamplingParams, StopReason
 from spa_integrations.export.chat import make_chat, token_episode
 
 
@@ -76,7 +76,7 @@ def test_an_environment_that_breaks_costs_its_episode():
     chat.begin(0)
     chat.env.step = lambda action: 1 / 0
     assert chat.answer("<think>no</think><answer>Up</answer>") is None
-    assert chat.stop is Stop.ERROR and not chat.success and "division by zero" in chat.fault
+    assert chat.stop is StopReason.ERROR and not chat.success and "division by zero" in chat.fault
 
 
 def test_an_unknown_tag_is_one_message():

@@ -14,7 +14,7 @@ from spa.envs.registry import make_env
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
-from spa.rollout import collect
+from spa.rollout.loop import collect
 from spa.types import Completion, Episode, Prompt, SamplingParams
 
 LAKE: dict[str, Any] = {"is_slippery": False}

@@ -73,7 +73,7 @@ def make_base(folder: Path) -> Path:
     cfg = small_config("none", folder)
     phrases, varying = [], []
     for seed in range(40):
-        player = setup.make_player(cfg, None, mode="add_worldmodel")
+        player = setup.make_worker(cfg, None, mode="add_worldmodel")
         (tag,) = player.specs
         env = player.make_env(tag)
         env.reset(seed=seed)
@@ -105,9 +105,11 @@ def make_base(folder: Path) -> Path:
     ]
     tokenizer = build_tokenizer([piece for piece in pieces if piece.strip()], ())
     template = ChatTemplate(tokenizer)
-    player = setup.make_player(cfg, template, mode="add_worldmodel")
+    player = setup.make_worker(cfg, template, mode="add_worldmodel")
     specs = group_specs("warm", base_seed=900_000, step=0, tags=[tag], n_groups=[48], group_size=1)
-    played = player.play(random_engine(template, max_actions=3), specs, setup.train_sampling(cfg))
+    played = player.rollout(
+        random_engine(template, max_actions=3), specs, setup.train_sampling(cfg)
+    )
     rows = [
         TrainingSequence(token_ids=e.token_ids, mask=e.sampled, rows=1)
         for e in played

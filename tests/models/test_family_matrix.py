@@ -11,7 +11,7 @@ from helpers.stages import metrics
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.errors import DataError
-from spa.models.choose import load_actor
+from spa.models.build import load_actor
 from spa.run.checkpoint import latest_checkpoint
 from spa.stages import evaluate, ppo, selfplay, sft
 from spa.stages.policies import find_target

@@ -16,7 +16,7 @@ from helpers.smollm2 import needs_smollm2
 
 from spa.cli import main
 from spa.errors import ModelError
-from spa.models.choose import load_template, pick_attention
+from spa.models.build import load_template, pick_attention
 from spa.models.load import load_policy, load_tokenizer
 from spa_integrations.gguf import smollm2
 from spa_integrations.gguf.gguf import check_file, import_gguf

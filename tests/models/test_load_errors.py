@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from spa.config.load import load_config
 from spa.errors import ModelError
-from spa.models.choose import is_tiny, load_actor
+from spa.models.build import is_tiny, load_actor
 from spa.models.hub import download_model
 from spa.models.load import (
     load_critic,

@@ -43,9 +43,9 @@ def world():
 
 
 def played(cfg, engine, template, mode):
-    player = setup.make_player(cfg, template, mode=mode)
+    player = setup.make_worker(cfg, template, mode=mode)
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=777_000, step=0)
-    return player.play(engine, specs, setup.selfplay_sampling(cfg))
+    return player.rollout(engine, specs, setup.selfplay_sampling(cfg))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from spa.config.schema import Config
 from spa.engines.factory import local_engine, vllm_engine
 from spa.envs.sokoban import Sokoban
 from spa.errors import ConfigError, ModelError
-from spa.models.choose import load_actor, load_template
+from spa.models.build import load_actor, load_template
 from spa.models.forward import pack_rows, token_logprobs
 from spa.models.load import load_policy
 from spa.models.vision import from_png, to_png
@@ -77,12 +77,14 @@ def config(model: Path, run: Path, *overrides: str) -> Config:
 def played(cfg: Config, folder: Path):
     """The model, its template, and two episodes that it has played."""
     model, template = load_actor(cfg, str(folder), CPU)
-    player = setup.make_player(cfg, template, mode="base")
+    player = setup.make_worker(cfg, template, mode="base")
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=7, step=0)
     return (
         model,
         template,
-        player.play(local_engine(cfg, model, template, CPU), specs, SamplingParams(max_tokens=8)),
+        player.rollout(
+            local_engine(cfg, model, template, CPU), specs, SamplingParams(max_tokens=8)
+        ),
     )
 
 
@@ -182,9 +184,9 @@ def test_self_play_ppo_and_evaluation(folder, tmp_path):
 def test_batches_do_not_change_replies(folder, tmp_path):
     cfg = config(folder, tmp_path)
     model, template, episodes = played(cfg, folder)
-    player = setup.make_player(cfg, template, mode="base")
+    player = setup.make_worker(cfg, template, mode="base")
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=7, step=0)
-    alone = player.play(
+    alone = player.rollout(
         local_engine(cfg, model, template, CPU), specs[1:], SamplingParams(max_tokens=8)
     )
     assert alone[0].token_ids.tolist() == episodes[1].token_ids.tolist()

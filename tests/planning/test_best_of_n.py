@@ -19,7 +19,7 @@ from spa.planning.requirements import require_dynamics
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.elsewhere import elsewhere
 from spa.prompts.render import world_model_reply
-from spa.seats import Seat
+from spa.rollout.episode_builder import EpisodeBuilder
 from spa.stages import setup
 from spa.types import Completion, Prompt
 
@@ -42,9 +42,9 @@ def test_states_are_judged_by_their_text(mode, symbols):
 
 
 def success(cfg, engine) -> float:
-    player = setup.make_player(cfg, None, mode="add_worldmodel")
+    player = setup.make_worker(cfg, None, mode="add_worldmodel")
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=5, step=0)
-    episodes = player.play(engine, specs, setup.val_sampling(cfg))
+    episodes = player.rollout(engine, specs, setup.val_sampling(cfg))
     return sum(episode.success for episode in episodes) / len(episodes)
 
 
@@ -155,7 +155,7 @@ def test_a_way_to_the_goal_is_kept_to_until_it_leads_elsewhere(tmp_path, slips):
 @pytest.mark.parametrize("turns", [0, 1])
 def test_a_prompt_elsewhere_has_the_tokens_that_it_would_have_there(tmp_path, turns, family):
     chat = template(family)
-    player = setup.make_player(small_config("none", tmp_path), chat, mode="add_worldmodel")
+    player = setup.make_worker(small_config("none", tmp_path), chat, mode="add_worldmodel")
     env, there = (
         FrozenLake(size=3, p=0.8, is_slippery=False),
         FrozenLake(size=3, p=0.8, is_slippery=False),
@@ -168,8 +168,8 @@ def test_a_prompt_elsewhere_has_the_tokens_that_it_would_have_there(tmp_path, tu
         spec = EpisodeSpec(
             episode_id="a", tag="", group=0, member=0, puzzle_seed=0, noise_seed=0, sample_seed=0
         )  # fmt: skip
-        seat = Seat(spec, player.prompters["FrozenLakeNoSlip"], chat)
-        seat.ask(env if turns else now)
+        seat = EpisodeBuilder(spec, player.prompters["FrozenLakeNoSlip"], chat)
+        seat.build_prompt(env if turns else now)
         if turns:
             text = "so</think><answer>Up</answer>"
             ids = np.asarray(chat.reply_ids("<think>" + text, "<think>"), np.int32)
@@ -179,9 +179,9 @@ def test_a_prompt_elsewhere_has_the_tokens_that_it_would_have_there(tmp_path, tu
                 logprobs=np.zeros(len(ids), np.float32),
                 finish_reason="stop",
             )
-            seat.hear(reply)
-            seat.act(env.clone(), reply, 0.0)
-            seat.ask(now)
+            seat.append_completion(reply)
+            seat.step(env.clone(), reply, 0.0)
+            seat.build_prompt(now)
         return seat.prompt(now)
 
     moved = elsewhere(asked(env), env.state_text("coords"), there.state_text("coords"), chat)

@@ -60,9 +60,9 @@ def played(tmp_path, *changes, dynamics="learnt", depth=6, reply=knows, max_prom
         template=chat,
         record=lines.append,
     )
-    player = setup.make_player(cfg, chat, mode="add_worldmodel")
+    player = setup.make_worker(cfg, chat, mode="add_worldmodel")
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=5, step=0)
-    return player.play(engine, specs, setup.val_sampling(cfg)), lines, asked, chat
+    return player.rollout(engine, specs, setup.val_sampling(cfg)), lines, asked, chat
 
 
 TURNS = ("agent_proxy.max_turn=3", "agent_proxy.max_actions_per_turn=2")

@@ -5,7 +5,7 @@ from helpers.play import groups, play
 
 from spa.config.load import load_config
 from spa.envs.registry import make_env
-from spa.models.choose import load_template
+from spa.models.build import load_template
 from spa.planning.moves import move_question, move_rows
 from spa.planning.written_search import explore
 from spa.policies.scripted import random_engine

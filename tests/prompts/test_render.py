@@ -62,9 +62,9 @@ def test_the_vanilla_baseline_on_drawings_sees_no_coordinates(tag):
         f"es_manager.val.env_configs.tags=[{tag}]",
     ]
     cfg = load_config("base", [*overrides, *METHODS["vanilla_grid"].overrides])
-    player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode)
+    player = setup.make_worker(cfg, None, mode=cfg.ctx_manager.mode)
     specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=1, step=0)[:1]
-    for episode in player.play(
+    for episode in player.rollout(
         says(answer("Left"), answer("1,1,1")), specs, setup.train_sampling(cfg)
     ):
         assert not CELL.search("\n".join(message["content"] for message in episode.messages))

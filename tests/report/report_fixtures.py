@@ -13,7 +13,7 @@ from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter, world_model_reply
 from spa.run.recorder import Recorder
 from spa.seeds import stream
-from spa.types import Episode, Message, Stop, Turn
+from spa.types import Episode, Message, StopReason, Turn
 
 TAG = "FrozenLake"
 MOVES = {"Left": (0, -1), "Down": (1, 0), "Right": (0, 1), "Up": (-1, 0)}
@@ -67,7 +67,7 @@ def play(
     messages: list[Message] = list(prompter.first_messages(env))
     turns: list[Turn] = []
     left, done, success = 10, False, False
-    stop = Stop.TURN_CAP
+    stop = StopReason.MAX_TURNS
     while len(turns) < 5 and not done:
         before = env.state_text(state_text)
         wanted = [_choose(env, rng, skill) for _ in range(int(rng.integers(1, 3)))]
@@ -100,7 +100,7 @@ def play(
                 prompter.next_message(env, turn=len(turns) + 1, actions_left=left, reward=reward)
             )
     if done:
-        stop = Stop.SUCCESS if success else Stop.FAILURE
+        stop = StopReason.SUCCESS if success else StopReason.FAILURE
     return Episode(
         episode_id=episode_id, tag=TAG, mode=prompter.mode, state_text=state_text, puzzle_seed=puzzle, noise_seed=0,
         puzzle_hash=f"{puzzle:08x}", group=group, member=member, stop=stop, success=success, turns=tuple(turns),

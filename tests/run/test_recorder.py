@@ -20,7 +20,7 @@ from spa.run.fingerprint import Fingerprint
 from spa.run.logfile import LogFile
 from spa.run.recorder import Recorder, read_metrics
 from spa.run.signals import stoppable
-from spa.types import Episode, ParsedReply, Stop, Turn
+from spa.types import Episode, ParsedReply, StopReason, Turn
 
 
 def episode(name: str = "train/1/0/0", text: str = "<answer>Up</answer>") -> Episode:
@@ -33,7 +33,7 @@ def episode(name: str = "train/1/0/0", text: str = "<answer>Up</answer>") -> Epi
     )  # fmt: skip
     return Episode(
         episode_id=name, tag="FrozenLake", mode="base", state_text="grid", puzzle_seed=1, noise_seed=2, puzzle_hash="ab",
-        group=0, member=0, stop=Stop.SUCCESS, success=True, turns=(turn,),
+        group=0, member=0, stop=StopReason.SUCCESS, success=True, turns=(turn,),
         messages=({"role": "user", "content": "go"}, {"role": "assistant", "content": text}),
         token_ids=np.arange(4, dtype=np.int32), sampled=np.array([False, False, True, True]),
         logprobs=np.array([0, 0, -0.5, -np.inf], np.float32), turn_index=np.array([-1, 0, 0, 0], np.int16),

@@ -35,11 +35,11 @@ def test_epsilon_is_the_share_of_random_turns(tmp_path):
     cfg = small_config("none", tmp_path, "generate.policy=expert", "generate.epsilon=0.5")
     engine = selfplay.selfplay_engine(cfg, setup.pick_device(cfg))
     assert isinstance(engine, MixedEngine)
-    player = setup.make_player(cfg, None, mode="add_worldmodel")
+    player = setup.make_worker(cfg, None, mode="add_worldmodel")
     specs = setup.episode_specs(cfg.es_manager.train, "selfplay", base_seed=1, step=0)
-    mixed = player.play(engine, specs, setup.selfplay_sampling(cfg))
+    mixed = player.rollout(engine, specs, setup.selfplay_sampling(cfg))
     assert 0 < sum(episode.success for episode in mixed) < len(mixed)
-    assert [e.to_json() for e in player.play(engine, specs, setup.selfplay_sampling(cfg))] == [
+    assert [e.to_json() for e in player.rollout(engine, specs, setup.selfplay_sampling(cfg))] == [
         e.to_json() for e in mixed
     ]
 
@@ -95,9 +95,9 @@ def test_masks_differ_in_size(base, tmp_path):
     cfg = small_config(base, tmp_path)
     device = setup.pick_device(cfg)
     model, template = setup.load_actor(cfg, str(base), device)
-    player = setup.make_player(cfg, template, mode="add_worldmodel")
+    player = setup.make_worker(cfg, template, mode="add_worldmodel")
     specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=1, step=0)
-    episodes = player.play(LocalEngine(model, template), specs, setup.train_sampling(cfg))
+    episodes = player.rollout(LocalEngine(model, template), specs, setup.train_sampling(cfg))
     sizes = []
     for mask in ("answer_only", "sampled", "all_after_system"):
         batch = ppo_batch.make_batch(
@@ -118,9 +118,9 @@ def test_online_world_modelling_is_paid_for(base, tmp_path):
 
     cfg = small_config(base, tmp_path)
     template = ChatTemplate(load_tokenizer(str(base)))
-    player = setup.make_player(cfg, template, mode="add_worldmodel")
+    player = setup.make_worker(cfg, template, mode="add_worldmodel")
     specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=1, step=0)
-    episodes = player.play(
+    episodes = player.rollout(
         ScriptedEngine(knows_what_it_sees, template), specs, setup.train_sampling(cfg)
     )
     plain = ppo_batch.make_batch(cfg, episodes)

@@ -52,7 +52,7 @@ def test_equal_seeds_give_equal_bytes_and_other_seeds_do_not(tmp_path):
 def test_scores_what_validation_during_training_scores(tmp_path):
     cfg = demo(12, 4)
     result = run(cfg, "random", tmp_path / "r.json")
-    player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode)
+    player = setup.make_worker(cfg, None, mode=cfg.ctx_manager.mode)
     episodes = validation_episodes(cfg, player, random_engine(max_actions=3))
     metrics = episode_metrics(episodes, "val")
     found = result["tags"][LAKE]
@@ -205,9 +205,9 @@ def test_where_several_replies_are_drawn_fewer_episodes_are_lost_with_a_process(
     tmp_path, monkeypatch, more, at_a_time
 ):
     monkeypatch.setattr(evaluate, "CHUNK", 12)
-    calls, play = list[int](), setup.Player.play
+    calls, play = list[int](), setup.RolloutWorker.play
     monkeypatch.setattr(
-        setup.Player, "play", lambda *args: calls.append(len(args[2])) or play(*args)
+        setup.RolloutWorker, "play", lambda *args: calls.append(len(args[2])) or play(*args)
     )
     run(demo(6, 2, *more), "random", tmp_path / "r.json")
     assert calls == [at_a_time] * (12 // at_a_time)
@@ -244,7 +244,7 @@ def test_the_precision_is_that_of_the_model_that_plays(
 
 def test_training_puzzles_are_left_out(tmp_path, untrained_model):
     cfg = demo(6, 1)
-    player = setup.make_player(cfg, None, mode="base")
+    player = setup.make_worker(cfg, None, mode="base")
     hashes = [puzzle.hash for puzzle in evaluate.unseen_puzzles(cfg, player, frozenset())[0]]
     folder = tmp_path / "run" / "ppo" / "trajectories"
     folder.mkdir(parents=True)
@@ -267,9 +267,9 @@ def test_training_puzzles_are_left_out(tmp_path, untrained_model):
 
 def test_hash_is_found_in_what_the_recorder_writes():
     cfg = demo(1, 1)
-    player = setup.make_player(cfg, None, mode="base")
+    player = setup.make_worker(cfg, None, mode="base")
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=1, step=0)
-    episode = player.play(random_engine(max_actions=3), specs, setup.val_sampling(cfg))[0]
+    episode = player.rollout(random_engine(max_actions=3), specs, setup.val_sampling(cfg))[0]
     line = json.dumps(episode.to_json(), separators=(",", ":")).encode()
     found = policies._HASH.search(line[: policies._HEAD])
     assert found is not None and found.group(1).decode() == episode.puzzle_hash

@@ -32,7 +32,7 @@ def config(tag: str, state_text: str = "grid_and_coords", *more: str):
 
 
 def asking(cfg, reply) -> Asking:
-    player = setup.make_player(cfg, None, mode="add_worldmodel")
+    player = setup.make_worker(cfg, None, mode="add_worldmodel")
     return Asking(
         engine=ScriptedEngine(reply), player=player, sampling=setup.val_sampling(cfg), base_seed=5
     )
@@ -162,7 +162,7 @@ def test_slippery_ice_has_a_ceiling():
 
 def test_chance_is_seen_and_its_likeliest_outcome_weighed():
     cfg = config("FrozenLake")
-    player = setup.make_player(cfg, None, mode="add_worldmodel")
+    player = setup.make_worker(cfg, None, mode="add_worldmodel")
     slippery, prompter = player.make_env("FrozenLake"), player.prompters["FrozenLake"]
     assert has_chance(slippery, prompter, base_seed=0)
     start = random_situation(slippery, prompter, tag="t", index=0, base_seed=0, from_start=True)
@@ -173,7 +173,7 @@ def test_chance_is_seen_and_its_likeliest_outcome_weighed():
 
 def test_situations_are_states_in_the_midst_of_games():
     cfg = config("FrozenLakeNoSlip")
-    player = setup.make_player(cfg, None, mode="add_worldmodel")
+    player = setup.make_worker(cfg, None, mode="add_worldmodel")
     env, prompter = player.make_env("FrozenLakeNoSlip"), player.prompters["FrozenLakeNoSlip"]
     found = [
         random_situation(env, prompter, tag="t", index=i, base_seed=3, from_start=False)

@@ -46,7 +46,7 @@ class Copies:
     """Where actions truly lead, asked in the words of the prompt: games of all states of some puzzles, by their text."""
 
     def __init__(self, cfg: Config) -> None:
-        player = setup.make_player(cfg, None, mode="base")
+        player = setup.make_worker(cfg, None, mode="base")
         self.games: dict[str, TextEnv] = {}
         self.asked = 0
         for question in questions(cfg, player, Counter(), most=200):
@@ -69,7 +69,7 @@ def written(rows: list[WorldModelRow], path: Path) -> bytes:
 
 def test_a_model_that_is_always_right_writes_what_copies_of_the_game_write(tmp_path: Path):
     cfg = config()
-    player, truth = setup.make_player(cfg, None, mode="base"), Copies(cfg)
+    player, truth = setup.make_worker(cfg, None, mode="base"), Copies(cfg)
     learned = LearnedMoves(ScriptedEngine(truth.reply), None)
     rows, lines, dropped = make_examples(cfg, player, learned)
     wanted = make_examples(cfg, player, Simulator())
@@ -81,7 +81,7 @@ def test_a_model_that_is_always_right_writes_what_copies_of_the_game_write(tmp_p
 
 def test_wrong_moves_are_used_and_counted_and_what_is_no_state_is_dropped():
     cfg = config("generate.search.examples=10")
-    player, truth = setup.make_player(cfg, None, mode="base"), Copies(cfg)
+    player, truth = setup.make_worker(cfg, None, mode="base"), Copies(cfg)
 
     def mirrored(prompt: Prompt) -> str:
         others = {"Left": "Right", "Right": "Left", "Up": "Down", "Down": "Up"}

@@ -185,9 +185,9 @@ def test_replay_without_rows_is_said_before_anything_is_played(base, tmp_path):
 def played(cfg, base, reply):
     """The template, and the episodes of a step by a player who always gives the same reply."""
     template = setup.load_actor(cfg, str(base), setup.pick_device(cfg))[1]
-    player = setup.make_player(cfg, template, mode=cfg.ctx_manager.mode)
+    player = setup.make_worker(cfg, template, mode=cfg.ctx_manager.mode)
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
-    return template, player.play(
+    return template, player.rollout(
         ScriptedEngine(lambda prompt: reply, template), specs, setup.train_sampling(cfg)
     )
 
@@ -315,9 +315,9 @@ def test_imagination_adds_to_advantages_as_far_as_it_is_right(base, tmp_path, ri
     )
     cfg = small_config(base, tmp_path, *more)
     template = setup.load_actor(cfg, str(base), setup.pick_device(cfg))[1]
-    player = setup.make_player(cfg, template, mode="add_worldmodel")
+    player = setup.make_worker(cfg, template, mode="add_worldmodel")
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
-    episodes = player.play(
+    episodes = player.rollout(
         ScriptedEngine(imagines(right), template), specs, setup.train_sampling(cfg)
     )
     assert all(turn.reply.well_formed for episode in episodes for turn in episode.turns)

@@ -235,9 +235,9 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_played(
 def test_episodes_that_were_cut_off_go_on_with_the_critics_value(base, tmp_path):
     cfg = small_config(base, tmp_path, "algorithm.gamma=0.5", "algorithm.bootstrap_truncated=true")
     models = load_models(cfg)
-    player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
+    player = setup.make_worker(cfg, models.template, mode=cfg.ctx_manager.mode)
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
-    episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
+    episodes = player.rollout(models.engine, specs, setup.train_sampling(cfg))
     batch = ppo_batch.make_batch(cfg, episodes)
     assert batch is not None and batch.truncated is not None
     capped = [episode.stop in ("turn_cap", "context") for episode in episodes]
@@ -257,9 +257,9 @@ def test_turn_scores_survive_normalisation(base, tmp_path):
     )
     cfg = small_config(base, tmp_path, *settings)
     models = load_models(cfg)
-    player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
+    player = setup.make_worker(cfg, models.template, mode=cfg.ctx_manager.mode)
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
-    episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
+    episodes = player.rollout(models.engine, specs, setup.train_sampling(cfg))
     by_turn = ppo_batch.make_batch(cfg, episodes)
     at_the_end = ppo_batch.make_batch(small_config(base, tmp_path, settings[1]), episodes)
     assert by_turn is not None and at_the_end is not None
@@ -501,9 +501,9 @@ def test_rewards_are_normalised_and_stay_on_the_last_token(base, tmp_path):
     ]
     cfg = small_config(base, tmp_path, *norm)
     models = load_models(cfg)
-    player = setup.make_player(cfg, models.template, mode=cfg.ctx_manager.mode)
+    player = setup.make_worker(cfg, models.template, mode=cfg.ctx_manager.mode)
     specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=cfg.seed.train, step=0)
-    episodes = player.play(models.engine, specs, setup.train_sampling(cfg))
+    episodes = player.rollout(models.engine, specs, setup.train_sampling(cfg))
     batch = ppo_batch.make_batch(cfg, episodes)
     plain = ppo_batch.make_batch(small_config(base, tmp_path), episodes)
     assert torch.equal(batch.scores, plain.scores)  # the filter sees what was really reached

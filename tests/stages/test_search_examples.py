@@ -12,7 +12,7 @@ from spa.config.schema import Config
 from spa.errors import ConfigError
 from spa.evaluation.search import episode_scores
 from spa.experiments.methods import METHODS
-from spa.models.choose import load_template
+from spa.models.build import load_template
 from spa.planning.written_search import explore, score_search, thoughts_of
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.parse import parse_reply
@@ -51,12 +51,12 @@ def config(*overrides: str, method: str = "search_simulator") -> Config:
 
 def examples(method: str, *overrides: str) -> list[WorldModelRow]:
     cfg = config(*overrides, method=method)
-    return make_examples(cfg, setup.make_player(cfg, None, mode="base"), Simulator())[0]
+    return make_examples(cfg, setup.make_worker(cfg, None, mode="base"), Simulator())[0]
 
 
 def true_of(row: WorldModelRow, cfg: Config):
     """The true transitions from the state of a row."""
-    env = setup.make_player(cfg, None, mode="base").make_env(row.tag)
+    env = setup.make_worker(cfg, None, mode="base").make_env(row.tag)
     env.reset(seed=row.puzzle_seed)
     return next(
         explore(copy)[0]
@@ -97,7 +97,7 @@ def test_prompts_show_the_rules_and_the_current_state_alone():
 def test_validation_puzzles_are_left_out_and_seeds_differ():
     first = examples("search_simulator")
     cfg = config("es_manager.val.env_groups=64")
-    player = setup.make_player(cfg, None, mode="base")
+    player = setup.make_worker(cfg, None, mode="base")
     held_out = setup.validation_hashes(cfg, player)
     rows, _, dropped = make_examples(cfg, player, Simulator())
     assert not held_out & {row.puzzle_hash for row in rows}
@@ -171,12 +171,12 @@ def test_all_stages(method: str, tmp_path: Path):
 def played(cfg: Config, answer: str = "Left"):
     """Episodes whose turns answer `answer` without a search."""
     template = load_template(cfg, "builtin:tiny")
-    player = setup.make_player(cfg, template, mode="base")
+    player = setup.make_worker(cfg, template, mode="base")
     engine = ScriptedEngine(
         lambda prompt: f"<think>31: Left30</think><answer>{answer}</answer>", template
     )
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0)
-    return player.play(engine, specs, setup.val_sampling(cfg)), player, template
+    return player.rollout(engine, specs, setup.val_sampling(cfg)), player, template
 
 
 def test_an_episode_without_history_is_its_turns_one_after_the_other():
@@ -262,4 +262,4 @@ def test_a_game_that_names_no_states_is_refused():
         "es_manager.val.env_configs.tags=[SimpleSokoban]",
     )
     with pytest.raises(ConfigError, match="does not name its states"):
-        make_examples(cfg, setup.make_player(cfg, None, mode="base"), Simulator())
+        make_examples(cfg, setup.make_worker(cfg, None, mode="base"), Simulator())

@@ -9,10 +9,10 @@ from helpers.runs import small_config
 from helpers.template_families import styled_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
-from spa.models.choose import load_template
+from spa.models.build import load_template
 from spa.prompts.token_check import appended, joined_borders
 from spa.stages import selfplay, sft
-from spa.stages.setup import make_player
+from spa.stages.setup import make_worker
 from spa.worldmodel.rows import read_parquet
 
 LONG = (
@@ -92,7 +92,7 @@ def test_the_next_stage_prompts_as_the_one_before(data, tmp_path):
     sft.main(cfg, directory=tmp_path / "sft", data=data)
     after = load_template(cfg, str(tmp_path / "sft" / "global_step_1"))
     assert not after.report.pinned
-    player = make_player(cfg, before, mode="add_worldmodel")
+    player = make_worker(cfg, before, mode="add_worldmodel")
     ((tag, prompter),) = player.prompters.items()
     env = player.make_env(tag)
     env.reset(seed=1)

@@ -16,7 +16,7 @@ from spa.config.schema import Config
 from spa.errors import DataError, TrainingError
 from spa.models.load import load_policy, load_tokenizer
 from spa.prompts.template import ChatTemplate
-from spa.rollout import puzzle_hash
+from spa.rollout.loop import puzzle_hash
 from spa.run.checkpoint import load_state
 from spa.stages import gate, selfplay, setup, sft
 from spa.training.optim import Optimizer
@@ -45,7 +45,7 @@ def rows_of(data: Path):
 
 def test_the_data_tells_the_truth(base, data):
     train, val = rows_of(data)
-    player = setup.make_player(small_config(base, data), None, mode="add_worldmodel")
+    player = setup.make_worker(small_config(base, data), None, mode="add_worldmodel")
     assert len(train) > 10
     for row in (*train, *val):
         env = player.make_env(row.tag)
@@ -63,7 +63,7 @@ def test_no_puzzle_is_on_both_sides_and_none_is_validated_on(base, data):
     train, val = rows_of(data)
     assert not {row.puzzle_hash for row in train} & {row.puzzle_hash for row in val}
     cfg = small_config(base, data)
-    used = setup.validation_hashes(cfg, setup.make_player(cfg, None, mode="add_worldmodel"))
+    used = setup.validation_hashes(cfg, setup.make_worker(cfg, None, mode="add_worldmodel"))
     assert len(used) == 2
     assert not {row.puzzle_hash for row in (*train, *val)} & used
 
@@ -73,12 +73,12 @@ def test_the_model_is_looked_at_on_puzzles_that_are_neither_in_its_rows_nor_vali
 ):
     trained = {row.puzzle_hash for part in rows_of(data) for row in part}
     cfg = small_config(base, data)
-    player = setup.make_player(cfg, None, mode="add_worldmodel")
+    player = setup.make_worker(cfg, None, mode="add_worldmodel")
     drawn, _ = setup.probe_specs(cfg, player, frozenset())
-    contents = [player.look_at(spec).hash for spec in drawn]
+    contents = [player.peek_reset(spec).hash for spec in drawn]
     probes, seen = setup.probe_specs(cfg, player, frozenset(contents[:2]))
     assert seen == 0 and probes[2:] == drawn[2:]
-    assert not {player.look_at(spec).hash for spec in probes} & {
+    assert not {player.peek_reset(spec).hash for spec in probes} & {
         *contents[:2],
         *setup.validation_hashes(cfg, player),
     }
@@ -106,7 +106,7 @@ def test_validation_puzzles_are_left_out_of_the_data(base, tmp_path):
     # the first batch's puzzles
     cfg = small_config(base, tmp_path, "seed.val=10000", "es_manager.val.env_groups=3")
     folder = selfplay.main(cfg)
-    held_out = setup.validation_hashes(cfg, setup.make_player(cfg, None, mode="add_worldmodel"))
+    held_out = setup.validation_hashes(cfg, setup.make_worker(cfg, None, mode="add_worldmodel"))
     assert len(held_out) == 3
     rows = [row for part in rows_of(folder) for row in part]
     assert rows and not held_out & {row.puzzle_hash for row in rows}

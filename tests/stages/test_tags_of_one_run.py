@@ -23,10 +23,10 @@ def played(overrides, engine, mode="add_worldmodel"):
     cfg = load_config(
         "base", [*overrides, "es_manager.train.group_size=1", "ppo_mini_batch_size=1", KEEP_ALL]
     )
-    player = setup.make_player(cfg, None, mode=mode)
+    player = setup.make_worker(cfg, None, mode=mode)
     specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=3, step=0)
     return cfg, {
-        episode.tag: episode for episode in player.play(engine, specs, setup.train_sampling(cfg))
+        episode.tag: episode for episode in player.rollout(engine, specs, setup.train_sampling(cfg))
     }
 
 

@@ -10,7 +10,7 @@ from helpers.play import NoiseEngine, groups, play
 
 from spa.prompts.parse import parse_reply
 from spa.training.batch import batch_episodes, select, to_device
-from spa.types import Episode, EpisodeBatch, ScoredBatch, Stop, Turn
+from spa.types import Episode, EpisodeBatch, ScoredBatch, StopReason, Turn
 
 
 def turn(reward: float, penalty: float = 0.0) -> Turn:
@@ -38,7 +38,7 @@ def episode(ids, sampled, turns, index, *, group=0, tag="A") -> Episode:
         puzzle_hash="p",
         group=group,
         member=0,
-        stop=Stop.TURN_CAP,
+        stop=StopReason.MAX_TURNS,
         success=False,
         turns=tuple(turns),
         messages=(),

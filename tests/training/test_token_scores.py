@@ -7,7 +7,7 @@ import torch
 
 from spa.training.batch import batch_episodes, select
 from spa.training.token_scores import token_scores
-from spa.types import Episode, ParsedReply, PPOBatch, Stop, Turn
+from spa.types import Episode, ParsedReply, PPOBatch, StopReason, Turn
 
 
 def episode(name: str, ids: list[int]) -> Episode:
@@ -18,7 +18,7 @@ def episode(name: str, ids: list[int]) -> Episode:
     sampled = np.arange(len(ids)) >= 2
     return Episode(
         episode_id=name, tag="T", mode="base", state_text="grid", puzzle_seed=0, noise_seed=0, puzzle_hash="", group=0,
-        member=0, stop=Stop.SUCCESS, success=True, turns=(turn,), messages=(), token_ids=np.array(ids, np.int32),
+        member=0, stop=StopReason.SUCCESS, success=True, turns=(turn,), messages=(), token_ids=np.array(ids, np.int32),
         sampled=sampled, logprobs=np.zeros(len(ids), np.float32), turn_index=np.where(sampled, 0, -1).astype(np.int16),
     )  # fmt: skip
 

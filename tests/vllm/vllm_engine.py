@@ -14,7 +14,7 @@ from spa.engines.factory import make_engine, vllm_engine
 from spa.engines.local import LocalEngine
 from spa.engines.vllm import VllmEngine
 from spa.errors import TrainingError
-from spa.models.choose import load_actor
+from spa.models.build import load_actor
 from spa.models.forward import PLAIN, token_logprobs
 from spa.models.lora import add_adapters
 from spa.prompts.template_check import CONVERSATIONS, SYSTEM_TURN, alternate

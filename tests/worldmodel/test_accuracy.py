@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worldmodel_examples import make_episode, make_turn, reply
 
-from spa.types import Stop
+from spa.types import StopReason
 from spa.worldmodel.accuracy import score_state, state_units, world_model_metrics
 
 BEFORE = "#P_#\nPlayer (P) at (0,1)."
@@ -110,7 +110,7 @@ def test_metrics_over_turns():
         make_turn("<think>hm</think><answer>Left</answer>", state="AB", next_state="BA"),
     ]
     played_base = make_episode(turns, name="base", mode="base")
-    failed = make_episode(turns, name="failed", stop=Stop.ERROR)
+    failed = make_episode(turns, name="failed", stop=StopReason.ERROR)
     metrics = world_model_metrics(
         [make_episode(turns[:1]), make_episode(turns[1:]), played_base, failed]
     )

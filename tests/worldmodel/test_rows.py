@@ -9,7 +9,7 @@ from worldmodel_examples import make_episode, make_turn, reply
 
 from spa.errors import ConfigError, DataError
 from spa.seeds import derange
-from spa.types import Stop, WorldModelRow
+from spa.types import StopReason, WorldModelRow
 from spa.worldmodel.rows import (
     corrected_messages,
     episode_rows,
@@ -70,7 +70,7 @@ def test_corrected_messages_are_the_history_of_a_next_turn():
 
 def test_an_episode_that_failed_gives_no_rows():
     rows, dropped = episode_rows(
-        make_episode(three_turns().turns, stop=Stop.ERROR), action_sep="||"
+        make_episode(three_turns().turns, stop=StopReason.ERROR), action_sep="||"
     )
     assert rows == [] and dropped == Counter(episode_error=3)
 

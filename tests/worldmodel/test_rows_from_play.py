@@ -8,7 +8,7 @@ import pytest
 from spa.envs.pool import EpisodeSpec
 from spa.envs.registry import make_env
 from spa.prompts.render import Prompter, world_model_reply
-from spa.rollout import collect
+from spa.rollout.loop import collect
 from spa.types import Completion, Prompt, SamplingParams
 from spa.worldmodel.accuracy import world_model_metrics
 from spa.worldmodel.rows import episode_rows

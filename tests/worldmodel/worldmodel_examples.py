@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from spa.prompts.parse import parse_reply
-from spa.types import Episode, Stop, Turn
+from spa.types import Episode, StopReason, Turn
 
 
 def reply(observation: str, prediction: str, answer: str, thoughts: str = "move") -> str:
@@ -50,7 +50,7 @@ def make_episode(
         "puzzle_hash": puzzle,
         "group": 0,
         "member": 0,
-        "stop": Stop.TURN_CAP,
+        "stop": StopReason.MAX_TURNS,
         "success": False,
         "turns": tuple(turns),
         "messages": tuple(messages),

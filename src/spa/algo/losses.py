@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spa.errors import ConfigError
-from spa.own import load_setting, settings_of
+from spa.imports import load_setting, settings_of
 
 LossAggMode = Literal[
     "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"

@@ -16,7 +16,7 @@ from spa.errors import ConfigError, EnvFault
 from spa.models.load import BUILTIN
 from spa.policies.expert import require_solver
 from spa.prompts.template import ChatTemplate
-from spa.rollout import check_room, collect
+from spa.rollout.loop import check_room, collect
 from spa.seeds import stream_seed
 from spa.stages import setup
 from spa.stages.policies import API, Target, behind_api, engine_of, find_target

@@ -103,7 +103,7 @@ def _play(env_type: str, config: dict[str, Any]) -> None:
     from spa.envs.registry import make_env
     from spa.policies.scripted import random_engine
     from spa.prompts.render import Prompter
-    from spa.rollout import collect
+    from spa.rollout.loop import collect
     from spa.types import Episode, SamplingParams
 
     specs = group_specs("check", base_seed=0, step=0, tags=["t"], n_groups=[2], group_size=2)

@@ -60,7 +60,7 @@ def as_text(messages: tuple[Message, ...], prefill: str) -> str:
 def with_borders(cfg: Any, messages: tuple[Message, ...], prefill: str) -> str:
     """The conversation as the chat template of `model_path` writes it, a border between tokens, and
     their number."""
-    from spa.models.choose import load_template
+    from spa.models.build import load_template
 
     template = load_template(cfg, cfg.model_path)
     ids = template.start(messages, prefill)

@@ -15,8 +15,8 @@ from spa.engines.base import PlayingEngine
 from spa.engines.local import LocalEngine
 from spa.engines.vllm import VllmEngine
 from spa.errors import ConfigError
-from spa.models.choose import engine_autocast, load_actor, load_template, pick_autocast
-from spa.own import load_setting
+from spa.imports import load_setting
+from spa.models.build import engine_autocast, load_actor, load_template, pick_autocast
 from spa.plugins import load_plugin, plugins
 from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate

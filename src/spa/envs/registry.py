@@ -12,7 +12,7 @@ from spa.envs.base import TextEnv
 from spa.envs.limits import EnvFault
 from spa.envs.options import nearest
 from spa.errors import ConfigError, SpaError
-from spa.own import find_modules_beside_user
+from spa.imports import find_modules_beside_user
 from spa.plugins import load_plugin, plugins
 
 

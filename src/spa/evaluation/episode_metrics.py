@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from spa.algo.health import looping_share
 from spa.evaluation.passk import pass_metrics
-from spa.types import Episode, Metrics, Stop
+from spa.types import Episode, Metrics, StopReason
 from spa.worldmodel.accuracy import world_model_metrics
 
 
@@ -18,7 +18,7 @@ def episode_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
     metrics: Metrics = {}
     for tag in dict.fromkeys(episode.tag for episode in episodes):
         of_tag = [episode for episode in episodes if episode.tag == tag]
-        played = [episode for episode in of_tag if episode.stop is not Stop.ERROR]
+        played = [episode for episode in of_tag if episode.stop is not StopReason.ERROR]
         for name, value in _metrics(played).items():
             metrics[f"{prefix}/{tag}/{name}"] = value
         metrics[f"{prefix}/{tag}/errors"] = float(len(of_tag) - len(played))
@@ -27,7 +27,7 @@ def episode_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
 
 def pooled_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
     """The same metrics over all tags together, as `<prefix>/<name>`."""
-    played = [episode for episode in episodes if episode.stop is not Stop.ERROR]
+    played = [episode for episode in episodes if episode.stop is not StopReason.ERROR]
     return {f"{prefix}/{name}": value for name, value in _metrics(played).items()}
 
 

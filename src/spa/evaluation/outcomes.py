@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from spa.planning.written_search import SearchScore
-from spa.types import Episode, Stop
+from spa.types import Episode, StopReason
 from spa.worldmodel.accuracy import is_exact
 
 
@@ -33,7 +33,7 @@ class Outcome:
     @property
     def played(self) -> bool:
         """False for an attempt that the engine or the environment broke off: it counts nowhere."""
-        return self.stop != Stop.ERROR
+        return self.stop != StopReason.ERROR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

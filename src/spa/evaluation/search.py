@@ -12,8 +12,8 @@ from spa.planning.written_search import (
     search_metrics,
     thoughts_of,
 )
-from spa.rollout import puzzle_hash
-from spa.types import Episode, Metrics, Stop
+from spa.rollout.loop import puzzle_hash
+from spa.types import Episode, Metrics, StopReason
 
 MakeEnv = Callable[[str], TextEnv]
 
@@ -24,7 +24,7 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     if (
         episode.reply_order != "search"
         or episode.mode != "base"
-        or episode.stop is Stop.ERROR
+        or episode.stop is StopReason.ERROR
         or not episode.turns
     ):
         return []

@@ -12,7 +12,7 @@ from spa.envs.shown import Shown
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
-from spa.rollout import puzzle_hash
+from spa.rollout.loop import puzzle_hash
 from spa.seeds import stream, stream_seed
 from spa.types import Message, ParsedReply, Prompt, SamplingParams
 

@@ -15,8 +15,8 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.options import nearest
 from spa.errors import ConfigError
+from spa.imports import load_setting
 from spa.models.precision import precision_of, with_precision
-from spa.own import load_setting
 from spa.plugins import load_plugin, plugins
 from spa.run.copies import copies_of
 from spa.stages.pipeline import every_folder, stage_folders

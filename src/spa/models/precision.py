@@ -18,7 +18,7 @@ import yaml
 
 from spa.config.schema import Config
 from spa.config.schema_models import Dtype
-from spa.models.choose import is_tiny
+from spa.models.build import is_tiny
 
 Feature = Literal["amx", "avx512_bf16", "none"]
 

@@ -80,7 +80,7 @@ def main(
     output.parent.mkdir(parents=True, exist_ok=True)
     target = behind_api(cfg, target)
     cfg = with_precision(cfg, precision_of(replace(cfg, model_path=target.model or cfg.model_path)))
-    player = setup.make_player(
+    worker = setup.make_worker(
         cfg,
         None,
         mode=cfg.ctx_manager.mode,
@@ -88,7 +88,7 @@ def main(
         own_rewards=True,
     )
     known = training_hashes(target.run) if target.run else None
-    puzzles, seen = unseen_puzzles(cfg, player, known or frozenset())
+    puzzles, seen = unseen_puzzles(cfg, worker, known or frozenset())
     identity = eval_identity(cfg, target)
     key = groups_key(identity, side_by_side(cfg))
     kept = Store(output.with_suffix(".groups.jsonl"), key)
@@ -103,7 +103,7 @@ def main(
         groups = play_puzzles(
             cfg,
             target,
-            player,
+            worker,
             puzzles,
             kept,
             played=episodes,
@@ -164,7 +164,7 @@ def write_result(output: Path, text: str) -> None:
 
 
 def unseen_puzzles(
-    cfg: Config, player: setup.Player, known: frozenset[str]
+    cfg: Config, worker: setup.RolloutWorker, known: frozenset[str]
 ) -> tuple[list[Puzzle], int]:
     """The validation puzzles that are not among `known`, and how many were left out.
 
@@ -176,7 +176,7 @@ def unseen_puzzles(
     puzzles = []
     seen = 0
     for specs in by_group.values():
-        look = player.look_at(specs[0])
+        look = worker.peek_reset(specs[0])
         if look is not None and look.hash in known and not look.finite:
             seen += 1
             continue
@@ -227,7 +227,7 @@ def card_of(cfg: Config, tag: str) -> Card | None:
 def play_puzzles(
     cfg: Config,
     target: Target,
-    player: setup.Player,
+    worker: setup.RolloutWorker,
     puzzles: list[Puzzle],
     kept: "Store",
     *,
@@ -250,20 +250,20 @@ def play_puzzles(
             finished = kept.find(chunk)
             if finished is None:
                 if engine is None:
-                    engine, player = open_target(
-                        cfg, target, player, replies=replies, loaded=loaded
+                    engine, worker = open_target(
+                        cfg, target, worker, replies=replies, loaded=loaded
                     )
                     if cfg.imagine.on:
                         tags = cfg.es_manager.val.env_configs.tags
                         record = recorder_of(imagined)
                         reply = cfg.actor_rollout_ref.rollout.response_length
                         engine = imagining(
-                            cfg, cfg.imagine, tags, engine, player.template, record, reply=reply
+                            cfg, cfg.imagine, tags, engine, worker.template, record, reply=reply
                         )
                 specs = [spec for puzzle in chunk for spec in puzzle.specs]
-                episodes = player.play(engine, specs, setup.val_sampling(cfg))
+                episodes = worker.rollout(engine, specs, setup.val_sampling(cfg))
                 tokens += tokens_in(episodes)
-                finished = grouped(episodes, chunk, samples, player)
+                finished = grouped(episodes, chunk, samples, worker)
                 played.add(episodes)
                 kept.add(finished)
                 release_memory()
@@ -290,14 +290,14 @@ def so_far(groups: Sequence[Group], tokens_per_second: float, *, states: bool) -
 
 
 def grouped(
-    episodes: Sequence[Episode], chunk: Sequence[Puzzle], samples: int, player: setup.Player
+    episodes: Sequence[Episode], chunk: Sequence[Puzzle], samples: int, worker: setup.RolloutWorker
 ) -> list[Group]:
     """Episodes in the order of their specs as one group per puzzle."""
     found = [
         group_of(
             episodes[i * samples : (i + 1) * samples],
             puzzle.difficulty,
-            searches=lambda episode: episode_scores(episode, player.make_env),
+            searches=lambda episode: episode_scores(episode, worker.make_env),
         )
         for i, puzzle in enumerate(chunk)
     ]

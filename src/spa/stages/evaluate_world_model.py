@@ -56,7 +56,7 @@ class Asking:
     """Who is asked, and how."""
 
     engine: Engine
-    player: setup.Player
+    worker: setup.RolloutWorker
     sampling: SamplingParams
     base_seed: int
 
@@ -69,8 +69,8 @@ class Asking:
             self.sampling,
             envs,
             shown,
-            [self.player.prompters[situation.tag] for situation in situations],
-            self.player.template,
+            [self.worker.prompters[situation.tag] for situation in situations],
+            self.worker.template,
             [seed_of(self.base_seed, situation.index, step) for situation in situations],
         )
 
@@ -95,13 +95,13 @@ def main(
             "agent_proxy.reply_order no_prediction leaves nothing to measure; choose another order"
         )
     output.parent.mkdir(parents=True, exist_ok=True)
-    player = setup.make_player(cfg, None, mode="add_worldmodel")
+    worker = setup.make_worker(cfg, None, mode="add_worldmodel")
     target = behind_api(cfg, target)
-    engine, player = open_target(cfg, target, player, replies=output.with_suffix(".replies.jsonl"))
+    engine, worker = open_target(cfg, target, worker, replies=output.with_suffix(".replies.jsonl"))
     sampling = setup.val_sampling(cfg)
     asking = Asking(
         engine=engine,
-        player=player,
+        worker=worker,
         sampling=replace(sampling, temperature=0.0) if greedy else sampling,
         base_seed=stream_seed(cfg.seed.val, BASE) % 2**31,
     )
@@ -146,8 +146,8 @@ def find_situations(
     With chance, situations are at the start of a puzzle, so that what follows can be drawn again
     for the ceiling.
     """
-    env = asking.player.make_env(tag)
-    prompter = asking.player.prompters[tag]
+    env = asking.worker.make_env(tag)
+    prompter = asking.worker.prompters[tag]
     chance = has_chance(env, prompter, base_seed=asking.base_seed)
     found: list[Situation] = []
     for index in range(4 * count + 100):
@@ -177,10 +177,10 @@ def world_model_report(
 ) -> dict[str, Any]:
     """Everything about one environment tag. `advance` is told when replies, rollouts, likelihood
     (1, 2, 3) end."""
-    player = asking.player
+    worker = asking.worker
     tag = situations[0].tag
-    env = player.make_env(tag)
-    envs = [replay(player.make_env(tag), situation) for situation in situations]
+    env = worker.make_env(tag)
+    envs = [replay(worker.make_env(tag), situation) for situation in situations]
     replies = asking.ask(situations, envs, [situation.state for situation in situations], 0)
     asked = [
         Asked(
@@ -218,8 +218,8 @@ def world_model_report(
     advance(2, {})
     # its prediction repeats what its thoughts say already
     chooses = cfg.agent_proxy.reply_order == "choose_plan"
-    if isinstance(asking.engine, LocalEngine) and player.template is not None and not chooses:
-        report["likelihood"] = likelihood(cfg, asking.engine, player.template, situations, replies)
+    if isinstance(asking.engine, LocalEngine) and worker.template is not None and not chooses:
+        report["likelihood"] = likelihood(cfg, asking.engine, worker.template, situations, replies)
     advance(3, {})
     return report
 

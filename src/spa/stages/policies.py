@@ -132,12 +132,12 @@ def _recorded_hashes(path: Path) -> Iterator[str]:
 def open_target(
     cfg: Config,
     target: Target,
-    player: setup.Player,
+    worker: setup.RolloutWorker,
     *,
     replies: Path,
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
-) -> tuple[Engine, setup.Player]:
-    """The engine that plays as `target`, which may be `loaded`, and the player with its chat
+) -> tuple[Engine, setup.RolloutWorker]:
+    """The engine that plays as `target`, which may be `loaded`, and the worker with its chat
     template.
 
     `replies` is the file in which replies of an API are kept. Raises ModelError for a model that
@@ -146,7 +146,7 @@ def open_target(
     if target.name in policy_names() and (require := policy_named(target.name).require):
         setup.check_puzzles(cfg, cfg.es_manager.val.env_configs.tags, require)
     engine, template = loaded or engine_of(cfg, target, replies=replies)
-    return engine, replace(player, template=template)
+    return engine, replace(worker, template=template)
 
 
 def engine_of(

@@ -74,21 +74,21 @@ def train_ppo(cfg: Config, stage: Stage) -> Path:
     sampling = setup.train_sampling(cfg)
     models = load_models(cfg, stage.resume_from)
     models.engine.load_weights(models.actor.full_model(), version=stage.step)
-    player = setup.make_player(
+    worker = setup.make_worker(
         cfg, models.template, mode=cfg.ctx_manager.mode, lost=stage.lost_episodes, own_rewards=True
     )
-    held_out = setup.validation_hashes(cfg, player)
+    held_out = setup.validation_hashes(cfg, worker)
     if stage.step == 0 and cfg.trainer.val_before_train:
         with stage.interruptible("validate"):
-            metrics = validate(cfg, player, models.engine, stage.recorder, 0)
+            metrics = validate(cfg, worker, models.engine, stage.recorder, 0)
         stage.recorder.log(0, metrics)
     empty = 0
     for step in stage.steps(cfg.trainer.total_training_steps, save_every=cfg.trainer.save_freq):
         with stage.interruptible("rollout"):
-            specs = setup.training_specs(cfg, player, "train", step=step - 1, held_out=held_out)
-            episodes = player.play(models.engine, specs, sampling)
+            specs = setup.training_specs(cfg, worker, "train", step=step - 1, held_out=held_out)
+            episodes = worker.rollout(models.engine, specs, sampling)
         empty = empty_steps(episodes, empty)
-        metrics = rollout_metrics(episodes, player.make_env, "train")
+        metrics = rollout_metrics(episodes, worker.make_env, "train")
         batch = filter_groups(cfg, make_batch(cfg, episodes, models.template), metrics)
         if batch is not None:  # None: no group has any reward variance
             with stage.timer("score"):
@@ -115,7 +115,7 @@ def train_ppo(cfg: Config, stage: Stage) -> Path:
         release_memory()
         if stage.due(step, cfg.trainer.test_freq) or step == cfg.trainer.also_test_at:
             with stage.timer("validate"):
-                metrics |= validate(cfg, player, models.engine, stage.recorder, step)
+                metrics |= validate(cfg, worker, models.engine, stage.recorder, step)
         warn_of_health(models, step, metrics)
         stage.commit(step, metrics, episodes, models)
     return stage.finish()

@@ -5,7 +5,7 @@ import logging
 from spa.algo.health import StepHealth
 from spa.errors import TrainingError
 from spa.stages.ppo_models import Models
-from spa.types import Episode, Metrics, Stop
+from spa.types import Episode, Metrics, StopReason
 
 log = logging.getLogger(__name__)
 
@@ -15,7 +15,7 @@ MOST_EMPTY_STEPS = 3  # in a row, without a single episode that could be played
 def empty_steps(episodes: list[Episode], before: int) -> int:
     """How many steps in a row had no episode without an error, this one included; raises
     TrainingError if these are too many."""
-    if any(episode.stop is not Stop.ERROR for episode in episodes):
+    if any(episode.stop is not StopReason.ERROR for episode in episodes):
         return 0
     if before + 1 == MOST_EMPTY_STEPS:
         raise TrainingError(

@@ -20,7 +20,7 @@ from spa.config.schema import Config
 from spa.engines.factory import engine_name
 from spa.envs.base import TextEnv
 from spa.errors import ConfigError, DataError, ModelError, SpaError, one_line
-from spa.models.choose import check_context, load_template
+from spa.models.build import check_context, load_template
 from spa.models.load import model_config, model_source
 from spa.policies.named import policy_named, policy_names
 from spa.prompts.render import PromptMode

@@ -28,7 +28,7 @@ from spa.engines.factory import make_engine
 from spa.envs.base import TextEnv
 from spa.envs.pool import EpisodeSpec
 from spa.errors import ConfigError, DataError
-from spa.models.choose import load_template
+from spa.models.build import load_template
 from spa.planning.moves import MAX_TOKENS, move_question
 from spa.planning.written_search import (
     Search,
@@ -97,7 +97,7 @@ def write_examples(cfg: Config, stage: Stage, *, files: tuple[str, str, str]) ->
 
 def _write_examples(cfg: Config, out: Path, files: tuple[str, str, str]) -> Metrics:
     dynamics = make_dynamics(cfg)
-    rows, lines, dropped = make_examples(cfg, setup.make_player(cfg, None, mode="base"), dynamics)
+    rows, lines, dropped = make_examples(cfg, setup.make_worker(cfg, None, mode="base"), dynamics)
     train = rows[: cfg.generate.search.examples]
     validation = rows[len(train) :]
     write_parquet(out / files[0], train)
@@ -244,7 +244,7 @@ def true_search(question: Question) -> Search:
 
 
 def make_examples(
-    cfg: Config, player: setup.Player, dynamics: Dynamics
+    cfg: Config, worker: setup.RolloutWorker, dynamics: Dynamics
 ) -> tuple[list[WorldModelRow], list[int], Counter[str]]:
     """Examples of training and then of validation, the number of lines of each search, and how many
     states were dropped for which reason."""
@@ -254,13 +254,13 @@ def make_examples(
     template = load_template(cfg, cfg.model_path)
     dropped: Counter[str] = Counter()
     chosen: list[tuple[Question, Search]] = []
-    asked = questions(cfg, player, dropped, most=DRAWS * wanted)
+    asked = questions(cfg, worker, dropped, most=DRAWS * wanted)
     while part := list(islice(asked, min(TOGETHER, wanted - len(chosen)))):
         for question, search in zip(part, dynamics.search(part), strict=True):
             if search is None or search.path is None:
                 dropped["unreadable_state" if search is None else "no_goal"] += 1
                 continue
-            prompter = replace(player.prompters[question.spec.tag], enable_think=True)
+            prompter = replace(worker.prompters[question.spec.tag], enable_think=True)
             text = response(write_search(search), search.path, question, prompter)
             if (
                 len(template.reply_ids(text, prompter.prefill))
@@ -278,7 +278,7 @@ def make_examples(
     thoughts = thoughts_of(cfg, chosen)
     rows = [
         row_of(
-            question, response(text, path, question, player.prompters[question.spec.tag]), player
+            question, response(text, path, question, worker.prompters[question.spec.tag]), worker
         )
         for (question, _), (text, path) in zip(chosen, thoughts, strict=True)
     ]
@@ -286,12 +286,12 @@ def make_examples(
 
 
 def questions(
-    cfg: Config, player: setup.Player, dropped: Counter[str], *, most: int
+    cfg: Config, worker: setup.RolloutWorker, dropped: Counter[str], *, most: int
 ) -> Iterator[Question]:
     """States of fresh puzzles, one of each; none of validation, and none twice."""
     own = cfg.generate.search
     tags = cfg.es_manager.train.env_configs.tags
-    held_out = setup.validation_hashes(cfg, player)
+    held_out = setup.validation_hashes(cfg, worker)
     known = set[str]()
     for number in range(most):
         watchdog.beat()
@@ -305,7 +305,7 @@ def questions(
             noise_seed=stream_seed(cfg.seed.train, "search/noise", number),
             sample_seed=0,
         )
-        look = player.look_at(spec)
+        look = worker.peek_reset(spec)
         reason = (
             "unmakeable"
             if look is None
@@ -317,7 +317,7 @@ def questions(
             dropped[reason] += 1
             continue
         known.add(look.hash)
-        prompter = player.prompters[spec.tag]
+        prompter = worker.prompters[spec.tag]
         try:
             true, copies = explore(look.env)
         except (ValueError, NotImplementedError) as error:
@@ -401,10 +401,10 @@ def response(thoughts: str, path: tuple[str, ...], question: Question, prompter:
     return f"<think>{thoughts}</think>{answer}" if prompter.enable_think else answer
 
 
-def row_of(question: Question, text: str, player: setup.Player) -> WorldModelRow:
+def row_of(question: Question, text: str, worker: setup.RolloutWorker) -> WorldModelRow:
     """The row of a response, with what its actions lead to in a copy of the game."""
     spec = question.spec
-    prompter = player.prompters[question.spec.tag]
+    prompter = worker.prompters[question.spec.tag]
     env = question.env.clone()
     reward = 0.0
     success = False

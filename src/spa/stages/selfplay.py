@@ -115,15 +115,15 @@ def self_play(
     world = current_world()
     imagined: list[dict[str, Any]] = []
     engine = selfplay_engine(cfg, setup.pick_device(cfg), imagined.append)
-    player = setup.make_player(
+    worker = setup.make_worker(
         cfg, engine.template, mode="add_worldmodel", lost=stage.lost_episodes
     )
-    held_out = setup.validation_hashes(cfg, player)
+    held_out = setup.validation_hashes(cfg, worker)
     episodes = recorded_episodes(out, range(stage.first + 1, stage.step + 1))
     for batch in stage.steps(stage.first + cfg.generate.num_batches):
         with stage.interruptible("selfplay"):
-            specs = setup.training_specs(cfg, player, "selfplay", step=batch - 1, held_out=held_out)
-            played = player.play(engine, specs, setup.selfplay_sampling(cfg))
+            specs = setup.training_specs(cfg, worker, "selfplay", step=batch - 1, held_out=held_out)
+            played = worker.rollout(engine, specs, setup.selfplay_sampling(cfg))
         if cfg.generate.imagine.on:
             lines = [line for part in world.gather(imagined) for line in part]
             if lines and world.is_main:
@@ -133,9 +133,9 @@ def self_play(
         episodes += played
         release_memory()
     engine.close()
-    rows, counts = make_rows(cfg, episodes, held_out, player)
+    rows, counts = make_rows(cfg, episodes, held_out, worker)
     for own, folder in earlier:
-        found, dropped = make_rows(own, stored_episodes(own, folder), held_out, player)
+        found, dropped = make_rows(own, stored_episodes(own, folder), held_out, worker)
         rows = [*found, *rows]
         counts = counts + dropped
     if not rows:
@@ -158,9 +158,9 @@ def rows_from(cfg: Config, source: Path, out: Path) -> bool:
     if whole_batches(source) < batches:
         return False
     episodes = recorded_episodes(source, range(1, batches + 1))
-    player = setup.make_player(cfg, None, mode="add_worldmodel")
-    held_out = setup.validation_hashes(cfg, player)
-    rows, counts = make_rows(cfg, episodes, held_out, player)
+    worker = setup.make_worker(cfg, None, mode="add_worldmodel")
+    held_out = setup.validation_hashes(cfg, worker)
+    rows, counts = make_rows(cfg, episodes, held_out, worker)
     if not rows:
         raise nothing_usable(cfg, len(episodes), counts)
     write_dataset(cfg, out, rows, counts, episodes, played_in=source)
@@ -253,7 +253,7 @@ def policy_of(cfg: Config, episode_id: str) -> str:
 def _policy(
     cfg: Config, name: str, device: torch.device, template: ChatTemplate | None
 ) -> PlayingEngine:
-    """The player of one policy."""
+    """The engine that plays as one policy."""
     if name not in policy_names():
         model = cfg.model_path if name == "self" else RANDOM
         return make_engine(cfg, model, template, device=device)
@@ -264,13 +264,13 @@ def _policy(
 
 
 def make_rows(
-    cfg: Config, episodes: list[Episode], held_out: frozenset[str], player: setup.Player
+    cfg: Config, episodes: list[Episode], held_out: frozenset[str], worker: setup.RolloutWorker
 ) -> tuple[list[WorldModelRow], Counter[str]]:
     """All rows that can be relabelled, and how many turns were dropped for which reason."""
     rows: list[WorldModelRow] = []
     counts: Counter[str] = Counter()
     base = (
-        setup.make_player(cfg, None, mode="base") if cfg.generate.reply_format == "base" else None
+        setup.make_worker(cfg, None, mode="base") if cfg.generate.reply_format == "base" else None
     )
     for episode in episodes:
         if episode.puzzle_hash in held_out:
@@ -281,8 +281,8 @@ def make_rows(
             continue
         watchdog.beat()
         try:
-            with boundary("playing the episode again", player.again_s(len(episode.turns))):
-                found, dropped = _episode_rows(cfg, episode, player, base)
+            with boundary("playing the episode again", worker.again_s(len(episode.turns))):
+                found, dropped = _episode_rows(cfg, episode, worker, base)
         except EnvFault as error:
             log.warning("no rows of episode %s: %s", episode.episode_id, error)
             found = []
@@ -293,12 +293,12 @@ def make_rows(
 
 
 def _episode_rows(
-    cfg: Config, episode: Episode, player: setup.Player, base: setup.Player | None
+    cfg: Config, episode: Episode, worker: setup.RolloutWorker, base: setup.RolloutWorker | None
 ) -> tuple[list[WorldModelRow], Counter[str]]:
     """The rows of an episode, with those of its branches, and how many turns were dropped; in the
-    base format with `base`, a player of base prompts."""
-    make = partial(player.make_env, episode.tag)
-    prompter = player.prompters[episode.tag]
+    base format with `base`, a worker of base prompts."""
+    make = partial(worker.make_env, episode.tag)
+    prompter = worker.prompters[episode.tag]
     chooses = base is None and episode.reply_order == "choose_plan"
     tried = (
         turn_options(episode, make=make, prompter=prompter, plans=plans_tried(cfg))

@@ -1,22 +1,17 @@
 """What every recipe builds from the configuration before its loop starts."""
 
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
-from spa.config.schema import Config, EnvSpec, GroupsConfig
-from spa.distributed.episodes import pack, unpack
-from spa.distributed.world import ALONE, World, current_world
-from spa.engines.base import Engine
-from spa.envs.base import TextEnv
-from spa.envs.limits import MAKING_S, EnvCrash, EnvFault, boundary
+from spa.config.schema import Config, GroupsConfig
+from spa.distributed.world import current_world
 from spa.envs.lost import LostEpisodes
 from spa.envs.pool import EpisodeSpec, group_specs
-from spa.envs.registry import make_env
 from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
-from spa.models.choose import (
+from spa.models.build import (
     engine_autocast,
     is_tiny,
     load_actor,
@@ -25,26 +20,25 @@ from spa.models.choose import (
     pick_autocast,
     pick_device,
 )
-from spa.prompts.render import Prompter, PromptMode
+from spa.prompts.render import PromptMode
 from spa.prompts.template import ChatTemplate
-from spa.rewards import WeightedReward, load_rewards, with_rewards
-from spa.rollout import check_room, collect, puzzle_hash
-from spa.run import watchdog
+from spa.rewards import load_rewards
+from spa.rollout.worker import RolloutWorker, first_group
 from spa.seeds import stream_seed
 from spa.stages.prompters import check_puzzles, first_puzzle, make_prompter
-from spa.types import Episode, SamplingParams
+from spa.types import SamplingParams
 
 __all__ = [
-    "Player",
+    "RolloutWorker",
     "check_puzzles",
     "engine_autocast",
     "episode_specs",
     "first_puzzle",
     "is_tiny",
     "load_actor",
-    "make_player",
     "make_prompter",
     "make_trainable",
+    "make_worker",
     "pick_attention",
     "pick_autocast",
     "pick_device",
@@ -65,103 +59,15 @@ FRESH = 8
 FRESH_OF = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """A puzzle, unplayed: its environment after `reset`, its content hash, and whether all puzzles
-    are shared."""
-
-    env: TextEnv
-    hash: str
-    finite: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Player:
-    """Everything that playing needs, except the engine: environments, prompts, limits, and who else
-    plays."""
-
-    specs: Mapping[str, EnvSpec]
-    prompters: Mapping[str, Prompter]
-    template: ChatTemplate | None
-    format_penalty: float
-    max_model_len: int
-    world: World = ALONE
-    env_timeout_s: float | None = None
-    workers: EnvWorkers | None = None  # None: environments live in this process
-    lost: LostEpisodes = field(default_factory=LostEpisodes)
-    # by tag, in place of the game's
-    rewards: Mapping[str, tuple[WeightedReward, ...]] = field(default_factory=dict)
-
-    def make_env(self, tag: str) -> TextEnv:
-        """A new environment for a tag, in one of the processes for environments if there are any."""
-        make = make_env if self.workers is None else self.workers.make
-        return make(self.specs[tag].env_type, self.specs[tag].env_config)
-
-    def again_s(self, turns: int) -> float | None:
-        """The seconds that an episode of so many turns may take when it is played again in this
-        process."""
-        if self.env_timeout_s is None or self.workers is not None:
-            return None
-        return MAKING_S + self.env_timeout_s * (turns + 1)
-
-    def look_at(self, spec: EpisodeSpec) -> "Look | None":
-        """An episode's puzzle before it is played; None if it cannot be made, which its episode
-        says when it is played. A puzzle that ends its process is marked."""
-        watchdog.beat()
-        if self.lost.is_unmakeable(spec.episode_id):
-            return None
-        limit = (
-            None
-            if self.env_timeout_s is None or self.workers is not None
-            else self.env_timeout_s + MAKING_S
-        )
-        try:
-            with boundary("reset", limit):
-                env = self.make_env(spec.tag)
-                env.reset(seed=spec.puzzle_seed, options=spec.reset_options())
-                return Look(env=env, hash=puzzle_hash(env), finite=bool(env.finite_puzzles))
-        except EnvFault as error:
-            if isinstance(error, EnvCrash):
-                self.lost.mark(spec.episode_id, error)
-            log.warning("%s: puzzle %d cannot be made: %s", spec.tag, spec.puzzle_seed, error)
-            return None
-
-    def play(
-        self, engine: Engine, specs: list[EpisodeSpec], sampling: SamplingParams
-    ) -> list[Episode]:
-        """Play the given episodes. Every rank plays its own groups and gets all episodes. Raises
-        ConfigError if not one has room for a reply."""
-
-        def play(mine: list[EpisodeSpec]) -> list[Episode]:
-            episodes = collect(
-                mine,
-                make_env=self.make_env,
-                prompters=self.prompters,
-                template=self.template,
-                engine=engine,
-                sampling=sampling,
-                format_penalty=self.format_penalty,
-                max_model_len=self.max_model_len,
-                env_timeout_s=self.env_timeout_s if self.workers is None else None,
-                lanes=0 if self.workers is None else len(self.workers),
-                lost=self.lost,
-            )
-            return with_rewards(episodes, self.rewards)
-
-        episodes = self.world.parallel_map(specs, play, by=first_group, pack=pack, unpack=unpack)
-        check_room(episodes, sampling.max_tokens, self.max_model_len)
-        return episodes
-
-
-def make_player(
+def make_worker(
     cfg: Config,
     template: ChatTemplate | None,
     *,
     mode: PromptMode,
     lost: Path | None = None,
     own_rewards: bool = False,
-) -> Player:
-    """The player for all tags that training and validation use; `lost` is the file of episodes that
+) -> RolloutWorker:
+    """The worker for all tags that training and validation use; `lost` is the file of episodes that
     are not played.
 
     `own_rewards`: episodes get the rewards of `custom_envs.TAG.reward`, as in PPO and evaluation.
@@ -172,7 +78,7 @@ def make_player(
     specs = {tag: cfg.custom_envs[tag] for tag in tags}
     timeout = cfg.es_manager.env_timeout_s
     workers = cfg.es_manager.env_workers
-    return Player(
+    return RolloutWorker(
         specs=specs,
         prompters={tag: make_prompter(cfg, spec, mode) for tag, spec in specs.items()},
         template=template,
@@ -194,11 +100,6 @@ def make_player(
 def taught_mode(cfg: Config) -> PromptMode:
     """The format of the rows that stage 1 makes and stage 2 teaches."""
     return "base" if cfg.generate.reply_format == "base" else "add_worldmodel"
-
-
-def first_group(spec: EpisodeSpec) -> int:
-    """The group of an episode, or that of the first seat of its game."""
-    return spec.group - spec.seat if spec.table else spec.group
 
 
 def episode_specs(
@@ -224,7 +125,7 @@ def episode_specs(
 
 
 def training_specs(
-    cfg: Config, player: Player, purpose: str, *, step: int, held_out: frozenset[str]
+    cfg: Config, worker: RolloutWorker, purpose: str, *, step: int, held_out: frozenset[str]
 ) -> list[EpisodeSpec]:
     """The episodes of one training or self-play step; a puzzle whose content is held out is drawn
     again. Only here does a policy play itself: what it gets against itself says nothing about how
@@ -233,8 +134,8 @@ def training_specs(
     groups = selfplay_groups(cfg) if purpose == "selfplay" else cfg.es_manager.train
     specs = episode_specs(groups, purpose, base_seed=cfg.seed.train, step=step, self_play=both)
     firsts = [spec for spec in specs if spec.member == 0 and first_group(spec) == spec.group]
-    allowed = player.world.parallel_map(
-        firsts, lambda mine: [_allowed_seed(player, spec, held_out) for spec in mine]
+    allowed = worker.world.parallel_map(
+        firsts, lambda mine: [_allowed_seed(worker, spec, held_out) for spec in mine]
     )
     seeds = {spec.group: seed for spec, seed in zip(firsts, allowed, strict=True)}
     return [replace(spec, puzzle_seed=seeds[first_group(spec)]) for spec in specs]
@@ -250,8 +151,8 @@ def selfplay_groups(cfg: Config) -> GroupsConfig:
     return GroupsConfig(env_groups=sum(counts), group_size=size, env_configs=configs)
 
 
-def _allowed_seed(player: Player, spec: EpisodeSpec, held_out: frozenset[str]) -> int:
-    if (drawn := _drawn(player, spec, held_out)) is not None:
+def _allowed_seed(worker: RolloutWorker, spec: EpisodeSpec, held_out: frozenset[str]) -> int:
+    if (drawn := _drawn(worker, spec, held_out)) is not None:
         return drawn[0]
     raise ConfigError(
         f"{spec.tag}: {MAX_REDRAWS} puzzles in a row are validation puzzles. There are too few puzzles for "
@@ -259,13 +160,15 @@ def _allowed_seed(player: Player, spec: EpisodeSpec, held_out: frozenset[str]) -
     )
 
 
-def _drawn(player: Player, spec: EpisodeSpec, held_out: frozenset[str]) -> tuple[int, str] | None:
+def _drawn(
+    worker: RolloutWorker, spec: EpisodeSpec, held_out: frozenset[str]
+) -> tuple[int, str] | None:
     """Seed and content of the first puzzle that is not held out; None if there is none in many
     draws. Of a finite set of puzzles, and where none can be made (content ""), it is the first
     draw."""
     seed = spec.puzzle_seed
     for attempt in range(MAX_REDRAWS):
-        look = player.look_at(replace(spec, puzzle_seed=seed))
+        look = worker.peek_reset(replace(spec, puzzle_seed=seed))
         if look is None or look.finite or look.hash not in held_out:
             return seed, look.hash if look else ""
         seed = stream_seed(spec.puzzle_seed, "redraw", attempt) % 2**31
@@ -279,7 +182,7 @@ def most_actions(cfg: Config) -> int:
 
 
 def probe_specs(
-    cfg: Config, player: Player, trained: frozenset[str]
+    cfg: Config, worker: RolloutWorker, trained: frozenset[str]
 ) -> tuple[list[EpisodeSpec], int]:
     """Single episodes of `sft.trainer.eval_episodes` puzzles, for looking at a model while it is
     trained. They are neither among the contents `trained` nor validation's, unless the game has too
@@ -295,9 +198,9 @@ def probe_specs(
         n_groups=[base + (index < extra) for index in range(len(configs.tags))],
         group_size=1,
     )
-    held_out = trained | validation_hashes(cfg, player)
-    drawn = player.world.parallel_map(
-        specs, lambda mine: [_drawn(player, spec, held_out) for spec in mine]
+    held_out = trained | validation_hashes(cfg, worker)
+    drawn = worker.world.parallel_map(
+        specs, lambda mine: [_drawn(worker, spec, held_out) for spec in mine]
     )
     seen = sum(found is None or found[1] in trained for found in drawn)
     return [
@@ -306,18 +209,18 @@ def probe_specs(
     ], seen
 
 
-def validation_hashes(cfg: Config, player: Player) -> frozenset[str]:
+def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
     """Content hashes of all validation puzzles. Environments with a small finite set of puzzles are
     exempt: there, training and validation share puzzles. Their cards say so, and a warning does
     where they are found out here."""
     hashes: dict[str, set[str]] = {}
     for part in range(cfg.trainer.validation_steps):
         for spec in episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part):
-            look = player.look_at(spec) if spec.member == 0 else None
+            look = worker.peek_reset(spec) if spec.member == 0 else None
             if look is not None and not look.finite:
                 hashes.setdefault(spec.tag, set()).add(look.hash)
     for tag in [
-        tag for tag, found in hashes.items() if not leaves_puzzles(cfg, player, tag, found)
+        tag for tag, found in hashes.items() if not leaves_puzzles(cfg, worker, tag, found)
     ]:
         log.warning(
             "%s: the %d validation puzzles leave few others, so training plays them as well, and validation is not "
@@ -328,7 +231,7 @@ def validation_hashes(cfg: Config, player: Player) -> frozenset[str]:
     return frozenset().union(*hashes.values())
 
 
-def leaves_puzzles(cfg: Config, player: Player, tag: str, held_out: set[str]) -> bool:
+def leaves_puzzles(cfg: Config, worker: RolloutWorker, tag: str, held_out: set[str]) -> bool:
     """Whether training has puzzles of its own: at least a quarter of those drawn are not among the
     held out."""
     if tag not in cfg.es_manager.train.env_configs.tags:
@@ -338,7 +241,7 @@ def leaves_puzzles(cfg: Config, player: Player, tag: str, held_out: set[str]) ->
     for spec in group_specs(
         "fresh", base_seed=base, step=0, tags=[tag], n_groups=[FRESH_OF], group_size=1
     ):
-        look = player.look_at(spec)
+        look = worker.peek_reset(spec)
         # what fails is reported where it is played
         fresh += look is None or look.hash not in held_out
         if fresh >= FRESH:

@@ -282,7 +282,7 @@ class Probes:
     comparison is made on; `seen` counts those that do belong to the rows, because the game has too
     few others (None: the rows do not say whose they are)."""
 
-    player: setup.Player
+    worker: setup.RolloutWorker
     template: ChatTemplate
     specs: list[EpisodeSpec]
     seen: int | None
@@ -292,14 +292,14 @@ def find_probes(
     cfg: Config, template: ChatTemplate, data: Path | None, before: Sequence[Path]
 ) -> Probes:
     """The puzzles that are not in the rows of stage 2, nor in those of the rounds `before`."""
-    player = setup.make_player(cfg, template, mode=setup.taught_mode(cfg))
+    worker = setup.make_worker(cfg, template, mode=setup.taught_mode(cfg))
     own = [*row_files(cfg, data, "train"), *row_files(cfg, data, "val")]
     trained = puzzles_in(
         [*own, *(folder / name for folder in before for name in (TRAIN_FILE, VAL_FILE))]
     )
-    specs, seen = setup.probe_specs(cfg, player, trained or frozenset())
+    specs, seen = setup.probe_specs(cfg, worker, trained or frozenset())
     return Probes(
-        player=player, template=template, specs=specs, seen=None if trained is None else seen
+        worker=worker, template=template, specs=specs, seen=None if trained is None else seen
     )
 
 
@@ -310,14 +310,14 @@ def world_model_check(
     teach."""
     engine = LocalEngine(model, probes.template, autocast=setup.engine_autocast(cfg, device))
     started = time.monotonic()
-    episodes = probes.player.play(engine, probes.specs, setup.selfplay_sampling(cfg))
+    episodes = probes.worker.rollout(engine, probes.specs, setup.selfplay_sampling(cfg))
     engine.close()
     rec.trajectories(step, "sft_eval", episodes)
     entropy = -float(
         np.mean([lp for e in episodes if e.logprobs is not None for lp in e.logprobs[e.sampled]])
     )
     metrics = pooled_metrics(episodes, "val") | pooled_search_metrics(
-        episodes, probes.player.make_env, "val"
+        episodes, probes.worker.make_env, "val"
     )
     metrics["val/sampled_nll"] = entropy
     metrics["val/puzzles"] = float(len(probes.specs))

@@ -8,7 +8,7 @@ from spa.stages import setup
 from spa.types import Episode, Metrics
 
 
-def validation_episodes(cfg: Config, player: setup.Player, engine: Engine) -> list[Episode]:
+def validation_episodes(cfg: Config, worker: setup.RolloutWorker, engine: Engine) -> list[Episode]:
     """The validation puzzles, `validation_steps` times as many as there are groups, each pass on
     puzzles of its own.
 
@@ -20,14 +20,14 @@ def validation_episodes(cfg: Config, player: setup.Player, engine: Engine) -> li
     for part in range(cfg.trainer.validation_steps):
         specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part)
         shifted = [setup.shift_group(spec, part * groups) for spec in specs]
-        episodes += player.play(engine, shifted, setup.val_sampling(cfg))
+        episodes += worker.rollout(engine, shifted, setup.val_sampling(cfg))
     return episodes
 
 
 def validate(
-    cfg: Config, player: setup.Player, engine: Engine, rec: Recorder, step: int
+    cfg: Config, worker: setup.RolloutWorker, engine: Engine, rec: Recorder, step: int
 ) -> Metrics:
     """Validation metrics under `val-env/<tag>/`; the episodes are recorded."""
-    episodes = validation_episodes(cfg, player, engine)
+    episodes = validation_episodes(cfg, worker, engine)
     rec.trajectories(step, "val", episodes)
-    return rollout_metrics(episodes, player.make_env, "val-env")
+    return rollout_metrics(episodes, worker.make_env, "val-env")

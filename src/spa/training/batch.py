@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from spa.models.vision import ImageReader
-from spa.types import Episode, EpisodeBatch, Stop, TokenBatch
+from spa.types import Episode, EpisodeBatch, StopReason, TokenBatch
 
 LossMask = Literal["sampled", "answer_only", "no_states", "all_after_system"]
 Batch = TypeVar("Batch", bound=TokenBatch)
@@ -16,7 +16,7 @@ Batch = TypeVar("Batch", bound=TokenBatch)
 
 def is_trainable(episode: Episode) -> bool:
     """Whether an episode has tokens and ended without an error."""
-    return episode.stop is not Stop.ERROR and episode.token_ids is not None
+    return episode.stop is not StopReason.ERROR and episode.token_ids is not None
 
 
 def batch_episodes(
@@ -80,7 +80,7 @@ def batch_episodes(
         starts=torch.zeros(len(episodes), dtype=torch.int64),
         anchors=_shifted(anchors(episodes), width),
         truncated=torch.tensor(
-            [episode.stop in (Stop.TURN_CAP, Stop.CONTEXT) for episode in episodes]
+            [episode.stop in (StopReason.MAX_TURNS, StopReason.CONTEXT) for episode in episodes]
         ),
         images=None if reader is None else reader.rows([episode.images for episode in episodes]),
     )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from spa.types import Episode, Metrics, Stop, Turn
+from spa.types import Episode, Metrics, StopReason, Turn
 
 _CELL = r"\(\s*-?\d+(?:\s*,\s*-?\d+)+\s*\)"
 _SENTENCE_UNIT = re.compile(rf"{_CELL}|\d+(?:\.\d+)?|[^\W\d_]+|[^\w\s]|_")
@@ -160,7 +160,7 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
     played = [
         episode
         for episode in episodes
-        if episode.mode == "add_worldmodel" and episode.stop is not Stop.ERROR
+        if episode.mode == "add_worldmodel" and episode.stop is not StopReason.ERROR
     ]
     turns = [turn for episode in played for turn in episode.turns]
     if not turns:

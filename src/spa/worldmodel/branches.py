@@ -19,7 +19,7 @@ from spa.prompts.imagined import Option
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter, world_model_reply
 from spa.seeds import stream, stream_seed
-from spa.types import Episode, Stop, Turn, WorldModelRow
+from spa.types import Episode, StopReason, Turn, WorldModelRow
 from spa.worldmodel.relabel import relabel_turn
 from spa.worldmodel.rows import assistant_positions, corrected_messages, make_row
 
@@ -58,7 +58,7 @@ def branch_rows(
     Raises ConfigError if every action is asked for and a state lists none, DataError if playing the
     episode again leads to other states.
     """
-    if episode.stop is Stop.ERROR:
+    if episode.stop is StopReason.ERROR:
         return []
     messages = corrected_messages(episode, action_sep=prompter.action_sep)
     places = assistant_positions(episode)
@@ -84,7 +84,7 @@ def turn_options(
 
     Raises what `branch_rows` raises.
     """
-    if episode.stop is Stop.ERROR:
+    if episode.stop is StopReason.ERROR:
         return [((), 0) for _ in episode.turns]
     found: list[tuple[tuple[Option, ...], int]] = []
     for index, others in enumerate(_tried(episode, make, prompter, plans)):

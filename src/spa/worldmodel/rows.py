@@ -12,7 +12,7 @@ from spa.errors import ConfigError, DataError
 from spa.prompts.imagined import Option
 from spa.prompts.parse import find_block
 from spa.seeds import derange, stream
-from spa.types import Episode, Message, Stop, Turn, WorldModelRow
+from spa.types import Episode, Message, StopReason, Turn, WorldModelRow
 from spa.worldmodel.parquet import read_parquet, write_parquet
 from spa.worldmodel.relabel import Relabelled, imagined, relabel_turn, replace_state, with_options
 
@@ -53,7 +53,7 @@ def episode_rows(
 
     Raises DataError if the episode has fewer assistant messages than turns.
     """
-    if episode.stop is Stop.ERROR:
+    if episode.stop is StopReason.ERROR:
         return [], Counter({EPISODE_ERROR: len(episode.turns)})
     replies = assistant_positions(episode)
     corrected = _corrected(episode, action_sep, options)

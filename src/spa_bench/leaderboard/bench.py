@@ -323,10 +323,10 @@ def _played(made: Bench, board: str) -> dict[str, Any]:
 def optimum(cfg: Config) -> float | None:
     """What the best policy reaches on the puzzles of validation within the cap of actions, as cards
     measure it; None if that is not known."""
-    player = setup.make_player(cfg, None, mode=cfg.ctx_manager.mode)
+    worker = setup.make_worker(cfg, None, mode=cfg.ctx_manager.mode)
     shares = []
     for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
-        look = player.look_at(spec) if spec.member == 0 else None
+        look = worker.peek_reset(spec) if spec.member == 0 else None
         if look is not None:
             shares.append(look.env.best_success(cfg.most_actions(spec.tag)))
     found = mean_optimum(shares)

@@ -23,7 +23,7 @@ SAME = "on the puzzle itself"
 def main(cfg: Config, steps: int) -> dict[str, Any] | None:
     """Success on the puzzles of validation of a table after `steps` actions in training puzzles,
     and of the scout; None for environments that list no actions or cannot be copied."""
-    player = setup.make_player(cfg, None, mode="base")
+    worker = setup.make_worker(cfg, None, mode="base")
     try:
         setup.check_puzzles(cfg, cfg.es_manager.val.env_configs.tags, require_copies)
     except ConfigError:
@@ -31,30 +31,30 @@ def main(cfg: Config, steps: int) -> dict[str, Any] | None:
     most = setup.most_actions(cfg)
     per_turn = cfg.agent_proxy.max_actions_per_turn
     values: Values = {}
-    starts = training_games(cfg, player)
+    starts = training_games(cfg, worker)
     learn(values, starts, steps=steps, most=most, rng=stream(cfg.seed.train, "q_learning"))
     return {
         "steps": steps,
         "states": len(values),
         "tries": STEPS,
-        OTHER: success(cfg, player, table_engine(values, max_actions=per_turn)),
-        SAME: success(cfg, player, Scout(max_actions=per_turn, most=most)),
+        OTHER: success(cfg, worker, table_engine(values, max_actions=per_turn)),
+        SAME: success(cfg, worker, Scout(max_actions=per_turn, most=most)),
     }
 
 
-def training_games(cfg: Config, player: setup.Player) -> Iterator[TextEnv]:
+def training_games(cfg: Config, worker: setup.RolloutWorker) -> Iterator[TextEnv]:
     """The training puzzles one after another, without end, each before its first action."""
-    held_out = setup.validation_hashes(cfg, player)
+    held_out = setup.validation_hashes(cfg, worker)
     step = 0
     while True:
-        for spec in setup.training_specs(cfg, player, "train", step=step, held_out=held_out):
-            if (look := player.look_at(spec)) is not None:
+        for spec in setup.training_specs(cfg, worker, "train", step=step, held_out=held_out):
+            if (look := worker.peek_reset(spec)) is not None:
                 yield look.env
         step += 1
 
 
-def success(cfg: Config, player: setup.Player, engine: Engine) -> float:
+def success(cfg: Config, worker: setup.RolloutWorker, engine: Engine) -> float:
     """The share of the validation's episodes that `engine` wins."""
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0)
-    episodes = player.play(engine, specs, setup.val_sampling(cfg))
+    episodes = worker.rollout(engine, specs, setup.val_sampling(cfg))
     return round(sum(episode.success for episode in episodes) / len(episodes), 4)

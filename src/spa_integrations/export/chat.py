@@ -13,9 +13,9 @@ from spa.envs.registry import make_env
 from spa.errors import ConfigError
 from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.template import ChatTemplate
+from spa.rollout.turns import stop_after, take_turn
 from spa.stages.prompters import make_prompter
-from spa.turns import stop_after, take_turn
-from spa.types import Message, Stop, Turn
+from spa.types import Message, StopReason, Turn
 
 
 @dataclass
@@ -38,7 +38,7 @@ class GameChat:
         self.seed = seed
         self.noise_seed = noise_seed
         self.turns: list[Turn] = []
-        self.stop: Stop | None = None
+        self.stop: StopReason | None = None
         self.fault = ""
         try:
             with boundary("the puzzle"):
@@ -57,7 +57,7 @@ class GameChat:
 
     def answer(self, reply: str) -> str | None:
         """Execute a reply; the next user message, or None if that was the last one. An environment
-        that fails ends the episode with `Stop.ERROR`. Raises ValueError after the end.
+        that fails ends the episode with `StopReason.ERROR`. Raises ValueError after the end.
 
         Other stacks do not force the prefill on a reply: it is put before one that lacks it.
         """
@@ -91,7 +91,7 @@ class GameChat:
                 )
                 return message["content"]
         except EnvFault as error:
-            self.stop, self.fault = Stop.ERROR, str(error)
+            self.stop, self.fault = StopReason.ERROR, str(error)
             return None
 
     @property
@@ -107,7 +107,7 @@ class GameChat:
     @property
     def success(self) -> bool:
         """Whether the goal was reached."""
-        return self.stop is Stop.SUCCESS
+        return self.stop is StopReason.SUCCESS
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ def token_episode(
         "prompt_ids": prompt,
         "completion_ids": ids,
         "logprobs": logprobs,
-        "env_mask": [0] * len(mask) if chat.stop is Stop.ERROR else mask,
+        "env_mask": [0] * len(mask) if chat.stop is StopReason.ERROR else mask,
         "score": chat.score,
         "success": chat.success,
         "stop": str(chat.stop),

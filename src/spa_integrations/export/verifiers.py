@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 
 from spa.errors import EnvFault
 from spa.seeds import stream_seed
-from spa.types import Stop
+from spa.types import StopReason
 from spa_integrations.export.chat import GameChat, make_chat
 
 
@@ -127,7 +127,7 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
                 if told is None:
                     break
                 segment = await interaction.turn(told)
-            if chat.stop is Stop.ERROR:
+            if chat.stop is StopReason.ERROR:
                 raise EnvFault(chat.fault)
         record(chat, interaction.trace)
 

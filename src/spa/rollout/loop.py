@@ -29,10 +29,10 @@ from spa.errors import ConfigError
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
 from spa.prompts.template_parts import TemplateFault
+from spa.rollout.episode_builder import EpisodeBuilder
 from spa.run import watchdog
-from spa.seats import Seat
 from spa.seeds import stream
-from spa.types import Completion, Episode, SamplingParams, Stop
+from spa.types import Completion, Episode, SamplingParams, StopReason
 
 log = logging.getLogger(__name__)
 
@@ -79,10 +79,10 @@ def collect(
                 tables.values(),
             )
         )
-        _end_too_long([seat for game in games for seat in game.seats], room)
-        while active := [(game, seat) for game in games if (seat := game.asked) is not None]:
+        _end_too_long([builder for game in games for builder in game.builders], room)
+        while active := [(game, builder) for game in games if (builder := game.asked) is not None]:
             completions = engine.generate(
-                [seat.prompt(game.env) for game, seat in active], sampling
+                [builder.prompt(game.env) for game, builder in active], sampling
             )
             turns = [
                 (game, completion)
@@ -95,24 +95,29 @@ def collect(
                 )
             )
             engine.forget(
-                [s.spec.episode_id for game, _ in active for s in game.seats if s.stop is not None]
+                [
+                    s.spec.episode_id
+                    for game, _ in active
+                    for s in game.builders
+                    if s.stop is not None
+                ]
             )
-    seats = {seat.spec.episode_id: seat for game in games for seat in game.seats}
-    _report_faults([seat for seat in seats.values() if seat.error])
-    return [seats[spec.episode_id].episode() for spec in specs]
+    builders = {builder.spec.episode_id: builder for game in games for builder in game.builders}
+    _report_faults([builder for builder in builders.values() if builder.error])
+    return [builders[spec.episode_id].episode() for spec in specs]
 
 
-def _report_faults(failed: Sequence[Seat]) -> None:
+def _report_faults(failed: Sequence[EpisodeBuilder]) -> None:
     """Name the first of the episodes that an environment or engine spoilt, and count the others."""
-    for seat in failed[:SHOWN_FAULTS]:
-        spec = seat.spec
+    for builder in failed[:SHOWN_FAULTS]:
+        spec = builder.spec
         log.warning(
             "episode %s (%s, puzzle seed %d) failed in turn %d: %s",
             spec.episode_id,
             spec.tag,
             spec.puzzle_seed,
-            seat.failed_turn,
-            seat.error,
+            builder.failed_turn,
+            builder.error,
         )
     if len(failed) > SHOWN_FAULTS:
         log.warning(
@@ -121,15 +126,15 @@ def _report_faults(failed: Sequence[Seat]) -> None:
         )
 
 
-def _end_too_long(seats: Sequence[Seat], room: int) -> None:
+def _end_too_long(builders: Sequence[EpisodeBuilder], room: int) -> None:
     """End the episodes whose first prompt does not fit."""
-    for seat in seats:
-        if seat.buffer is not None and len(seat.buffer) > room:
-            seat.stop = Stop.CONTEXT
+    for builder in builders:
+        if builder.buffer is not None and len(builder.buffer) > room:
+            builder.stop = StopReason.CONTEXT
             log.warning(
                 "episode %s: the first prompt has %d tokens, %d fit",
-                seat.spec.episode_id,
-                len(seat.buffer),
+                builder.spec.episode_id,
+                len(builder.buffer),
                 room,
             )
 
@@ -138,7 +143,7 @@ def check_room(episodes: Sequence[Episode], reply: int, max_model_len: int) -> N
     """Raises ConfigError if all that was wrong with these episodes is that not one first prompt
     left room for a reply of `reply` tokens. To be asked of all ranks' episodes together: what
     others had must not matter to one of them."""
-    too_long = any(episode.stop is Stop.CONTEXT for episode in episodes)
+    too_long = any(episode.stop is StopReason.CONTEXT for episode in episodes)
     if too_long and not any(episode.turns or episode.error for episode in episodes):
         raise ConfigError(
             f"no prompt fits: with a reply of {reply} tokens each would end beyond the {max_model_len} of "
@@ -153,7 +158,7 @@ def puzzle_hash(env: TextEnv) -> str:
 
 
 class _Game:
-    """A game while it is being played, with the seats whose episodes are wanted; the others have a
+    """A game while it is being played, with the builders whose episodes are wanted; the others have a
     fixed opponent."""
 
     def __init__(
@@ -169,8 +174,8 @@ class _Game:
         first = specs[0]
         self.lost = lost
         self.env_timeout_s = env_timeout_s
-        self.seats = [Seat(spec, prompters[spec.tag], template) for spec in specs]
-        self.turn: Seat | None = self.seats[0]
+        self.builders = [EpisodeBuilder(spec, prompters[spec.tag], template) for spec in specs]
+        self.turn: EpisodeBuilder | None = self.builders[0]
         known = [reason for spec in specs if (reason := lost.reason(spec.episode_id)) is not None]
         if known:
             return self._lose(known[0])
@@ -180,11 +185,13 @@ class _Game:
             ):
                 self.env = make_env(first.tag)
                 self.env.reset(seed=first.puzzle_seed, options=first.reset_options())
-                checked_text(self.env.state_text(self.seats[0].prompter.state_text), "state_text")
+                checked_text(
+                    self.env.state_text(self.builders[0].prompter.state_text), "state_text"
+                )
                 self.chance = stream(first.noise_seed, "opponent")
-                for seat in self.seats:
-                    seat.sit(self.env.players)
-                    seat.puzzle_hash = puzzle_hash(self.env)
+                for builder in self.builders:
+                    builder.assign_player(self.env.players)
+                    builder.puzzle_hash = puzzle_hash(self.env)
                 self._go_on(None)
         except EnvFault as error:
             self._fail(error)
@@ -192,7 +199,7 @@ class _Game:
             self._lose(str(error))
 
     @property
-    def asked(self) -> Seat | None:
+    def asked(self) -> EpisodeBuilder | None:
         """Whose reply is waited for; None if the game is over."""
         return None if self.turn is None or self.turn.stop is not None else self.turn
 
@@ -200,37 +207,37 @@ class _Game:
         """Take the reply that was asked for: record its tokens, execute its actions, ask for the
         next one or stop."""
         watchdog.beat()
-        seat = self.turn
-        if seat is None:
+        builder = self.turn
+        if builder is None:
             raise ValueError("the game is over")
         if completion.finish_reason == "error":
             return self._lose(completion.text)
-        seat.hear(completion)
+        builder.append_completion(completion)
         try:
             with boundary("the turn", self.env_timeout_s):
-                ended = seat.act(self.env, completion, format_penalty)
-                for info in seat.turns[-1].infos:
-                    self._pay(info, but=seat)
+                ended = builder.step(self.env, completion, format_penalty)
+                for info in builder.turns[-1].infos:
+                    self._pay(info, but=builder)
                 if ended:
-                    self._end(seat.turns[-1].infos[-1], but=seat)
-                elif seat.stop is None:
+                    self._end(builder.turns[-1].infos[-1], but=builder)
+                elif builder.stop is None:
                     self._go_on(room)
                 self._leave_together()
         except EnvFault as error:
             self._fail(error)
 
     def _go_on(self, room: int | None) -> None:
-        """Ask the seat whose turn it is."""
+        """Ask the builder whose turn it is."""
         if self.env.players > 1:
             self._let_opponent_move()
         if self.turn is not None:
-            self.turn.ask(self.env, room)
+            self.turn.build_prompt(self.env, room)
 
     def _let_opponent_move(self) -> None:
-        """Random moves until it is the turn of a seat, or the game is over."""
-        seats = {seat.number: seat for seat in self.seats}
+        """Random moves until it is the turn of a builder, or the game is over."""
+        builders = {builder.number: builder for builder in self.builders}
         moves = 0
-        while (mover := self.env.current_player()) not in seats:
+        while (mover := self.env.current_player()) not in builders:
             moves += 1
             if moves > MOST_OPPONENT_MOVES:
                 raise EnvFault(
@@ -246,32 +253,34 @@ class _Game:
                 return self._end(info)
             if self.env.current_player() == mover and not info.get("action_is_valid"):
                 raise EnvFault("the opponent's random_action is refused: it has to be legal")
-        self.turn = seats[mover]
+        self.turn = builders[mover]
         self.env.look_as(mover)
 
-    def _pay(self, info: Mapping[str, Any], but: Seat | None = None) -> None:
-        for seat in self.seats:
-            if seat is not but and seat.number is not None:
-                seat.receive(checked_reward(info["rewards"][seat.number]))
+    def _pay(self, info: Mapping[str, Any], but: EpisodeBuilder | None = None) -> None:
+        for builder in self.builders:
+            if builder is not but and builder.number is not None:
+                builder.receive(checked_reward(info["rewards"][builder.number]))
 
-    def _end(self, info: Mapping[str, Any], but: Seat | None = None) -> None:
-        for seat in self.seats:
-            if seat is not but and seat.number is not None:
-                seat.stop = Stop.SUCCESS if info["successes"][seat.number] else Stop.FAILURE
+    def _end(self, info: Mapping[str, Any], but: EpisodeBuilder | None = None) -> None:
+        for builder in self.builders:
+            if builder is not but and builder.number is not None:
+                builder.stop = (
+                    StopReason.SUCCESS if info["successes"][builder.number] else StopReason.FAILURE
+                )
         self.turn = None
 
     def _leave_together(self) -> None:
-        """When one seat has to stop, the others' episodes are cut off."""
-        if any(seat.stop is not None for seat in self.seats):
-            for seat in self.seats:
-                seat.stop = seat.stop or Stop.TURN_CAP
+        """When one builder has to stop, the others' episodes are cut off."""
+        if any(builder.stop is not None for builder in self.builders):
+            for builder in self.builders:
+                builder.stop = builder.stop or StopReason.MAX_TURNS
 
     def _fail(self, error: EnvFault) -> None:
         if isinstance(error, EnvCrash):
-            for seat in self.seats:
-                self.lost.mark(seat.spec.episode_id, error)
+            for builder in self.builders:
+                self.lost.mark(builder.spec.episode_id, error)
         self._lose(str(error))
 
     def _lose(self, reason: str) -> None:
-        for seat in self.seats:
-            seat.lose(reason)
+        for builder in self.builders:
+            builder.fail(reason)

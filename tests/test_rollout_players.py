@@ -12,9 +12,9 @@ from spa.models.load import load_tokenizer
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
-from spa.rollout import collect
+from spa.rollout.loop import collect
 from spa.training.batch import batch_episodes
-from spa.types import Episode, SamplingParams, Stop
+from spa.types import Episode, SamplingParams, StopReason
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from nim import Nim  # pyright: ignore[reportMissingImports]
@@ -67,7 +67,7 @@ def test_two_seats_play_one_game_in_turn_and_one_of_them_wins():
         results = [env.step(move) for move in moves(first, second)]
         assert all(result[4]["action_is_valid"] for result in results) and results[-1][2]
         assert [first.score, second.score] == results[-1][4]["rewards"]
-        assert {first.stop, second.stop} == {Stop.SUCCESS, Stop.FAILURE}
+        assert {first.stop, second.stop} == {StopReason.SUCCESS, StopReason.FAILURE}
 
 
 def test_each_seat_has_its_own_conversation_and_mask():
@@ -96,7 +96,7 @@ def test_a_group_holds_one_seat_and_goes_into_a_batch_like_any_other():
 def test_without_self_play_the_other_seat_moves_at_random_and_the_same_again():
     _, episodes = play(self_play=False)
     assert [episode.seat for episode in episodes] == [0, 0, 0, 1, 1, 1]
-    assert all(episode.stop in (Stop.SUCCESS, Stop.FAILURE) for episode in episodes)
+    assert all(episode.stop in (StopReason.SUCCESS, StopReason.FAILURE) for episode in episodes)
     _, again = play(self_play=False)
     assert [e.to_json() for e in again] == [e.to_json() for e in episodes]
     shown = {e.turns[0].state for e in episodes[3:]}
@@ -115,8 +115,11 @@ def test_a_reply_makes_one_move_whatever_else_it_says():
 def test_a_move_that_is_not_allowed_is_asked_for_again_from_the_same_seat():
     engine = ScriptedEngine(lambda prompt: "<think></think><answer>take 9 from 1</answer>")
     _, episodes = play(engine=engine, size=1)
-    assert len(episodes[0].turns) == 12 and episodes[0].stop in (Stop.TURN_CAP, Stop.ACTION_CAP)
-    assert episodes[1].stop is Stop.TURN_CAP and episodes[1].turns == ()
+    assert len(episodes[0].turns) == 12 and episodes[0].stop in (
+        StopReason.MAX_TURNS,
+        StopReason.MAX_ACTIONS,
+    )
+    assert episodes[1].stop is StopReason.MAX_TURNS and episodes[1].turns == ()
 
 
 def test_a_game_that_breaks_costs_both_seats():
@@ -125,7 +128,7 @@ def test_a_game_that_breaks_costs_both_seats():
             raise RuntimeError("torn board")
 
     _, episodes = play(make=Broken, size=1)
-    assert [episode.stop for episode in episodes] == [Stop.ERROR, Stop.ERROR]
+    assert [episode.stop for episode in episodes] == [StopReason.ERROR, StopReason.ERROR]
     assert all("torn board" in episode.error for episode in episodes)
 
 
@@ -137,7 +140,7 @@ def test_a_reward_of_another_player_has_to_be_a_finite_number(reward):
             return text, own, terminated, truncated, {**info, "rewards": [reward, reward]}
 
     _, episodes = play(make=Odd, size=1)
-    assert {episode.stop for episode in episodes} == {Stop.ERROR}
+    assert {episode.stop for episode in episodes} == {StopReason.ERROR}
     assert all("step returned the reward" in episode.error for episode in episodes)
 
 
@@ -152,7 +155,7 @@ def test_an_opponent_that_keeps_the_turn_costs_the_episode_and_not_the_run():
             return text, reward, False, False, {**info, "rewards": [0, 0]}
 
     _, episodes = play(make=Greedy, self_play=False, size=1, groups=1)
-    assert [episode.stop for episode in episodes] == [Stop.ERROR]
+    assert [episode.stop for episode in episodes] == [StopReason.ERROR]
     assert "still not our turn" in episodes[0].error
 
 

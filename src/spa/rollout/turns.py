@@ -7,7 +7,7 @@ from spa.envs.base import TextEnv
 from spa.envs.limits import checked_step, checked_text
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter
-from spa.types import Stop, Turn
+from spa.types import StopReason, Turn
 
 
 def take_turn(
@@ -73,14 +73,14 @@ def take_turn(
 
 def stop_after(
     turn: Turn, ended: bool, prompter: Prompter, *, turns: int, used_actions: int
-) -> Stop | None:
+) -> StopReason | None:
     """Why an episode stops after its `turns`-th turn, with `used_actions` taken in all; None if it
     goes on."""
     if ended:
-        return Stop.SUCCESS if turn.infos[-1].get("success") else Stop.FAILURE
+        return StopReason.SUCCESS if turn.infos[-1].get("success") else StopReason.FAILURE
     if used_actions >= prompter.max_actions_per_traj:
-        return Stop.ACTION_CAP
-    return Stop.TURN_CAP if turns >= prompter.max_turn else None
+        return StopReason.MAX_ACTIONS
+    return StopReason.MAX_TURNS if turns >= prompter.max_turn else None
 
 
 def paid(turn: Turn, reward: float) -> Turn:

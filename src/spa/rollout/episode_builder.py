@@ -1,5 +1,5 @@
-"""A seat at a game: one player's conversation and tokens, which become his episode. A game of one
-player has one."""
+"""One player's conversation and tokens, from which an episode is built. A game of one player has
+one builder."""
 
 import numpy as np
 
@@ -9,14 +9,14 @@ from spa.envs.pool import EpisodeSpec
 from spa.models.vision import to_png
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate, TokenBuffer
+from spa.rollout.turns import paid, stop_after, take_turn
 from spa.seeds import stream_seed
-from spa.turns import paid, stop_after, take_turn
-from spa.types import Completion, Episode, Message, Prompt, Stop, Turn
+from spa.types import Completion, Episode, Message, Prompt, StopReason, Turn
 
 _NO_IDS = np.zeros(0, dtype=np.int32)
 
 
-class Seat:
+class EpisodeBuilder:
     """What one player is told and says. `number` is his place at the game; None in a game of one
     player."""
 
@@ -33,17 +33,17 @@ class Seat:
         self.images: list[bytes] = []
         self.buffer: TokenBuffer | None = None
         self.used_actions = 0
-        self.stop: Stop | None = None
+        self.stop: StopReason | None = None
         self.error = ""
         self.puzzle_hash = ""
         self.version = 0
         self.failed_turn = 0
 
-    def sit(self, players: int) -> None:
+    def assign_player(self, players: int) -> None:
         """Take the place that the episode has in a game of so many."""
         self.number = self.spec.seat % players if players > 1 else None
 
-    def ask(self, env: TextEnv, room: int | None = None) -> None:
+    def build_prompt(self, env: TextEnv, room: int | None = None) -> None:
         """Write the message before the next reply: the first one, or the next, unless that would
         not fit in `room`."""
         if not self.messages:
@@ -56,11 +56,11 @@ class Seat:
                     self.template, tuple(self.messages), self.prompter.prefill, self.images
                 )
                 if room is not None and len(self.buffer) > room:
-                    self.stop = Stop.CONTEXT
+                    self.stop = StopReason.CONTEXT
             return
         left = self.prompter.max_actions_per_traj - self.used_actions
         if not self.prompter.history:
-            self.ask_alone(env, room, left)
+            self.build_prompt_alone(env, room, left)
             return
         reward = self.turns[-1].reward
         message = self.prompter.next_message(
@@ -73,19 +73,19 @@ class Seat:
                 and len(self.buffer) + len(self.buffer.user_delta(message["content"], images))
                 > room
             ):
-                self.stop = Stop.CONTEXT
+                self.stop = StopReason.CONTEXT
                 return
             self.buffer.append_user(message["content"], images)
         self.messages.append(message)
         self.images += images
 
-    def ask_alone(self, env: TextEnv, room: int | None, left: int) -> None:
+    def build_prompt_alone(self, env: TextEnv, room: int | None, left: int) -> None:
         """Begin the next turn with a conversation of its own, of the rules and the current state."""
         messages = self.prompter.first_messages(env, turn=len(self.turns) + 1, actions_left=left)
         if self.buffer is not None and self.template is not None:
             ids = self.template.start(messages, self.prompter.prefill)
             if room is not None and len(ids) > room:
-                self.stop = Stop.CONTEXT
+                self.stop = StopReason.CONTEXT
                 return
             self.buffer.restart(ids)
         self.begin = len(self.messages)
@@ -109,7 +109,7 @@ class Seat:
             context=env,
         )
 
-    def hear(self, completion: Completion) -> None:
+    def append_completion(self, completion: Completion) -> None:
         """Record the tokens of a reply."""
         self.version = completion.version
         if (
@@ -121,7 +121,7 @@ class Seat:
                 completion.token_ids, completion.logprobs, forced=completion.forced
             )
 
-    def act(self, env: TextEnv, completion: Completion, format_penalty: float) -> bool:
+    def step(self, env: TextEnv, completion: Completion, format_penalty: float) -> bool:
         """Execute a reply; returns whether the game has ended."""
         prompter = self.prompter
         text = prompter.prefill + completion.text
@@ -146,11 +146,11 @@ class Seat:
         if reward and self.turns:
             self.turns[-1] = paid(self.turns[-1], reward)
 
-    def lose(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         """The episode is lost, and with it what was played of it: a lost episode is the same
         whenever it was lost."""
         self.failed_turn = len(self.turns) + 1
-        self.stop = Stop.ERROR
+        self.stop = StopReason.ERROR
         self.error = reason
         self.puzzle_hash = ""
         self.version = 0
@@ -175,8 +175,8 @@ class Seat:
             group=self.spec.group,
             member=self.spec.member,
             seat=self.number,
-            stop=self.stop or Stop.ERROR,
-            success=self.stop is Stop.SUCCESS,
+            stop=self.stop or StopReason.ERROR,
+            success=self.stop is StopReason.SUCCESS,
             turns=tuple(self.turns),
             messages=tuple(self.messages),
             error=self.error,

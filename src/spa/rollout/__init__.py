@@ -1,0 +1,1 @@
+"""Rollouts: episodes are played turn by turn and recorded with their tokens."""

@@ -1,0 +1,117 @@
+"""A rollout worker: what playing needs beside the engine."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spa.config.schema import EnvSpec
+from spa.distributed.episodes import pack, unpack
+from spa.distributed.world import ALONE, World
+from spa.engines.base import Engine
+from spa.envs.base import TextEnv
+from spa.envs.limits import MAKING_S, EnvCrash, EnvFault, boundary
+from spa.envs.lost import LostEpisodes
+from spa.envs.pool import EpisodeSpec
+from spa.envs.registry import make_env
+from spa.envs.workers import EnvWorkers
+from spa.prompts.render import Prompter
+from spa.prompts.template import ChatTemplate
+from spa.rewards import WeightedReward, with_rewards
+from spa.rollout.loop import check_room, collect, puzzle_hash
+from spa.run import watchdog
+from spa.types import Episode, SamplingParams
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetPreview:
+    """A puzzle, unplayed: its environment after `reset`, its content hash, and whether all puzzles
+    are shared."""
+
+    env: TextEnv
+    hash: str
+    finite: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutWorker:
+    """Everything that playing needs, except the engine: environments, prompts, limits, and who else
+    plays."""
+
+    specs: Mapping[str, EnvSpec]
+    prompters: Mapping[str, Prompter]
+    template: ChatTemplate | None
+    format_penalty: float
+    max_model_len: int
+    world: World = ALONE
+    env_timeout_s: float | None = None
+    workers: EnvWorkers | None = None  # None: environments live in this process
+    lost: LostEpisodes = field(default_factory=LostEpisodes)
+    # by tag, in place of the game's
+    rewards: Mapping[str, tuple[WeightedReward, ...]] = field(default_factory=dict)
+
+    def make_env(self, tag: str) -> TextEnv:
+        """A new environment for a tag, in one of the processes for environments if there are any."""
+        make = make_env if self.workers is None else self.workers.make
+        return make(self.specs[tag].env_type, self.specs[tag].env_config)
+
+    def again_s(self, turns: int) -> float | None:
+        """The seconds that an episode of so many turns may take when it is played again in this
+        process."""
+        if self.env_timeout_s is None or self.workers is not None:
+            return None
+        return MAKING_S + self.env_timeout_s * (turns + 1)
+
+    def peek_reset(self, spec: EpisodeSpec) -> "ResetPreview | None":
+        """An episode's puzzle before it is played; None if it cannot be made, which its episode
+        says when it is played. A puzzle that ends its process is marked."""
+        watchdog.beat()
+        if self.lost.is_unmakeable(spec.episode_id):
+            return None
+        limit = (
+            None
+            if self.env_timeout_s is None or self.workers is not None
+            else self.env_timeout_s + MAKING_S
+        )
+        try:
+            with boundary("reset", limit):
+                env = self.make_env(spec.tag)
+                env.reset(seed=spec.puzzle_seed, options=spec.reset_options())
+                return ResetPreview(env=env, hash=puzzle_hash(env), finite=bool(env.finite_puzzles))
+        except EnvFault as error:
+            if isinstance(error, EnvCrash):
+                self.lost.mark(spec.episode_id, error)
+            log.warning("%s: puzzle %d cannot be made: %s", spec.tag, spec.puzzle_seed, error)
+            return None
+
+    def rollout(
+        self, engine: Engine, specs: list[EpisodeSpec], sampling: SamplingParams
+    ) -> list[Episode]:
+        """Play the given episodes. Every rank plays its own groups and gets all episodes. Raises
+        ConfigError if not one has room for a reply."""
+
+        def play(mine: list[EpisodeSpec]) -> list[Episode]:
+            episodes = collect(
+                mine,
+                make_env=self.make_env,
+                prompters=self.prompters,
+                template=self.template,
+                engine=engine,
+                sampling=sampling,
+                format_penalty=self.format_penalty,
+                max_model_len=self.max_model_len,
+                env_timeout_s=self.env_timeout_s if self.workers is None else None,
+                lanes=0 if self.workers is None else len(self.workers),
+                lost=self.lost,
+            )
+            return with_rewards(episodes, self.rewards)
+
+        episodes = self.world.parallel_map(specs, play, by=first_group, pack=pack, unpack=unpack)
+        check_room(episodes, sampling.max_tokens, self.max_model_len)
+        return episodes
+
+
+def first_group(spec: EpisodeSpec) -> int:
+    """The group of an episode, or that of the first seat of its game."""
+    return spec.group - spec.seat if spec.table else spec.group
