@@ -46,8 +46,8 @@ class Dice:
 
 if __name__ == "__main__":
     cfg = load_config("demo")
-    player = setup.make_worker(cfg, None, mode="base")
+    worker = setup.make_worker(cfg, None, mode="base")
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0)
     request = EngineRequest(cfg=cfg, model_name=cfg.model_path, device=torch.device("cpu"))
-    episodes = player.rollout(Dice(request), specs, setup.val_sampling(cfg))
+    episodes = worker.rollout(Dice(request), specs, setup.val_sampling(cfg))
     print(f"success in {sum(episode.success for episode in episodes)} of {len(episodes)} episodes")
