@@ -171,7 +171,7 @@ def write_stage(
         for step in range(steps + 1):
             level = skill[0] + (skill[1] - skill[0]) * step / steps
             metrics = {
-                "actor/pg_loss": 0.01 * float(rng.normal()), "actor/entropy": 0.6 - 0.02 * step, "rollout/kl_trainer_sampler": 1e-6,
+                "actor/loss": 0.01 * float(rng.normal()), "actor/entropy": 0.6 - 0.02 * step, "rollout/kl_trainer_sampler": 1e-6,
                 "actor/pg_clipfrac": 0.02 + 0.01 * float(rng.random()), "actor/ppo_kl": 0.003 * float(rng.random()),
                 f"train/{TAG}/score": level, f"train/{TAG}/response_length": 40 + step + float(rng.random()),
                 f"train/{TAG}/format_rate": 0.9 + 0.05 * float(rng.random()),

@@ -45,7 +45,7 @@ def record(directory: Path, first: int, last: int, resume: int | None = None) ->
         for step in range(first, last + 1):
             with recorder.timer("update"):
                 pass
-            recorder.log(step, {"actor/pg_loss": 0.1 * step, "actor/grad_norm": 1 / (step + 1)})
+            recorder.log(step, {"actor/loss": 0.1 * step, "actor/grad_norm": 1 / (step + 1)})
             recorder.trajectories(step, "train", [episode(f"train/{step}/0/0")])
 
 
@@ -275,15 +275,15 @@ def test_plain_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFi
             {
                 "train/FrozenLake/success": 0.25,
                 "val-env/FrozenLake/success": 0.5,
-                "actor/pg_loss": 0.1,
+                "actor/loss": 0.1,
             },
         )
-        recorder.log(2, {"actor/pg_loss": 0.2})
+        recorder.log(2, {"actor/loss": 0.2})
     captured = capsys.readouterr()
     assert captured.out == ""
     first, last = captured.err.splitlines()
-    assert first.startswith("[ppo] step 1/2  success 0.500  pg_loss 0.1000")
-    assert last.startswith("[ppo] step 2/2  pg_loss 0.2000")
+    assert first.startswith("[ppo] step 1/2  success 0.500  loss 0.1000")
+    assert last.startswith("[ppo] step 2/2  loss 0.2000")
 
 
 def test_quiet_says_nothing_but_warnings(

@@ -30,12 +30,13 @@ class ImagineConfig:
     """
 
     n: Annotated[
-        int, Key("replies that are drawn in each state; 1 imagines nothing", affects="result", ge=1)
+        int,
+        Key("responses that are sampled in each state; 1 imagines nothing", affects="result", ge=1),
     ] = 1
     plans: Annotated[
         Literal["drawn", "every_action"],
         Key(
-            "what is imagined: the replies that are drawn, or every action of the game, each named to the model in a "
+            "what is imagined: the responses that are sampled, or every action of the game, each named to the model in a "
             "reply that is begun for it; a way that was found is played in turns of several actions",
             affects="result",
         ),

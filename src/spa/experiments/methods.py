@@ -198,7 +198,7 @@ _WORLD = "actor_rollout_ref.actor.world_loss"
 _FOCUS = "actor_rollout_ref.actor.answer_focus"
 
 _RANDOM = "generate.policy=random"
-"""For replies in an order that the base model may never have written: its self-play would give no
+"""For responses in an order that the base model may never have written: its self-play would give no
 rows."""
 _CHOOSE = (
     "agent_proxy.reply_order=choose_plan",
@@ -268,7 +268,7 @@ _WRITTEN: Mapping[str, Method] = {
 # docs/methods.md has their equations and sources.
 _FIELD: Mapping[str, Method] = {
     "act_obs": Method(
-        description="SFT also on the states that the environment shows between the replies (ActObs)",
+        description="SFT also on the states that the environment shows between the responses (ActObs)",
         overrides=("sft.data.loss_on=response_and_shown",),
     ),
     "branched_data": Method(
@@ -284,15 +284,15 @@ _FIELD: Mapping[str, Method] = {
         overrides=("generate.policy=scout",),
     ),
     "plan_first": Method(
-        description="replies that name the plan before the prediction; data of random play",
+        description="responses that name the plan before the prediction; data of random play",
         overrides=("agent_proxy.reply_order=plan_first", _RANDOM),
     ),
     "answer_first": Method(
-        description="replies that answer before they predict; data of random play",
+        description="responses that answer before they predict; data of random play",
         overrides=("agent_proxy.reply_order=answer_first", _RANDOM),
     ),
     "choose_plan": Method(
-        description="replies that imagine two plans, each with its state, and then choose; data of random play",
+        description="responses that imagine two plans, each with its state, and then choose; data of random play",
         overrides=_CHOOSE,
     ),
     "wm_ppo": Method(

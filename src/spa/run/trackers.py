@@ -34,9 +34,7 @@ SHOWN = (
     ("copy_exact", "copy baseline", "{:.3f}"),
     ("obs_exact", "observation", "{:.3f}"),
     ("loss", "loss", "{:.4f}"),
-    ("pg_loss", "pg_loss", "{:.4f}"),
     ("entropy", "entropy", "{:.3f}"),
-    ("entropy_loss", "entropy", "{:.3f}"),
     ("throughput", "tokens/s", "{:,.0f}"),
 )
 """The metrics that matter while one waits, in the order in which they are shown."""
