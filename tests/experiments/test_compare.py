@@ -14,7 +14,7 @@ from spa import cli
 from spa.config.fields import flatten
 from spa.config.tree import to_plain
 from spa.errors import ConfigError, SpaError, TrainingError
-from spa.experiments.compare import longer, methods_compared, run_comparison
+from spa.experiments.compare import longer, methods_compared, run_comparison, starts_again
 from spa.experiments.grid import FOLDERS, Plan, run_grid
 from spa.experiments.methods import (
     CONTROLS,
@@ -478,6 +478,14 @@ def test_methods_without_self_play_go_on_as_long_as_it_took(tmp_path):
     rounds = ("generate.num_batches=7", "generate.rounds=3", "generate.later_batches=2")
     cfg = configured("base", tuple(overrides("builtin:tiny", tmp_path, *rounds)))
     assert longer(cfg).trainer.total_training_steps == 1 + 7 + 2 + 2
+
+
+def test_self_play_that_starts_again_is_announced_with_the_changed_setting(base, compared):
+    root, _ = compared
+    fewer = overrides(base, root, "es_manager.val.env_groups=1")
+    (line,) = starts_again(methods_compared("base", fewer, only=["spa"]))
+    assert "self-play starts again" in line and "es_manager.val.env_groups: 2 → 1" in line
+    assert not starts_again(methods_compared("base", overrides(base, root), only=["spa"]))
 
 
 def test_a_baseline_with_as_many_sampled_tokens_has_more_ppo_steps(base, tmp_path, capsys):

@@ -36,8 +36,8 @@ class ImagineConfig:
     plans: Annotated[
         Literal["drawn", "every_action"],
         Key(
-            "what is imagined: the responses that are sampled, or every action of the game, each named to the model in a "
-            "reply that is begun for it; a way that was found is played in turns of several actions",
+            "what is imagined: the responses that are sampled, or every action of the game, each named to the model in "
+            "a response that is begun for it; a way that was found is played in turns of several actions",
             affects="result",
         ),
     ] = "drawn"

@@ -33,6 +33,7 @@ from spa.experiments.grid import (
     own_process,
     peak_bytes,
     plan_grid,
+    recorded_digest,
     run_grid,
 )
 from spa.experiments.methods import (
@@ -46,6 +47,7 @@ from spa.experiments.methods import (
 )
 from spa.experiments.results import summarise
 from spa.run.files import read_object, write_atomic
+from spa.run.manifest import changed_lines, changes
 from spa.run.stage import locked
 
 log = logging.getLogger(__name__)
@@ -239,6 +241,20 @@ def short_name(key: str) -> str:
     )
 
 
+def starts_again(made: Comparison) -> list[str]:
+    """Which finished self-play of the run's own folder cannot be used, and which settings changed."""
+    lines = []
+    home = made.nearby[0]
+    for task in made.grid.missing:
+        old = home / task.folder.relative_to(made.root)
+        if task.stage == "selfplay" and old != task.folder and recorded_digest(old):
+            changed = changed_lines(changes(old, task.fingerprint))
+            lines.append(
+                f"self-play starts again, {old} is of other settings: {'; '.join(changed)}"
+            )
+    return lines
+
+
 def run_comparison(
     made: Comparison,
     *,
@@ -260,6 +276,8 @@ def run_comparison(
         minutes = MINUTES.get(made.preset) if made.cfg.compare.seeds == 1 else None
         for line in announce(made.grid, workers=len(devices), minutes=minutes):
             log.info("%s", line)
+        for line in starts_again(made):
+            log.warning(line)
         peaks = run_grid(made.grid, devices=devices, pool=pool, work=work)
         seconds = time.monotonic() - started if peaks else 0.0
         summary = summarise(
