@@ -171,8 +171,8 @@ def test_from_the_list_to_a_token_and_back(browser, runs, served):
             find(browser, ".way-back").click()
             wait(browser, lambda: find(browser, "#browse").is_displayed())
         # the filter appears once a second method is indexed
-    wait(browser, lambda: all_of(browser, "select[name=arm]"))
-    Select(find(browser, "select[name=arm]")).select_by_visible_text("any")
+        wait(browser, lambda: all_of(browser, "select[name=arm]"))
+        Select(find(browser, "select[name=arm]")).select_by_visible_text("any")
         Select(find(browser, "select[name=split]")).select_by_visible_text("any")
         Select(find(browser, "select[name=step]")).select_by_visible_text("any")
         find(browser, "input[name=q]").send_keys("player (P) is at (3,3)")

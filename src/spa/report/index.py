@@ -194,7 +194,14 @@ class EpisodeIndex:
             if known.get(name, ())[:2] != (found[2].st_size, found[2].st_mtime_ns)
         ]
         # what is shown first
-        work.sort(key=lambda item: (item[2].split != "val", arm_rank(item[1].arm), -item[2].step))
+        work.sort(
+            key=lambda item: (
+                item[2].split != "val",
+                item[1].name not in ("ppo", "eval"),
+                arm_rank(item[1].arm),
+                -item[2].step,
+            )
+        )
         gone = known.keys() - present
         for name in gone:
             self._forget(name)

@@ -266,7 +266,7 @@ function showInfo(info) {
 }
 async function showEpisodes() {
   let info = await source.info();
-  for (let tries = 0; tries < 10 && source.live && !info.first.arm && info.progress[0] >= info.progress[1] && !info.total; tries += 1) {
+  for (let tries = 0; tries < 10 && source.live && !info.first.arm && (info.progress[0] < info.progress[1] || !info.total); tries += 1) {
     await new Promise((done) => setTimeout(done, 150)); // the server has only begun to read the files
     info = await source.info();
   }
