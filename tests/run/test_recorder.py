@@ -20,6 +20,7 @@ from spa.run.fingerprint import Fingerprint
 from spa.run.logfile import LogFile
 from spa.run.recorder import Recorder, read_metrics
 from spa.run.signals import stoppable
+from spa.run.trackers import headline
 from spa.types import Episode, ParsedReply, StopReason, Turn
 
 
@@ -284,6 +285,11 @@ def test_plain_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFi
     first, last = captured.err.splitlines()
     assert first.startswith("[ppo] step 1/2  success 0.500  loss 0.1000")
     assert last.startswith("[ppo] step 2/2  loss 0.2000")
+
+
+def test_the_validation_loss_is_not_called_the_loss_of_training():
+    shown = headline({"train/loss": 0.1, "val/loss": 0.9})
+    assert shown == {"loss": "0.1000", "validation loss": "0.9000"}
 
 
 def test_quiet_says_nothing_but_warnings(

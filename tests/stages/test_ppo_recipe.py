@@ -349,11 +349,14 @@ def test_an_engine_that_samples_from_other_weights_stops_the_run(base, tmp_path,
     assert [line["step"] for line in metrics(tmp_path / "ppo")] == [0]
 
 
-def test_training_in_half_precision_stays_close_to_the_sampler(base, tmp_path):
+def test_training_in_half_precision_stays_close_to_the_sampler(base, tmp_path, monkeypatch):
     cfg = small_config(
         base, tmp_path, "actor_rollout_ref.model.dtype=bfloat16", "trainer.val_before_train=false"
     )
+    closed = []
+    monkeypatch.setattr(LocalEngine, "close", lambda engine: closed.append(engine))
     ppo.main(cfg)
+    assert len(closed) == 1  # vLLM's engine has a process and memory of a GPU
     for line in metrics(tmp_path / "ppo"):
         assert 1e-9 < line["rollout/kl_trainer_sampler"] < cfg.trainer.kl_warn
 

@@ -34,6 +34,7 @@ SHOWN = (
     ("copy_exact", "copy baseline", "{:.3f}"),
     ("obs_exact", "observation", "{:.3f}"),
     ("loss", "loss", "{:.4f}"),
+    ("val/loss", "validation loss", "{:.4f}"),
     ("entropy", "entropy", "{:.3f}"),
     ("throughput", "tokens/s", "{:,.0f}"),
 )
@@ -147,6 +148,8 @@ def headline(metrics: dict[str, Any]) -> dict[str, str]:
     shown: dict[str, str] = {}
     for ending, label, form in SHOWN:
         keys = sorted(key for key in metrics if key == ending or key.endswith(f"/{ending}"))
+        if ending == "loss":  # of what is trained; that of validation has a name of its own
+            keys = [key for key in keys if key != "val/loss"]
         keys.sort(key=lambda key: not key.startswith("val"))
         value = metrics[keys[0]] if keys else None
         if value is not None and label not in shown:

@@ -118,4 +118,5 @@ def train_ppo(cfg: Config, stage: Stage) -> Path:
                 metrics |= validate(cfg, worker, models.engine, stage.recorder, step)
         warn_of_health(models, step, metrics)
         stage.commit(step, metrics, episodes, models)
+    models.engine.close()
     return stage.finish()
