@@ -68,7 +68,7 @@ def test_one_function_alone_replaces_the_games_reward():
 @pytest.mark.parametrize(
     ("reward", "said"),
     [
-        ("short", "'short' is not known; use game, or your own as 'package.module:name'"),
+        ("short", "'short' is unknown; use game, or your own as 'package.module:name'"),
         (f"{HERE}missing", "cannot load"),
         (f"{HERE}broken", "raised KeyError: 'goal'"),
         (f"{HERE}endless", "returned inf; a reward must be finite"),

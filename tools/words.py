@@ -1,10 +1,13 @@
-"""Refuse private words and long sentences in the documentation: `python tools/words.py [PAGE ...]`.
+"""Refuse private words and long sentences in docs, messages and docstrings: `python tools/words.py [FILE ...]`.
 
-Without pages it reads README.md and docs/*.md. It prints `file:line: problem` for each refused word and for each
-sentence of more than 35 words. The exit status is 1 if a finished page (`DONE`) or a named page has a problem; of other
-pages it prints only the number. It skips code blocks, inline code, tables, comments and generated pages.
+Without files it reads README.md, docs/*.md and src/**/*.py. It prints `file:line: problem` for each refused word and
+for each sentence of more than 35 words. The exit status is 1 if a finished page (`DONE`), a source file or a named file
+has a problem; of other pages it prints only the number. It skips code blocks, inline code, tables, comments and
+generated pages. Of a source file it reads docstrings, and the texts of raised errors, log calls, help and settings.
 """
 
+import ast
+import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -122,19 +125,62 @@ def long(start: int, sentence: list[str]) -> Iterator[tuple[int, str]]:
         yield start, f"sentence of {count} words: {' '.join(sentence[:6])} …"
 
 
+SPEAKING = ("info", "warning", "error", "debug", "say", "print", "message", "write_out", "Key")
+"""Functions whose texts a person reads, besides the errors of `raise` and `help=`."""
+
+
+def messages(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line number, text) of docstrings and messages of a module. A value in a text is `CODE`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield from texts(node.value)  # a docstring of a module, class, function or constant
+        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            for argument in node.exc.args:
+                yield from texts(argument)
+        elif isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            spoken = node.args if name in SPEAKING else []
+            helps = [
+                word.value
+                for word in node.keywords
+                if word.arg in ("help", "epilog", "description")
+            ]
+            for argument in [*spoken, *helps]:
+                yield from texts(argument)
+
+
+def texts(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """The texts in an expression, each whole: the parts of an f-string are one text."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.lineno, node.value
+    elif isinstance(node, ast.JoinedStr):
+        parts = [part.value if isinstance(part, ast.Constant) else "CODE" for part in node.values]
+        yield node.lineno, "".join(map(str, parts))
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from texts(child)
+
+
+def source_problems(text: str) -> Iterator[tuple[int, str]]:
+    """(line number, problem) of a Python file."""
+    for start, message in messages(ast.parse(text)):
+        for line, problem in problems(inspect.cleandoc(message)):
+            yield start + line - 1, problem
+
+
 def main(names: list[str]) -> int:
-    """Print the problems of pages; 1 if a finished or named page has any."""
+    """Print the problems of files; 1 if a finished page, a source file or a named file has any."""
     pages = [Path(name).resolve() for name in names] or [
         ROOT / "README.md",
         *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "src").rglob("*.py")),
     ]
     status = 0
     for page in pages:
-        listed = (
-            list(problems(page.read_text(encoding="utf-8"))) if page.name not in GENERATED else []
-        )
+        read = source_problems if page.suffix == ".py" else problems
+        listed = list(read(page.read_text(encoding="utf-8"))) if page.name not in GENERATED else []
         place = page.relative_to(ROOT) if page.is_relative_to(ROOT) else page
-        if names or page.name in DONE:
+        if names or page.name in DONE or page.suffix == ".py":
             for line, problem in listed:
                 print(f"{place}:{line}: {problem}")
             status |= bool(listed)

@@ -37,7 +37,7 @@ def run() -> NoReturn:
         signal.signal(signal.SIGINT, _interrupted)
     try:
         status = main()
-    except BrokenPipeError:  # whoever read the output has stopped (`| head`)
+    except BrokenPipeError:  # the reader of the output has stopped (`| head`)
         status = 0
     finally:
         # The interpreter ends with the default handler in place: one more Ctrl-C would change the

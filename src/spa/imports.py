@@ -24,7 +24,7 @@ def find_modules_in(folder: str | os.PathLike[str]) -> None:
 
 
 def load_setting(key: str, name: str, shipped: Iterable[str] = ()) -> Any:
-    """What `name`, the value of the key `key`, means in an installed module or one beside the user.
+    """What `name`, the value of the key `key`, means in an installed module or one in the working directory.
 
     Raises ConfigError, which lists the `shipped` values, if it is no `package.module:name` or there
     is nothing there.
@@ -32,7 +32,7 @@ def load_setting(key: str, name: str, shipped: Iterable[str] = ()) -> Any:
     if ":" not in name:
         known = ", ".join(shipped)
         raise ConfigError(
-            f"{key}: {name!r} is not known; use {known}, or your own as 'package.module:name'"
+            f"{key}: {name!r} is unknown; use {known}, or your own as 'package.module:name'"
         )
     find_modules_beside_user()
     try:

@@ -1,7 +1,7 @@
 """Named random streams.
 
-Every random number of a run comes from a stream derived from (base seed, purpose, indices), so that
-a stage, a step, a group or a member can be replayed alone and no draw depends on how work is
+Every random number of a run comes from a stream derived from (base seed, purpose, indices). So a
+stage, a step, a group or a member can be replayed alone, and no sample depends on how work is
 batched or distributed. There is no global random state.
 """
 

@@ -25,7 +25,7 @@ Message = dict[str, str]
 """A chat message: {"role": "system" | "user" | "assistant", "content": text}."""
 
 IMAGE = "<image>"
-"""Where a message's text has a picture. The pictures themselves are PNG files beside the messages,
+"""Where a message's text has a picture. The pictures themselves are PNG files, stored with the messages,
 in their order."""
 
 Metrics = dict[str, float]
@@ -36,11 +36,11 @@ PromptMode = Literal["base", "add_worldmodel"]
 ReplyOrder = Literal[
     "prediction_first", "plan_first", "answer_first", "no_prediction", "choose_plan", "search"
 ]
-"""What stands where in a world-model reply, after the observation: free thoughts, then the
-prediction; the plan by name, then the prediction; thoughts and the answer, then the prediction;
-thoughts, and no prediction at all; several plans, each with its predicted state, then the chosen
-one and its prediction. "search" is for base replies: the thoughts are a breadth-first search
-(`spa.planning.written_search`)."""
+"""The order of a world-model response after the observation. "prediction_first": thoughts, then the
+prediction. "plan_first": the plan by name, then the prediction. "answer_first": thoughts and the
+answer, then the prediction. "no_prediction": thoughts alone. "choose_plan": several plans, each
+with its predicted state, then the chosen one and its prediction. "search", for base responses: the
+thoughts are a breadth-first search (`spa.planning.written_search`)."""
 
 
 LossOn = Literal["response", "response_and_shown", "states_only", "no_states"]
@@ -171,7 +171,7 @@ class Episode:
     """One played episode: its story in text, and its tokens.
 
     `token_ids` is the append-only buffer: template and environment tokens as the chat template
-    wrote them, and the very ids that the engine sampled. `token_ids` and the arrays beside it are
+    wrote them, and the very ids that the engine sampled. `token_ids` and the arrays of its length are
     None for text-only engines.
     """
 

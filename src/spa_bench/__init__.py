@@ -1,1 +1,1 @@
-"""Benchmarks of methods and what they need, beside `spa`, which imports none of it."""
+"""Benchmarks of methods and what they need. `spa` imports none of it."""

@@ -1,1 +1,1 @@
-"""Other libraries' games in, and ours out, beside `spa`, which imports none of it."""
+"""Games of other libraries for `spa`, and exports of ours. `spa` imports none of it."""

@@ -97,12 +97,12 @@ def test_rows_may_be_bare_lists_of_messages(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "row 1: this is no JSON"),
-        ("[" * 100_000, "row 1: this is no JSON"),
-        ('{"messages": ' + "9" * 5000 + "}", "row 1: this is no JSON"),
+        ("{", "row 1: this is not JSON"),
+        ("[" * 100_000, "row 1: this is not JSON"),
+        ('{"messages": ' + "9" * 5000 + "}", "row 1: this is not JSON"),
         ('{"x": 1}', "no rollout in the keys x"),
         ("3", "not int"),
-        ('{"messages": [1]}', "row 1: its keys are those of a rollout, what they hold is not"),
+        ('{"messages": [1]}', "row 1: its keys are those of a rollout, but their values are not"),
         ('{"messages": [], "completion_ids": ["a"]}', "what they hold is not .ValueError"),
         (
             '{"messages": [], "completion_ids": [1], "completion_mask": 5}',

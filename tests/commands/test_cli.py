@@ -235,8 +235,11 @@ def test_all_problems_of_a_configuration_are_reported_together(capsys):
         (["run", "nowhere.yaml"], "nowhere.yaml"),
         (["compare", "demo", "--seeds", "0"], "--seeds is 0"),
         (["run", "demo", "last", "True", "--stages", "sft"], "give one of them"),
-        (["run", "demo", "--stages", "selfplay,ppo"], "choose neighbours of selfplay, sft, ppo"),
-        (["run", "demo", "--stages", "play"], "choose neighbours of selfplay, sft, ppo"),
+        (
+            ["run", "demo", "--stages", "selfplay,ppo"],
+            "choose consecutive ones of selfplay, sft, ppo",
+        ),
+        (["run", "demo", "--stages", "play"], "choose consecutive ones of selfplay, sft, ppo"),
         (["run", "demo", "--method", "vanilla", "--stages", "sft"], "has no other stage"),
         (
             ["compare", "demo", "--sweep", "algorithm.gamma=1,0.9", "--methods", "echo"],
@@ -343,7 +346,7 @@ def test_places_that_are_chosen_are_used(capsys):
         "trainer.default_local_dir=my/ppo",
     ]
     assert main(["run", "demo", "--dry-run", *places]) == 0
-    assert "spa would run in my/data, my/sft and my/ppo" in capsys.readouterr().out
+    assert "spa runs in my/data, my/sft and my/ppo" in capsys.readouterr().out
     assert main(["run", "demo", "--method", "vanilla", "--dry-run", places[-1]]) == 0
     assert "vanilla would run in my/ppo" in capsys.readouterr().out
     assert main(["run", "demo", "--method", "vanilla", "--dry-run", "ctx_manager.mode=base"]) == 0
@@ -410,7 +413,7 @@ def torn(folder: Path) -> None:
 def test_ppo_alone_needs_a_checkpoint(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = failed(capsys, "run", *small(tmp_path), "last", "False")
-    assert "no fine-tuned model yet" in said
+    assert "there is no fine-tuned model" in said
     assert "model_path=" in said
 
 

@@ -24,7 +24,7 @@ def test_it_names_every_dependency_and_what_will_be_used(capsys):
         "memory",
     ):
         assert f"\n  {name} " in out
-    assert out.endswith("Everything that spa needs is here.\n")
+    assert out.endswith("Everything that spa needs is installed.\n")
 
 
 @pytest.mark.parametrize(

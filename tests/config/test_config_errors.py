@@ -42,7 +42,7 @@ MESSAGES = {
     "actor_rollout_ref.actor.ppo_mini_batch_size=128": "actor_rollout_ref.actor.ppo_mini_batch_size: is 128, but a step keeps only 64 episodes (32 groups x 8 episodes x filter ratio 0.25); lower it or play more",
     "actor_rollout_ref.actor.ppo_num_mini_batches=65": "actor_rollout_ref.actor.ppo_num_mini_batches: is 65, but only 64 episodes are kept (32 groups x 8 episodes x filter ratio 0.25)",
     "critic.ppo_micro_batch_size_per_gpu=64": "critic.ppo_micro_batch_size_per_gpu: is 64 on 1 process(es), more than the mini-batch of 32",
-    "actor_rollout_ref.rollout.rollout_filter_ratio=1.5": "actor_rollout_ref.rollout.rollout_filter_ratio: is a share here, at most 1, got 1.5",
+    "actor_rollout_ref.rollout.rollout_filter_ratio=1.5": "actor_rollout_ref.rollout.rollout_filter_ratio: must be at most 1 for this type, got 1.5",
     "sft.data.micro_batch_size_per_gpu=32": "sft.data.micro_batch_size_per_gpu: is 32, more than train_batch_size 16",
     "sft.data.train_files=a.parquet": "sft.data: train_files and val_files must be given together, or both be null",
     "algorithm.adv_estimator=remax": "algorithm.adv_estimator: must be one of gae, reinforce_plus_plus, turn_gae, grpo, rloo, reinforce_plus_plus_baseline, turn_rloo, gigpo or a path package.module:name; got 'remax'",
@@ -52,14 +52,14 @@ MESSAGES = {
     "es_manager.train.group_size=1": "es_manager.train.group_size: is 1: a group of one has no spread, so nothing would be trained on; use 2 or more, or set actor_rollout_ref.rollout.rollout_filter_include_zero=true",
     "es_manager.env_workers=5000": "es_manager.env_workers: must be at most 1024, got 5000",
     "actor_rollout_ref.actor.grad_clip=1e400": "actor_rollout_ref.actor.grad_clip: must be a finite number, got inf",
-    "trainer.run_dir=-5": "trainer.run_dir: must be a folder, got '-5'; a name that begins with - would be taken for an option",
+    "trainer.run_dir=-5": "trainer.run_dir: must be a folder, got '-5'; its name must not begin with -",
     "model_path='${..}'": "model_path: cannot resolve ${..}: extraneous input '}' expecting {INTER_OPEN, BRACKET_OPEN, ID, '.', INTER_KEY}",
     "custom_envs='${custom_envs.FrozenLake}'": "custom_envs: cannot resolve ${custom_envs.FrozenLake}: it leads back to itself",
     "actor_rollout_ref.actor.policy_loss=gspo": "actor_rollout_ref.actor.policy_loss: must be ppo or a path package.module:name; got 'gspo'",
     "actor_rollout_ref.actor.use_kl_loss=true": "actor_rollout_ref.actor.kl_loss_coef: is 0, so use_kl_loss=true has no effect; set both",
     "algorithm.use_kl_in_reward=true": "algorithm.kl_ctrl.kl_coef: is 0, so use_kl_in_reward=true has no effect; set both",
     "actor_rollout_ref.rollout.name=vlm": "actor_rollout_ref.rollout.name: must be one of auto, local, vllm, openai, random, scripted or a path package.module:name, got 'vlm'; did you mean 'vllm'?",
-    "agent_proxy.action_sep=' '": "agent_proxy.action_sep: must not be blank; actions could not be told apart",
+    "agent_proxy.action_sep=' '": "agent_proxy.action_sep: must not be blank; it separates actions",
     "actor_rollout_ref.rollout.response_length=3600": "actor_rollout_ref.rollout.response_length: is 3600, which leaves no room for a prompt in max_model_len 3600",
     "trainer.resume_mode=resume_path": "trainer.resume_from_path: must name a checkpoint when resume_mode is resume_path",
     "model_path=${nothing.here}": "model_path: cannot resolve ${nothing.here}: Interpolation key 'nothing.here' not found",
@@ -196,7 +196,7 @@ def test_a_path_among_the_defaults_is_refused_in_plain_words(tmp_path, name):
     path = tmp_path / "mine.yaml"
     path.write_text(f"defaults: ['{name}']\n")
     (tmp_path / "other.yaml").write_text("model_path: x\n")
-    with pytest.raises(ConfigError, match="by its file name alone") as caught:
+    with pytest.raises(ConfigError, match="Give its file name alone") as caught:
         load_config(path)
     assert str(caught.value).startswith(f"{path}: `defaults` names ")
 

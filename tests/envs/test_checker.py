@@ -259,7 +259,7 @@ def test_a_check_that_hangs_is_named_and_the_others_are_run(capsys, monkeypatch)
     monkeypatch.setattr("spa.envs.checker.CHECK_S", 2.0)
     assert execute(["env", "check", f"{__name__}:Hangs", "--steps", "20"]) == 1
     out = capsys.readouterr().out
-    assert "FAIL a copy goes on alone\n     what: it took more than 2 s" in out
+    assert "FAIL a copy continues alone\n     what: it took more than 2 s" in out
     assert "ok   prompts are complete and short" in out and "1 of 16 checks failed" in out
 
 

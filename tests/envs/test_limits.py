@@ -36,7 +36,7 @@ FAULTS = {
     "info": "the info None instead of a dict",
     "hang": "took more than",
     "exit": "the turn called sys.exit(0)",
-    "interrupt": "the turn raised KeyboardInterrupt though nobody interrupted it",
+    "interrupt": "the turn raised KeyboardInterrupt though no one interrupted it",
     "generator": "GeneratorExit",
     "base": "Unprintable: (its text cannot be read)",
     "memory": "MemoryError",

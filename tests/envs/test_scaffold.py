@@ -65,7 +65,9 @@ def test_its_configuration_runs_from_end_to_end_whatever_the_number_of_puzzles(
     assert spa(["run", f"{name}.yaml", *options]) == 2
     told = capsys.readouterr().err
     warning = f"builtin:tiny was not made for {tag}: it knows the actions and states of frozen_lake, sokoban, sudoku"
-    assert told.index(warning) < told.index("World model on unseen puzzles")  # before any work
+    assert told.index(warning) < told.index(
+        "World-model gate: failed on unseen puzzles"
+    )  # before any work
     assert ("training plays them as well" in told) == (length == 3)
     assert spa(["run", f"{name}.yaml", *options, "gate.on_failure=warn"]) == 0
     assert (tmp_path / f"runs/{name}/ppo/global_step_1").is_dir()

@@ -141,7 +141,7 @@ def test_replies_without_states_have_no_world_model_to_tell_of(base, compared):
     assert not found["vanilla_format"].world_model and found["spa"].world_model
     said = {name: (root / name / "sft" / "log.txt").read_text() for name in found}
     assert re.search(r"sft step \d+: entropy", said["vanilla_format"])
-    assert re.search(r"sft step \d+: observation .*\(copying: ", said["spa"])
+    assert re.search(r"sft step \d+: observation .*\(copy baseline: ", said["spa"])
 
 
 def test_the_summary_holds_what_its_readers_need(compared):
@@ -205,13 +205,13 @@ def test_the_table_says_what_became_of_the_world_model_in_ppo(compared, capsys):
 @pytest.mark.parametrize(
     ("known", "told"),
     [
-        ({"puzzles": 64, "puzzles_seen": 0}, "right on unseen puzzles."),
-        ({"puzzles": 64, "puzzles_seen": 12}, "right on 64 puzzles, 12 of them seen in training."),
+        ({"puzzles": 64, "puzzles_seen": 0}, "exact on unseen puzzles."),
+        ({"puzzles": 64, "puzzles_seen": 12}, "exact on 64 puzzles, 12 of them seen in training."),
         (
             {"puzzles": 64, "puzzles_seen": 0.3333},
-            "right on 64 puzzles, 0.333 of them seen in training.",
+            "exact on 64 puzzles, 0.333 of them seen in training.",
         ),
-        ({}, "predictions exactly right."),
+        ({}, "predictions exact."),
     ],
 )
 def test_puzzles_are_called_unseen_only_where_they_were_counted(compared, known, told):

@@ -220,7 +220,7 @@ def test_games_of_free_text_are_refused():
 
     env = Telling()
     env.reset(seed=0)
-    with pytest.raises(ConfigError, match="not every one can be asked for"):
+    with pytest.raises(ConfigError, match="cannot be enumerated"):
         require_dynamics(env, "Countdown", "learnt", plans="every_action")
 
 

@@ -289,7 +289,7 @@ def test_the_export_command(demo: Path, tmp_path: Path, capsys):
         == 0
     )
     assert capsys.readouterr().out == f"{tmp_path / 'x.html'}: 5 episodes\n"
-    with pytest.raises(SpaError, match="Choose another place with --export"):
+    with pytest.raises(SpaError, match="Choose another path with --export"):
         execute(["view", str(demo), "--export", str(demo / "summary.json" / "x.html")])
 
 

@@ -86,4 +86,4 @@ def test_batches_count_as_far_as_they_are_whole(tmp_path, caplog):
     Manifest(fingerprint=DATA, sizes=sizes_of(tmp_path, "trajectories/*")).write(tmp_path)
     assert (whole_batches(tmp_path, 2), whole_batches(tmp_path)) == (5, 0)
     (tmp_path / batch_file(4)).write_text("episo")
-    assert whole_batches(tmp_path, 2) == 3 and "it is played again" in caplog.text
+    assert whole_batches(tmp_path, 2) == 3 and "the stage plays it again" in caplog.text

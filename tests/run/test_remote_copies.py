@@ -66,7 +66,7 @@ def test_another_machine_gets_the_newest_that_is_whole(url, tmp_path, caplog):
     assert files(other / "global_step_1") == files(one / "global_step_1")
     assert (other / "metrics.jsonl").read_text() == '{"step": 3}\n'
     assert sorted(path.name for path in other.iterdir()) == ["global_step_1", "metrics.jsonl"]
-    for step, problem in ((3, "is not whole"), (2, "model.safetensors has changed")):
+    for step, problem in ((3, "is incomplete"), (2, "model.safetensors has changed")):
         assert any(
             f"global_step_{step} " in line and problem in line for line in caplog.messages
         ), caplog.messages
@@ -97,7 +97,7 @@ def test_a_copy_that_fails_is_a_warning_and_made_up_for(tmp_path, caplog):
     mirror = Mirror(f"file://{way}/ppo")
     assert not mirror.copy(folder.parent, keep=None)
     (message,) = caplog.messages
-    assert "could not be copied" in message and "tried again" in message
+    assert "could not be copied" in message and "tries again" in message
     way.unlink()
     assert mirror.copy(folder.parent, keep=None)
     assert damage(way / "ppo" / "global_step_1") is None

@@ -94,7 +94,7 @@ def test_replies_without_predictions_are_refused(tmp_path):
     cfg = config(
         "FrozenLakeNoSlip", "coords", "agent_proxy.reply_order=no_prediction", "gate.enable=false"
     )
-    with pytest.raises(ConfigError, match="nothing to measure"):
+    with pytest.raises(ConfigError, match="no predictions to measure"):
         evaluate_world_model.main(
             cfg, find_target("random"), output=tmp_path / "out.json", transitions=4
         )

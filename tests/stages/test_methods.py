@@ -266,7 +266,7 @@ def test_where_no_rollout_can_be_corrected_it_is_said_and_nothing_changes(
 ):
     on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts")
     assert trained(base, tmp_path / "on", *more, *on) == trained(base, tmp_path / "off", *more)
-    assert re.search(f"no rollout is replayed: .*{reason}", caplog.text)
+    assert re.search(f"no episode of this step is replayed: .*{reason}", caplog.text)
 
 
 def imagines(right: bool):

@@ -207,7 +207,7 @@ def test_estimator_loss_and_engine_of_ones_own_train(base, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["actor_rollout_ref.rollout.do_sample=false"], "greedy replies cannot be trained on"),
+        (["actor_rollout_ref.rollout.do_sample=false"], "greedy responses cannot be trained on"),
         (["es_manager.train.group_size=1"], "group_size: is 1"),
         (["algorithm.bootstrap_truncated=true", "algorithm.adv_estimator=grpo"], "needs a critic"),
         (

@@ -153,7 +153,7 @@ def test_who_does_not_play_plans_nothing_and_says_so(base, tmp_path, caplog):
         small_config("none", tmp_path, "generate.policy=random", "generate.imagine.n=4"),
         directory=tmp_path,
     )
-    assert "generate.imagine is set, but the model does not play" in caplog.text
+    assert "generate.imagine has no effect" in caplog.text
     assert not any("/wm/" in line for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
 
 

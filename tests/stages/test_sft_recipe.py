@@ -99,7 +99,7 @@ def test_puzzles_seen_in_training_are_counted_where_the_game_has_no_others(base,
     last = metrics(tmp_path / "sft")[-1]
     assert last["val/puzzles_seen"] == 4
     told = gate.judge(cfg, gate.measurements(tmp_path / "sft" / "metrics.jsonl")).text
-    assert told.startswith("World model on 4 puzzles, 4 of them seen in training: ")
+    assert "on 4 puzzles, 4 of them seen in training (prediction " in told
 
 
 def test_validation_puzzles_are_left_out_of_the_data(base, tmp_path):
@@ -176,7 +176,7 @@ def test_without_validation_rows_there_is_no_validation_loss(base, data, tmp_pat
     sft.main(cfg, directory=tmp_path / "sft", data=tmp_path / "data")
     last = metrics(tmp_path / "sft")[-1]
     assert "val/loss" not in last and "val/wm/obs_exact" in last
-    assert "no validation row" in caplog.text
+    assert "no validation example" in caplog.text
 
 
 def test_the_same_seed_gives_the_same_model(base, data, four_steps, tmp_path):

@@ -1,6 +1,7 @@
 """The word check finds refused words and long sentences in prose, and nothing in code, tables and comments."""
 
 import importlib
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -35,6 +36,38 @@ def words(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 )
 def test_problems_are_found_at_their_lines(words: ModuleType, text: str, lines: list[int]):
     assert [line for line, _ in words.problems(text)] == lines
+
+
+SOURCE = '''"""A module.
+
+It goes on.
+"""
+
+import logging
+
+LIMIT = "nobody reads a constant"  # nobody reads a comment
+"""Nobody's constant."""
+
+
+def anew(value):
+    """Fine."""
+    logging.warning("it starts " "anew")
+    if value:
+        raise ValueError(f"{value} is spoilt; " + "beside it")
+    parser.add_argument("--beside", help="whoever asks", default="goes on")
+'''
+
+
+def test_problems_of_a_source_file_are_those_of_docstrings_and_messages(words: ModuleType):
+    found = list(words.source_problems(SOURCE))
+    assert [(line, re.findall("'(.*?)'", problem)[0]) for line, problem in found] == [
+        (3, "goes on"),
+        (9, "Nobody"),
+        (14, "anew"),
+        (16, "spoilt"),
+        (16, "beside"),
+        (17, "whoever"),
+    ]
 
 
 def test_a_named_page_with_a_problem_fails(

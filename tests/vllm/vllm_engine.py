@@ -169,7 +169,7 @@ def test_an_engine_with_other_weights_is_refused(loaded):
     model, engine, _ = loaded
     with torch.no_grad():
         model.get_input_embeddings().weight.add_(0.5)
-    with pytest.raises(TrainingError, match="other weights than are trained"):
+    with pytest.raises(TrainingError, match="other weights than the trainer"):
         engine.check(model)
     engine.load_weights(model, version=engine.version + 1)
     assert engine.check(model) < 1e-3

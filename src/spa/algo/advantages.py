@@ -83,10 +83,12 @@ def _backward_pass(
 ) -> Estimate:
     if bool(((rewards != 0) & ~mask).any()):
         raise ValueError(
-            "rewards: a non-zero reward lies outside the mask; place it on a masked token"
+            "rewards: a non-zero reward lies outside the mask; put it on a token of the mask"
         )
     if bool((turn_ends & ~mask).any()):
-        raise ValueError("turn_ends: a turn ends outside the mask; turn ends must be masked tokens")
+        raise ValueError(
+            "turn_ends: a turn ends outside the mask; put turn ends on tokens of the mask"
+        )
     rows, width = rewards.shape
     advantages = torch.zeros_like(rewards)
     next_value = rewards.new_zeros(rows)

@@ -59,7 +59,7 @@ class Estimator:
         Raises ConfigError if a critic is missing or the results have another shape than `rewards`.
         """
         if self.needs_values and batch.values is None:
-            raise ConfigError(f"{KEY}: this estimator needs a critic, and the batch has no values")
+            raise ConfigError(f"{KEY}: this estimator needs a critic; the batch has no values")
         results = self.function(batch, rewards, **{name: settings[name] for name in self.settings})
         for label, value in zip(("advantages", "returns"), results, strict=True):
             if value.shape != rewards.shape:

@@ -28,7 +28,7 @@ class StepHealth:
     spread: float  # mean standard deviation of the scores within groups
     success: float  # share of the training episodes that succeeded
     episodes: int  # how many of them there were
-    faults: float  # share of the episodes that environment or engine spoilt
+    faults: float  # share of the episodes that failed by a fault of environment or engine
     repetition: float  # share of the replies that end in a loop
     validation: float | None = None  # share of the validation episodes that succeeded
     format: float | None = None  # share of the world-model replies that are well-formed
@@ -39,8 +39,8 @@ class StepHealth:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallingGuard:
     """Trips when the mean success of the last `window` steps is below half of the best such mean,
-    that was at least `floor`, and `errors` standard errors lie between them: success that was
-    learnt is being lost."""
+    that was at least `floor`, and `errors` standard errors lie between them. The model then loses
+    success that it had learned."""
 
     window: int = 5
     floor: float = 0.1

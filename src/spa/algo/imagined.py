@@ -7,9 +7,8 @@ import numpy as np
 
 
 def agreement(imagined: Sequence[float], real: Sequence[float]) -> float:
-    """How far imagination is to be trusted: the correlation of what the taken plans were imagined
-    to be worth with what they turned out to be worth, at least 0; 0 where one of the two has no
-    spread.
+    """The weight of predicted values: the correlation of the predicted with the observed values of
+    the taken plans, at least 0. It is 0 where one of the two has no variance.
 
     Example: agreement([0, 1, 0, 1], [0, 1, 0, 0]) == 0.577...
     """

@@ -72,7 +72,7 @@ def turn_rloo(
     """The reward to come from turn t minus the mean of the same over the others of the group that
     reached turn t.
 
-    Unbiased: whether turn t is reached is settled before it acts. A turn that nobody else reached
+    Unbiased: whether turn t is reached is settled before it acts. A turn that no other episode reached
     has the baseline 0. With one turn per episode this is RLOO (arXiv 2402.14740); per turn, after
     verl-project/verl#7244.
 
@@ -103,9 +103,9 @@ def turn_gae(
     """Generalised advantage estimation over turns: one action is one reply (Turn-PPO, arXiv
     2512.17008).
 
-    The value of a turn is the critic's at its first sampled token, before the reply is written;
-    only that token is a target of the critic's loss that means something, so returns are the same
-    on all tokens of a turn.
+    The value of a turn is the critic's at its first sampled token, before the response is written.
+    Only that token is a meaningful target of the critic's loss, so returns are the same on all
+    tokens of a turn.
 
     Shapes as for `turn_rloo`; `values` `[B, A]`; `gamma` and `lam` per turn.
     """
@@ -139,11 +139,11 @@ def gigpo(
     """Group-in-group: the episode against its group, plus each turn against the others that met the
     same state (GiGPO, arXiv 2505.10978; gigpo/core_gigpo.py of langfengQ/verl-agent).
 
-    A_t = A_E + step_weight A_S: A_E is the episode's reward relative to its group's, A_S the
-    discounted reward to come from turn t minus its mean over the other episodes of the group, one
-    (the first) visit of the state each. Unlike the reference, an episode counts once in A_E
-    whatever its number of turns, never is its own baseline in A_S, and a turn whose state no other
-    episode met gets A_S = 0. Neither term is divided by a spread (the reference's `mean_norm`).
+    A_t = A_E + step_weight A_S. A_E is the episode's reward relative to its group's. A_S is the
+    discounted return from turn t minus its mean over the other episodes of the group, at their
+    first visit of the state. Unlike the reference, an episode counts once in A_E
+    whatever its number of turns, and is never its own baseline in A_S. A turn whose state no other
+    episode met gets A_S = 0. Neither term is divided by a standard deviation (the reference's `mean_norm`).
 
     Args:
         rewards, turns, mask, group_ids: as for `turn_rloo`.

@@ -138,9 +138,7 @@ def plan_evaluation(
         target, cfg = open_config(model.target.name, config or model.config, overrides)
     else:
         if config is None and find_target(str(getattr(model, "path", model))).config is None:
-            raise ConfigError(
-                "name a configuration (--config): only a checkpoint of a run knows its own"
-            )
+            raise ConfigError("name a configuration (--config): only checkpoints of a run have one")
         target, cfg = open_config(model, config, overrides)
     cfg = _sized(cfg, samples, puzzles)
     root = (target.run or Path(cfg.trainer.run_dir)) / "eval"

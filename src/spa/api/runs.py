@@ -218,7 +218,7 @@ def plan_training(
         )
     if ckpt is not None and chosen != ("ppo",):
         raise ConfigError(
-            "a checkpoint to start from belongs to PPO alone: other stages make their own"
+            "a checkpoint to start from is for PPO alone: other stages write their own"
         )
     if chosen == STAGES:
         return of_comparison(cfg), [Job(stage="run", generate_data=True if from_scratch else None)]
@@ -235,7 +235,7 @@ def plan_training(
     }
     if chosen not in jobs:
         raise ConfigError(
-            f"stages are {', '.join(map(str, chosen))}; choose neighbours of {', '.join(STAGES)}, in order"
+            f"stages are {', '.join(map(str, chosen))}; choose consecutive ones of {', '.join(STAGES)}, in order"
         )
     return cfg, jobs[chosen]
 
@@ -309,7 +309,7 @@ def plan_comparison(
     if sweep:
         if methods or controls:
             raise ConfigError(
-                "compare either methods or the values of a sweep; `method` names what a sweep trains"
+                "compare either methods or the values of a sweep; `method` is the method of a sweep"
             )
         return values_tried(
             name, [*texts, *sweep], name=method, root=folder, seeds=1 if seeds is None else seeds
@@ -337,7 +337,7 @@ def configuration(
     if isinstance(config, Config):
         if texts or method != "spa":
             raise ConfigError(
-                "name the configuration: a loaded one takes no overrides, output_dir or method"
+                "name the configuration: a loaded configuration takes no overrides, output_dir or method"
             )
         return seeded(config, seed)
     if method != "spa":

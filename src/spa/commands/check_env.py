@@ -31,7 +31,7 @@ def check_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive_number,
         default=200,
         metavar="N",
-        help="actions of the longest episode that is tried",
+        help="actions per episode of the check, at most",
     )
 
 

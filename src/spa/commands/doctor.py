@@ -58,16 +58,16 @@ def doctor_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=Path,
         metavar="RUN",
-        help="check the files of a run for damage instead",
+        help="check the files of a run for damage",
     )
     parser.add_argument(
-        "--fit", metavar="CONFIG", help="estimate the GPU memory of a configuration instead"
+        "--fit", metavar="CONFIG", help="estimate the GPU memory of a configuration"
     )
     parser.add_argument(
         "--gpu-memory",
         type=float,
         metavar="GB",
-        help="of the GPU to fit into (default: that of this machine's GPU)",
+        help="memory of the GPU (default: that of this machine's GPU)",
     )
 
 
@@ -98,7 +98,7 @@ def doctor(options: argparse.Namespace) -> int:
     write_out(
         f"Needs attention: {', '.join(broken)}\n"
         if broken
-        else "Everything that spa needs is here.\n"
+        else "Everything that spa needs is installed.\n"
     )
     return 1 if broken else 0
 
@@ -110,7 +110,7 @@ def check_run(folder: Path) -> int:
 
     if not folder.is_dir():
         raise ConfigError(
-            f"{folder} is no folder; give the folder of a run, or of one of its stages"
+            f"{folder} is not a folder; give the folder of a run, or of one of its stages"
         )
     files, problems = damaged_files(folder)
     write_out("".join(f"! {problem}\n" for problem in problems))

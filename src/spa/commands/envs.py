@@ -22,9 +22,9 @@ CONFIG = "the configuration that defines the tags (default: base)"
 def list_environments_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env list`."""
     parser.add_argument(
-        "library", nargs="?", metavar="LIBRARY", help="list another library's games instead"
+        "library", nargs="?", metavar="LIBRARY", help="list the games of another library"
     )
-    parser.add_argument("--libraries", action="store_true", help="list the libraries instead")
+    parser.add_argument("--libraries", action="store_true", help="list the libraries")
     parser.add_argument("--config", default="base", metavar="CONFIG", help=CONFIG)
 
 
@@ -109,7 +109,7 @@ def sample_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         default=0,
         metavar="N",
-        help="seed of the first; the others follow",
+        help="seed of the first puzzle; the others use the next seeds",
     )
     parser.add_argument(
         "--json", action="store_true", help="one JSON object per line: seed, state, optimal_steps"

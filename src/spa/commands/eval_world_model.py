@@ -88,7 +88,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 
 
 def remarks(found: dict[str, Any]) -> list[str]:
-    """What a reader has to know beside the numbers."""
+    """The remarks that a reader of the numbers needs."""
     lines = ["Shares in percent; brackets: 95 % bootstrap intervals over puzzles."]
     if found["format_rate"] == 0:
         lines.append(

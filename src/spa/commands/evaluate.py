@@ -38,18 +38,22 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         "--plan",
         metavar="best-of-N|beam-N|search-N",
         help="plan with the learned model. best-of: sample N responses a turn and play the one whose predicted state "
-        "has the highest value; beam: continue from predicted states until one shows the goal; search: predict every "
+        "has the highest value. beam: continue from predicted states until one shows the goal. search: predict every "
         "action, up to N ahead (imagine.*)",
     )
-    play.add_argument("--k", metavar="K,K,...", help="the k of Pass@k (default: 1,2,4,8,16,32,64)")
     play.add_argument(
-        "--prices", metavar="IN,OUT", help="of an API, per million tokens, for the cost"
+        "--k", metavar="K,K,...", help="values of k for Pass@k (default: 1,2,4,8,16,32,64)"
+    )
+    play.add_argument(
+        "--prices",
+        metavar="IN,OUT",
+        help="price of an API per million tokens (input,output), for the cost",
     )
     world = parser.add_argument_group("world model")
     world.add_argument(
         "--world-model",
         action="store_true",
-        help="measure observation and prediction accuracy on held-out states instead, with the copy baseline",
+        help="measure observation and prediction accuracy on held-out states, with the copy baseline",
     )
     world.add_argument(
         "--transitions",
@@ -72,7 +76,7 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     states.add_argument(
         "--state-perplexity",
         action="store_true",
-        help="measure the perplexity of states as grid, as coordinates, and as both instead",
+        help="measure the perplexity of states as grid, as coordinates, and as both",
     )
     states.add_argument(
         "--tags", type=names, default=[], metavar="A,B", help="environments (default: three games)"
@@ -90,7 +94,7 @@ def evaluate(options: argparse.Namespace) -> int:
             "--world-model and --state-perplexity are two measurements; give one of them"
         )
     if options.output and len(options.models) > 1:
-        raise ConfigError("--output names one file, for one model")
+        raise ConfigError("--output is one file, for one model")
     if options.world_model or options.state_perplexity:
         for model in options.models:
             if options.world_model:
@@ -248,7 +252,7 @@ def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
 
 
 def remarks(result: dict[str, Any]) -> list[str]:
-    """What a reader has to know beside the numbers."""
+    """The remarks that a reader of the numbers needs."""
     lines = ["Brackets: 95 % bootstrap intervals over puzzles. Shares in percent."]
     missing = result["not_computed"]
     if missing:

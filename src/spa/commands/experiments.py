@@ -56,7 +56,9 @@ def compare_arguments(parser: argparse.ArgumentParser) -> None:
         help="CPU processes at a time (default: compare.parallel); GPUs: all of them",
     )
     parser.add_argument(
-        "--from-scratch", action="store_true", help="archive changed work instead of refusing it"
+        "--from-scratch",
+        action="store_true",
+        help="archive finished work with other settings and train again",
     )
     parser.add_argument("--dry-run", action="store_true", help="list the stages and stop")
 

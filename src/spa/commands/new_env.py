@@ -25,11 +25,11 @@ def new(options: argparse.Namespace) -> int:
     module, test, config = write_env(options.name, options.folder)
     cls = "".join(part.capitalize() for part in options.name.split("_"))
     write_out(
-        f"wrote {module}, {test} and {config}. In that folder:\n"
-        f"  spa env check {options.name}:{cls}      every rule of an environment, explained\n"
-        f"  pytest {test.name}\n"
-        f"  spa env play {cls} --config {config.name}\n"
-        f"  spa model import-gguf smollm2        once: the model that {config.name} trains, 100 MB\n"
-        f"  spa run {config.name}\n"
+        f"wrote {module}, {test} and {config}. In that folder:\n\n"
+        f"    spa env check {options.name}:{cls}      every rule of an environment, explained\n"
+        f"    pytest {test.name}\n"
+        f"    spa env play {cls} --config {config.name}\n"
+        f"    spa model import-gguf smollm2        once: the model that {config.name} trains, 100 MB\n"
+        f"    spa run {config.name}\n"
     )
     return 0

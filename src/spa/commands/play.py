@@ -22,7 +22,9 @@ def play_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=whole_number, default=0, metavar="N", help="seed of the first puzzle"
     )
-    parser.add_argument("--hint", action="store_true", help="always show the best next action")
+    parser.add_argument(
+        "--hint", action="store_true", help="show the best next action in every state"
+    )
     parser.add_argument(
         "--state-text",
         choices=["grid", "coords", "grid_and_coords"],
@@ -33,7 +35,7 @@ def play_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["base", "add_worldmodel"],
         help="prompt format; default: ctx_manager.mode",
     )
-    parser.add_argument("--lines", action="store_true", help="read lines, not single keys")
+    parser.add_argument("--lines", action="store_true", help="read lines instead of single keys")
 
 
 def play(options: argparse.Namespace) -> int:

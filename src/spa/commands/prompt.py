@@ -27,7 +27,7 @@ def prompt_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokens",
         action="store_true",
-        help=f"the text that model_path reads, with a {BORDER} between tokens",
+        help=f"the text that the model reads, with a {BORDER} between tokens",
     )
 
 

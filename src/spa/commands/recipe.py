@@ -28,13 +28,13 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default="last",
         metavar="CKPT",
-        help="SFT checkpoint that PPO alone starts from: last or a step",
+        help="SFT checkpoint for PPO alone: last or a step",
     )
     parser.add_argument(
         "generate_data",
         nargs="?",
         metavar="GENERATE_DATA",
-        help="True: all stages from scratch; False: PPO alone, from CKPT; not given: run what is missing",
+        help="True: all stages from scratch; False: PPO alone, from CKPT; default: the missing stages",
     )
     add_settings(parser)
     parser.add_argument(
@@ -42,13 +42,13 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         default=0,
         metavar="N",
-        help="number of the training, from 0: all its seeds follow",
+        help="number of the training, from 0; it determines all seeds",
     )
     parser.add_argument(
         "--stages",
         type=names,
         metavar="A,B",
-        help="neighbours of selfplay,sft,ppo (default: all); ppo alone starts from the model",
+        help="consecutive ones of selfplay,sft,ppo (default: all); ppo alone starts from the model",
     )
     parser.add_argument(
         "--method",
@@ -61,7 +61,7 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
         "--from-scratch", action="store_true", help="archive earlier work and begin from scratch"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="check everything that needs no training, and stop"
+        "--dry-run", action="store_true", help="check the configuration and the files, and stop"
     )
 
 
@@ -131,7 +131,7 @@ def _dry_run(
     )
     used = [folders[stage] for stage in stages]
     where = " and ".join([", ".join(used[:-1]), used[-1]] if used[:-1] else used)
-    return say([f"configuration {options.config} is valid; {options.method} would run in {where}"])
+    return say([f"configuration {options.config} is valid; {options.method} runs in {where}"])
 
 
 def _done(cfg: Any, jobs: "list[Job]", result: Path | None) -> int:

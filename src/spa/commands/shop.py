@@ -11,7 +11,7 @@ def shop_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         metavar="FOLDER",
-        help="folder of WebShop product files (default: the generated shop)",
+        help="folder with the WebShop product files (default: the generated shop)",
     )
     parser.add_argument(
         "--dataset",
@@ -20,7 +20,9 @@ def shop_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many products of the files",
     )
     parser.add_argument(
-        "--human-goals", action="store_true", help="requests that people wrote (needs --data)"
+        "--human-goals",
+        action="store_true",
+        help="shopping requests written by people (needs --data)",
     )
     parser.add_argument(
         "--port",

@@ -19,12 +19,12 @@ def view_arguments(parser: argparse.ArgumentParser) -> None:
         help="runs, or one run (default: runs)",
     )
     parser.add_argument(
-        "--port", type=int, default=8265, help="port; 0 takes a free one (default: 8265)"
+        "--port", type=int, default=8265, help="port; 0: a free one (default: 8265)"
     )
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address to listen on; any other than this machine's own is not encrypted (default: 127.0.0.1)",
+        help="address to listen on (default: 127.0.0.1); connections from other machines are not encrypted",
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser window")
     parser.add_argument(

@@ -1,6 +1,6 @@
 """Combinations of settings of several sections that cannot work, each named with what to do.
 
-A rule about one section stands beside it, in the schema."""
+A rule about one section is in the schema, next to it."""
 
 from collections.abc import Collection
 

@@ -58,7 +58,7 @@ def configuration_page() -> str:
         "*Affects* says what becomes of finished work when a key is changed. **selfplay, sft, ppo, eval**: the result "
         "of these stages, which are then refused and not reused; *content* means that what the file, model or "
         "checkpoint holds counts and not its path. **rounding**: memory and speed, and at most the last digits; "
-        "finished work is reused, and the difference is said. **place**: where things are, what is kept, who starts "
+        "finished work is reused with a warning. **place**: paths, what is kept, who starts "
         "the work. "
         "**display**: what is measured, logged and shown. Environments count in the runs that play them, API models "
         "where they are asked, and `trainer.total_training_steps` where a learning rate depends on it: other runs may "

@@ -37,7 +37,7 @@ class Invalid(ValueError):
 
 def _not_blank(separator: str) -> str:
     if not separator.strip():
-        raise ValueError("must not be blank; actions could not be told apart")
+        raise ValueError("must not be blank; it separates actions")
     return separator
 
 
@@ -48,16 +48,14 @@ def _output_folder(path: str) -> str:
         )
     if re.search(r"[\x00-\x1f]", path):
         raise ValueError(
-            f"must be a folder, got {path!r}; control characters do not belong into its name"
+            f"must be a folder, got {path!r}; its name must not have control characters"
         )
     return path
 
 
 def _run_folder(path: str) -> str:
     if re.match(r"\s*(-|$)", path):
-        raise ValueError(
-            f"must be a folder, got {path!r}; a name that begins with - would be taken for an option"
-        )
+        raise ValueError(f"must be a folder, got {path!r}; its name must not begin with -")
     return _output_folder(path)
 
 
@@ -71,7 +69,7 @@ def _without_secret(address: str, login: str, instead: str) -> str:
     if re.match(login, address) or re.search(
         r"[?&][^=&]*(key|token|secret|passw|sig)[^=&]*=", address, re.IGNORECASE
     ):
-        raise ValueError(f"holds a password or key, which would be saved with every run; {instead}")
+        raise ValueError(f"holds a password or key, which every run would save; {instead}")
     return address
 
 

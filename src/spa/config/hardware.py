@@ -25,9 +25,9 @@ def vllm_for_cpu() -> bool:
 
 
 def default_threads() -> int | None:
-    """CPU threads of this process if the configuration names none: one in a process that another
-    one of spa started (the methods of a comparison share the machine), else None, PyTorch's own
-    choice, which follows OMP_NUM_THREADS."""
+    """CPU threads of this process if the configuration names none. One in a worker process of spa,
+    as the methods of a comparison share the machine. Else None: PyTorch's own choice, which
+    follows OMP_NUM_THREADS."""
     return None if multiprocessing.parent_process() is None else 1
 
 
@@ -37,9 +37,9 @@ def clamp_to_hardware(
     """`cfg` with its engine chosen and its GPU counts within `gpus`, and a warning for everything
     that was lowered.
 
-    `rollout.name` auto becomes vllm if it is installed and there is a GPU, else local; without
-    either, vllm becomes local with a warning, unless it is a build for CPUs and was asked for by
-    name. `vllm`, `cpu_build`: whether it is installed, and for CPUs; None looks.
+    `rollout.name` auto becomes vllm if it is installed and there is a GPU, else local. Without
+    either, vllm becomes local with a warning, unless it is a build for CPUs and the configuration
+    names it. `vllm`, `cpu_build`: whether it is installed, and for CPUs; None looks.
     """
     rollout = cfg.actor_rollout_ref.rollout
     trainer = cfg.trainer

@@ -176,7 +176,7 @@ def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
     except MissingConfigException as error:
         raise ConfigError(
             f"{where}: `defaults` names {error.missing_cfg_file!r}, which is neither a shipped configuration "
-            "(`spa config list`) nor a YAML file of the same folder. Name it by its file name alone."
+            "(`spa config list`) nor a YAML file in the same folder. Give its file name alone."
         ) from error
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, *HYDRA_TRIPS) as error:
         said = str(error) or str(error.__cause__ or "") or type(error).__name__

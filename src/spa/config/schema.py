@@ -105,10 +105,10 @@ __all__ = [
 class LoraConfig:
     """Low-rank adapters of policy and critic; the model sections take their values from here."""
 
-    rank: Annotated[int, Key("0 trains all weights", affects="result", ge=0)] = 0
+    rank: Annotated[int, Key("LoRA rank; 0 trains all weights", affects="result", ge=0)] = 0
     alpha: Annotated[float, Key("LoRA scale", affects="result", gt=0)] = 16
     target_modules: Annotated[
-        str | tuple[str, ...], Key("modules that get adapters", affects="result")
+        str | tuple[str, ...], Key("modules that get LoRA adapters", affects="result")
     ] = "all-linear"
 
 
@@ -118,11 +118,11 @@ class DataConfig:
 
     train_files: Annotated[
         str | tuple[str, ...] | None,
-        Key("parquet files; null: what stage 1 writes", affects="result", content="data"),
+        Key("parquet files; null: those of stage 1", affects="result", content="data"),
     ] = None
     val_files: Annotated[
         str | tuple[str, ...] | None,
-        Key("parquet files; null: what stage 1 writes", affects="result", content="data"),
+        Key("parquet files; null: those of stage 1", affects="result", content="data"),
     ] = None
 
 
@@ -134,15 +134,15 @@ class ModelSelection:
     max_concurrency: Annotated[
         int, Key("requests at a time", affects="rounding", ge=1, le=1024)
     ] = 16
-    timeout_s: Annotated[float, Key("seconds to wait for an answer", affects="rounding", gt=0)] = (
+    timeout_s: Annotated[float, Key("seconds to wait for a response", affects="rounding", gt=0)] = (
         120.0
     )
     max_retries: Annotated[
         int,
-        Key("repetitions of a request after limits and server errors", affects="rounding", ge=0),
+        Key("retries of a request after rate limits and server errors", affects="rounding", ge=0),
     ] = 6
     requests_per_minute: Annotated[
-        float | None, Key("most requests per minute; null is no limit", affects="rounding", gt=0)
+        float | None, Key("requests per minute, at most; null: no limit", affects="rounding", gt=0)
     ] = None
 
 
@@ -152,11 +152,11 @@ class APIModelConfig:
 
     provider_name: Annotated[
         Literal["openai", "deepseek", "anthropic", "together", "custom"],
-        Key("who serves it; custom needs `base_url`", affects="result"),
+        Key("provider; custom needs `base_url`", affects="result"),
     ]
     model_name: Annotated[str, Key("the provider's name of the model", affects="result")]
     generation_kwargs: Annotated[
-        Mapping[str, Any], Key("sent with every request", affects="result")
+        Mapping[str, Any], Key("fields added to every request", affects="result")
     ] = field(default_factory=dict)
     base_url: Annotated[
         ServerURL | None,
@@ -165,7 +165,7 @@ class APIModelConfig:
     api_key_env: Annotated[
         str | None,
         Key(
-            "environment variable that holds the key; null: the provider's usual one",
+            "environment variable with the API key; null: the provider's usual one",
             affects="place",
         ),
     ] = None
@@ -173,7 +173,7 @@ class APIModelConfig:
     @model_validator(mode="after")
     def _can_be_asked(self) -> Self:
         if self.provider_name == "custom" and not self.base_url:
-            raise Invalid("base_url", "must be given for the provider custom")
+            raise Invalid("base_url", "is required for the provider custom")
         for key in flatten(self.generation_kwargs):
             if is_secret(key):
                 text = "would be saved with every run; put the key into a variable (api_key_env)"
@@ -188,17 +188,17 @@ class Config:
     model_path: Annotated[
         str,
         Key(
-            "model of all stages: hub name, folder, `smollm2` or `builtin:tiny`",
+            "model of all stages: Hub name, folder, `smollm2` or `builtin:tiny`",
             affects="result",
             content="model",
         ),
     ] = "Qwen/Qwen2.5-1.5B-Instruct"
     state_text: Annotated[
         Literal["grid", "coords", "grid_and_coords"],
-        Key("how states are written: drawing, sentence, both", affects="result"),
+        Key("state rendering: grid, coordinates, both", affects="result"),
     ] = "grid_and_coords"
     micro_batch_size_per_gpu: Annotated[
-        int, Key("default of every micro-batch", affects="rounding", ge=1)
+        int, Key("default size of every micro-batch", affects="rounding", ge=1)
     ] = 1
     ppo_mini_batch_size: Annotated[
         int, Key("default of actor and critic", affects="result", ge=1)
@@ -208,7 +208,7 @@ class Config:
     )
     launcher: Annotated[
         Literal["local", "ray"],
-        Key("who starts the ranks; local: torchrun, or nobody", affects="place"),
+        Key("launcher of the ranks; local: torchrun, or a single process", affects="place"),
     ] = "local"
     ray_init: RayInitConfig = field(default_factory=RayInitConfig)
     seed: SeedConfig = field(default_factory=SeedConfig)
@@ -255,6 +255,6 @@ class Config:
         )
 
     def action_sep(self, tag: str) -> str:
-        """What stands between the actions of one answer to a tag."""
+        """The text between the actions of one answer, for a tag."""
         own = self.custom_envs[tag].action_sep if tag in self.custom_envs else None
         return own or self.agent_proxy.action_sep

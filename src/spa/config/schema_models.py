@@ -26,16 +26,16 @@ class FSDPConfig:
     fsdp_size: Annotated[
         int,
         Key(
-            "ranks that share one copy, -1 is all; fewer: whole copies side by side",
+            "ranks that share one copy of the model; -1: all; fewer: several whole copies",
             affects="rounding",
             ge=-1,
         ),
     ] = -1
     reshard_after_forward: Annotated[
-        bool, Key("give gathered layers back between forward and backward pass", affects="rounding")
+        bool, Key("free gathered layers between forward and backward pass", affects="rounding")
     ] = True
     offload_policy: Annotated[
-        bool, Key("parameters, gradients and optimiser states wait on the CPU", affects="rounding")
+        bool, Key("keep parameters, gradients and optimiser states on the CPU", affects="rounding")
     ] = False
     param_offload: Annotated[bool, Key("the same as `offload_policy`", affects="rounding")] = False
     optimizer_offload: Annotated[bool, Key("the same as `offload_policy`", affects="rounding")] = (
@@ -53,10 +53,15 @@ class ModelConfig:
     """A causal language model."""
 
     dtype: Annotated[
-        Dtype, Key("of forward passes; auto: by the machine, see performance.md", affects="result")
+        Dtype,
+        Key(
+            "dtype of forward passes; auto: chosen for the machine (performance.md)",
+            affects="result",
+        ),
     ] = "auto"
     attn_implementation: Annotated[
-        Attention, Key("auto: SDPA, on a CPU plain products where they can be", affects="rounding")
+        Attention,
+        Key("auto: SDPA; on a CPU, plain matrix products where possible", affects="rounding"),
     ] = "auto"
     use_torch_compile: Annotated[
         bool, Key("compile the training forward pass", affects="rounding")
@@ -67,17 +72,18 @@ class ModelConfig:
     packing: Annotated[
         bool | None,
         Key(
-            "read rows as one sequence without padding; null: on CUDA, if the model keeps rows apart",
+            "pack examples into one sequence without padding; null: on CUDA, if the model "
+            "keeps them apart",
             affects="rounding",
         ),
     ] = None
     trust_remote_code: Annotated[
-        bool, Key("run model code that comes with a hub model", affects="place")
+        bool, Key("run model code that comes with a Hub model", affects="place")
     ] = False
-    lora_rank: Annotated[int, Key("0 trains all weights", affects="result", ge=0)] = 0
+    lora_rank: Annotated[int, Key("LoRA rank; 0 trains all weights", affects="result", ge=0)] = 0
     lora_alpha: Annotated[float, Key("LoRA scale", affects="result", gt=0)] = 16
     target_modules: Annotated[
-        str | tuple[str, ...], Key("modules that get adapters", affects="result")
+        str | tuple[str, ...], Key("modules that get LoRA adapters", affects="result")
     ] = "all-linear"
 
 
@@ -95,7 +101,7 @@ class PolicyModelConfig(ModelConfig):
     chat_template: Annotated[
         str | None,
         Key(
-            "file with a Jinja chat template; null: the model's own. For models that have none",
+            "file with a Jinja chat template, for models that have none; null: the model's own",
             affects="result",
             content="file",
         ),
@@ -107,57 +113,66 @@ class OptimConfig:
     """AdamW and its schedule."""
 
     lr: Annotated[float, Key("peak learning rate", affects="result", gt=0)] = 1e-6
-    betas: Annotated[tuple[Beta, Beta], Key("decay rates of the moments", affects="result")] = (
+    betas: Annotated[
+        tuple[Beta, Beta], Key("decay rates of the moments (AdamW)", affects="result")
+    ] = (
         0.9,
         0.999,
     )
     weight_decay: Annotated[float, Key("decoupled weight decay", affects="result", ge=0)] = 0.01
     warmup_style: Annotated[
-        Literal["constant", "cosine"], Key("schedule after the warm-up", affects="result")
+        Literal["constant", "cosine"],
+        Key("learning-rate schedule after the warm-up", affects="result"),
     ] = "constant"
     lr_warmup_steps: Annotated[
-        int, Key("linear warm-up, in PPO steps; -1 takes the ratio", affects="result", ge=-1)
+        int,
+        Key("linear warm-up, in PPO steps; -1: `lr_warmup_steps_ratio`", affects="result", ge=-1),
     ] = -1
     lr_warmup_steps_ratio: Annotated[
         float, Key("warm-up as a share of all steps", affects="result", ge=0, le=1)
     ] = 0.0
     min_lr_ratio: Annotated[
         float | None,
-        Key("end of the cosine as a share of `lr`; null is 0", affects="result", ge=0, le=1),
+        Key(
+            "learning rate at the end of the cosine, as a share of `lr`; null: 0",
+            affects="result",
+            ge=0,
+            le=1,
+        ),
     ] = None
 
 
 @section
 class WorldLossConfig:
-    """A loss on the world beside the policy loss, in the same forward pass, with its own mean
+    """A loss on observed states, added to the policy loss in the same forward pass, with its own mean
     (docs/methods.md)."""
 
     tokens: Annotated[
         Literal["none", "shown_states", "right_beliefs"],
         Key(
-            "states that were shown (ECHO, PaW), or the model's own state blocks that were right",
+            "tokens of observed states (ECHO, PaW), or of the model's own correct state blocks",
             affects="result",
         ),
     ] = "none"
     coef: Annotated[
-        float, Key("weight of its mean beside the policy loss", affects="result", ge=0)
+        float, Key("weight of its mean, added to the policy loss", affects="result", ge=0)
     ] = 0.05
     kind: Annotated[
         Literal["cross_entropy", "clipped_error"],
-        Key("-log p (ECHO), or 1 - p up to `most` (PaW)", affects="result"),
+        Key("loss per token: -log p (ECHO), or 1 - p up to `most` (PaW)", affects="result"),
     ] = "cross_entropy"
-    most: Annotated[float, Key("bound of clipped_error", affects="result", gt=0, le=1)] = 0.9
+    most: Annotated[float, Key("upper bound of clipped_error", affects="result", gt=0, le=1)] = 0.9
     turns: Annotated[
         float,
         Key(
-            "share of turns, the least certain answers first, whose next states count",
+            "share of turns whose next states count, least certain answers first",
             affects="result",
             gt=0,
             le=1,
         ),
     ] = 1.0
     fade: Annotated[
-        bool, Key("times the share of the step's episodes that failed", affects="result")
+        bool, Key("multiply by the share of the step's episodes that failed", affects="result")
     ] = False
 
     @property
@@ -180,25 +195,25 @@ class AnswerFocusConfig:
 
 @section
 class ReplayConfig:
-    """Rows with true states beside the episodes of every policy update, with their own mean
+    """Examples with true states in every policy update, with their own mean
     (docs/methods.md)."""
 
     rows: Annotated[int, Key("sequences in every mini-batch", affects="result", ge=0)] = 0
     source: Annotated[
         Literal["data", "rollouts"],
         Key(
-            "of stage 2's training data, or of the step's episodes with the truth put in",
+            "training examples of stage 2, or the step's episodes with true states",
             affects="result",
         ),
     ] = "data"
     coef: Annotated[
         float,
-        Key("weight of their mean cross-entropy beside the policy loss", affects="result", ge=0),
+        Key("weight of their mean cross-entropy, added to the policy loss", affects="result", ge=0),
     ] = 0.1
     loss_on: Annotated[
         LossOn | None,
         Key(
-            "their tokens that count, as in `sft.data.loss_on`; null: those of stage 2",
+            "tokens that carry this loss, as in `sft.data.loss_on`; null: those of stage 2",
             affects="result",
         ),
     ] = None
@@ -214,7 +229,7 @@ class ActorConfig:
     """The policy update."""
 
     ppo_mini_batch_size: Annotated[
-        int, Key("most episodes per optimiser step", affects="result", ge=1)
+        int, Key("episodes per optimiser step, at most", affects="result", ge=1)
     ] = 32
     ppo_num_mini_batches: Annotated[
         int | None,
@@ -228,30 +243,32 @@ class ActorConfig:
         int, Key("episodes per forward pass; changes memory, not results", affects="rounding", ge=1)
     ] = 1
     use_dynamic_bsz: Annotated[
-        bool, Key("fill forward passes by tokens instead of episodes", affects="rounding")
+        bool, Key("fill forward passes by number of tokens instead of episodes", affects="rounding")
     ] = False
     ppo_max_token_len_per_gpu: Annotated[
         int, Key("tokens per forward pass with `use_dynamic_bsz`", affects="rounding", ge=1)
     ] = 16384
     ppo_epochs: Annotated[int, Key("passes over the kept episodes", affects="result", ge=1)] = 1
-    shuffle: Annotated[bool, Key("new mini-batches in every epoch", affects="result")] = False
+    shuffle: Annotated[bool, Key("sample new mini-batches in every epoch", affects="result")] = (
+        False
+    )
     grad_clip: Annotated[float, Key("largest gradient norm", affects="result", gt=0)] = 1.0
     clip_ratio_low: Annotated[
-        float, Key("ratio is clipped below 1 - this", affects="result", ge=0, le=1)
+        float, Key("clip the ratio below 1 - this", affects="result", ge=0, le=1)
     ] = 0.2
     clip_ratio_high: Annotated[
-        float, Key("ratio is clipped above 1 + this", affects="result", ge=0)
+        float, Key("clip the ratio above 1 + this", affects="result", ge=0)
     ] = 0.28
     policy_loss: Annotated[str, Key("ppo, or a path `package.module:name`", affects="result")] = (
         "ppo"
     )
     clip_ratio_c: Annotated[
         float,
-        Key("dual clip: bound of the loss where the advantage is negative", affects="result", gt=1),
+        Key("dual clip: bound of the loss for negative advantages", affects="result", gt=1),
     ] = 3.0
     loss_agg_mode: Annotated[
         LossAgg,
-        Key("how token losses become one number, over the whole mini-batch", affects="result"),
+        Key("aggregation of token losses over the mini-batch", affects="result"),
     ] = "token-mean"
     loss_mask: Annotated[
         Literal["sampled", "answer_only", "no_states", "all_after_system"],
@@ -267,16 +284,20 @@ class ActorConfig:
         bool,
         Key("allow a reference model; it is loaded only if a KL term uses it", affects="result"),
     ] = True
-    use_kl_loss: Annotated[bool, Key("KL to the reference in the loss", affects="result")] = False
-    kl_loss_coef: Annotated[float, Key("weight of that KL", affects="result", ge=0)] = 0.0
-    kl_loss_type: Annotated[KLKind, Key("estimator of that KL", affects="result")] = "kl"
+    use_kl_loss: Annotated[
+        bool, Key("add KL to the reference model to the loss", affects="result")
+    ] = False
+    kl_loss_coef: Annotated[float, Key("weight of the KL in the loss", affects="result", ge=0)] = (
+        0.0
+    )
+    kl_loss_type: Annotated[KLKind, Key("estimator of the KL in the loss", affects="result")] = "kl"
     grpo_advantage_length_weight: Annotated[
         bool, Key("divide outcome advantages by relative length", affects="result")
     ] = False
     strategy: Annotated[
         Strategy,
         Key(
-            "several ranks: whole copies (ddp) or shards (fsdp, fsdp2: the same)",
+            "on several ranks: whole copies (ddp) or shards (fsdp, fsdp2: the same)",
             affects="rounding",
         ),
     ] = "fsdp"
@@ -297,7 +318,7 @@ class RefConfig:
     """The frozen reference model."""
 
     strategy: Annotated[
-        Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")
+        Strategy, Key("on several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")
     ] = "fsdp"
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
     log_prob_micro_batch_size_per_gpu: Annotated[
@@ -309,10 +330,14 @@ class RefConfig:
 class ValKwargs:
     """Sampling in validation."""
 
-    temperature: Annotated[float, Key("0 is greedy", affects="result", ge=0)] = 1.0
-    top_p: Annotated[float, Key("nucleus", affects="result", gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Key("-1 keeps all", affects="result", ge=-1)] = -1
-    do_sample: Annotated[bool, Key("false is greedy", affects="result")] = True
+    temperature: Annotated[
+        float, Key("sampling temperature; 0: greedy", affects="result", ge=0)
+    ] = 1.0
+    top_p: Annotated[float, Key("nucleus sampling", affects="result", gt=0, le=1)] = 1.0
+    top_k: Annotated[
+        int, Key("sample from the most likely tokens; -1: all", affects="result", ge=-1)
+    ] = -1
+    do_sample: Annotated[bool, Key("false: greedy", affects="result")] = True
 
 
 @section
@@ -322,33 +347,47 @@ class RolloutConfig:
     name: Annotated[
         str,
         Key(
-            "local, vllm, openai, random, a path `package.module:name`, or auto: vllm if it is installed and CUDA is "
-            "there, else local",
+            "local, vllm, openai, random, a path `package.module:name`, or auto: vllm if it "
+            "is installed and CUDA is available, else local",
             affects="result",
         ),
     ] = "auto"
-    temperature: Annotated[float, Key("of training rollouts", affects="result", ge=0)] = 1.0
-    top_p: Annotated[float, Key("of training rollouts", affects="result", gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Key("of training rollouts; -1 keeps all", affects="result", ge=-1)] = -1
-    do_sample: Annotated[bool, Key("false is greedy", affects="result")] = True
-    response_length: Annotated[int, Key("most new tokens per turn", affects="result", ge=1)] = 400
+    temperature: Annotated[
+        float, Key("sampling temperature of training rollouts", affects="result", ge=0)
+    ] = 1.0
+    top_p: Annotated[
+        float, Key("nucleus sampling of training rollouts", affects="result", gt=0, le=1)
+    ] = 1.0
+    top_k: Annotated[
+        int,
+        Key(
+            "training rollouts sample from the most likely tokens; -1: all", affects="result", ge=-1
+        ),
+    ] = -1
+    do_sample: Annotated[bool, Key("false: greedy", affects="result")] = True
+    response_length: Annotated[int, Key("new tokens per turn, at most", affects="result", ge=1)] = (
+        400
+    )
     max_model_len: Annotated[
-        int, Key("most tokens per episode, prompts and replies together", affects="result", ge=2)
+        int,
+        Key("tokens per episode at most, prompts and responses together", affects="result", ge=2),
     ] = 3600
     max_num_seqs: Annotated[int, Key("episodes decoded together", affects="rounding", ge=1)] = 1024
     max_num_batched_tokens: Annotated[
-        int, Key("most tokens per engine step", affects="rounding", ge=1)
+        int, Key("tokens per engine step, at most", affects="rounding", ge=1)
     ] = 8192
     dtype: Annotated[
         Dtype,
-        Key("of the engine's copy of the weights (vllm, and local on CPUs)", affects="result"),
+        Key(
+            "dtype of the engine's copy of the weights (vllm, and local on CPUs)", affects="result"
+        ),
     ] = "auto"
     gpu_memory_utilization: Annotated[
         float, Key("share of GPU memory for the engine (vllm)", affects="rounding", gt=0, le=1)
     ] = 0.6
-    enforce_eager: Annotated[bool, Key("no CUDA graphs (vllm)", affects="rounding")] = True
+    enforce_eager: Annotated[bool, Key("run without CUDA graphs (vllm)", affects="rounding")] = True
     free_cache_engine: Annotated[
-        bool, Key("give the cache back during updates (vllm)", affects="rounding")
+        bool, Key("free the cache during updates (vllm)", affects="rounding")
     ] = True
     enable_chunked_prefill: Annotated[
         bool, Key("split long prefills (vllm)", affects="rounding")
@@ -357,18 +396,22 @@ class RolloutConfig:
         int, Key("GPUs per engine copy (vllm)", affects="rounding", ge=1)
     ] = 1
     engine_kwargs: Annotated[
-        Mapping[str, Any], Key("handed to the engine as they are (vllm)", affects="result")
+        Mapping[str, Any], Key("options passed to the engine unchanged (vllm)", affects="result")
     ] = field(default_factory=dict)
     log_prob_micro_batch_size_per_gpu: Annotated[
         int, Key("episodes per scoring pass", affects="rounding", ge=1)
     ] = 1
     rollout_filter_ratio: Annotated[
         float,
-        Key("share of groups that are kept; the value of the other types", affects="result", gt=0),
+        Key(
+            "share of groups to keep; for types other than std and std_rev: their parameter",
+            affects="result",
+            gt=0,
+        ),
     ] = 0.25
     rollout_filter_type: Annotated[
         Literal["std", "std_rev", "top_p", "top_p_softmax", "top_k", "top_k_abs", "min_p"],
-        Key("how groups are chosen by the spread of their scores", affects="result"),
+        Key("selection of groups by the variance of their scores", affects="result"),
     ] = "std"
     rollout_filter_include_zero: Annotated[
         bool, Key("keep groups whose episodes all score the same", affects="result")
@@ -386,7 +429,7 @@ class RolloutConfig:
         ):
             raise Invalid(
                 "rollout_filter_ratio",
-                f"is a share here, at most 1, got {self.rollout_filter_ratio:g}",
+                f"must be at most 1 for this type, got {self.rollout_filter_ratio:g}",
             )
         if self.tensor_model_parallel_size > 1 and self.name not in ("vllm", "auto"):
             text = f"is {self.tensor_model_parallel_size}, but only vllm splits a model, and name is {self.name}"
@@ -409,12 +452,12 @@ class CriticConfig:
     """The value model and its update."""
 
     strategy: Annotated[
-        Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")
+        Strategy, Key("on several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")
     ] = "fsdp"
     model: CriticModelConfig = field(default_factory=CriticModelConfig)
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-5))
     ppo_mini_batch_size: Annotated[
-        int, Key("most episodes per optimiser step", affects="result", ge=1)
+        int, Key("episodes per optimiser step, at most", affects="result", ge=1)
     ] = 32
     ppo_micro_batch_size_per_gpu: Annotated[
         int, Key("episodes per forward pass", affects="rounding", ge=1)
@@ -423,21 +466,23 @@ class CriticConfig:
         int, Key("episodes per scoring pass", affects="rounding", ge=1)
     ] = 1
     use_dynamic_bsz: Annotated[
-        bool, Key("fill forward passes by tokens instead of episodes", affects="rounding")
+        bool, Key("fill forward passes by number of tokens instead of episodes", affects="rounding")
     ] = False
     ppo_max_token_len_per_gpu: Annotated[
         int, Key("tokens per forward pass with `use_dynamic_bsz`", affects="rounding", ge=1)
     ] = 32768
     ppo_epochs: Annotated[int, Key("passes over the kept episodes", affects="result", ge=1)] = 1
-    shuffle: Annotated[bool, Key("new mini-batches in every epoch", affects="result")] = False
+    shuffle: Annotated[bool, Key("sample new mini-batches in every epoch", affects="result")] = (
+        False
+    )
     grad_clip: Annotated[float, Key("largest gradient norm", affects="result", gt=0)] = 1.0
     cliprange_value: Annotated[
         float | None,
-        Key("clip range of the value loss; null does not clip", affects="result", gt=0),
+        Key("clip range of the value loss; null: no clipping", affects="result", gt=0),
     ] = None
-    loss_agg_mode: Annotated[
-        LossAgg, Key("how token losses become one number", affects="result")
-    ] = "token-mean"
+    loss_agg_mode: Annotated[LossAgg, Key("aggregation of token losses", affects="result")] = (
+        "token-mean"
+    )
 
 
 @section
@@ -445,13 +490,18 @@ class KLCtrlConfig:
     """The weight of the KL in the reward."""
 
     type: Annotated[
-        Literal["fixed", "adaptive"], Key("constant, or steered to `target_kl`", affects="result")
+        Literal["fixed", "adaptive"],
+        Key("constant weight, or one adapted towards `target_kl`", affects="result"),
     ] = "fixed"
-    kl_coef: Annotated[float, Key("weight (at the start)", affects="result", ge=0)] = 0.0
+    kl_coef: Annotated[
+        float, Key("weight of the KL; adaptive: its initial value", affects="result", ge=0)
+    ] = 0.0
     horizon: Annotated[
-        int, Key("of the adaptive controller, in episodes", affects="result", ge=1)
+        int, Key("horizon of the adaptive controller, in episodes", affects="result", ge=1)
     ] = 10000
-    target_kl: Annotated[float, Key("of the adaptive controller", affects="result", gt=0)] = 0.1
+    target_kl: Annotated[
+        float, Key("KL that the adaptive controller aims at", affects="result", gt=0)
+    ] = 0.1
 
 
 @section
@@ -466,7 +516,7 @@ class RolloutCorrectionConfig:
     mode: Annotated[
         Literal["truncate", "mask"],
         Key(
-            "weights beyond `cap`: cut (truncated importance sampling) or 0 (IcePop)",
+            "weights above `cap`: cut (truncated importance sampling) or 0 (IcePop)",
             affects="result",
         ),
     ] = "truncate"
@@ -504,13 +554,13 @@ class AlgorithmConfig:
     ] = 0.95
     gigpo_step_weight: Annotated[
         float,
-        Key("gigpo: weight of a turn's advantage beside the episode's", affects="result", ge=0),
+        Key("gigpo: weight of a turn's advantage, added to the episode's", affects="result", ge=0),
     ] = 1.0
     imagined_advantage: Annotated[
         float,
         Key(
-            "what is added to a turn's advantage per unit by which its plan was imagined to be better than the others, "
-            "as far as imagination agrees with what came; needs choose_plan",
+            "weight of the predicted lead of a turn's plan over its other plans, added to its "
+            "advantage; needs choose_plan",
             affects="result",
             ge=0,
         ),
@@ -519,16 +569,17 @@ class AlgorithmConfig:
         bool, Key("zero mean, unit variance over the trained tokens", affects="result")
     ] = True
     norm_adv_by_std_in_grpo: Annotated[
-        bool, Key("divide group advantages by the group's spread", affects="result")
+        bool, Key("divide group advantages by the group's standard deviation", affects="result")
     ] = True
     use_kl_in_reward: Annotated[
-        bool, Key("subtract KL to the reference from the reward", affects="result")
+        bool, Key("subtract KL to the reference model from the reward", affects="result")
     ] = False
-    kl_penalty: Annotated[KLKind, Key("estimator of that KL", affects="result")] = "kl"
+    kl_penalty: Annotated[KLKind, Key("estimator of the KL in the reward", affects="result")] = "kl"
     bootstrap_truncated: Annotated[
         bool,
         Key(
-            "episodes cut off by max_turn or max_model_len go on with the critic's value instead of 0",
+            "end episodes cut off by max_turn or max_model_len with the critic's value "
+            "instead of 0",
             affects="result",
         ),
     ] = False

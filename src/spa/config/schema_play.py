@@ -27,13 +27,14 @@ class EnvSpec:
         str, Key("registered type, or a dotted path `package.module:Class`", affects="result")
     ]
     max_actions_per_traj: Annotated[
-        int, Key("actions that an episode may take in all", affects="result", ge=1)
+        int, Key("actions per episode, at most", affects="result", ge=1)
     ] = 10
     max_tokens: Annotated[
         int, Key("length hint of the prompt, in words", affects="result", ge=1)
     ] = 100
     max_turn: Annotated[
-        int | None, Key("replies per episode; null: `agent_proxy.max_turn`", affects="result", ge=1)
+        int | None,
+        Key("turns per episode, at most; null: `agent_proxy.max_turn`", affects="result", ge=1),
     ] = None
     action_sep: Annotated[
         Separator | None,
@@ -43,29 +44,30 @@ class EnvSpec:
         ),
     ] = None
     show_legal_actions: Annotated[
-        bool, Key("every prompt lists the actions that are allowed in the state", affects="result")
+        bool, Key("list the actions that are legal in the state in every prompt", affects="result")
     ] = False
     self_play: Annotated[
         bool,
         Key(
-            "in training the policy plays both seats of a game of two; else the other moves at random",
+            "two-player games, in training: the policy plays both players; false: the other "
+            "plays at random",
             affects="result",
         ),
     ] = False
     env_instruction: Annotated[
         str | None,
-        Key("rules for the first prompt; null takes the environment's own", affects="result"),
+        Key("rules for the first prompt; null: the environment's own", affects="result"),
     ] = None
     env_instruction_add_worldmodel: Annotated[
         str | None,
         Key(
-            "rules in the world-model format; null falls back to `env_instruction`, then the environment's",
+            "rules in the world-model format; null: `env_instruction`, else the environment's own",
             affects="result",
         ),
     ] = None
     env_config: Annotated[
         Mapping[str, Any] | None,
-        Key("options of the environment class; null takes its own", affects="result"),
+        Key("options of the environment class; null: its defaults", affects="result"),
     ] = None
     reward: Annotated[
         str | Mapping[str, float] | None,
@@ -87,7 +89,7 @@ class EnvConfigs:
     n_groups: Annotated[
         tuple[int, ...] | None,
         Key(
-            "groups per tag, in the order of `tags`; null spreads `env_groups` evenly",
+            "groups per tag, in the order of `tags`; null: equal shares of `env_groups`",
             affects="result",
         ),
     ] = None
@@ -109,7 +111,7 @@ class EsManagerConfig:
     format_penalty: Annotated[
         float,
         Key(
-            "added to the score of a turn with a malformed or unknown action",
+            "added to the score of a turn with a malformed response or an unknown action",
             affects="result",
             le=0,
         ),
@@ -117,7 +119,7 @@ class EsManagerConfig:
     env_timeout_s: Annotated[
         float | None,
         Key(
-            "seconds that an environment may take for a turn; null is no limit",
+            "time limit of an environment per turn, in seconds; null: none",
             affects="rounding",
             gt=0,
         ),
@@ -125,7 +127,7 @@ class EsManagerConfig:
     env_workers: Annotated[
         int,
         Key(
-            "processes for slow environments; 0: they run in the trainer's own",
+            "processes for slow environments; 0: they run in the trainer's process",
             affects="rounding",
             ge=0,
             le=1024,
@@ -141,7 +143,7 @@ class RewardNormalizationConfig:
 
     grouping: Annotated[
         Literal["state", "inductive", "batch"],
-        Key("scores compared with each other: same puzzle, same tag, all", affects="result"),
+        Key("scores that are normalised together: same puzzle, same tag, all", affects="result"),
     ] = "state"
     method: Annotated[
         Literal["identity", "mean", "mean_std", "asym_clip"],
@@ -157,7 +159,7 @@ class WorldModelRewardConfig:
     observation: Annotated[
         float,
         Key(
-            "per turn, times the share of the observation's cells that are right",
+            "reward per turn: this, times the share of correct cells in the observation",
             affects="result",
             ge=0,
         ),
@@ -165,7 +167,7 @@ class WorldModelRewardConfig:
     prediction: Annotated[
         float,
         Key(
-            "per turn, times the F1 of the cells that the prediction changes",
+            "reward per turn: this, times the F1 of the cells that the prediction changes",
             affects="result",
             ge=0,
         ),
@@ -173,7 +175,8 @@ class WorldModelRewardConfig:
     within: Annotated[
         float | None,
         Key(
-            "pay a prediction in full if 1 - F1 is below this, else nothing (RWML); null: the F1 itself",
+            "reward a prediction in full if 1 - F1 is below this, else not at all (RWML); "
+            "null: by its F1",
             affects="result",
             gt=0,
             le=1,
@@ -185,33 +188,34 @@ class WorldModelRewardConfig:
 class AgentProxyConfig:
     """The shape of an episode."""
 
-    max_turn: Annotated[int, Key("replies per episode", affects="result", ge=1)] = 5
+    max_turn: Annotated[int, Key("turns per episode, at most", affects="result", ge=1)] = 5
     action_sep: Annotated[
         Separator, Key("text between the actions of one answer", affects="result")
     ] = "||"
     max_actions_per_turn: Annotated[
-        int, Key("actions that are read from one answer", affects="result", ge=1)
+        int, Key("actions per answer, at most", affects="result", ge=1)
     ] = 5
     use_turn_scores: Annotated[
         bool,
         Key(
-            "each turn's reward on that turn's last token, not the sum on the last",
+            "put each turn's reward on its last token; false: the sum on the episode's last token",
             affects="result",
         ),
     ] = False
     reply_order: Annotated[
         ReplyOrder,
         Key(
-            "world-model replies, after the observation: thoughts and prediction; the plan by name, then its "
-            "prediction; thoughts and answer, then the prediction; thoughts and no prediction; several plans, each "
-            "with its predicted state, then the choice; search: base replies whose thoughts are a breadth-first search",
+            "parts of a world-model response after the observation, in order "
+            "(docs/methods.md); search: base format with a written breadth-first search",
             affects="result",
         ),
     ] = "prediction_first"
     imagined_plans: Annotated[
-        int, Key("plans that `choose_plan` chooses from", affects="result", ge=2)
+        int, Key("plans per turn with `choose_plan`", affects="result", ge=2)
     ] = 2
-    enable_think: Annotated[bool, Key("replies begin with a think block", affects="result")] = True
+    enable_think: Annotated[bool, Key("responses begin with a think block", affects="result")] = (
+        True
+    )
     reward_normalization: RewardNormalizationConfig = field(
         default_factory=RewardNormalizationConfig
     )
@@ -224,19 +228,25 @@ class CtxManagerConfig:
 
     mode: Annotated[
         Literal["base", "add_worldmodel"],
-        Key("reply format: think and answer, or with observation and prediction", affects="result"),
+        Key(
+            "response format: think and answer, or with observation and prediction",
+            affects="result",
+        ),
     ] = "base"
     history: Annotated[
         bool,
         Key(
-            "prompts hold the turns before; false: each turn shows the rules and its state alone",
+            "prompts contain the earlier turns; false: only the rules and the current state",
             affects="result",
         ),
     ] = True
     placeholders: Annotated[
         Literal["brackets", "words"],
-        Key("how the asked format names what to fill in: [actions] or actions", affects="result"),
+        Key("placeholders in the format instruction: [actions] or actions", affects="result"),
     ] = "brackets"
     example: Annotated[
-        bool, Key("show a sample reply, made by playing, in world-model prompts", affects="result")
+        bool,
+        Key(
+            "show an example response, from a played game, in world-model prompts", affects="result"
+        ),
     ] = True

@@ -15,10 +15,16 @@ from spa.types import LossOn
 class SamplingConfig:
     """Sampling of self-play."""
 
-    temperature: Annotated[float, Key("0 is greedy", affects="result", ge=0)] = 1.0
-    top_p: Annotated[float, Key("nucleus", affects="result", gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Key("-1 keeps all", affects="result", ge=-1)] = -1
-    response_length: Annotated[int, Key("most new tokens per turn", affects="result", ge=1)] = 400
+    temperature: Annotated[
+        float, Key("sampling temperature; 0: greedy", affects="result", ge=0)
+    ] = 1.0
+    top_p: Annotated[float, Key("nucleus sampling", affects="result", gt=0, le=1)] = 1.0
+    top_k: Annotated[
+        int, Key("sample from the most likely tokens; -1: all", affects="result", ge=-1)
+    ] = -1
+    response_length: Annotated[int, Key("new tokens per turn, at most", affects="result", ge=1)] = (
+        400
+    )
 
 
 @section
@@ -31,45 +37,46 @@ class ImagineConfig:
 
     n: Annotated[
         int,
-        Key("responses that are sampled in each state; 1 imagines nothing", affects="result", ge=1),
+        Key("responses sampled in each state; 1: no planning", affects="result", ge=1),
     ] = 1
     plans: Annotated[
         Literal["drawn", "every_action"],
         Key(
-            "what is imagined: the responses that are sampled, or every action of the game, each named to the model in "
-            "a response that is begun for it; a way that was found is played in turns of several actions",
+            "expand the sampled responses (drawn), or ask the model for every action of the "
+            "game (every_action)",
             affects="result",
         ),
     ] = "drawn"
     depth: Annotated[
         int,
         Key(
-            "turns that are imagined ahead; actions, with plans every_action",
+            "turns to predict ahead; with every_action: actions",
             affects="result",
             ge=1,
         ),
     ] = 1
     width: Annotated[
-        int, Key("imagined states of a turn that are gone on from", affects="result", ge=1)
+        int, Key("predicted states of a turn to expand further", affects="result", ge=1)
     ] = 8
     keep: Annotated[
         bool,
         Key(
-            "keep to a way to the goal while its states are as imagined; else look again each turn",
+            "follow a path to the goal while its predictions hold; false: plan again each turn",
             affects="result",
         ),
     ] = False
     dynamics: Annotated[
         Literal["learnt", "oracle", "shuffled"],
         Key(
-            "whose states: the predictions in the replies, a copy of the game, predictions of other replies (control)",
+            "source of next states: predictions in the responses, a copy of the game, "
+            "predictions of other responses (control)",
             affects="result",
         ),
     ] = "learnt"
     spoil: Annotated[
         float,
         Key(
-            "probability that the oracle shows the state after another plan",
+            "probability that the oracle returns the state after another plan",
             affects="result",
             ge=0,
             le=1,
@@ -79,16 +86,15 @@ class ImagineConfig:
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.spoil > 0 and self.dynamics != "oracle":
-            raise Invalid("spoil", "needs dynamics oracle: only its states can be spoilt")
+            raise Invalid("spoil", "needs dynamics oracle: only its states can be corrupted")
         if self.keep and self.depth == 1:
-            raise Invalid(
-                "keep", "needs depth above 1: a way of one turn is over when it is played"
-            )
+            raise Invalid("keep", "needs depth above 1: a path of one turn ends when it is played")
         if self.plans == "every_action" and self.n > 1:
-            raise Invalid("n", "must be 1 with plans every_action: no replies are drawn")
+            raise Invalid("n", "must be 1 with plans every_action: no responses are sampled")
         if self.plans == "every_action" and self.dynamics == "oracle":
             raise Invalid(
-                "dynamics", "cannot be oracle with plans every_action, which asks the model"
+                "dynamics",
+                "cannot be oracle with plans every_action, which uses the model's predictions",
             )
         return self
 
@@ -113,12 +119,13 @@ class SearchExamplesConfig:
     """`generate.policy: search`: examples of responses that write a breadth-first search."""
 
     examples: Annotated[
-        int, Key("training examples, each of a puzzle of its own", affects="result", ge=1)
+        int, Key("training examples, each of a different puzzle", affects="result", ge=1)
     ] = 800
     start_share: Annotated[
         float,
         Key(
-            "share of examples at the start of a puzzle; the others are a random reachable state in a later turn",
+            "share of examples at the start of a puzzle; the others show a random reachable "
+            "state of a later turn",
             affects="result",
             ge=0,
             le=1,
@@ -127,23 +134,22 @@ class SearchExamplesConfig:
     dynamics: Annotated[
         Literal["simulator", "model"],
         Key(
-            "who says where actions lead: copies of the game, or the model itself, which with `generate.rounds=2` is "
-            "fine-tuned on single moves of random play first",
+            "source of next states: copies of the game, or the model, fine-tuned first on "
+            "single moves of random play (`generate.rounds=2`)",
             affects="result",
         ),
     ] = "simulator"
     moves: Annotated[
-        int, Key("single moves that the model is fine-tuned on first", affects="result", ge=1)
+        int, Key("single moves to fine-tune the model on first", affects="result", ge=1)
     ] = 1200
     moves_per_step: Annotated[
-        int, Key("of these, in an optimiser step", affects="result", ge=1)
+        int, Key("single moves per optimiser step", affects="result", ge=1)
     ] = 15
     thoughts: Annotated[
         Literal["search", "none", "dealt", "other_puzzle"],
         Key(
-            "what the thoughts are: the search, nothing (with `agent_proxy.enable_think=false`); controls: a search "
-            "where the outcomes of each state are dealt at random among its actions, a search of another puzzle with "
-            "as many lines",
+            "the search, or nothing (`agent_proxy.enable_think=false`); controls: outcomes "
+            "permuted among a state's actions, the search of another puzzle",
             affects="result",
         ),
     ] = "search"
@@ -156,7 +162,7 @@ class GenerateConfig:
     num_batches: Annotated[
         int,
         Key(
-            "batches of as many episodes as a PPO step has, each of new puzzles",
+            "batches of self-play, each of new puzzles and as many episodes as a PPO step",
             affects="result",
             ge=1,
         ),
@@ -164,8 +170,8 @@ class GenerateConfig:
     group_size: Annotated[
         int | None,
         Key(
-            "episodes of each puzzle, with as many episodes a batch: a divisor of `es_manager.train.group_size`, which "
-            "is what null means; planned play of a puzzle hardly differs, and 1 sees more of them",
+            "episodes per puzzle, a divisor of `es_manager.train.group_size` (null: that); "
+            "the episodes per batch stay the same",
             affects="result",
             ge=1,
         ),
@@ -173,8 +179,7 @@ class GenerateConfig:
     rounds: Annotated[
         int,
         Key(
-            "times that the model plays and is fine-tuned, itself from the second on; replies in base format have one "
-            "round with the steps of all",
+            "rounds of self-play and fine-tuning; from the second on the fine-tuned model plays",
             affects="result",
             ge=1,
         ),
@@ -182,7 +187,7 @@ class GenerateConfig:
     later_batches: Annotated[
         int | None,
         Key(
-            "`num_batches` of the rounds after the first, whose play may cost more; null: as many",
+            "`num_batches` of the rounds after the first; null: the same",
             affects="result",
             ge=1,
         ),
@@ -190,8 +195,7 @@ class GenerateConfig:
     rows_of: Annotated[
         Literal["all_rounds", "own_round"],
         Key(
-            "whose rows a round after the first is fine-tuned on: those of random play teach what follows, but not "
-            "how to act",
+            "examples that later rounds are fine-tuned on: of all rounds, or of the round alone",
             affects="result",
         ),
     ] = "all_rounds"
@@ -201,9 +205,9 @@ class GenerateConfig:
     val_fraction: Annotated[
         float, Key("share of puzzles in the validation file", affects="result", gt=0, le=0.9)
     ] = 0.2
-    split_seed: Annotated[int, Key("of the split by puzzle", affects="result", ge=0)] = 42
+    split_seed: Annotated[int, Key("seed of the split by puzzle", affects="result", ge=0)] = 42
     shuffle_next_states: Annotated[
-        bool, Key("control: true next states of other turns", affects="result")
+        bool, Key("control: replace next states by true ones of other turns", affects="result")
     ] = False
     success_only: Annotated[
         bool, Key("keep only turns of successful episodes", affects="result")
@@ -211,16 +215,16 @@ class GenerateConfig:
     policy: Annotated[
         str,
         Key(
-            "who plays: self, the model; random, uniform legal actions; branched, the same with every other action "
-            "tried in a copy; expert, a solver; scout, tabular Q-learning that has tried the puzzle; search, nobody: "
-            "examples of written searches; or the policy of an installed package",
+            "who plays: self, the model; random, legal actions; branched, the same, and every "
+            "other action in a copy; expert, a solver; scout, tabular Q-learning; search: "
+            "examples without play; or a policy of an installed package",
             affects="result",
         ),
     ] = "self"
     branches: Annotated[
         int | None,
         Key(
-            "plans that branched play draws and tries at each state; null: every legal action",
+            "plans that branched play samples and tries in each state; null: every legal action",
             affects="result",
             ge=1,
         ),
@@ -235,25 +239,26 @@ class GenerateConfig:
     coverage: Annotated[
         bool,
         Key(
-            "draw training rows anew, weighted by 1 / count of (actions, whether the state changed)",
+            "resample training examples by 1 / count of (actions, whether the state changed)",
             affects="result",
         ),
     ] = False
     epsilon: Annotated[
-        float, Key("share of turns that are played at random instead", affects="result", ge=0, le=1)
+        float, Key("share of turns played at random", affects="result", ge=0, le=1)
     ] = 0.0
     states: Annotated[
         Literal["truth", "believed", "random_coords"],
         Key(
-            "states in the replies; controls: what the model had written, random coordinates",
+            "states in the responses: true ones; controls: as the model wrote them, random "
+            "coordinates",
             affects="result",
         ),
     ] = "truth"
     reply_format: Annotated[
         Literal["world_model", "base", "moves"],
         Key(
-            "format of the rows; base: the same conversations with plans and answers only; moves: turns of one action, "
-            "as the action and the key of the next state",
+            "format of the examples; base: plans and answers only; moves: one action and the "
+            "key of the next state",
             affects="result",
         ),
     ] = "world_model"
@@ -283,39 +288,47 @@ class SFTDataConfig:
 
     train_files: Annotated[
         str | tuple[str, ...] | None,
-        Key("null: what stage 1 wrote", affects="result", content="data"),
+        Key("parquet files; null: those of stage 1", affects="result", content="data"),
     ] = None
     val_files: Annotated[
         str | tuple[str, ...] | None,
-        Key("null: what stage 1 wrote", affects="result", content="data"),
+        Key("parquet files; null: those of stage 1", affects="result", content="data"),
     ] = None
     train_batch_size: Annotated[
-        int, Key("most rows per optimiser step, merged or not", affects="result", ge=1)
+        int, Key("examples per optimiser step at most, merged or not", affects="result", ge=1)
     ] = 16
     micro_batch_size_per_gpu: Annotated[
         int,
         Key("sequences per forward pass; changes memory, not results", affects="rounding", ge=1),
     ] = 1
     max_token_len_per_gpu: Annotated[
-        int | None, Key("fill forward passes by tokens instead of rows", affects="rounding", ge=1)
+        int | None,
+        Key(
+            "fill forward passes up to so many tokens instead of by sequences",
+            affects="rounding",
+            ge=1,
+        ),
     ] = None
-    max_length: Annotated[int, Key("most tokens per row", affects="result", ge=2)] = 2048
+    max_length: Annotated[int, Key("tokens per example, at most", affects="result", ge=2)] = 2048
     truncation: Annotated[
         Literal["left", "error"],
-        Key("longer rows: drop the oldest turns, or stop", affects="result"),
+        Key(
+            "longer examples: drop their oldest turns (left), or stop with an error",
+            affects="result",
+        ),
     ] = "left"
     merge_turns: Annotated[
         bool,
         Key(
-            "train rows of an episode that are prefixes of each other as one sequence",
+            "train examples of an episode that are prefixes of each other as one sequence",
             affects="result",
         ),
     ] = True
     loss_on: Annotated[
         LossOn,
         Key(
-            "tokens that carry the loss: the reply, with the state shown before it (not the first), only the reply's "
-            "state blocks, all but its state blocks",
+            "tokens that carry the loss: the response, also with the shown states, only its "
+            "state blocks, all but those",
             affects="result",
         ),
     ] = "response"
@@ -326,13 +339,13 @@ class SFTModelConfig(ModelConfig):
     """Stage 2: model."""
 
     partial_pretrain: Annotated[
-        str, Key("the model to start from", affects="result", content="model")
+        str, Key("model to start from", affects="result", content="model")
     ] = "Qwen/Qwen2.5-1.5B-Instruct"
     enable_gradient_checkpointing: Annotated[
         bool, Key("recompute activations in the backward pass", affects="rounding")
     ] = False
     strategy: Annotated[
-        Strategy, Key("several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")
+        Strategy, Key("on several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")
     ] = "fsdp"
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
 
@@ -343,11 +356,13 @@ class SFTOptimConfig:
 
     name: Annotated[
         Literal["adamw", "muon"],
-        Key("muon: Muon on the matrices, AdamW on the rest", affects="result"),
+        Key("muon: Muon for the matrices, AdamW for the rest", affects="result"),
     ] = "adamw"
     lr: Annotated[float, Key("peak learning rate of AdamW", affects="result", gt=0)] = 1e-4
     muon_lr: Annotated[float, Key("peak learning rate of Muon", affects="result", gt=0)] = 0.02
-    betas: Annotated[tuple[float, float], Key("decay rates of the moments", affects="result")] = (
+    betas: Annotated[
+        tuple[float, float], Key("decay rates of the moments (AdamW)", affects="result")
+    ] = (
         0.9,
         0.95,
     )
@@ -358,7 +373,8 @@ class SFTOptimConfig:
     ] = 0.1
     clip_grad: Annotated[float, Key("largest gradient norm", affects="result", gt=0)] = 1.0
     lr_scheduler: Annotated[
-        Literal["cosine", "constant"], Key("schedule after the warm-up", affects="result")
+        Literal["cosine", "constant"],
+        Key("learning-rate schedule after the warm-up", affects="result"),
     ] = "cosine"
 
 
@@ -366,20 +382,22 @@ class SFTOptimConfig:
 class SFTTrainerConfig:
     """Stage 2: length, saving, evaluation."""
 
-    default_local_dir: Annotated[Folder, Key("where checkpoints go", affects="place")] = (
+    default_local_dir: Annotated[Folder, Key("folder of the checkpoints", affects="place")] = (
         "runs/test/sft"
     )
     resume_path: Annotated[
         str | None,
         Key(
-            "checkpoint to go on from; null: the last one of this run",
+            "checkpoint to resume from; null: the last one of this run",
             affects="result",
             content="checkpoint",
         ),
     ] = None
-    total_epochs: Annotated[int, Key("passes over the training rows", affects="result", ge=1)] = 5
+    total_epochs: Annotated[
+        int, Key("passes over the training examples", affects="result", ge=1)
+    ] = 5
     total_training_steps: Annotated[
-        int | None, Key("stop after this many steps instead", affects="result", ge=1)
+        int | None, Key("optimiser steps, instead of `total_epochs`", affects="result", ge=1)
     ] = None
     test_freq: Annotated[
         int | None, Key("steps between evaluations; null: each epoch", affects="display", ge=1)
@@ -388,12 +406,12 @@ class SFTTrainerConfig:
         int | None, Key("steps between checkpoints; null: each epoch", affects="place", ge=1)
     ] = None
     keep: Annotated[
-        int | None, Key("newest checkpoints that are kept; null keeps all", affects="place", ge=1)
+        int | None, Key("newest checkpoints to keep; null: all", affects="place", ge=1)
     ] = None
     eval_episodes: Annotated[
         int, Key("held-out puzzles played to measure world-model accuracy", affects="result", ge=0)
     ] = 64
-    seed: Annotated[int, Key("of the order of rows", affects="result", ge=0)] = 1
+    seed: Annotated[int, Key("seed of the order of examples", affects="result", ge=0)] = 1
 
 
 @section
@@ -411,22 +429,22 @@ class GateConfig:
     """The look at the world model between SFT and PPO."""
 
     enable: Annotated[
-        bool, Key("PPO waits for a world model that is good enough", affects="place")
+        bool, Key("start PPO only after a world model that passes the gate", affects="place")
     ] = False
     on_failure: Annotated[
         Literal["stop", "warn"],
-        Key("what `spa run` does with a world model that is too weak for PPO", affects="place"),
+        Key("if the gate fails: `spa run` stops, or warns and trains", affects="place"),
     ] = "stop"
     format_min: Annotated[
-        float, Key("least share of well-formed replies", affects="place", ge=0, le=1)
+        float, Key("smallest share of well-formed responses", affects="place", ge=0, le=1)
     ] = 0.8
     observation_exact_min: Annotated[
-        float, Key("least share of exactly right observations", affects="place", ge=0, le=1)
+        float, Key("smallest share of exact observations", affects="place", ge=0, le=1)
     ] = 0.8
     changed_f1_min: Annotated[
         float,
         Key(
-            "least F1 of the predicted changes; copying the state scores 0",
+            "smallest F1 of the predicted changes; the copy baseline scores 0",
             affects="place",
             ge=0,
             le=1,
@@ -435,14 +453,15 @@ class GateConfig:
     prediction_exact_min: Annotated[
         float,
         Key(
-            "least share of exactly right predictions, and more than copying; 0: any",
+            "smallest share of exact predictions, which must also exceed the copy baseline; "
+            "0: no limit",
             affects="place",
             ge=0,
             le=1,
         ),
     ] = 0.28
     entropy_min: Annotated[
-        float, Key("least entropy of replies, in nats per token", affects="place", ge=0)
+        float, Key("smallest entropy of responses, in nats per token", affects="place", ge=0)
     ] = 0.2
 
 
@@ -450,26 +469,26 @@ class GateConfig:
 class GenerationsToLogConfig:
     """Sample episodes that trackers get as tables."""
 
-    train: Annotated[int, Key("per training step", affects="display", ge=0)] = 128
-    val: Annotated[int, Key("per validation", affects="display", ge=0)] = 20
+    train: Annotated[int, Key("episodes per training step", affects="display", ge=0)] = 128
+    val: Annotated[int, Key("episodes per validation", affects="display", ge=0)] = 20
 
 
 @section
 class TrainerConfig:
     """Stage 3 and the run as a whole."""
 
-    project_name: Annotated[str, Key("for trackers", affects="display")] = "spa"
-    experiment_name: Annotated[Name, Key("the run's name", affects="display")] = "test"
-    run_dir: Annotated[Folder, Key("folder of the run: data/, sft/, ppo/", affects="place")] = (
-        "runs/test"
-    )
-    default_local_dir: Annotated[Folder, Key("where PPO checkpoints go", affects="place")] = (
+    project_name: Annotated[str, Key("project name for trackers", affects="display")] = "spa"
+    experiment_name: Annotated[Name, Key("name of the run", affects="display")] = "test"
+    run_dir: Annotated[
+        Folder, Key("folder of the run, with data/, sft/ and ppo/", affects="place")
+    ] = "runs/test"
+    default_local_dir: Annotated[Folder, Key("folder of the PPO checkpoints", affects="place")] = (
         "runs/test/ppo"
     )
     default_hdfs_dir: Annotated[
         CopyURL | None,
         Key(
-            "fsspec URL (s3://…, gs://…, file://…) that gets a copy of each checkpoint; null: none",
+            "fsspec URL (s3://…, gs://…, file://…) for a copy of each checkpoint; null: none",
             affects="place",
         ),
     ] = None
@@ -478,52 +497,50 @@ class TrainerConfig:
         int, Key("steps between checkpoints; -1: only at the end", affects="place", ge=-1)
     ] = 100
     test_freq: Annotated[
-        int, Key("steps between validations; -1: only before and after", affects="display", ge=-1)
+        int, Key("steps between validations; -1: only at start and end", affects="display", ge=-1)
     ] = 10
     also_test_at: Annotated[
-        int | None, Key("one more step to validate at", affects="display", ge=1)
+        int | None, Key("one more step with a validation", affects="display", ge=1)
     ] = None
     val_before_train: Annotated[bool, Key("validate before the first step", affects="display")] = (
         True
     )
     validation_steps: Annotated[
-        int, Key("passes per validation, each on puzzles of its own", affects="result", ge=1)
+        int, Key("passes per validation, each over different puzzles", affects="result", ge=1)
     ] = 2
     critic_warmup: Annotated[
         int, Key("steps that train only the critic", affects="result", ge=0)
     ] = 0
     resume_mode: Annotated[
         Literal["auto", "disable", "resume_path"],
-        Key("auto: from the last checkpoint", affects="place"),
+        Key("auto: resume from the last checkpoint", affects="place"),
     ] = "auto"
     resume_from_path: Annotated[
         str | None,
         Key("checkpoint for `resume_mode: resume_path`", affects="result", content="checkpoint"),
     ] = None
     max_actor_ckpt_to_keep: Annotated[
-        int | None, Key("newest checkpoints that are kept; null keeps all", affects="place", ge=1)
+        int | None, Key("newest checkpoints to keep; null: all", affects="place", ge=1)
     ] = 1
     logger: Annotated[
         tuple[Literal["console", "tensorboard", "wandb", "trackio"], ...],
-        Key("trackers; metrics.jsonl is always written", affects="display"),
+        Key("trackers; the run always writes metrics.jsonl", affects="display"),
     ] = ("console",)
     generations_to_log_to_wandb: GenerationsToLogConfig = field(
         default_factory=GenerationsToLogConfig
     )
-    n_gpus_per_node: Annotated[
-        int, Key("GPUs to use; clamped to what is there", affects="rounding", ge=1)
-    ] = 1
+    n_gpus_per_node: Annotated[int, Key("GPUs to use, at most", affects="rounding", ge=1)] = 1
     nnodes: Annotated[
         int, Key("machines (launcher ray; torchrun has its own option)", affects="rounding", ge=1)
     ] = 1
     device: Annotated[str, Key("auto, cpu, cuda or cuda:N", affects="rounding")] = "auto"
     rank_timeout_s: Annotated[
-        float, Key("longest wait of one rank for another, in seconds", affects="rounding", gt=0)
+        float, Key("time that a rank waits for another, in seconds", affects="rounding", gt=0)
     ] = 1800.0
     threads: Annotated[
         int | None,
         Key(
-            "CPU threads per process; null: one if methods run side by side",
+            "CPU threads per process; null: one if several methods train at a time",
             affects="rounding",
             ge=1,
         ),
@@ -531,7 +548,7 @@ class TrainerConfig:
     stall_timeout_s: Annotated[
         float | None,
         Key(
-            "end with a stack dump after so many seconds without progress; null never",
+            "seconds without progress after which the run ends with a stack dump; null: none",
             affects="rounding",
             gt=0,
         ),
@@ -550,18 +567,21 @@ class RayInitConfig:
 
     address: Annotated[
         str | None,
-        Key("the Ray cluster, or auto; null starts one on this machine", affects="place"),
+        Key(
+            "address of the Ray cluster, or auto; null: start one on this machine", affects="place"
+        ),
     ] = None
     num_cpus: Annotated[
-        int | None, Key("CPUs of a Ray on this machine alone; null: all", affects="place", ge=1)
+        int | None,
+        Key("CPUs of a Ray cluster on this machine alone; null: all", affects="place", ge=1),
     ] = None
-    cpus_per_worker: Annotated[int, Key("CPUs that each rank is given", affects="place", ge=1)] = 1
+    cpus_per_worker: Annotated[int, Key("CPUs per rank", affects="place", ge=1)] = 1
     max_failures: Annotated[
-        int, Key("how often lost workers are replaced; -1: without limit", affects="place", ge=-1)
+        int, Key("replacements of lost workers; -1: no limit", affects="place", ge=-1)
     ] = 3
     storage_path: Annotated[
         str | None,
-        Key("where Ray keeps its own state; null: ray/ in the run's folder", affects="place"),
+        Key("folder of Ray's own state; null: ray/ in the run's folder", affects="place"),
     ] = None
 
 
@@ -572,11 +592,11 @@ class CompareConfig:
     arms: Annotated[
         tuple[str, ...],
         Key(
-            "methods that are compared: names of `spa config list methods`, or your own as module:name",
+            "methods to compare: names of `spa config list methods`, or your own as module:name",
             affects="display",
         ),
     ] = ("vanilla", "spa")
-    seeds: Annotated[int, Key("full pipelines per arm", affects="display", ge=1)] = 1
+    seeds: Annotated[int, Key("full pipelines per method", affects="display", ge=1)] = 1
     parallel: Annotated[int, Key("processes at a time on CPUs", affects="rounding", ge=1)] = 2
     per_gpu: Annotated[int, Key("processes at a time on each GPU", affects="rounding", ge=1)] = 1
     bootstrap: Annotated[

@@ -77,7 +77,7 @@ stage 2 depends on whatever self-play depends on."""
 
 UNRECORDED: dict[Stage, tuple[str, ...]] = {"selfplay": ("ctx_manager.placeholders",)}
 """Settings that older records of a stage lack and that need not have had the schema's default, as
-presets have others. Nothing is refused because of a value that nobody knows."""
+presets have others. An unknown value refuses nothing."""
 
 _REPLAY = "actor_rollout_ref.actor.replay"
 _REPLAYED = tuple(
@@ -85,7 +85,7 @@ _REPLAYED = tuple(
     for name, stages in SECTIONS.items()
     if "ppo" in stages and name.startswith(("generate.", "sft."))
 )
-"""What replayed rows are made with: stored ones are cut into sequences anew, rollouts are
+"""Settings of replayed examples: stored ones are cut into sequences again, rollouts are
 corrected, too."""
 
 
@@ -126,10 +126,10 @@ def key_of(path: str) -> Key:
 
 
 def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
-    """Dotted key -> plain value of everything that a stage reads. Left out is what its other
-    settings switch off: environments that it does not play, API models that it does not ask, what
-    is put into rollouts that are not replayed, checkpoints of the run itself to go on from, and the
-    number of PPO steps unless a learning rate depends on it."""
+    """Dotted key -> plain value of everything that a stage reads. Settings that
+    others switch off are left out: environments that it does not play, API models that it does not
+    call, and options of rollouts that are not replayed. So are checkpoints of the run itself to
+    resume from, and the number of PPO steps unless a learning rate depends on it."""
     found = {key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)}
     tags = {
         *cfg.es_manager.val.env_configs.tags,

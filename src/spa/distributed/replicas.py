@@ -16,7 +16,7 @@ from spa.distributed.world import ALONE, World
 
 
 class FunctionModule(nn.Module):
-    """Computes what it is told to compute with `model`. DDP and FSDP wrap this, not the model."""
+    """Computes a given function with `model`. DDP and FSDP wrap this, not the model."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

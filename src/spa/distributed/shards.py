@@ -39,7 +39,7 @@ class Sharding:
 
 
 class Sharded(Replica):
-    """The model in shards. `keeps_whole`: this rank has a whole copy beside them, which `whole`
+    """The model in shards. `keeps_whole`: this rank also has a whole copy, which `whole`
     brings up to date."""
 
     in_step = True

@@ -140,9 +140,9 @@ class World:
         except RuntimeError as error:
             log.error("rank %d of %d waits here:", self.rank, self.size, stack_info=True)
             raise TrainingError(
-                f"rank {self.rank} of {self.size} lost the others while waiting to {what} "
-                f"({str(error).splitlines()[0]}). One of them has stopped (its own message says why) or is slower than "
-                "trainer.rank_timeout_s. Start the same command again: it goes on from the last complete checkpoint."
+                f"rank {self.rank} of {self.size} lost the other ranks while waiting to {what} "
+                f"({str(error).splitlines()[0]}). One of them stopped (see its own message) or is slower than "
+                "trainer.rank_timeout_s. Start the same command again: it resumes from the last complete checkpoint."
             ) from error
 
 
@@ -158,7 +158,7 @@ def current_world() -> World:
 def joined(device: str, timeout_s: float) -> Iterator[World]:
     """Join the ranks if torchrun has started this process: gloo on CPUs, NCCL on GPUs (and gloo for
     what is not on a GPU). No rank waits for another longer than `timeout_s`. Asked to stop, none
-    does by itself: the stages agree on it between two steps.
+    does so alone: the stages agree on it between two steps.
 
     Raises ConfigError if `device` names one GPU for all ranks.
     """
@@ -167,7 +167,7 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
         return
     if ":" in device:
         raise ConfigError(
-            f"trainer.device={device} would put all ranks on one GPU; use cuda, cpu or auto"
+            f"trainer.device={device} puts all ranks on one GPU; use cuda, cpu or auto"
         )
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:

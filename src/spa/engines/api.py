@@ -2,7 +2,7 @@
 protocol of OpenAI.
 
 The `openai` SDK sends the requests, repeats them after rate limits, broken connections and server
-errors, and waits as long as the server asks. What is left of trouble is told apart here:
+errors, and waits as long as the server asks. This module sorts the remaining errors:
 
 * `Unanswered`: the server failed this request. If it fails all of them, the run ends.
 * `Refused`: this request will not be answered (too long, a content filter), others may be. Its
@@ -117,7 +117,11 @@ class ResponseStore:
                 log.warning("%s: skipped a line that cannot be read", path)
         if text and not text.endswith("\n"):
             self._append("")  # the next response begins on a line of its own
-        log.info("%d responses come from %s; delete it to ask again", len(self._responses), path)
+        log.info(
+            "%d responses come from the cache %s; delete it to send the requests again",
+            len(self._responses),
+            path,
+        )
 
     def __len__(self) -> int:
         return len(self._responses)
@@ -165,9 +169,7 @@ class ApiEngine:
         try:
             import openai
         except ImportError as error:
-            raise ModelError(
-                f"models behind APIs need the api extra: {install_hint('api')}"
-            ) from error
+            raise ModelError(f"API models need the api extra: {install_hint('api')}") from error
         self.entry = entry
         self.name = entry.model_name
         self.address = entry.base_url or ADDRESSES[entry.provider_name]
@@ -200,7 +202,7 @@ class ApiEngine:
         """
         if any(prompt.images for prompt in prompts):
             raise ModelError(
-                f"{self.name} reads text, not pictures: set render_mode: text in custom_envs"
+                f"{self.name} reads text and no pictures: set render_mode: text in custom_envs"
             )
         settings = self._settings(sampling)
         pool = ThreadPoolExecutor(max_workers=self.max_concurrency, thread_name_prefix="spa-api")
@@ -242,9 +244,7 @@ class ApiEngine:
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
         """Raises ModelError: there are no weights to load."""
-        raise ModelError(
-            "a model behind an API cannot be trained; set actor_rollout_ref.rollout.name=local"
-        )
+        raise ModelError("an API model cannot be trained; set actor_rollout_ref.rollout.name=local")
 
     def forget(self, episode_ids: Sequence[str]) -> None:
         """Nothing is cached by episode."""
@@ -307,7 +307,7 @@ class ApiEngine:
             raise
         except Exception as error:  # noqa: BLE001 - the SDK checks nothing: an answer can be anything
             raise Unanswered(
-                f"{self.address}: {type(error).__name__} while the answer was read"
+                f"{self.address}: {type(error).__name__} while reading the response"
             ) from None
         watchdog.beat()
         self._count(
@@ -338,7 +338,7 @@ class ApiEngine:
         choice = answer.choices[0]
         text = choice.message.content
         if not isinstance(text, str | None):
-            raise Unanswered(f"{self.address}: the answer has no message")
+            raise Unanswered(f"{self.address}: the response has no message")
         if choice.finish_reason not in FINISH_REASONS:
             raise Refused(
                 f"{self.name} ended its response with {self._readable(str(choice.finish_reason))[:80]!r}"

@@ -111,12 +111,14 @@ def trained_kind(cfg: Config) -> EngineKind:
         )
     if not rollout.do_sample or rollout.temperature == 0:
         raise ConfigError(
-            "actor_rollout_ref.rollout: greedy replies cannot be trained on, as all episodes of a group are the same; "
+            "actor_rollout_ref.rollout: greedy responses cannot be trained on, because the "
+            "episodes of a group are equal; "
             "set do_sample=true and a temperature above 0 (val_kwargs has its own)"
         )
     if kind.raw_logprobs and not sampling:
         raise ConfigError(
-            f"actor_rollout_ref.rollout: {name} reports log-probs of the raw logits, which are not those of a policy "
+            f"actor_rollout_ref.rollout: {name} reports log-probs of the raw logits, which differ "
+            "from those of a policy "
             "sampled with this temperature, top_p and top_k; train with 1, 1 and -1"
         )
     return kind
@@ -154,7 +156,7 @@ def _make_random(request: EngineRequest) -> PlayingEngine:
 
 def _make_scripted(request: EngineRequest) -> PlayingEngine:
     raise ConfigError(
-        "actor_rollout_ref.rollout.name=scripted has no responses to give: make a "
+        "actor_rollout_ref.rollout.name=scripted has no responses: make a "
         "spa.policies.scripted.ScriptedEngine in code"
     )
 
@@ -198,7 +200,7 @@ def vllm_engine(
     used."""
     if template.images is not None:
         raise ConfigError(
-            f"{model_name} sees pictures, and vllm is given text: set actor_rollout_ref.rollout.name=local"
+            f"{model_name} needs pictures, and spa sends only text to vllm: set actor_rollout_ref.rollout.name=local"
         )
     rollout = on_this_machine(cfg).actor_rollout_ref.rollout
     on_gpu = device.type == "cuda"

@@ -2,9 +2,9 @@
 few operations.
 
 A step reads one token per row, so what costs is reading the weights once and whatever Python does
-in between. Here the matrices that read the same input are one (query, key, value; gate, up), they
-are laid out as oneDNN multiplies them, and attention is two plain products over the cache: the
-fused kernel, which is made for long queries, takes ten times as long in bfloat16. The residual
+in between. Here the matrices that read the same input are one (query, key, value; gate, up), in
+the layout of oneDNN. Attention is two plain products over the cache: the fused kernel, made for
+long queries, takes ten times as long in bfloat16. The residual
 stream, norms and rotations are float32, as under autocast, so that sampler and trainer compute the
 same numbers up to rounding.
 """

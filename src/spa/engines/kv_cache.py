@@ -36,8 +36,7 @@ class KVStore:
         self, layer: int, part: int, rows: torch.Tensor, start: int, stop: int
     ) -> torch.Tensor:
         """Keys (`part` 0) or values (1), [r, H, stop - start, D], of tokens `start` to `stop` of
-        these rows, int64 [r]: one of them at a time, as a copy of both may be more than there is
-        room for."""
+        these rows, int64 [r]. One of them at a time, as a copy of both may not fit into memory."""
         own = (self.keys, self.values)[part][layer]
         if not self.head:
             return own[rows, :, start:stop]
@@ -45,7 +44,7 @@ class KVStore:
         return torch.cat([early, own[rows]], dim=2)[:, :, start:stop]
 
     def shrink(self) -> None:
-        """Let go of rows that nobody asks for any more, once they are half of them."""
+        """Drop rows of finished episodes, once they are half of all rows."""
         living = list(self.episodes)
         if not living or 2 * len(living) > len(self.keys[0]):
             return
@@ -149,7 +148,7 @@ def _grown(buffer: torch.Tensor, used: int, columns: int) -> torch.Tensor:
     rows, heads, _, width = buffer.shape
     out = buffer.new_empty((rows, heads, columns, width))
     out[:, :, :used] = buffer[:, :, :used]
-    # whoever reads the whole buffer multiplies it by nothing, which must not be NaN
+    # a read of the whole buffer multiplies it by zero, which must not give NaN
     out[:, :, used:] = 0
     return out
 

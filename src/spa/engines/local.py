@@ -2,8 +2,8 @@
 
 * Keys and values are kept from turn to turn: a turn reads only the tokens that are new.
 * Equal prompts (the members of a group at their first turn) are read once.
-* On a CPU, in bfloat16, what all prompts begin with (the rules of the game) is read and held once
-  if it is long enough, and what some of them begin with beyond that is read once.
+* On a CPU, in bfloat16, a long enough prefix of all prompts (the rules of the game) is read and
+  held once. A longer prefix of some of them is read once.
 * Rows that have finished leave the batch.
 * Models whose layers do not all attend to the whole sequence (sliding windows, linear attention)
   take the safe path: the whole conversation is read again at every turn and rows stay until the
@@ -91,7 +91,8 @@ class LocalEngine:
             self.sampler = FusedModel(model, autocast or next(model.parameters()).dtype)
         if self.safe and template.images is None:
             log.warning(
-                "this model has windowed or linear attention layers: conversations are read again at every turn"
+                "this model has windowed or linear attention layers: the engine computes the "
+                "whole conversation again at every turn"
             )
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
@@ -104,7 +105,7 @@ class LocalEngine:
         with (
             torch.inference_mode(),
             torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None),
-            # a compiled trainer would be compiled anew for every length
+            # a compiled trainer would be compiled again for every length
             torch.compiler.set_stance("force_eager"),
         ):
             for start in range(0, len(prompts), self.max_rows):
@@ -130,8 +131,8 @@ class LocalEngine:
         if not np.isfinite(logprobs).all():
             raise ModelError(
                 "the model's outputs are not finite, though its weights were finite when it was "
-                "loaded: they overflow in this precision, or training has driven them apart. Play and train in "
-                "float32 or bfloat16 (actor_rollout_ref.model.dtype); the last saved checkpoint is unharmed."
+                "loaded: they overflow in this precision, or training diverged. Sample and train in "
+                "float32 or bfloat16 (actor_rollout_ref.model.dtype); the last saved checkpoint is intact."
             )
         stopped = len(ids) > 0 and int(ids[-1]) in self.template.stop_ids
         return Completion(

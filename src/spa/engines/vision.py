@@ -1,6 +1,6 @@
 """Sampling from models that see. Where a picture's tokens stand, and how positions are counted
 around them, differs from family to family; transformers' own generation loop knows it. It reads
-every conversation anew, and our own draws are put into it."""
+every conversation from its start, and gets our own samples."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,11 +1,11 @@
-"""vLLM as the engine: paged attention and prefix caching, beside the trainer on the same GPU or on
+"""vLLM as the engine: paged attention and prefix caching, next to the trainer on the same GPU or on
 a CPU.
 
 * Prompts are token ids, replies come back as the sampled ids with the log-probs that they were
   sampled with.
-* `load_weights` hands over the trainer's weights in place, drops the prefix cache, and then
-  compares both on a short text: an engine that samples from other numbers than are trained is an
-  error, not a warning.
+* `load_weights` syncs the trainer's weights in place, drops the prefix cache, and compares both on
+  a short text. An engine that samples from other weights than the trainer's is an error, not a
+  warning.
 * When no episode is being played, the engine sleeps: on a GPU its memory is the trainer's.
 """
 
@@ -100,7 +100,7 @@ class VllmEngine:
             found = self.llm.generate(asked, settings, use_tqdm=False)  # type: ignore[arg-type]
         except self._dead as error:
             raise ModelError(
-                "vllm's process has died; the reason is in its log above. Give it another share of memory "
+                "vllm's process died; its log above has the reason. Give it another share of memory "
                 "(actor_rollout_ref.rollout.gpu_memory_utilization), or use actor_rollout_ref.rollout.name=local."
             ) from error
         return [self._completion(output.outputs[0]) for output in found]
@@ -156,8 +156,8 @@ class VllmEngine:
         gap = float(np.abs(expected - reply.logprobs).max())
         if not gap <= TOLERANCE[self.dtype]:
             raise TrainingError(
-                f"vllm samples from other weights than are trained: log-probs differ by {gap:.3g} after weights were "
-                f"handed over (limit {TOLERANCE[self.dtype]}). Use actor_rollout_ref.rollout.name=local, or another "
+                f"vllm samples from other weights than the trainer's: log-probs differ by {gap:.3g} after the weights "
+                f"were synced (limit {TOLERANCE[self.dtype]}). Use actor_rollout_ref.rollout.name=local, or another "
                 "version of vllm."
             )
         return gap

@@ -9,7 +9,7 @@ class Worker:
     model_runner: Any
 
     def refresh_head(self) -> None:
-        """Pack the output layer anew. On a CPU its packed copy keeps the old weights when
+        """Pack the output layer again. On a CPU its packed copy keeps the old weights when
         embeddings are tied to it."""
         head = getattr(self.model_runner.get_model(), "lm_head", None)
         if head is None or head.weight.device.type != "cpu":

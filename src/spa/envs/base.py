@@ -22,7 +22,7 @@ class TextEnv(gymnasium.Env[str, Action]):
 
     `reset(seed=s)` fixes the puzzle. Chance inside an episode (slips, payouts) comes from a stream
     of its own, seeded by `options={"noise_seed": n}`, so that members of a group share the puzzle
-    and not the noise; without the option the noise is derived from the puzzle seed.
+    and not the noise. Without the option the noise is derived from the puzzle seed.
     `reset(seed=None)` draws the puzzle seed from `self.np_random`.
 
     `step` returns Gymnasium's five values. `info` always has `action_is_valid` (the action could be
@@ -123,7 +123,7 @@ class TextEnv(gymnasium.Env[str, Action]):
         `random` policy. Never asked for when the game is over.
 
         Raises ConfigError if there is nothing to draw from: an environment of free-text actions
-        writes it by itself.
+        writes its own.
         """
         names = self.legal_actions() or self.action_names()
         if not names:
@@ -207,7 +207,7 @@ class TextEnv(gymnasium.Env[str, Action]):
         """An independent copy of the running game: the same actions lead both to the same states,
         and neither notices what is done to the other.
 
-        The copy's chance goes on as the original's would (its noise stream is copied); with
+        The copy continues the original's noise stream, which is copied; with
         `noise_seed`, what is drawn from here on comes from that seed. Raises NotImplementedError
         where a game cannot be copied; then `spa.envs.branch` plays its actions again.
         """
@@ -234,9 +234,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         return None
 
     def state_outcome(self) -> str:
-        """What the current state means to a written search, in a word: "goal" if the goal is
-        reached, another word of the game if it is out of reach (hole, dead), "" if the game goes
-        on."""
+        """The status of the current state for a written search, in a word. "goal" if the goal is
+        reached, another word of the game if it is out of reach (hole, dead), else ""."""
         return ""
 
     def key_of_text(self, text: str) -> str | None:

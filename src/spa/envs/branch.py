@@ -22,8 +22,8 @@ def branch(env: TextEnv, past: Past, noise_seed: int | None = None) -> TextEnv:
     """A copy of the running game `env`: its `clone`, or else a new environment in which `past` is
     played again.
 
-    With `noise_seed`, chance is drawn anew from here on; a game that is played again cannot do
-    that, and goes on as the original would. Raises EnvFault if playing again leads to another
+    With `noise_seed`, chance is sampled afresh from here on; a game that is replayed cannot do
+    that, and continues as the original would. Raises EnvFault if playing again leads to another
     state: such a game is not fixed by its seed.
     """
     try:

@@ -27,10 +27,10 @@ OPTIMUM_BY = {
     "metamathqa": "answer key",
     "webshop": "scripted purchase",
 }
-"""How the optimum of a type is found; by an exact solver where nothing is said."""
+"""How the optimum of a type is found. Types without an entry: by an exact solver."""
 
 VERSIONS: dict[str, int] = {}
-"""Version of a type's puzzles, raised whenever they change; 1 where nothing is said."""
+"""Version of a type's puzzles, raised whenever they change. Types without an entry: 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

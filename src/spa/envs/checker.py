@@ -99,7 +99,7 @@ def all_checks(make: Make, *, seeds: int = 5, steps: int = 200) -> Checks:
         "what should be known was shown": lambda: _known(make, seeds, steps),
         "states are valued by their text": lambda: _valued(make, seeds, steps),
         "legal actions are legal": lambda: _legal(make, seeds),
-        "a copy goes on alone": lambda: _clones(make, seeds),
+        "a copy continues alone": lambda: _clones(make, seeds),
         "step returns what it should": lambda: _steps(make, seeds, steps),
         "expert play reaches the goal": lambda: _expert(make, seeds, steps),
         "prompts are complete and short": lambda: _prompts(make),
@@ -523,7 +523,7 @@ def _clones(make: Make, seeds: int) -> None:
         done: list[Any] = []
         env.reset(seed=seed, options=options)
         for text, (_, _, terminated, truncated, _) in episode(env, seed, 2):
-            if terminated or truncated:  # nobody goes on from there: copy the state before
+            if terminated or truncated:  # the game has ended: copy the state before
                 env.reset(seed=seed, options=options)
                 for action in done:
                     env.step(action)

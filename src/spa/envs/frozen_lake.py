@@ -48,7 +48,7 @@ def _no_slip() -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sentence:
-    """A coordinate sentence: all that stands before the player's cell, and the cells (row, column)
+    """A coordinate sentence: the text before the player's cell, and the cells (row, column)
     that it names."""
 
     things: str

@@ -69,7 +69,7 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
         if stop_asked() or not stops_by_signal():
             raise
         raise EnvFault(
-            f"{what} raised {type(error).__name__} though nobody interrupted it"
+            f"{what} raised {type(error).__name__} though no one interrupted it"
         ) from error
     except SystemExit as error:
         raise EnvFault(f"{what} called sys.exit({error.code!r})") from error
@@ -101,7 +101,7 @@ def time_limit(seconds: float | None, what: str) -> Iterator[None]:
     def expired(number: int, frame: FrameType | None) -> NoReturn:
         stack = "".join(traceback.format_stack(frame, limit=3))
         raise TimedOut(
-            f"{what} took more than {seconds:g} s (es_manager.env_timeout_s); it was here:\n{stack}"
+            f"{what} took more than {seconds:g} s (es_manager.env_timeout_s); it was at:\n{stack}"
         )
 
     handler = signal.signal(signal.SIGALRM, expired)

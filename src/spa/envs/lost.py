@@ -2,7 +2,7 @@
 declared so by hand.
 
 A mark lies in the folder of the stage and counts from the moment it is made, at every later start
-too, so that a run that goes on loses what it lost before and nothing else. Delete the file's line
+too, so that a resumed run loses what it lost before and nothing else. Delete the file's line
 to have an episode played again.
 """
 

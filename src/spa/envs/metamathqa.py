@@ -44,10 +44,10 @@ def load_problems(
             if without
             else "it is empty"
         )
-        raise DataError(f"{source}: there are no rows to play: {why}")
+        raise DataError(f"{source}: there are no examples to play: {why}")
     if without:
         log.warning(
-            "%s: %d rows without an answer are left out, the first is row %d",
+            "%s: %d examples without an answer are skipped, the first is example %d",
             source,
             len(without),
             without[0],

@@ -169,8 +169,8 @@ def uniforms(rng: np.random.Generator, block: int = 64) -> Callable[[], float]:
 
 
 class Noise:
-    """Uniform numbers in [0, 1) from `rng`, drawn in blocks: those of `uniforms`, and a deep copy
-    goes on alike."""
+    """Uniform numbers in [0, 1) from `rng`, sampled in blocks: those of `uniforms`. A deep copy
+    continues with the same numbers."""
 
     def __init__(self, rng: np.random.Generator, block: int = 64) -> None:
         self._rng = rng

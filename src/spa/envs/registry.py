@@ -75,7 +75,7 @@ def env_class(env_type: str) -> type[TextEnv]:
     library, _, task = env_type.partition(":")
     if library in libraries() and not task:
         raise ConfigError(
-            f"env_type {env_type!r} names no task; `spa env list {library}` lists them"
+            f"env_type {env_type!r} needs a task; `spa env list {library}` lists them"
         )
     shipped = library_named(library).path if library in libraries() else ENVS.get(env_type)
     module_name, _, class_name = (shipped or env_type).partition(":")
@@ -120,7 +120,7 @@ def _other_libraries(name: str) -> str:
 
 
 def _its_games(module: ModuleType) -> str:
-    """What a module has instead: whoever bridges a library by a class of his own may write a task
+    """What a module has instead of a class: an integration may name a task
     in its place."""
     own = [
         name

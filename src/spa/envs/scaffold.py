@@ -119,9 +119,8 @@ es_manager:
 def write_env(name: str, folder: Path) -> list[Path]:
     """Write `name.py`, `test_name.py` and `name.yaml` into `folder` and return their paths.
 
-    Raises ConfigError if `name` is no module name, if one of the files exists already, or if the
-    name stands for something else already, so that what is written could not be imported, played or
-    run.
+    Raises ConfigError if `name` is not a module name, if one of the files exists, or if the name
+    is taken, so that the new module could not be imported, played or run.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ConfigError(

@@ -4,7 +4,7 @@ from spa.envs.base import Action, StateText, TextEnv
 
 
 class Shown(TextEnv):
-    """Rules, symbols and actions of `env`; its state is `text`, which may be set anew. It cannot be
+    """Rules, symbols and actions of `env`; its state is `text`, which can be replaced. It cannot be
     played."""
 
     def __init__(self, env: TextEnv, text: str = "") -> None:

@@ -1,7 +1,7 @@
 """Random Sokoban rooms with the distribution of gym-sokoban's generator.
 
 A walk over an empty board carves the floor. Player and targets are placed at random, every box
-starts on its target, and the boxes are pulled away by playing backwards: of all states that a
+starts on its target, and the boxes are pulled away by playing backwards. Of all states that a
 depth-first search meets, the one with the largest score becomes the puzzle, so every room can be
 solved. At last the player may take a few random steps.
 
@@ -31,9 +31,9 @@ BRUSHES = (
 
 
 Layout = tuple[int, list[int], int, tuple[tuple[int, ...], int, int, int]]
-"""What only pulls change: the boxes as flags, the player's cells seen with them (bits, in a list
-that all layouts with the same flags share), the score, and what makes it: the boxes by target,
-displacement, changes of box, last box."""
+"""The part that only pulls change: the boxes as flags, the player's cells seen with them (bits,
+    in a list that all layouts with the same flags share), and the score. The score comes from the
+    boxes by target, displacement, changes of box, and last box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,8 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
     """The best state that playing backwards from the solved `room` meets.
 
     Depth-first over up, down, left, right; moving away from a box pulls it along. A state's score
-    is the number of times that the pulled box changed, times the displacement; 0 if anything stands
-    on a target. The first of the best wins. As in the original, a box that was pulled back to where
+    is the number of times that the pulled box changed, times the displacement; 0 if a target is
+    occupied. The first of the best wins. As in the original, a box that was pulled back to where
     it was is another state than one never pulled.
 
     Floor cells are renumbered from 0. `flags` holds the boxes as bits, and `count` bits further up
@@ -197,7 +197,7 @@ def _ways(room: Room, number: dict[int, int]) -> list[list[tuple[int, int, int, 
     """For each floor cell the moves to other floor cells: the cell ahead and its bit, the cell
     behind and its bit.
 
-    Cells are given by their number; behind a wall stands -1 with no bit. The order is right, left,
+    Cells are given by their number; behind a wall it is -1 with no bit. The order is right, left,
     down, up, because a stack returns the last entry first.
     """
     bits = {cell: 1 << index for cell, index in number.items()}

@@ -134,13 +134,13 @@ class RemoteEnv:
             again = self._worker.request("call", self._number, (name, args, kwargs))
             if repr(again) != repr(value):
                 raise EnvFault(
-                    f"its process was replaced, and {name} gave another answer when it was played again"
+                    f"its process was replaced, and {name} returned another result when its episode was replayed"
                 )
         self._life = self._worker.life
 
 
 class _Worker:
-    """One process and the pipe to it. Whoever uses it holds `lock`."""
+    """One process and the pipe to it. Hold `lock` to use it."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self.timeout_s = timeout_s
@@ -189,7 +189,7 @@ class _Worker:
         return value
 
     def forget(self, number: int) -> None:
-        """The environment is not needed any more; the process hears of it with the next request."""
+        """Drop an environment; the process learns of it with the next request."""
         self.forgotten.append(number)
 
     def _start(self) -> Connection:

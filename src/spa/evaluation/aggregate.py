@@ -28,7 +28,7 @@ def play_report(
     """Every figure of one environment tag, JSON-ready.
 
     Pass@k is the unbiased estimator averaged over puzzles, with a percentile bootstrap interval
-    over puzzles; a puzzle with fewer than k finished attempts does not count for that k, and a k
+    over puzzles. A puzzle with fewer than k finished attempts does not count for that k. A k
     without any puzzle is left out. Ratios of actions are per executed action, of turns per turn,
     over all attempts. `by_difficulty` has Pass@1 per difficulty.
     """

@@ -14,7 +14,7 @@ _SYMBOL = re.compile(r"\(([^()\s])\)")
 _VERB = re.compile(r"\s+(?:is|are)(?:\s+at)?\s*$|\s+at\s*$|\s*:\s*$", re.IGNORECASE)
 
 Entities = dict[str, frozenset[str]]
-"""Name -> what is said of it: its cells such as `(1,2)` or `(1,2)=4`, and remarks such as `in a
+"""Name -> what a state says about it: its cells such as `(1,2)` or `(1,2)=4`, and remarks such as `in a
 hole`."""
 
 
@@ -130,7 +130,7 @@ def _pairs(text: str, offset: int) -> frozenset[tuple[frozenset[str], str]]:
 class EntityScore:
     """How well one entity is predicted, over many transitions."""
 
-    exact: float  # share of transitions in which all that is said of it is right
+    exact: float  # share of transitions in which every statement about it is correct
     # the same, of transitions in which it changed; None if it never did
     changed_exact: float | None
     f1: float  # of single cells and remarks
@@ -142,7 +142,7 @@ def entity_scores(triples: Iterable[tuple[str | None, str, str]]) -> dict[str, E
     """Scores per entity from (predicted, true, state before) texts; a prediction that is None says
     nothing.
 
-    Entities that are in no true state have no score: whoever invents one is wrong elsewhere too.
+    Entities that are in no true state have no score: a model that invents one is wrong elsewhere too.
     """
     read = [
         (entities(said or ""), entities(truth), entities(before)) for said, truth, before in triples

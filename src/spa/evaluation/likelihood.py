@@ -2,9 +2,9 @@
 
 The corrected reply of a transition (true state, true next state, executed actions) is read after
 the prompt that shows the state. Tokens of three blocks are scored: observation, prediction and
-answer. Each token is conditioned on everything before it, so the prediction is judged knowing the
-state but not the actions (the format writes the answer last), and the answer knowing the true next
-state; their joint says what the model holds of the transition.
+answer. Each token is conditioned on everything before it, so the prediction is scored given the
+state but not the actions, as the format writes the answer last. The answer is scored given the
+true next state. Their joint is the model's probability of the transition.
 """
 
 from collections.abc import Mapping, Sequence

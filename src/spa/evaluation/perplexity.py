@@ -3,9 +3,9 @@ arXiv 2510.15047).
 
 A state is read as the user's message, alone or at the end of the game's first prompt. Perplexity is
 the exponential of the mean negative log-likelihood per token, first averaged over the tokens of a
-state, then over states. Tokenizers cut drawings differently, so the same per symbol (a character of
-a drawing, a word, a number or a cell) stands beside it; per symbol, a perplexity above the number
-of different symbols is worse than guessing.
+state, then over states. Tokenizers cut grids differently, so there is also the perplexity per symbol (a character of
+a grid, a word, a number or a cell). A perplexity above the number of different symbols is worse
+than guessing.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def state_sequence(
     start = text.rfind(state)
     if start < 0:
         raise ModelError(
-            "the chat template changes the text of a state, so its tokens cannot be found"
+            "the chat template changes the text of a state, so spa cannot find its tokens"
         )
     ends = np.asarray(stops)
     starts = np.concatenate([[0], ends[:-1]])

@@ -77,7 +77,7 @@ def random_situation(
     env: TextEnv, prompter: Prompter, *, tag: str, index: int, base_seed: int, from_start: bool
 ) -> Situation | None:
     """Situation number `index`: up to `max_turn - 1` random turns from the start of a puzzle of its
-    own (none with `from_start`), then one more. None if no game goes on after a random turn.
+    own (none with `from_start`), then one more. None if every game ends within the random turns.
 
     The puzzle has seed `base_seed + index`; the actions are drawn from a stream of the situation.
     """

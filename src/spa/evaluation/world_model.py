@@ -107,8 +107,8 @@ def rollout_report(
     """Accuracy of the model's open-loop rollout after 1, 2, ... steps, JSON-ready.
 
     A chain has one (prediction right, first state still there) per step that it lived; it is
-    shorter than `steps` if the game ended. `copy_exact` is what a model scores that goes on
-    repeating the first state.
+    shorter than `steps` if the game ended. `copy_exact` is the score of a model that repeats
+    the first state.
     """
     out = []
     for step in range(steps):

@@ -58,8 +58,8 @@ MINUTES = {"demo": 10, "smol_frozen_lake": 120}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A method with settings of its own. `longer`: it goes on until it has played as many episodes
-    as SPA in all."""
+    """A method with settings of its own. `longer`: it continues until it has played as many
+    episodes as SPA in all."""
 
     name: str
     method: Method
@@ -98,8 +98,8 @@ def comparison(
     reference: str,
     seeds: int,
 ) -> Comparison:
-    """The trainings of every seed. Stages that are finished in the run's own folder, or beside it
-    in folders whose name begins like its own, are not done again.
+    """The trainings of every seed. Stages that are finished in the run's own folder, or next to it
+    in folders whose name begins like its own, are reused.
 
     Raises ConfigError if the arms do not go with the configuration, or if there is less than one
     seed.
@@ -164,7 +164,7 @@ def methods_compared(
     root: Path | None = None,
 ) -> Comparison:
     """`spa compare`: the methods of `compare.arms` and `names` too, in the run's own folder; or
-    `only` some methods, in a folder beside it. `root` is another folder for them."""
+    `only` some methods, in a folder next to it. `root` is another folder for them."""
     cfg = configured(preset, tuple(overrides))
     chosen = (*(only or cfg.compare.arms), *names)
     found = {name: method(name) for name in dict.fromkeys(chosen)}
@@ -191,7 +191,7 @@ def values_tried(
     seeds: int = 1,
 ) -> Comparison:
     """`spa compare --sweep`: one method with several values of some keys, every combination of
-    them, in a folder beside the run's own.
+    them, in a folder next to the run's own.
 
     Raises ConfigError if no key has several values, or if two arms are the same training.
     """
@@ -219,14 +219,14 @@ def values_tried(
     ppo = [one.folder / FOLDERS["ppo"] for one, *_ in made.trainings.values()]
     if len({made.grid.links.get(folder, folder) for folder in ppo}) < len(arms):
         raise ConfigError(
-            f"some values of {', '.join(tried)} give the same training: the key affects memory, speed, places or what "
+            f"some values of {', '.join(tried)} give the same training: the key affects memory, speed, paths or what "
             "is shown, and no result (docs/configuration.md says which)"
         )
     return made
 
 
 def beside(cfg: Config, name: str) -> Path:
-    """A folder beside the run's own."""
+    """A folder next to the run's own."""
     home = Path(cfg.trainer.run_dir)
     return home.with_name(f"{home.name}-{name}")
 

@@ -1,10 +1,10 @@
-"""Many trainings that share their stages: every stage is done once, by whoever needs it first, on
-whatever is free.
+"""Many trainings that share their stages: every stage runs once, on the first
+free device.
 
 A stage lies with its training, in `<method>/{data,sft,ppo}`. Where another training of the grid
-does the same one (of the same identity), or one is finished nearby, a link stands instead. So a
-grid that was broken off goes on where it stopped, and trainings that differ only in PPO have one
-data set and one world model.
+has the same one (of the same fingerprint), or one is finished nearby, a link replaces it. So an
+interrupted grid resumes, and trainings that differ only in PPO share one data set and one world
+model.
 """
 
 import logging
@@ -347,8 +347,8 @@ def do_task(task: Task, device: str) -> tuple[int, int]:
             ppo.main(cfg, model_path=start and str(start), directory=folder, fingerprint=known)
             if gone := task.unread(folder):
                 raise TrainingError(
-                    f"{gone[0]} is gone, and its episodes are what is counted. Put the file back, or remove {folder} "
-                    "and start the same command again: it trains anew."
+                    f"{gone[0]} is missing, and the results need its episodes. Put the file back, or remove {folder} "
+                    "and start the same command again to train from scratch."
                 )
     return os.getpid(), peak_bytes()
 
@@ -366,7 +366,7 @@ def finish_grid(
     pool: PoolOf,
     work: Work,
 ) -> TrainingError | None:
-    """Fetch the models of `trainings`, make the plan anew and do what is missing; returns what
+    """Fetch the models of `trainings`, make the plan again and run what is missing; returns what
     failed."""
     fetch_models(one for parts in trainings for one in parts)
     try:
@@ -437,8 +437,8 @@ def run_grid(
         progress.update(running=(), unfinished=missing, failed=failed)
     if failed:
         raise TrainingError(
-            f"{len(failed)} of {len(plan.tasks)} stages could not be done; the others are kept, and the same command "
-            "tries again:\n  " + "\n  ".join(failed.values())
+            f"{len(failed)} of {len(plan.tasks)} stages failed; the others are kept. The same command "
+            "tries them again:\n  " + "\n  ".join(failed.values())
         )
     return peaks
 

@@ -23,7 +23,7 @@ from spa.stages.pipeline import every_folder, stage_folders
 
 _REPLAY = "actor_rollout_ref.actor.replay"
 _NO_ROWS = f"{_REPLAY}.rows=0"
-"""Who has not learnt from states before PPO does not learn from them beside it."""
+"""A method that does not learn from states before PPO does not replay them in PPO."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +80,17 @@ _RECIPE: Mapping[str, Method] = {
         fine_tuned=False,
     ),
     "vanilla_grid": Method(
-        description="PPO from the base model, base format, drawing only",
+        description="PPO from the base model, base format, grid only",
         overrides=("ctx_manager.mode=base", "state_text=grid"),
         fine_tuned=False,
     ),
     "state_estimation": Method(
-        description="PPO from the base model, base format, drawing and coordinates",
+        description="PPO from the base model, base format, grid and coordinates",
         overrides=("ctx_manager.mode=base", "state_text=grid_and_coords"),
         fine_tuned=False,
     ),
     "vanilla_format": Method(
-        description="as SPA, but the conversations of self-play are fine-tuned on in base format, without states",
+        description="as SPA, but SFT on the conversations of self-play in base format, without states",
         overrides=("ctx_manager.mode=base", "generate.reply_format=base", "gate.enable=false"),
         ppo=(_NO_ROWS,),
     ),
@@ -115,7 +115,7 @@ _ABLATIONS: Mapping[str, Method] = {
         description="SFT with loss on the states alone", overrides=("sft.data.loss_on=states_only",)
     ),
     "believed_states": Method(
-        description="SFT on the states that the model believed, not the true ones",
+        description="SFT on the states that the model predicted, not the true ones",
         overrides=("generate.states=believed",),
     ),
     "random_coordinates": Method(
@@ -170,7 +170,7 @@ _ABLATIONS: Mapping[str, Method] = {
         ),
     ),
     "no_filter": Method(
-        description="PPO on all groups, also those without a spread", ppo=_ALL_EPISODES
+        description="PPO on all groups, zero-variance groups included", ppo=_ALL_EPISODES
     ),
     "answer_only": Method(
         description="PPO loss on the tokens of the answers alone",
@@ -184,7 +184,7 @@ _ABLATIONS: Mapping[str, Method] = {
         ppo=("ctx_manager.mode=add_worldmodel",),
     ),
     "online_world_model": Method(
-        description="no SFT; a reward for right observations and predictions during PPO",
+        description="no SFT; a reward for correct observations and predictions during PPO",
         overrides=(
             "ctx_manager.mode=add_worldmodel",
             "agent_proxy.world_model_reward.observation=0.5",
@@ -237,17 +237,17 @@ _WRITTEN: Mapping[str, Method] = {
         ppo=(_NO_ROWS,),
     ),
     "search_dealt": Method(
-        description="control: as search_simulator, with the outcomes of each state dealt among its actions",
+        description="control: as search_simulator, with the outcomes of each state permuted among its actions",
         overrides=(*_SEARCH, "generate.search.thoughts=dealt"),
         ppo=(_NO_ROWS,),
     ),
     "search_other_puzzle": Method(
-        description="control: a right search of another puzzle with as many lines, and this puzzle's answer",
+        description="control: a correct search of another puzzle with as many lines, and this puzzle's answer",
         overrides=(*_SEARCH, "generate.search.thoughts=other_puzzle"),
         ppo=(_NO_ROWS,),
     ),
     "actions_only": Method(
-        description="the right actions of the same examples, without thoughts",
+        description="the correct actions of the same examples, without thoughts",
         overrides=(*_SEARCH, "generate.search.thoughts=none", "agent_proxy.enable_think=false"),
         ppo=(_NO_ROWS,),
     ),
@@ -276,7 +276,7 @@ _FIELD: Mapping[str, Method] = {
         overrides=("generate.policy=branched",),
     ),
     "planned": Method(
-        description="two rounds of self-play, in the second of which the model plays what it imagines best",
+        description="two rounds of self-play, the second with planning by the learned model",
         overrides=("generate.rounds=2", "generate.imagine.n=8", "generate.imagine.depth=3"),
     ),
     "scout_data": Method(
@@ -296,7 +296,7 @@ _FIELD: Mapping[str, Method] = {
         overrides=_CHOOSE,
     ),
     "wm_ppo": Method(
-        description="choose_plan; PPO with advantages from imagination as far as it is right (WM-PPO, reconstructed)",
+        description="choose_plan; PPO with advantages from predicted states (WM-PPO, reconstructed)",
         overrides=_CHOOSE,
         ppo=("ctx_manager.mode=add_worldmodel", "algorithm.imagined_advantage=0.5"),
     ),
@@ -315,15 +315,15 @@ _FIELD: Mapping[str, Method] = {
         ),
     ),
     "right_beliefs": Method(
-        description="PPO with cross-entropy on the model's own state blocks that were right",
+        description="PPO with cross-entropy on the model's own correct state blocks",
         ppo=(f"{_WORLD}.tokens=right_beliefs", f"{_WORLD}.coef=0.1"),
     ),
     "replay": Method(
-        description="PPO with rows of SFT beside the episodes of every update",
+        description="PPO with SFT examples added to the episodes of every update",
         ppo=(f"{_REPLAY}.source=data", f"{_REPLAY}.rows=8", f"{_REPLAY}.coef=0.1"),
     ),
     "relabelled_rollouts": Method(
-        description="PPO with the step's own play, true states put in, beside the episodes of every update",
+        description="PPO with the step's own episodes, rewritten with true states, added to every update",
         ppo=(
             f"{_REPLAY}.source=rollouts",
             f"{_REPLAY}.rows=8",
@@ -352,7 +352,7 @@ _FIELD: Mapping[str, Method] = {
         ppo=("algorithm.adv_estimator=gigpo", "agent_proxy.use_turn_scores=true"),
     ),
     "turn_rloo": Method(
-        description="PPO with leave-one-out rewards to come per turn",
+        description="PPO with leave-one-out returns per turn",
         ppo=("algorithm.adv_estimator=turn_rloo", "agent_proxy.use_turn_scores=true"),
     ),
     "turn_ppo": Method(
@@ -363,7 +363,7 @@ _FIELD: Mapping[str, Method] = {
 
 _TRANSFERS: Mapping[str, Method] = {
     f"from_{tag}": Method(
-        description=f"world model learnt on {tag}",
+        description=f"world model learned on {tag}",
         world_model=tuple(
             f"es_manager.{split}.env_configs={{tags: [{tag}], n_groups: null}}"
             for split in ("train", "val")
@@ -381,9 +381,9 @@ def method_names() -> list[str]:
 
 
 def method(name: str) -> Method:
-    """The method of this name, or the user's own at `module:name`, where modules beside the user
-    are found; the shuffled control of a fine-tuned method at NAME_shuffled, a method with N times
-    the PPO steps at NAME_xN.
+    """The method of this name, or the user's own at `module:name`, where modules of the working
+    directory are found. NAME_shuffled is the shuffled control of a fine-tuned method, NAME_xN a
+    method with N times the PPO steps.
 
     Raises ConfigError that names the nearest one if there is none.
     """
@@ -517,7 +517,7 @@ def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
     if "ctx_manager.mode" in keys and cfg.ctx_manager.mode != own.ctx_manager.mode:
         other = "vanilla" if name == "vanilla_wm" else "vanilla_wm"
         raise ConfigError(
-            f"ctx_manager.mode={cfg.ctx_manager.mode} contradicts the baseline {name}, which plays in the mode "
+            f"ctx_manager.mode={cfg.ctx_manager.mode} contradicts the baseline {name}, whose mode is "
             f"{own.ctx_manager.mode}. Leave it out, or take the baseline {other} (the variable MODE sets this key too)."
         )
     if keys & {"state_text", "render_mode"} and cfg.state_text != own.state_text:

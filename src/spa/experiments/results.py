@@ -64,7 +64,7 @@ def read_training(training: Training, seed: int) -> SeedResult | None:
     for path in files.values():
         if known and (problem := known.problem(path, ppo)):
             raise DataError(
-                f"{problem}. Its episodes are what is counted: put the file back, or remove {ppo} and start the same "
+                f"{problem}. The results need its episodes: put the file back, or remove {ppo} and start the same "
                 "command again to train from scratch."
             )
     return SeedResult(
@@ -174,8 +174,8 @@ def difference(
 def summarise(
     made: "Comparison", *, seconds: float, peak_bytes: int, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The content of summary.json. With one seed, `methods` stands at the top; with several, in
-    `seeds`, and at the top is the mean over seeds. Seconds are added to those of `before`, the
+    """The content of summary.json. With one seed, `methods` is at the top. With several it is in
+    `seeds`, and the mean over seeds is at the top. Seconds are added to those of `before`, the
     summary that there was; the largest memory of both counts."""
     found = {
         name: [

@@ -20,8 +20,8 @@ def spent(training: Training) -> dict[int, Spent]:
     sampled, with those that a planner began its responses with.
 
     Play by others than the model costs actions and no tokens, and so do branches, plans to choose
-    from, and what the scout tried. Validation counts nowhere; what was only learnt from is told by
-    `learnt_tokens`.
+    from, and the tries of the scout. Validation counts nowhere. `learnt_tokens` counts the tokens of
+    fine-tuning.
     """
     actions = 0.0
     tokens = 0.0

@@ -65,7 +65,7 @@ def sentences(summary: dict[str, Any]) -> list[str]:
     if "observation_exact" in world:
         out.append(
             f"World model after SFT: {world['observation_exact']:.0%} of observations and "
-            f"{world['prediction_exact']:.0%} of predictions exactly right"
+            f"{world['prediction_exact']:.0%} of predictions exact"
             f"{on_puzzles(world.get('puzzles', 0), world.get('puzzles_seen'))}."
         )
         shares = [
@@ -74,16 +74,12 @@ def sentences(summary: dict[str, Any]) -> list[str]:
             if f"{name}_before" in world and f"{name}_after" in world
         ]
         if shares:
-            out.append(f"Right in its own play, before → after PPO: {', '.join(shares)}.")
+            out.append(f"Exact in PPO validation, before → after PPO: {', '.join(shares)}.")
         if world.get("gate_passed", 1.0) < 1:
-            out.append(
-                "The world model stayed below the gate in at least one seed; PPO went on all the same."
-            )
+            out.append("The world model failed the gate in at least one seed; PPO trained anyway.")
     seconds = summary["seconds"]["total"]
     memory = summary["peak_memory_gb"]
-    out.append(
-        f"{seconds:.0f} s in all; at most {memory} GB of memory (the peaks of all processes, added up)."
-    )
+    out.append(f"{seconds:.0f} s in all; peak memory {memory} GB (sum over processes).")
     return out
 
 

@@ -57,7 +57,7 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
         # a template, tracker or function of the user's: it is no success
         raise TrainingError(
             f"code outside spa ended the run with {type(error).__name__}({error}); `spa --debug` shows where. The "
-            "same command goes on from the last checkpoint."
+            "same command resumes from the last checkpoint."
         ) from error
 
 
@@ -81,5 +81,7 @@ def missing_stages(cfg: Config, job: Job) -> list[Stage]:
         return []  # from whatever checkpoint it finds, which it looks at
     names: list[Stage] = ["selfplay", "sft", "ppo"]
     found = [result_of(folder) for folder in pipeline.stage_folders(cfg)]
-    anew = job.generate_data is True
-    return [name for name, result in zip(names, found, strict=True) if anew or result is None]
+    from_scratch = job.generate_data is True
+    return [
+        name for name, result in zip(names, found, strict=True) if from_scratch or result is None
+    ]

@@ -1,8 +1,8 @@
 """`launcher: ray`: the ranks are workers of Ray Train, which puts them on machines and replaces
 them when they die.
 
-A lost worker ends the others' wait; Ray starts all of them anew, and each stage goes on from its
-last complete checkpoint, as after any other crash, also where the first attempt was to begin anew.
+A lost worker ends the others' wait. Ray starts all of them again, and each stage resumes from its
+last complete checkpoint, as after any other crash. A start from scratch is not repeated.
 So the run's folder must be one that all machines see.
 """
 
@@ -73,7 +73,7 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
         result = fitted.fit()
     except train.TrainingFailedError as error:
         raise TrainingError(
-            f"the run failed, also after its workers were replaced (ray_init.max_failures={own.max_failures}): "
+            f"the run failed, even after Ray replaced its workers (ray_init.max_failures={own.max_failures}): "
             f"{_reason(error)}"
         ) from error
     finally:
@@ -95,7 +95,8 @@ def check_cluster(cfg: Config, there: Mapping[str, float], *, on_gpu: bool) -> N
         found = {name: int(there.get(name, 0)) for name in short}
         raise ConfigError(
             f"trainer.nnodes={nodes} x trainer.n_gpus_per_node={each} workers need {short}, but the Ray cluster has "
-            f"{found}. Start more nodes or ask for less; ray_init.num_cpus says what a Ray on this machine may use."
+            f"{found}. Start more nodes or use fewer workers; ray_init.num_cpus limits the CPUs "
+            "of a Ray cluster on this machine."
         )
 
 
@@ -114,8 +115,8 @@ def _worker(settings: dict[str, Any]) -> str:
 
 
 def attempt(cfg: Config, job: Job, note: Path) -> Path:
-    """Do a job, or go on with it: of all attempts that share a `note`, a file, the first alone
-    begins anew where the configuration says so."""
+    """Do a job, or resume it: of all attempts that share a `note`, a file, only the first starts from
+    scratch where the configuration says so."""
     world = current_world()
     if world.broadcast(note.exists) and cfg.trainer.resume_mode == "disable":
         cfg = replace(cfg, trainer=replace(cfg.trainer, resume_mode="auto"))

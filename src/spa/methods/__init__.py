@@ -1,4 +1,4 @@
-"""Methods of the field: what a PPO step learns from its batch beside the reward. Equations:
+"""Methods of the field: what a PPO step learns from its batch besides the reward. Equations:
 docs/methods.md.
 
 A method is one file with one function, `annotate(batch, episodes, context) -> batch`. It returns

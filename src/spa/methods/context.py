@@ -1,4 +1,4 @@
-"""What a method is given beside the batch and the episodes."""
+"""What a method gets besides the batch and the episodes."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

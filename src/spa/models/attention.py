@@ -106,7 +106,7 @@ def can_be_plain(config: Any) -> bool:
 def _no_mask_needed(
     *args: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any
 ) -> torch.Tensor | None:
-    """`plain_attention` is causal by itself; padded batches get an ordinary mask."""
+    """`plain_attention` is causal without a mask; padded batches get an ordinary mask."""
     if attention_mask is None:
         return None
     return eager_mask(*args, attention_mask=attention_mask, **kwargs)

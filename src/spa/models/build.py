@@ -150,7 +150,7 @@ def make_trainable(
     seed: int,
     adapters: Path | None = None,
 ) -> None:
-    """Make a loaded policy or critic ready for training as its section says: adapters (begun anew
+    """Make a loaded policy or critic ready for training as its section says: adapters (initialised
     from `seed`, or read from the folder `adapters`), recomputed activations, packed rows,
     compilation."""
     body = model.body if isinstance(model, Critic) else model
@@ -191,7 +191,7 @@ def check_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
     if highest >= rows:
         raise ModelError(
             f"{name}: the tokenizer has ids up to {highest}, the model embeds only {rows} tokens. It is the "
-            "tokenizer of another model; put the right tokenizer files into the folder."
+            "tokenizer of another model; put the model's tokenizer files into the folder."
         )
 
 
@@ -219,6 +219,6 @@ def check_head(name: str, model: Any) -> None:
     gap = float((ours - theirs).abs().max())
     if gap > HEAD_TOLERANCE:
         raise ModelError(
-            f"{name}: this architecture ({model.config.model_type}) changes its logits in a way that is not supported "
+            f"{name}: this architecture ({model.config.model_type}) changes its logits in an unsupported way "
             f"(log-probs differ by {gap:.2g})."
         )

@@ -243,7 +243,8 @@ def pack_rows(model: Any) -> bool:
     setattr(model, "packs_rows", packs)  # noqa: B010 - a plain flag, not one of the module's tensors
     if not packs:
         log.warning(
-            "rows are padded, not packed: this model mixes packed rows (difference %.2g)", gap
+            "examples are padded, not packed: this model mixes packed examples (difference %.2g)",
+            gap,
         )
     return packs
 

@@ -28,9 +28,9 @@ def keep_freed_memory() -> None:
     """Let the C library keep what is freed for whatever comes next (glibc only; elsewhere nothing).
     `release_memory` still hands it back.
 
-    By default it maps and unmaps large blocks one by one and gives the end of its heap back
-    whenever it can, so that the tensors of a real model are pages that the system hands out anew: a
-    quarter of a training step on a CPU.
+    By default it maps and unmaps large blocks one by one and frees the end of its heap whenever it
+    can. The tensors of a real model are then new pages each time, which costs a quarter of a
+    training step on a CPU.
     """
     if sys.platform == "linux":
         set_option = getattr(ctypes.CDLL(None), "mallopt", None)

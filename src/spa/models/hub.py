@@ -73,7 +73,7 @@ def explained(name: str, kind: Kind, error_type: type[SpaError]) -> Iterator[Non
         yield
     except GatedRepoError as error:
         raise error_type(
-            f"{name}: access to this {what} has to be asked for. Accept its terms on {page}, then run `hf auth login` "
+            f"{name}: access to this {what} is restricted. Accept its terms on {page}, then run `hf auth login` "
             "once."
         ) from error
     except RepositoryNotFoundError as error:

@@ -52,7 +52,7 @@ def model_source(name: str, *, code: bool = False) -> Path:
     if path is None:
         if name == "smollm2":
             raise ModelError(
-                f"{name} is not on this machine yet. Fetch it once (100 MB): spa model import-gguf smollm2"
+                f"{name} is not on this machine. Fetch it once (100 MB): spa model import-gguf smollm2"
             )
         if name.startswith((".", "/", "~")) or name.count("/") != 1:
             raise ModelError(
@@ -236,7 +236,8 @@ def check_finite(model: nn.Module, name: str) -> None:
             continue
         raise ModelError(
             f"{name}: the weights {key} hold numbers that are not finite ({int((~torch.isfinite(weight)).sum()):,} of "
-            f"{weight.numel():,}). What saved this model had diverged, or the file is damaged: take another checkpoint."
+            f"{weight.numel():,}). The training of this model diverged, or the file is damaged: "
+            "take another checkpoint."
         )
 
 
@@ -287,7 +288,7 @@ class Critic(nn.Module):
         return self.value_head(hidden).squeeze(-1).float()
 
     def save_pretrained(self, folder: Path) -> None:
-        """The body as a Hugging Face folder, the head beside it."""
+        """Save the body as a Hugging Face folder, with the head in it."""
         save_model(self.body, Path(folder))
         save_file(
             {k: v.contiguous() for k, v in self.value_head.state_dict().items()},

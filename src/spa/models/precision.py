@@ -59,8 +59,8 @@ def precision_of(
     the first of `folders` with a `config.yaml` began with (an `auto` of old stays), else what the
     table says.
 
-    A run moved to another processor so goes on in its own precision. What the configuration names
-    stays; the engine follows a trainer that is told to compute in float32.
+    A run that moves to another CPU so keeps its own precision. What the configuration names
+    stays; the engine follows a trainer that computes in float32.
     """
     part = cfg.actor_rollout_ref
     asked: dict[str, Dtype] = {

@@ -1,9 +1,9 @@
-"""Pictures for models that see: how many tokens one takes, and what the model is given beside the
+"""Pictures for models that see: how many tokens one takes, and the inputs of the model besides the
 token ids.
 
-Models count as seeing if their tokenizer writes one image token per picture and each picture's
-features stand at copies of that token: Qwen2-VL and its successors (as many copies as the size of
-the picture asks for), LLaVA (always the same number).
+A vision model here has a tokenizer that writes one image token per picture, and reads each
+picture's features at copies of that token. Qwen2-VL and its successors have as many copies as the
+size of the picture needs, LLaVA always the same number.
 """
 
 import io
@@ -92,7 +92,7 @@ class RowImages:
         )
 
     def inputs(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What the model is given beside `input_ids` [B, T]; nothing if there is no picture."""
+        """The inputs of the model besides `input_ids` [B, T]; none without a picture."""
         keys = next((row.keys() for row in self.rows if row), ())
         out = {
             key: torch.cat([row[key] for row in self.rows if row]).to(input_ids.device)
@@ -140,7 +140,7 @@ def image_reader(folder: Path, *, code: bool = False) -> ImageReader | None:
     except (OSError, ValueError, ImportError) as error:
         raise ModelError(
             f"{folder}: its image processor cannot be used ({' '.join(str(error).split())[:300]}). Pictures need "
-            f"the processor's files beside the weights and the vision extra: {install_hint('vision')}"
+            f"the processor's files next to the weights, and the vision extra: {install_hint('vision')}"
         ) from error
     merge = getattr(processor, "merge_size", None)
     fixed = (

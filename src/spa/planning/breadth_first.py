@@ -1,9 +1,9 @@
 """Breadth-first search with the learned model: the engine is asked what each action would lead to.
 
-Best of n judges the responses that the model happens to sample. Here nothing is left to luck: in
-the real state and in every predicted one that is new, each action of the game is named for the
-model, whose response is begun up to the prediction (the state as observation, then `I do Down.
-<prediction>`), so that no action is missed or asked for twice. The search ends where a predicted
+Best of n judges the responses that the model happens to sample. Here each action of the game is
+tried once, in the real state and in every new predicted one. The search begins the response up to
+the prediction (the state as observation, then `I do Down. <prediction>`), and the model completes
+it. The search ends where a predicted
 state shows the goal. The path there is played in turns of as many actions as a turn may have, each
 response begun in the same manner with its plan. Where no path is found, or where a beginning would
 leave no room for the longest response, the model responds without one.

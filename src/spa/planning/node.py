@@ -27,7 +27,7 @@ class Node:
     value: float
     # whether that state is what would come from where the response begins; None: not known
     correct: bool | None
-    # a copy of the game in that state, if the game goes on there and the state is correct
+    # a copy of the game in that state, if the game has not ended and the state is correct
     env: TextEnv | None = None
     root: int = 0  # number of the response to the real state that this one descends from
     depth: int = 1  # turns from the real state to this one
@@ -50,8 +50,8 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Where actions lead: the state, and the copy of the game if it goes on; both None if that is
-    not known."""
+    """Where actions lead: the state, and the copy of the game if it has not ended; both None if
+    unknown."""
 
     state: str | None = None
     env: TextEnv | None = None

@@ -2,9 +2,9 @@
 response is played.
 
 `dynamics` says where these states come from, and so what is measured. `learnt`: the model's own
-prediction in each response. `oracle`: a copy of the game, in which nothing is predicted; with
-`spoil` p, each state is with probability p that of another plan, so that the gain can be seen to
-depend on how often predictions are correct. `shuffled`: the predictions of other responses, the
+prediction in each response. `oracle`: a copy of the game, in which nothing is predicted. With
+`spoil` p, each state is with probability p that of another plan, which shows how the gain depends
+on the accuracy of predictions. `shuffled`: the predictions of other responses, the
 control: whatever it gains is not knowledge.
 
 With `depth` above 1 the search continues in every state that is new and not the end: the same

@@ -10,16 +10,16 @@ def require_state_value(env: TextEnv, tag: str, *, instead: str) -> None:
     be judged by their text."""
     if env.state_value(env.world_state_text("grid_and_coords")) is None:
         raise ConfigError(
-            f"the environment {tag} cannot say what a state is worth (TextEnv.state_value), so {instead}"
+            f"the environment {tag} has no state values (TextEnv.state_value), so {instead}"
         )
 
 
 def require_dynamics(
     env: TextEnv, tag: str, dynamics: Dynamics, depth: int = 1, plans: Proposals = "drawn"
 ) -> None:
-    """Raises ConfigError if predicted states of the environment cannot be judged, not be simulated,
-    or not be shown in a prompt, as planning further than one turn needs, or if its actions cannot
-    all be named."""
+    """Raises ConfigError if predicted states of the environment cannot be judged, simulated, or shown
+    in a prompt, as planning further than one turn needs. Raises it also if its actions cannot all
+    be named."""
     require_state_value(
         env,
         tag,
@@ -30,17 +30,18 @@ def require_dynamics(
         hidden or env.image() is not None or env.players > 1
     ):
         raise ConfigError(
-            f"imagined states of {tag} are not what its prompts show, so imagine.depth must be 1 and imagine.plans "
+            f"predicted states of {tag} differ from what its prompts show, so imagine.depth must "
+            "be 1 and imagine.plans "
             "drawn (in self-play generate.imagine; without keep)"
         )
     if plans == "every_action" and not env.action_names():
         raise ConfigError(
-            f"the actions of {tag} are free text: not every one can be asked for (imagine.plans)"
+            f"the actions of {tag} are free text, so they cannot be enumerated (imagine.plans)"
         )
     if dynamics == "oracle":
         try:
             env.clone()
         except NotImplementedError:
             raise ConfigError(
-                f"the environment {tag} cannot be copied, so there is no dynamics=oracle to imagine with"
+                f"the environment {tag} cannot be copied, which dynamics=oracle needs"
             ) from None

@@ -11,8 +11,8 @@ A written search of the 4x4 lake, from cell (3,1) to the goal (1,0):
     Left Up Up
 
 A line names the state that it expands, the path to it, and then every action with the state that it
-leads to and a status: the outcome of that state in the words of the game (`goal`, `hole`), `seen`
-for a state found before, or nothing for a new one. The states that are still open follow the
+leads to and a status. The status is the outcome of that state in the words of the game (`goal`,
+`hole`), `seen` for a state found before, or nothing for a new one. The states that are still open follow the
 semicolon, the next one first. The search ends at the first goal, within the line; the last line is
 the path to it.
 """
@@ -50,9 +50,9 @@ FAILURES = (
 """Where the first error of a written search lies."""
 
 Successor = tuple[str, str, str]
-"""An action, the state key that it leads to, and the outcome there: "" if the game goes on."""
+"""An action, the state key that it leads to, and the outcome there: "" if the game does not end."""
 Transitions = Mapping[str, Sequence[Successor]]
-"""The successors of every state that the game goes on in, in the order of its actions."""
+"""The successors of every state that does not end the game, in the order of its actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _write_line(line: Line) -> str:
 
 def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, TextEnv]]:
     """The true transitions of every state that can be reached from the current one, the current one
-    first, by playing each action in a copy; and a copy of the game in each of these states.
+    first, by playing each action in a copy. Also a copy of the game in each of these states.
 
     Raises ValueError for a game that does not name its states or has more than `MAX_STATES`,
     NotImplementedError for one that cannot be copied.

@@ -59,9 +59,9 @@ def parse_reply(
 ) -> ParsedReply:
     """Take a reply (prefill included) apart. Never raises, whatever the text is.
 
-    Mode "base" asks for `<think>..</think><answer>..</answer>` and reads it as the original does:
-    the first think block that only white space separates from an answer block, whatever is around
-    it; tags of these two blocks and chat markers inside them are removed. A reply without this
+    Mode "base" asks for `<think>..</think><answer>..</answer>` and reads it as the original does.
+    It takes the first think block that only white space separates from an answer block, whatever
+    is around it. Tags of these two blocks and chat markers inside them are removed. A reply without this
     pattern has no actions. `enable_think=False` asks for the answer block alone, of which the first
     is read, in mode "base" only: the states have to be somewhere.
 
@@ -69,7 +69,7 @@ def parse_reply(
     <prediction>..</prediction>` inside the think block. Each block is there once; only white space
     is between blocks, except for the thoughts; text before the first and after the last block is
     tolerated. Observation, prediction and answer hold no tags of the format. With `order`
-    "answer_first" the prediction stands behind the answer, with "no_prediction" nowhere;
+    "answer_first" the prediction follows the answer; "no_prediction" has none;
     "plan_first" has the places of "prediction_first", and its thoughts end with the plan. In
     "choose_plan" the thoughts list plans with their predicted states (`spa.prompts.imagined`), and
     the answer is one of these plans.
@@ -153,7 +153,7 @@ def _without_markers(text: str) -> str:
 
 
 def _leaf(text: str, tag: str) -> Span | None:
-    """Like `find_block`, and None if another tag of the format stands inside."""
+    """Like `find_block`, and None if another tag of the format is inside."""
     span = find_block(text, tag)
     return None if span is None or contains_marker(_cut(text, span)) else span
 

@@ -1,4 +1,4 @@
-"""The words around a game: what the model is told first, and what it is told after every reply.
+"""The text around a game: the first prompt, and the message after every response.
 
 Layout follows the original's `SPA_agent/ctx_manager.py` (system line, instruction + legend +
 actions + turn block, then reward + turn block); the words are our own. Every limit that a prompt
@@ -17,7 +17,7 @@ Placeholders = Literal["brackets", "words"]
 
 SYSTEM = "You are a helpful assistant."
 STATE = "State:\n"
-"""What stands before the state in every turn's message; it ends with its line."""
+"""The text before the state in every turn's message; it ends with its line."""
 _LEGAL = "\nLegal actions: "
 _LEFT = "\nActions left: "
 _STATE_NOW = "the state as it is now"
@@ -33,7 +33,7 @@ class Prompter:
     `example`: a sample reply for the world-model format, made by `spa.prompts.sample`; "" shows
     none. `show_legal_actions`: whether every turn lists the actions that are allowed in its state,
     where they can be listed. `placeholders`: whether the format names what to fill in in brackets,
-    which nobody takes for content, or in words. `reply_order`: what stands where in a world-model
+    or in words. `reply_order`: the order of the parts of a world-model
     reply. `imagined_plans`: how many plans "choose_plan" asks for. `history`: whether a turn's
     prompt holds the turns before it; without, it is the rules and the current state.
     """
@@ -158,7 +158,7 @@ def world_model_reply(
     order: ReplyOrder = "prediction_first",
     on: str = "\n",
 ) -> str:
-    """A reply in the world-model format, prefill included; `on` stands around the states: they have
+    """A reply in the world-model format, prefill included; `on` surrounds the states: they have
     their own lines."""
     seen = f"<think><observation>{on}{observation}{on}</observation>{thoughts}"
     foreseen = f"<prediction>{on}{prediction}{on}</prediction>"

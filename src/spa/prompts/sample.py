@@ -30,7 +30,7 @@ class Played:
 
 
 def sample_reply(env: TextEnv, prompter: Prompter) -> str:
-    """A sample reply for `prompter`, played on `env`, a fresh instance that nobody else needs; ""
+    """A sample reply for `prompter`, played on `env`, a fresh instance of its own; ""
     if none can be had.
 
     The actions are the environment's `example_actions`; `reset` is given the option `sample`, at

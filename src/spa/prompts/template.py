@@ -37,7 +37,7 @@ class ChatTemplate:
 
     `images`: the model's spa.models.vision.ImageReader, if it sees; None for a model that reads
     only text, and for one whose template writes pictures in a way that we do not know. `stop_ids`:
-    ids that end a reply beside those that tokenizer and template name (the model's generation
+    ids that end a response, besides those that tokenizer and template name (the model's generation
     config).
 
     Raises ModelError if the tokenizer has no chat template, or one that does not keep the messages'
@@ -226,7 +226,7 @@ class ChatTemplate:
         stops = self._stops_of_tokenizer()
         if not stops:
             raise ModelError(
-                "the tokenizer has no end-of-turn or end-of-sequence token, so replies could never end."
+                "the tokenizer has no end-of-turn or end-of-sequence token, so responses could never end."
             )
         eos = self.tokenizer.eos_token_id
         end = self._tokens.decode([min(stops) if eos is None else int(eos)])

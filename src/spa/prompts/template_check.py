@@ -82,7 +82,7 @@ def examine(
     again = take_apart(render_with(pinned))
     if left := difference(render_with(pinned), parts, own=again):
         raise ModelError(
-            f"the chat template is not append-only, and its texts cannot be written as one that is ({left}). Give "
+            f"the chat template is not append-only, and no equivalent append-only template was found ({left}). Give "
             "another one in actor_rollout_ref.model.chat_template."
         )
     return pinned, end_of(again), TemplateReport(reason)
@@ -103,7 +103,7 @@ def difference(render: Render, parts: Parts, *, own: Parts) -> str:
     """The first difference between whole conversations as rendered and what `parts` append turn by
     turn, or "".
 
-    `own`: what the rendered template itself writes: in the place of its generation prompt stands
+    `own`: what the rendered template itself writes: its generation prompt is replaced by
     what responses begin after, and it is not asked for a system turn that it refuses.
     """
     leads: list[list[Message]] = [[SYSTEM_TURN]] if own.user_open is None else [[SYSTEM_TURN], []]

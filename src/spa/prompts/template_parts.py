@@ -96,7 +96,7 @@ def read_template(tokenizer: Any) -> str:
         text = tokenizer.get_chat_template()
     except ValueError as error:
         raise ModelError(
-            f"the tokenizer of {name!r} has several chat templates, none of them the default"
+            f"the tokenizer of {name!r} has several chat templates, and none is the default"
         ) from error
     return text
 

@@ -1,8 +1,8 @@
-"""Text to tokens and back, inside a conversation: in the context of what stands before, control
+"""Text to tokens and back, inside a conversation: in the context of the text before, control
 tokens read as text.
 
-Some tokenizers put a space before a text, and take one away when they decode: a text that goes on
-behind another is encoded and decoded behind an anchor, a character that no token shares with its
+Some tokenizers put a space before a text, and remove one when they decode. A text that follows
+another is therefore encoded and decoded after an anchor, a character that no token shares with its
 neighbours.
 """
 
@@ -43,11 +43,11 @@ class TextTokens:
         self._control = self._pattern(self._texts)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of text that stands at the beginning."""
+        """Token ids of text at the beginning."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def encode_after(self, text: str) -> list[int]:
-        """Token ids of text that goes on behind other text."""
+        """Token ids of text that follows other text."""
         if not self._anchor or not text:
             return self.encode(text)
         return self.encode(self._anchor + text)[len(self._base) :]
@@ -96,7 +96,7 @@ class TextTokens:
     def _pieces_with_ends(
         self, text: str, guard: str, *, first: bool
     ) -> tuple[list[int], list[int]]:
-        """`first`: whether the first piece is read as a text that stands at the beginning."""
+        """`first`: whether the first piece is read as a text at the beginning."""
         ids: list[int] = []
         ends: list[int] = []
         done = 0

@@ -78,7 +78,7 @@ def joined_borders(ours: list[int], served: list[int], borders: Sequence[int]) -
         if not any(start <= border <= stop for border in borders):
             raise ModelError(
                 "the tokenizer splits a whole conversation differently than turn by turn (ids "
-                f"{served[served_start:served_stop]} for {ours[start:stop]}), so that nobody could serve what is "
-                "trained. Use another model."
+                f"{served[served_start:served_stop]} for {ours[start:stop]}), so no server could "
+                "reproduce the trained tokens. Use another model."
             )
     return len(places)

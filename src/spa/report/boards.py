@@ -32,7 +32,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A state to look at: `rows` (none if the text is no board), and `words`, the text beside the
+    """A state to look at: `rows` (none if the text is no board), and `words`, the text next to the
     board."""
 
     rows: tuple[tuple[Cell, ...], ...] = ()

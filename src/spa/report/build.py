@@ -54,7 +54,7 @@ def _build_readable(paths: Sequence[Path]) -> Report:
         if len(problems) == len(paths):
             path, problem = next(iter(problems.items()))
             raise DataError(f"{path} is unreadable: {problem}") from error
-    notes = [f"{path} is unreadable and left out: {problem}" for path, problem in problems.items()]
+    notes = [f"{path} is unreadable and skipped: {problem}" for path, problem in problems.items()]
     for note in notes:
         log.warning("%s", note)
     report = build([open_run(path) for path in paths if path not in problems])
@@ -62,7 +62,7 @@ def _build_readable(paths: Sequence[Path]) -> Report:
 
 
 def _problem(path: Path) -> str:
-    """Why a run is unreadable by itself; empty if it is not. Raises DataError if there is no run."""
+    """Why a run alone is unreadable; empty if it is readable. Raises DataError if there is no run."""
     run = None
     try:
         run = open_run(path)
@@ -80,7 +80,7 @@ def write_text(path: Path, text: str, option: str) -> None:
         write_atomic(path, [text])
     except OSError as error:
         raise SpaError(
-            f"cannot write {path}: {error.strerror}. Choose another place with {option}."
+            f"cannot write {path}: {error.strerror}. Choose another path with {option}."
         ) from error
 
 

@@ -41,7 +41,7 @@ class Wanted:
 
 PASS_1 = Wanted(
     "Pass@1",
-    "Share of held-out puzzles solved at the first try, as training goes on. Higher is better.",
+    "Share of held-out puzzles solved at the first try, during training. Higher is better.",
     r"val-env/.+/pass@1",
     percent=True,
 )

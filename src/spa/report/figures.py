@@ -55,7 +55,7 @@ def _charts(report: Report) -> Sequence[Chart]:
     charts = [chart for section in report.sections for chart in section.charts]
     if not charts:
         raise SpaError(
-            "there is nothing to draw: no metric has been recorded. --format md says what there is."
+            "there is nothing to draw: no metric has been recorded. --format md lists the recorded data."
         )
     return charts
 
@@ -66,7 +66,7 @@ def _figure(size: tuple[float, float]) -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise SpaError(
-            f"figures need matplotlib: {install_hint('plot')}. --format html needs nothing."
+            f"figures need matplotlib: {install_hint('plot')}. --format html needs no extra package."
         ) from error
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
@@ -83,7 +83,7 @@ def _save(figure: Any, path: Path, form: str, option: str) -> None:
             figure.savefig(path, format=form, metadata=metadata)
     except OSError as error:
         raise SpaError(
-            f"cannot write {path}: {error.strerror}. Choose another place with {option}."
+            f"cannot write {path}: {error.strerror}. Choose another path with {option}."
         ) from error
 
 

@@ -2,7 +2,7 @@
 and paged.
 
 The trajectory files stay the only truth: the index holds where each episode lies in its file and
-what one filters by, and is brought up to date file by file. It is a cache, beside the run or in the
+what one filters by, and is brought up to date file by file. It is a cache, next to the run or in the
 system's temporary directory.
 """
 
@@ -92,8 +92,8 @@ class EpisodeIndex:
         """Episodes that match `filters`, and how many there are.
 
         `filters` maps CHOICES to a value, FLAGS to "1" or "0", and "q" to a part of the episode's
-        id or to words that stand one after the other in a state, a response or an error; the last
-        one may be cut short.
+        id or to consecutive words of a state, a response or
+        an error. The last word may be cut short.
         """
         where, values = _where(filters)
         total = self._db.execute(f"SELECT count(*) FROM episodes {where}", values).fetchone()[0]
@@ -227,7 +227,7 @@ class EpisodeIndex:
                     self._db.executemany(_INSERT, rows)
                     self._db.executemany("INSERT INTO words (rowid, text) VALUES (?,?)", texts)
             except OSError as error:  # the next update tries again
-                log.debug("%s is unreadable and left out: %s", file.path, error)
+                log.debug("%s is unreadable and skipped: %s", file.path, error)
         self.progress = (len(work), len(work))
         return bool(work or gone)
 
@@ -243,7 +243,7 @@ def _files(stage: StageFolder) -> list[TrajectoryFile]:
     try:
         return stage.trajectory_files()
     except OSError as error:
-        log.debug("%s is unreadable and left out: %s", stage.path, error)
+        log.debug("%s is unreadable and skipped: %s", stage.path, error)
         return []
 
 
@@ -273,7 +273,7 @@ def _text(row: dict[str, Any]) -> str:
 def _row(
     row: dict[str, Any], start: int, file: int, stage: StageFolder, split: str, step: int
 ) -> tuple[Any, ...]:
-    """The columns of an episode; of a line that is none, too, so that nobody misses it."""
+    """The columns of an episode, also for a damaged line, so that it is shown."""
     turns = row.get("turns") or []
     wrong = any_wrong(row)
     return (

@@ -1,7 +1,7 @@
 """Run directories, read only: which stages a run has, what they recorded, what its summary says.
 
 Layout: `runs/<name>/{data,sft,ppo}`, with arms `runs/<name>/<arm>/{data,sft,ppo}`, with several
-seeds `runs/<name>/seed_<s>/<arm>/{data,sft,ppo}`. Earlier rounds of self-play lie beside them in
+seeds `runs/<name>/seed_<s>/<arm>/{data,sft,ppo}`. Earlier rounds of self-play are in
 `round_<n>/{data,sft}`, and their stages are called `round_<n> data` and `round_<n> sft`. Everything
 may still be growing while it is read.
 """
@@ -211,7 +211,7 @@ def told_apart(runs: Sequence[Run]) -> list[Run]:
     """The runs with names that differ. Raises DataError if one is given twice."""
     places = [run.path.resolve() for run in runs]
     if twice := next((path for path in places if places.count(path) > 1), None):
-        raise DataError(f"{twice} is given twice. Give every run once.")
+        raise DataError(f"{twice} is given twice. Give each run once.")
     parents = 0
     while len({place.parts[-1 - parents :] for place in places}) < len(places):
         parents += 1
@@ -249,7 +249,7 @@ def _walk(root: Path, depth: int, unreadable: list[OSError]) -> Iterator[Path]:
                 found += _walk(path, depth - 1, unreadable)
         except OSError as error:
             unreadable.append(error)
-            log.warning("%s is unreadable and left out: %s", path, problem_text(error))
+            log.warning("%s is unreadable and skipped: %s", path, problem_text(error))
         yield from found
 
 

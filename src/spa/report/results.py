@@ -1,8 +1,8 @@
 """The result of a report: the table of methods, the verdict in one sentence, and how sure one can
 be of it.
 
-The methods of one comparison are read at the last validation that all of them have, so that nobody
-is judged by more training than the others; what more training brings is a line of its own.
+The methods of one comparison are read at the last validation that all of them have, so that no
+method has more training than the others. The effect of more training is a line of its own.
 """
 
 from collections.abc import Sequence
@@ -336,7 +336,7 @@ def _gates(runs: Sequence[Run]) -> list[str]:
             gate = read_object(path)
             if path.exists() and "passed" not in gate:
                 raise DataError(
-                    f"{path} is damaged. The command that made the run restores it when it is given again."
+                    f"{path} is damaged. Run the command of this run again to restore it."
                 )
             if gate.get("passed") is False:
                 seed = "" if stage.seed is None else f" (seed {stage.seed})"

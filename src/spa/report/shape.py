@@ -22,8 +22,8 @@ def NUMBER(value: Any) -> bool:
 
 
 def shape(of: Any) -> Check:
-    """The check for a shape: a type or several; a list with the shape of its items; a mapping,
-    where `key?` may be missing and `*` is any other key; or a function that is the check.
+    """The check for a shape. A shape is a type or several, a list with the shape of its items, a
+    function that is the check, or a mapping, where `key?` may be missing and `*` is any other key.
 
     Built once per shape, because a large run has a million values to check.
     """

@@ -2,7 +2,7 @@
 exported as one file.
 
 The server answers GET requests for a fixed set of addresses; no part of a request becomes a file
-name. It answers to whoever has the token of the address that it was started with: other users of
+name. It answers requests with the token of the address that it was started with: other users of
 the machine reach the port, too. On the loopback address, requests that name another host are
 refused, so that a web page elsewhere cannot read a run through the visitor's browser.
 """

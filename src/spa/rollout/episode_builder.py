@@ -17,7 +17,7 @@ _NO_IDS = np.zeros(0, dtype=np.int32)
 
 
 class EpisodeBuilder:
-    """What one player is told and says. `number` is his place at the game; None in a game of one
+    """The messages to and from one player. `number` is the player's number; None in a game of one
     player."""
 
     def __init__(

@@ -108,7 +108,7 @@ def collect(
 
 
 def _report_faults(failed: Sequence[EpisodeBuilder]) -> None:
-    """Name the first of the episodes that an environment or engine spoilt, and count the others."""
+    """Log the first of the episodes that failed by a fault of environment or engine, and count the others."""
     for builder in failed[:SHOWN_FAULTS]:
         spec = builder.spec
         log.warning(
@@ -121,7 +121,7 @@ def _report_faults(failed: Sequence[EpisodeBuilder]) -> None:
         )
     if len(failed) > SHOWN_FAULTS:
         log.warning(
-            "%d more episodes failed; their reasons are in the trajectories",
+            "%d more episodes failed; the trajectories have the reasons",
             len(failed) - SHOWN_FAULTS,
         )
 
@@ -146,7 +146,7 @@ def check_room(episodes: Sequence[Episode], reply: int, max_model_len: int) -> N
     too_long = any(episode.stop is StopReason.CONTEXT for episode in episodes)
     if too_long and not any(episode.turns or episode.error for episode in episodes):
         raise ConfigError(
-            f"no prompt fits: with a reply of {reply} tokens each would end beyond the {max_model_len} of "
+            f"no prompt fits: with a response of {reply} tokens each exceeds the {max_model_len} of "
             "actor_rollout_ref.rollout.max_model_len. Raise it, or lower response_length."
         )
 
@@ -240,19 +240,17 @@ class _Game:
         while (mover := self.env.current_player()) not in builders:
             moves += 1
             if moves > MOST_OPPONENT_MOVES:
-                raise EnvFault(
-                    f"the opponent has moved {MOST_OPPONENT_MOVES:,} times, and it is still not our turn"
-                )
+                raise EnvFault(f"the other player has moved {MOST_OPPONENT_MOVES:,} times in a row")
             self.env.look_as(mover)
             action = self.env.to_action(self.env.random_action(self.chance))
             if action is None:
-                raise EnvFault("the opponent's random_action is not understood by to_action")
+                raise EnvFault("to_action does not accept the other player's random_action")
             _, ended, info = checked_step(self.env.step(action))
             self._pay(info)
             if ended:
                 return self._end(info)
             if self.env.current_player() == mover and not info.get("action_is_valid"):
-                raise EnvFault("the opponent's random_action is refused: it has to be legal")
+                raise EnvFault("the other player's random_action is illegal")
         self.turn = builders[mover]
         self.env.look_as(mover)
 

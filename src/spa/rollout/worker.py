@@ -82,7 +82,7 @@ class RolloutWorker:
         except EnvFault as error:
             if isinstance(error, EnvCrash):
                 self.lost.mark(spec.episode_id, error)
-            log.warning("%s: puzzle %d cannot be made: %s", spec.tag, spec.puzzle_seed, error)
+            log.warning("%s: puzzle %d cannot be generated: %s", spec.tag, spec.puzzle_seed, error)
             return None
 
     def rollout(

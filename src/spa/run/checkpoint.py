@@ -6,8 +6,8 @@
       state/                                             tensors.safetensors, state.json: optimisers, schedule …
       complete.json                                      written last: size and SHA-256 of every file
 
-A checkpoint is written under a temporary name, flushed to the disk and renamed; one that is not
-complete, or whose files have other sizes, is skipped with a message and the one before it is used.
+A checkpoint is written under a temporary name, flushed to the disk and renamed. An incomplete one,
+or one whose files have other sizes, is skipped with a message, and the one before it is used.
 Hashes are compared on demand (`spa doctor RUN`), and when a copy comes back. A preemption
 checkpoint, written because a run was asked to stop, goes when the next one is saved: a run that was
 stopped ends with the checkpoints of one that was not.
@@ -123,7 +123,7 @@ def latest_checkpoint(directory: Path) -> Path | None:
         problem = damage(folder)
         if problem is None:
             return folder
-        log.warning("%s is not usable (%s); looking for the one before", folder, problem)
+        log.warning("%s is not usable (%s); trying the one before", folder, problem)
     return None
 
 
@@ -133,7 +133,7 @@ def last_checkpoint(directory: Path, world: World) -> Path:
     found = world.broadcast(lambda: str(latest_checkpoint(directory) or ""))
     if not found:
         raise TrainingError(
-            f"{directory}: the last checkpoint is gone; was the folder changed while training?"
+            f"{directory}: the last checkpoint is missing; was the folder changed during training?"
         )
     return Path(found)
 
@@ -257,7 +257,7 @@ def _save_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     """The value with its tensors moved to `tensors` and replaced by their names. JSON keys are
-    strings, so the kind of each key is kept beside it."""
+    strings, so the type of each key is kept with it."""
     if isinstance(value, torch.Tensor):
         tensors[path] = value.detach().cpu().contiguous()
         return {"tensor": path}

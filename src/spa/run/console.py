@@ -110,8 +110,8 @@ def get_console() -> Console:
 
 
 def set_verbosity(*, quiet: bool = False, debug: bool = False) -> None:
-    """Choose how much is said: warnings only (`quiet`), or every detail (`debug`). Installs the log
-    handler once."""
+    """Set the verbosity: warnings only (`quiet`), or every detail (`debug`). Installs the log handler
+    once."""
     _STATE.quiet = quiet
     _STATE.debug = debug
     if not any(isinstance(handler, _ConsoleHandler) for handler in _LOGGER.handlers):
@@ -134,7 +134,7 @@ def is_debug() -> bool:
 
 
 def verbosity_from(environment: Mapping[str, str]) -> None:
-    """Choose how much is said by the variable `SPA_LOG`. Raises ConfigError for anything but
+    """Set the verbosity by the variable `SPA_LOG`. Raises ConfigError for anything but
     `LEVELS`."""
     level = environment.get("SPA_LOG", "").upper() or "INFO"
     if level not in LEVELS:

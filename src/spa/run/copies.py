@@ -67,7 +67,7 @@ class Mirror:
             self._copy(directory, keep)
         except Exception as error:  # noqa: BLE001 - file systems have errors of their own, and a run must outlive them
             log.warning(
-                "%s: checkpoints could not be copied (%s); tried again at the next one",
+                "%s: checkpoints could not be copied (%s); the next checkpoint tries again",
                 self.url,
                 error,
             )
@@ -94,7 +94,7 @@ class Mirror:
                         name,
                     )
                     return True
-                log.warning("%s/%s is not whole; looking for the one before", self.url, name)
+                log.warning("%s/%s is incomplete; trying the one before", self.url, name)
             return self._get(self._root, directory / ".fetching", directory)
         except Exception as error:  # file systems have errors of their own
             raise TrainingError(

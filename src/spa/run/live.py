@@ -179,7 +179,8 @@ class GridProgress:
     ) -> Table:
         table = Table(box=None, pad_edge=False)
         for name in ("method", "stage", "", "step", "success", "prediction", "copy baseline"):
-            table.add_column(name, justify="left" if name in ("method", "stage", "") else "right")
+            side = "left" if name in ("method", "stage", "") else "right"
+            table.add_column(name, justify=side, no_wrap=True)
         table.add_column("time left", justify="right", no_wrap=True)
         for method, stages in self._methods.items():
             stage = self._current(method, unfinished)
@@ -226,6 +227,8 @@ class GridProgress:
             shown.add(stage.folder.resolve())
             if now - self._last_line[method] >= pause:
                 known = self._known[stage.folder].read()
+                if not known.step and not known.values:
+                    continue
                 left = known.seconds_left
                 self._line(stage, known, "" if left is None else f"{clock(left)} left")
 

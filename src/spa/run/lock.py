@@ -31,7 +31,7 @@ def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Non
         while not _taken(file):
             if time.monotonic() > give_up:
                 raise TrainingError(
-                    f"{directory} is in use by {_holder(directory)}. Two processes would spoil each other's files: "
+                    f"{directory} is in use by {_holder(directory)}. Two processes would overwrite each other's files: "
                     "wait for it, stop it, or choose another folder with trainer.run_dir=FOLDER."
                 )
             time.sleep(0.1)

@@ -19,7 +19,7 @@ class _Handler(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:
         _LOGGER.removeHandler(self)
-        _LOGGER.warning("%s cannot be written any more: %s", self.baseFilename, sys.exc_info()[1])
+        _LOGGER.warning("%s cannot be written: %s", self.baseFilename, sys.exc_info()[1])
 
 
 class LogFile:
@@ -40,7 +40,7 @@ class LogFile:
         _LOGGER.addHandler(self._handler)
 
     def stopped(self, error: BaseException) -> None:
-        """Write down what stopped the stage; the console hears of it from whoever catches it."""
+        """Write what stopped the stage; the code that catches it tells the console."""
         if self._handler is not None:
             why = (type(error), error, error.__traceback__)
             text = "stopped by %s"

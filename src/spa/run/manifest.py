@@ -92,7 +92,7 @@ def whole_batches(folder: Path, first: int = 0) -> int:
     step = first
     while known is not None and (name := batch_file(step + 1)) in known.sizes:
         if problem := known.problem(folder / name, folder):
-            log.warning("%s; it is played again", problem)
+            log.warning("%s; the stage plays it again", problem)
             break
         step += 1
     return step
@@ -123,11 +123,12 @@ def result_of(folder: Path) -> Path | None:
             problem = problem or found
             if path.is_file():
                 raise DataError(
-                    f"{found}. Put that file back, or remove this one (it is made again from the recorded episodes), "
+                    f"{found}. Put that file back, or remove this one (the stage writes it again "
+                    "from the recorded episodes), "
                     "or train on it under its own name: data.train_files=FILE data.val_files=FILE."
                 )
     if problem is not None:
-        log.warning("%s cannot be used any more (%s); the stage is done again", result, problem)
+        log.warning("%s cannot be used (%s); the stage runs again", result, problem)
         return None
     return result
 
@@ -176,7 +177,7 @@ def changes(folder: Path, fingerprint: Fingerprint) -> dict[str, tuple[Any, Any]
     numerics = {} if found else numerical_differences(known.fingerprint, fingerprint)
     if numerics:
         _warn_once(
-            f"{folder}: what is there was made with other settings for memory and speed or on another machine; at "
+            f"{folder}: this work was made with other settings for memory and speed or on another machine; at "
             f"most the last digits differ ({'; '.join(changed_lines(numerics))})"
         )
     return found

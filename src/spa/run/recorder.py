@@ -39,7 +39,7 @@ TIMING_PREFIXES = ("timing_s/", "perf/")
 _RECORDS = (METRICS, "timings.jsonl")
 _EPISODES = ("trajectories", "token_scores")
 _TRACKED = "tensorboard"
-"""The one tracker that writes beside the record. Without steps to go on from, its curves would
+"""The one tracker that writes into the record. Without steps to resume from, its curves would
 begin a second time."""
 _LOGGER = logging.getLogger("spa.run")
 
@@ -47,7 +47,7 @@ _LOGGER = logging.getLogger("spa.run")
 class Recorder:
     """Writes the record of one stage and tells the trackers. Also a context manager.
 
-    With `resume_step` = k the record goes on after step k: lines and episodes of later steps are
+    With `resume_step` = k the record continues after step k: lines and episodes of later steps are
     dropped, so that an interrupted run ends with the files of an undisturbed one, byte for byte.
     Without it, an older record in the same directory is moved to `previous/<n>/`. Without progress
     (a timer that begins, a line that is written) for `stall_timeout_s` the process ends, saying
@@ -238,8 +238,9 @@ def _disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error
         raise TrainingError(
-            f"cannot write {path}: {reason}. Make room or fix the permissions, then start the same command again: "
-            "it goes on from the last complete checkpoint."
+            f"cannot write {path}: {reason}. Free disk space or fix the permissions, then start "
+            "the same command again: "
+            "it resumes from the last complete checkpoint."
         ) from error
 
 

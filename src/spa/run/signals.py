@@ -1,8 +1,8 @@
 """Being asked to stop: SIGTERM and Ctrl-C become one exception, at a moment when nothing is lost.
 
-Inside `stoppable()`, the first SIGTERM or SIGINT raises StopRequested in the main thread: at once
-where everything under way can be played again (rollouts, loading), at the end of the outermost
-`uninterrupted()` where it cannot (an update and the lines about it, a checkpoint). A second SIGINT
+Inside `stoppable()`, the first SIGTERM or SIGINT raises StopRequested in the main thread. It does
+so at once where the work can be repeated (rollouts, loading), and at the end of the outermost
+`uninterrupted()` where it cannot (an update and its records, a checkpoint). A second SIGINT
 interrupts whatever it meets. Light on purpose: no import but the standard library's.
 """
 
@@ -133,8 +133,8 @@ def stopping_children() -> Iterator[None]:
 
 
 def ignore_interrupts() -> None:
-    """For worker processes: Ctrl-C reaches every process of a terminal, and the parent asks its
-    children by itself."""
+    """For worker processes: Ctrl-C reaches every process of a terminal, and the parent stops its
+    children."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

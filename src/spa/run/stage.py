@@ -416,6 +416,4 @@ def _warn_of_lost_lines(checkpoint: Path) -> None:
     with suppress(OSError, ValueError):
         size = record.stat().st_size if record.exists() else 0
         if size < load_note(checkpoint, "metrics_bytes"):
-            log.warning(
-                "%s has lost lines that were there when %s was saved", record, checkpoint.name
-            )
+            log.warning("%s lacks lines that it had when %s was saved", record, checkpoint.name)

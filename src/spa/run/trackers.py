@@ -134,7 +134,7 @@ class Sinks:
     def _drop(self, key: str, reason: str) -> None:
         self._active.pop(key, None)
         _LOGGER.warning(
-            "Tracker %s is off from here on (%s). Training goes on; metrics.jsonl has everything.",
+            "Tracker %s is off (%s). Training continues; metrics.jsonl has all metrics.",
             key,
             reason,
         )

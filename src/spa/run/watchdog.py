@@ -2,7 +2,7 @@
 
 What moves are beats (tokens, turns, answers, micro-batches), timers and lines. Time counts only
 while this process could have worked: of a gap between two looks, at most one look's length. So a
-process that was suspended (SIGSTOP, a machine that slept) goes on, and so does one that loses an
+process that was suspended (SIGSTOP, a machine that slept) continues, and so does one that loses an
 episode to a time-out every minute.
 """
 
@@ -47,9 +47,9 @@ class Watchdog:
     have been written to `path` (None: to stderr). `kill -USR1 PID` writes them there as long as it
     watches, and then to stderr. Without `timeout_s` it never ends anything.
 
-    If something in C holds the interpreter, so that no Python runs, the kernel ends the process
-    (SIGPROF) when it has used as much processor time as all cores have in that time: processor time
-    stands still while it is suspended.
+    If C code holds the interpreter, so that no Python runs, the kernel ends the process (SIGPROF)
+    when it has used as much processor time as all cores have in that time. Processor time does not
+    pass while the process is suspended.
     """
 
     def __init__(self, path: Path | None, timeout_s: float | None) -> None:
@@ -108,8 +108,8 @@ class Watchdog:
         if self._path is not None or hasattr(self._file, "fileno"):
             faulthandler.dump_traceback(self._file, all_threads=True)
         _LOGGER.error(
-            "no progress for %g s in %s (trainer.stall_timeout_s). Where every thread stands is %s. The process ends; "
-            "start the same command again to go on from the last checkpoint.",
+            "no progress for %g s in %s (trainer.stall_timeout_s). The stack of every thread is %s. The process ends; "
+            "start the same command again to resume from the last checkpoint.",
             timeout_s,
             self._what,
             place,

@@ -3,7 +3,7 @@
 The puzzles, noise and draws are those of the validation during training (`seed.val`), so that the
 last checkpoint of a run scores here what its last validation said; other puzzles are a matter of
 `seed.val=...`. Groups are played in fixed chunks, and a chunk is kept as soon as it is finished: a
-run that was broken off goes on where it stopped and ends with the same bytes.
+interrupted evaluation resumes and ends with the same bytes.
 """
 
 import json
@@ -147,7 +147,7 @@ def main(
         errors = next(
             (a.error for group in groups for a in group.attempts if a.error), "no reason was given"
         )
-        raise ModelError(f"not one episode could be played to its end: {errors}")
+        raise ModelError(f"no episode could be played to its end: {errors}")
     write_result(output, json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     return result
 
@@ -157,7 +157,7 @@ def write_result(output: Path, text: str) -> None:
     cost money."""
     if output.is_file() and output.read_bytes() != text.encode():
         log.warning(
-            "the result before this one is kept: %s",
+            "the earlier result is kept: %s",
             archive_files(output.parent, [output]) / output.name,
         )
     write_atomic(output, [text])
@@ -314,9 +314,7 @@ class Store:
         self.path, self._groups = path, dict[tuple[str, str, int], Group]()
         if path.is_file() and not self._read(settings):
             kept = archive_files(path.parent, [path]) / path.name
-            log.warning(
-                "%s was made with other settings or another model; it is kept as %s", path, kept
-            )
+            log.warning("%s has other settings or another model; it is kept as %s", path, kept)
         if not path.is_file():
             write_atomic(path, [dump_line({"settings": settings})])
 

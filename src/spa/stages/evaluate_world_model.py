@@ -1,10 +1,10 @@
-"""What a model knows of its world, on puzzles that it has not seen.
+"""World-model accuracy on puzzles outside training.
 
-Random play leads into the midst of games; at each state the model is asked once, in the world-model
-format, as in the first turn of a conversation. Its prediction is held against the state that its
-own answer then led to, since the format puts the prediction before the answer. Its prediction is
-also shown to it in the place of the true state, over several steps (an open-loop rollout), and the
-transition that random play took is read to it, to see what probability it has.
+Random play leads into the middle of games. In each state the model responds once, in the
+world-model format, as in the first turn of a conversation. Its prediction is compared with the
+state that its own answer led to, since the format puts the prediction before the answer. In an
+open-loop rollout its prediction replaces the true state over several steps. The likelihood of the
+transition that random play took is measured as well.
 """
 
 import json
@@ -92,7 +92,7 @@ def main(
     """
     if cfg.agent_proxy.reply_order == "no_prediction":
         raise ConfigError(
-            "agent_proxy.reply_order no_prediction leaves nothing to measure; choose another order"
+            "agent_proxy.reply_order no_prediction has no predictions to measure; choose another order"
         )
     output.parent.mkdir(parents=True, exist_ok=True)
     worker = setup.make_worker(cfg, None, mode="add_worldmodel")
@@ -160,8 +160,8 @@ def find_situations(
             found.append(situation)
     if len(found) < count:
         raise DataError(
-            f"{tag}: only {len(found)} of {count} states could be found in puzzles that were not trained on; ask for "
-            "fewer with --transitions"
+            f"{tag}: only {len(found)} of {count} states were found in puzzles outside training; "
+            "lower --transitions"
         )
     return found, chance
 
@@ -175,8 +175,8 @@ def world_model_report(
     steps: int,
     advance: Advance = lambda part, values: None,
 ) -> dict[str, Any]:
-    """Everything about one environment tag. `advance` is told when replies, rollouts, likelihood
-    (1, 2, 3) end."""
+    """Everything about one environment tag. The function calls `advance` when responses, rollouts and
+    likelihood (1, 2, 3) end."""
     worker = asking.worker
     tag = situations[0].tag
     env = worker.make_env(tag)

@@ -58,16 +58,18 @@ def judge(cfg: Config, lines: list[Metrics]) -> Gate:
     found = diagnose(cfg, last)
     entropy = float(last.get("val/sampled_nll", 0.0))
     narrow = bool(last) and entropy < limits.entropy_min
-    text = f"{measured_text(last)} {advice(cfg, found, lines)}".strip()
+    passed = found == "predicts" and not narrow
+    verdict = f"World-model gate: {'passed' if passed else 'failed'}{measured_text(last)}."
+    text = f"{verdict} {advice(cfg, found, lines)}".strip()
     if overfits(lines):
         text += (
-            " It overfits: validation loss rises while training loss falls "
+            " The model overfits: validation loss rises while training loss falls "
             f"({_losses(lines[_best(lines)])}, {_losses(last)}). Use more examples (generate.num_batches)."
         )
     if narrow and found == "predicts":
-        text += f" Entropy is below {limits.entropy_min}: fewer SFT steps or more varied data would help."
+        text += f" Entropy is below {limits.entropy_min}: use fewer SFT steps or more varied data."
     return Gate(
-        passed=found == "predicts" and not narrow,
+        passed=passed,
         diagnosis=found,
         prediction_exact=float(last.get("val/wm/pred_exact", 0.0)),
         observation_exact=float(last.get("val/wm/obs_exact", 0.0)),
@@ -101,24 +103,23 @@ def diagnose(cfg: Config, measured: Metrics) -> Diagnosis:
 
 
 def measured_text(measured: Metrics) -> str:
-    """The numbers in one sentence; "" if there are none."""
+    """The measured values, for brackets; "" if there are none."""
     if "val/wm/pred_exact" not in measured:
         return ""
-    start = (
-        f"World model{on_puzzles(measured.get('val/puzzles', 0), measured.get('val/puzzles_seen'))}"
-    )
-    # mostly nothing was done, and then copying would always be right
+    puzzles = on_puzzles(measured.get("val/puzzles", 0), measured.get("val/puzzles_seen"))
+    entropy = f"entropy {measured['val/sampled_nll']:.2f} nats per token"
+    # Without a well-formed response no action ran, so that copying would always be right.
     if measured["val/wm/format_rate"] == 0:
-        return (
-            f"{start}: no reply is well-formed, so nothing was observed or predicted; entropy "
-            f"{measured['val/sampled_nll']:.2f} nats per token."
-        )
+        return f"{puzzles} (no response is well-formed; {entropy})"
+    shares = {name: f"{100 * measured[f'val/wm/{name}']:.0f} %" for name in _SHARES}
     return (
-        f"{start}: {measured['val/wm/format_rate']:.0%} of replies well-formed, "
-        f"{measured['val/wm/obs_exact']:.0%} of observations and {measured['val/wm/pred_exact']:.0%} of predictions "
-        f"exact (copying the state: {measured['val/wm/copy_exact']:.0%}), F1 of changed cells "
-        f"{measured['val/wm/changed_f1']:.2f} (copying: 0), entropy {measured['val/sampled_nll']:.2f} nats per token."
+        f"{puzzles} (prediction {shares['pred_exact']}, copy baseline {shares['copy_exact']}; observation "
+        f"{shares['obs_exact']}, format {shares['format_rate']}, F1 of changed cells "
+        f"{measured['val/wm/changed_f1']:.2f}; {entropy})"
     )
+
+
+_SHARES = ("pred_exact", "copy_exact", "obs_exact", "format_rate")
 
 
 def overfits(lines: list[Metrics]) -> bool:
@@ -142,37 +143,43 @@ def _losses(line: Metrics) -> str:
 def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
     """What the diagnosis means, and what would help this model in this game."""
     if found == "predicts":
-        return "It predicts."
+        return ""
     if found == "not_measured":
-        return "The world model was not measured: set sft.trainer.eval_episodes above 0."
+        return "No measurement: set sft.trainer.eval_episodes above 0."
     stranger = unknown_game(cfg)
     if stranger:
         more = f"{unknown_game_warning(stranger)}."
     elif overfits(lines):
         more = ""
     elif found == "cannot_write":
-        more = "More SFT steps (sft.trainer.total_training_steps) would help."
+        more = "Use more SFT steps (sft.trainer.total_training_steps)."
     elif found == "cannot_read":
-        more = "More SFT steps, or a shorter text of the state (state_text), would help."
+        more = "Use more SFT steps, or a shorter text of the state (state_text)."
     else:
-        more = "More SFT steps or rows, or fewer actions per turn (agent_proxy.max_actions_per_turn), would help."
+        more = "Use more SFT steps or examples, or fewer actions per turn (agent_proxy.max_actions_per_turn)."
     if found == "cannot_write":
         cut = lines[-1].get("val/cut_off", 0.0)
         if cut >= MANY_CUT_OFF:
             length = cfg.generate.sampling.response_length
-            more = f"{cut:.0%} of its replies are cut off at generate.sampling.response_length={length}. {more}"
-        return f"It cannot write the format yet. {more}".rstrip()
+            limit = f"generate.sampling.response_length={length}"
+            more = f"{100 * cut:.0f} % of its responses are cut off at {limit}. {more}"
+        return f"The model cannot write the format. {more}".rstrip()
     if found == "cannot_read":
-        return f"It writes the format, but cannot read the state yet{_trend(lines, 'obs_exact')}. {more}".rstrip()
-    limit = f"below {cfg.gate.prediction_exact_min:.0%} or no better than copying"
-    return f"It reads the state, but does not predict: {limit}{_trend(lines, 'pred_exact')}. {more}".rstrip()
+        return f"The model writes the format, but cannot read the state{_trend(lines, 'obs_exact')}. {more}".rstrip()
+    limit = f"below {100 * cfg.gate.prediction_exact_min:.0f} % or not above the copy baseline"
+    return f"The model reads the state, but does not predict: {limit}{_trend(lines, 'pred_exact')}. {more}".rstrip()
 
 
 def _trend(lines: list[Metrics], name: str) -> str:
     if len(lines) < 2:
         return ""
     before, now = (lines[i][f"val/wm/{name}"] for i in (-2, -1))
-    return f" ({before:.0%} at step {int(lines[-2]['step'])}, {now:.0%} at step {int(lines[-1]['step'])})"
+    steps = (int(lines[i]["step"]) for i in (-2, -1))
+    first, last = (
+        f"{100 * share:.0f} % at step {step}"
+        for share, step in zip((before, now), steps, strict=True)
+    )
+    return f" ({first}, {last})"
 
 
 def measurements(path: Path) -> list[Metrics]:
@@ -181,7 +188,7 @@ def measurements(path: Path) -> list[Metrics]:
 
 
 def write_gate(directory: Path, gate: Gate) -> None:
-    """gate.json beside the checkpoints."""
+    """Write gate.json next to the checkpoints."""
     content = {name: getattr(gate, name) for name in Gate.__slots__}
     write_atomic(directory / GATE_FILE, [json.dumps(content, indent=1)])
 
@@ -194,14 +201,16 @@ def stop_at_gate(cfg: Config, directory: Path) -> None:
         why = "gate.on_failure is warn" if cfg.gate.enable else "gate.enable is false"
         if gate["diagnosis"] != "not_measured":
             log.warning(
-                "PPO begins, although the world model is weak (%s): %s", directory / GATE_FILE, why
+                "PPO starts with a world model that failed the gate (%s): %s",
+                directory / GATE_FILE,
+                why,
             )
         return
     if gate and not gate["passed"]:
         raise TrainingError(
-            f"PPO is not started, because the world model is too weak for it (the gate, {directory / GATE_FILE}). "
-            f"{gate['text']}\nTo fine-tune for longer, start a run under another name (trainer.experiment_name); to go "
-            "on with this model all the same, give the same command with gate.on_failure=warn."
+            f"PPO did not start, because the world model failed the gate ({directory / GATE_FILE}). "
+            f"{gate['text']}\nTo fine-tune for longer, start a run under another name (trainer.experiment_name). "
+            "To train this model with PPO anyway, add gate.on_failure=warn to the command."
         )
 
 
@@ -217,7 +226,7 @@ def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
     gate = judge(cfg, measurements(last / "metrics.jsonl"))
     if told and told["passed"] == gate.passed and told["text"].startswith(gate.text):
         return told
-    why = "judged by the limits of now" if told else "lost or damaged; judged again"
+    why = "evaluated again with the current limits" if told else "lost or damaged; evaluated again"
     log.warning("%s: %s", directory / GATE_FILE, why)
     write_gate(directory, gate)
     return {"passed": gate.passed, "text": gate.text, "diagnosis": gate.diagnosis}

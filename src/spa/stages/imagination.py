@@ -19,7 +19,7 @@ from spa.run.files import dump_line, read_lines
 from spa.stages import setup
 
 IMAGINED = "imagined"
-"""What was imagined in self-play: a folder beside its data, with a file per batch."""
+"""The predicted states of self-play: a folder next to its data, with a file per batch."""
 Record = Callable[[dict[str, Any]], None]
 
 
@@ -63,7 +63,7 @@ def imagining(
     rollout = cfg.actor_rollout_ref.rollout
     if own.plans == "every_action" and template is None:
         raise ConfigError(
-            "imagine.plans every_action begins replies in tokens, which this engine does not read"
+            "imagine.plans every_action starts responses with given tokens, which this engine does not accept"
         )
     return (BreadthFirstPlanner if own.plans == "every_action" else BestOfNPlanner)(
         engine,

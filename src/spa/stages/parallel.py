@@ -20,7 +20,7 @@ def parallelize(
     trained: bool = True,
     played: bool = False,
 ) -> Replica:
-    """The model as this rank holds it: alone, whole beside whole copies (`ddp`), or in shards
+    """The model as this rank holds it: alone, one of several whole copies (`ddp`), or in shards
     (`fsdp`).
 
     Of a model in shards every rank keeps a whole copy if engines play with it (`played`), else only

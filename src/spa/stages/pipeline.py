@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -> Path:
-    """All stages (`generate_data` True: anew; None: what is missing), or PPO alone (False) from a
+    """All stages (`generate_data` True: from scratch; None: the missing ones), or PPO alone (False) from a
     checkpoint of the SFT stage: `last` or a step number. Returns the last PPO checkpoint."""
     root, (data, sft_dir, ppo_dir) = Path(cfg.trainer.run_dir), stage_folders(cfg)
     inside = any(folder.is_relative_to(root) for folder in stage_folders(cfg))
@@ -170,12 +170,12 @@ def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
     if Path(cfg.model_path).is_dir():
         if ckpt != "last":
             raise ModelError(
-                f"{sft_dir}: there is no checkpoint of step {ckpt}, nor any other. To start from {cfg.model_path} "
+                f"{sft_dir}: there is no checkpoint of step {ckpt} or any other step. To start from {cfg.model_path} "
                 "(model_path), write last."
             )
         return Path(cfg.model_path)
     raise ModelError(
-        f"{sft_dir}: there is no fine-tuned model yet. Run all stages (GENERATE_DATA True), or give one with "
+        f"{sft_dir}: there is no fine-tuned model. Run all stages (GENERATE_DATA True), or give one with "
         "model_path=FOLDER."
     )
 
@@ -190,10 +190,10 @@ def world_model(
 ) -> Path:
     """Stage 2, with the gate's verdict on it; returns the checkpoint for PPO.
 
-    The data set is in `data`, or where the configuration says. What each of several `rounds` added
-    is told. Without a `fingerprint` it is a stage alone, which `trainer.resume_mode=disable` and
-    `sft.trainer.resume_path` make begin again when it is finished; it is that of the last round
-    where that has made the data set, else of the first.
+    The data set is in `data`, or where the configuration says. With several `rounds` it records
+    what each added. Without a `fingerprint` it is a stage alone, which `trainer.resume_mode=disable` and
+    `sft.trainer.resume_path` run again when it is finished. It is the stage of the last round if
+    that made the data set, else of the first.
     """
     own_data, own_directory, _ = stage_folders(cfg)
     data = data or own_data
@@ -238,7 +238,7 @@ def _last_round(cfg: Config, data: Path, directory: Path) -> list[Round]:
         return rounds_of(cfg, data, directory)
     if current_world().is_main:
         log.warning(
-            "a stage alone fine-tunes the first of generate.rounds=%d on these data: `spa run` does all of them",
+            "a single stage fine-tunes the first of generate.rounds=%d on these data; `spa run` runs all rounds",
             cfg.generate.rounds,
         )
     return []

@@ -176,9 +176,9 @@ def check_sampler(cfg: Config, kl: float, models: Models, step: int) -> None:
     if kl > cfg.trainer.kl_stop and models.actor.optimizer.steps == 0:
         raise TrainingError(
             f"KL(sampler || trainer) is {kl:.3g} per token before anything is trained (limit trainer.kl_stop = "
-            f"{cfg.trainer.kl_stop}). The engine does not sample from the weights that are trained: check that both "
-            "load the same model in the same precision, and that the engine's log-probs are those of the policy after "
-            "temperature, top_k and top_p."
+            f"{cfg.trainer.kl_stop}). The engine does not sample from the trained weights. Check that both load the "
+            "same model in the same precision. The engine's log-probs must be those of the policy after temperature, "
+            "top_k and top_p."
         )
     if kl > cfg.trainer.kl_warn:
         log.warning(

@@ -20,7 +20,7 @@ def empty_steps(episodes: list[Episode], before: int) -> int:
     if before + 1 == MOST_EMPTY_STEPS:
         raise TrainingError(
             f"not one episode of {before + 1} steps in a row could be played; the last reason: {episodes[0].error} "
-            "Fix the environment, then start the same command again: it goes on from the last checkpoint."
+            "Fix the environment, then start the same command again: it resumes from the last checkpoint."
         )
     return before + 1
 
@@ -60,7 +60,7 @@ def step_health(metrics: Metrics) -> StepHealth:
         for key, value in metrics.items()
         if key.startswith("train/") and key.endswith("/episodes")
     )
-    spoilt = sum(
+    faulty = sum(
         value
         for key, value in metrics.items()
         if key.startswith("train/") and key.endswith("/errors")
@@ -70,7 +70,7 @@ def step_health(metrics: Metrics) -> StepHealth:
         spread=metrics.get("rollout/in_group_std", 0.0),
         success=pooled("train", "success") or 0.0,
         episodes=int(played),
-        faults=spoilt / max(1.0, played + spoilt),
+        faults=faulty / max(1.0, played + faulty),
         repetition=pooled("train", "repetition") or 0.0,
         validation=pooled("val-env", "success"),
         format=pooled("train", "wm/format_rate"),

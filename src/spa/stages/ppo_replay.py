@@ -27,12 +27,14 @@ def stored_rows(cfg: Config, template: ChatTemplate) -> list[Replayed]:
     replay = cfg.actor_rollout_ref.actor.replay
     data = cfg.sft.data
     if replay.corrects_rollouts and (reason := nothing_to_correct(cfg, template)):
-        log.warning("actor_rollout_ref.actor.replay: no rollout is replayed: %s", reason)
+        log.warning(
+            "actor_rollout_ref.actor.replay: no episode of this step is replayed: %s", reason
+        )
     if replay.rows == 0 or replay.source == "rollouts":
         return []
     if template.images is not None:
         raise ConfigError(
-            "actor_rollout_ref.actor.replay.rows must be 0 for a model that sees: rows have no pictures"
+            "actor_rollout_ref.actor.replay.rows must be 0 for a vision model: the examples have no pictures"
         )
     learnt = replace(
         cfg, sft=replace(cfg.sft, data=replace(data, loss_on=replay.loss_on or data.loss_on))

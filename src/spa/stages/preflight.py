@@ -133,18 +133,18 @@ def _check_place(key: str, place: Path) -> None:
     )
     if not nearest.is_dir():
         raise ConfigError(
-            f"{key}: {nearest} is a file, so {place} cannot be a folder; choose another place"
+            f"{key}: {nearest} is a file, so {place} cannot be a folder; choose another path"
         )
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"{key}: {nearest} cannot be written to; choose another place or change its permissions"
+            f"{key}: {nearest} cannot be written to; choose another path or change its permissions"
         )
 
 
 def _check_checkpoint(key: str, folder: Path) -> None:
     if problem := damage(folder):
         raise ModelError(
-            f"{key}: {folder} cannot be resumed from ({problem}); give a folder global_step_N of spa's"
+            f"{key}: {folder} cannot be resumed from ({problem}); give a global_step_N folder that spa wrote"
         )
 
 
@@ -159,7 +159,7 @@ def _engine_checks(cfg: Config, stages: Collection[Stage]) -> Iterator[Callable[
 def _check_device(cfg: Config) -> None:
     if cfg.trainer.device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(
-            "trainer.device: is cuda, and PyTorch finds no GPU; use auto or cpu, or see `spa doctor`"
+            "trainer.device: is cuda, but PyTorch finds no GPU; use auto or cpu, or see `spa doctor`"
         )
 
 

@@ -57,7 +57,7 @@ def data_files(name: str, split: str) -> list[Path]:
         if files:
             return files
     raise DataError(
-        f"{path}: no parquet file of the split {split!r}; it should be called wm_{split}.parquet"
+        f"{path}: no parquet file of the split {split!r}; its name should be wm_{split}.parquet"
     )
 
 
@@ -65,7 +65,7 @@ def note_published(name: str) -> None:
     """Say that a published checkpoint knows other prompts than ours."""
     if _PUBLISHED.search(str(name)):
         log.warning(
-            "%s was trained on the original's prompts; ours say the same in other words. To play with the original's "
-            "instructions, load a configuration that lies beside a copy of its envs.yaml (docs/parity.md).",
+            "%s was trained on the original's prompts; ours have other words. To use the original's "
+            "instructions, load a configuration next to a copy of its envs.yaml (docs/parity.md).",
             name,
         )

@@ -1,9 +1,8 @@
-"""Iterated self-play (`generate.rounds`): a model that writes no format yet plays as soon as it has
-learnt one.
+"""Iterated self-play (`generate.rounds`), for models that do not write the format before SFT.
 
-Round 1 makes rows with `generate.policy` and fine-tunes on them. In every further round the
-fine-tuned model plays new puzzles itself, with `generate.imagine` the best of its replies by what
-it has learnt, and goes on learning from the rows of all rounds so far, or of this one alone
+Round 1 makes examples with `generate.policy` and fine-tunes on them. In every further round the
+fine-tuned model plays new puzzles itself, with `generate.imagine` the best of its responses by
+its own predictions. It trains further on the examples of all rounds so far, or of this one alone
 (`generate.rows_of`). The last round has the run's own folders, those before it have `round_N/` in
 the folder of the run.
 
@@ -115,7 +114,7 @@ def lost_checkpoint(folder: Path) -> str:
     """What to say of a finished fine-tuning that cannot be gone on from."""
     return (
         f"{folder}: its checkpoint is gone or damaged. Remove the folder and start the same command again: that stage "
-        "is done anew."
+        "is run again."
     )
 
 
@@ -224,10 +223,10 @@ def _part(path: Path, names: Sequence[str], played: Sequence[str]) -> dict[str, 
         }
     except (OSError, ValueError, KeyError) as error:
         raise DataError(
-            f"{path} cannot be read ({error}). Run that round again: remove its folder."
+            f"{path} cannot be read ({error}). Remove the folder of that round to run it again."
         ) from error
 
 
 def write_rounds(directory: Path, rounds: Sequence[Round]) -> None:
-    """rounds.json beside the checkpoints of the last round."""
+    """Write rounds.json next to the checkpoints of the last round."""
     write_atomic(directory / ROUNDS_FILE, [json.dumps(told(rounds), indent=1)])

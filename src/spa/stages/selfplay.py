@@ -85,7 +85,8 @@ def main(
     if alone:
         if cfg.generate.rounds > 1 and current_world().is_main:
             log.warning(
-                "a stage alone plays the first of generate.rounds=%d, without plans: `spa run` does all of them, from "
+                "a single stage plays the first of generate.rounds=%d, without planning; `spa "
+                "run` runs all rounds, from "
                 "its own first round in round_1/. To plan with the model that you name, set generate.rounds=1.",
                 cfg.generate.rounds,
             )
@@ -184,7 +185,7 @@ def selfplay_engine(
     cfg: Config, device: torch.device, record: Record = lambda line: None
 ) -> PlayingEngine:
     """Who plays: the model, uniformly random actions or the solver, with a share of random turns if
-    that is asked for. What the model imagines, if it does, is told to `record`.
+    configured. `record` gets the predicted states, if the model plans.
 
     Raises ConfigError if a policy cannot play an environment, or if other plans are to be tried where they cannot be.
     """
@@ -209,7 +210,7 @@ def selfplay_engine(
             cfg, cfg.generate.imagine, tags, own, own.template, record, reply=reply
         )
     elif cfg.generate.imagine.on:
-        log.warning("generate.imagine is set, but the model does not play: nothing is planned")
+        log.warning("generate.imagine has no effect: the model does not play")
     engine = next(iter(players.values()))
     if len(players) > 1:
         names = list(players)
@@ -284,7 +285,7 @@ def make_rows(
             with boundary("playing the episode again", worker.again_s(len(episode.turns))):
                 found, dropped = _episode_rows(cfg, episode, worker, base)
         except EnvFault as error:
-            log.warning("no rows of episode %s: %s", episode.episode_id, error)
+            log.warning("no examples from episode %s: %s", episode.episode_id, error)
             found = []
             dropped = Counter(environment_fault=len(episode.turns))
         rows += found
@@ -351,7 +352,7 @@ def stored_episodes(cfg: Config, folder: Path) -> list[Episode]:
     if problem:
         copied = copies_of(cfg, folder)
         raise DataError(
-            f"{problem}. Rows are to be made of them: put the files back, or remove {folder}"
+            f"{problem}. The examples are made from them: put the files back, or remove {folder}"
             f"{f' and its copy {copied}' if copied else ''} to play again."
         )
     return [Episode.from_json(row) for path in files for _, row in read_lines(path)]
@@ -417,7 +418,7 @@ def write_dataset(
 
 
 def actions_elsewhere(cfg: Config, rows: list[WorldModelRow], episodes: list[Episode]) -> int:
-    """Actions that were taken beside those of the episodes: in branches, for plans to choose from,
+    """Actions that were taken outside the episodes: in branches, for plans to choose from,
     and by policies that try each puzzle before they play it."""
     puzzles = {(policy_of(cfg, e.episode_id), e.tag, e.puzzle_hash) for e in episodes}
     tried = sum(policy_named(name).tried for name, *_ in puzzles if name in policy_names())

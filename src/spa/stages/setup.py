@@ -155,7 +155,7 @@ def _allowed_seed(worker: RolloutWorker, spec: EpisodeSpec, held_out: frozenset[
     if (drawn := _drawn(worker, spec, held_out)) is not None:
         return drawn[0]
     raise ConfigError(
-        f"{spec.tag}: {MAX_REDRAWS} puzzles in a row are validation puzzles. There are too few puzzles for "
+        f"{spec.tag}: {MAX_REDRAWS} puzzles in a row are validation puzzles. The game has too few puzzles for "
         "es_manager.val.env_groups; lower it, or declare the environment's `finite_puzzles`."
     )
 
@@ -223,7 +223,7 @@ def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
         tag for tag, found in hashes.items() if not leaves_puzzles(cfg, worker, tag, found)
     ]:
         log.warning(
-            "%s: the %d validation puzzles leave few others, so training plays them as well, and validation is not "
+            "%s: the %d validation puzzles leave few others, so training plays them as well and validation is not "
             "about unseen puzzles. Lower es_manager.val.env_groups if the game has more puzzles.",
             tag,
             len(hashes.pop(tag)),

@@ -115,8 +115,8 @@ def train_sft(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[
 def sft_fingerprint(cfg: Config, data: Path | None) -> Fingerprint:
     """The fingerprint of stage 2 on the data set that it would find: known by the stage that made
     it, or by its content if that is not ours. That of a later round of self-play is known by its
-    content, too: the stage before it goes on from the round before, which fine-tuning that is asked
-    for alone does not."""
+    content, too: the stage before it continues from the round before, which a fine-tuning stage alone
+    does not."""
     folder = find_data(cfg, data)
 
     def made_by() -> dict[str, Any] | None:
@@ -163,7 +163,7 @@ def load_model(cfg: Config, resume: Path | None, device: torch.device) -> tuple[
 def make_part(
     cfg: Config, model: Any, total: int, resume: Path | None, device: torch.device
 ) -> Trainable:
-    """The model with its optimiser, which goes on from the checkpoint `resume`."""
+    """The model with its optimiser, which resumes from the checkpoint `resume`."""
     own = cfg.sft
     check_optimizer(own.optim.name, own.model.strategy)
     autocast = setup.pick_autocast(own.model.dtype, device)
@@ -277,10 +277,10 @@ def _summed_nll(model: Any, batch: TokenBatch) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """Puzzles to look at the model on, and who plays them. They belong neither to the rows nor to
-    validation, so that a decision taken on them does not touch the puzzles that the final
-    comparison is made on; `seen` counts those that do belong to the rows, because the game has too
-    few others (None: the rows do not say whose they are)."""
+    """Puzzles to measure the model on, and who plays them. They belong neither to the examples nor to
+    validation, so that decisions based on them do not touch the puzzles of the final comparison.
+    `seen` counts those that do belong to the examples, because the game has too few others (None:
+    the examples do not name their puzzles)."""
 
     worker: setup.RolloutWorker
     template: ChatTemplate
@@ -327,7 +327,8 @@ def world_model_check(
     if "val/wm/pred_exact" in metrics:  # of replies without states there is nothing to tell
         exact = metrics["val/wm/pred_exact"]
         copied = metrics["val/wm/copy_exact"]
-        states = f"observation {metrics['val/wm/obs_exact']:.2f}, prediction {exact:.2f} (copying: {copied:.2f}), "
+        seen = metrics["val/wm/obs_exact"]
+        states = f"observation {seen:.2f}, prediction {exact:.2f} (copy baseline: {copied:.2f}), "
     rec.message(
         f"sft step {step}: {states}entropy {entropy:.2f} nats/token, success {metrics['val/success']:.2f}"
         f"{on_puzzles(len(probes.specs), probes.seen)} ({time.monotonic() - started:.0f} s)"

@@ -34,18 +34,20 @@ def load_data(
         )
         if dropped and cfg.sft.data.truncation == "error":
             raise DataError(
-                f"{files[0]}: {dropped} rows are longer than sft.data.max_length = {cfg.sft.data.max_length} tokens. "
-                "Raise it, or set sft.data.truncation=left to leave out their oldest turns."
+                f"{files[0]}: {dropped} examples are longer than sft.data.max_length = "
+                f"{cfg.sft.data.max_length} tokens. "
+                "Raise it, or set sft.data.truncation=left to drop their oldest turns."
             )
         if not sequences and split == "train":
             raise DataError(
-                f"{files[0]}: no training row fits into sft.data.max_length = {cfg.sft.data.max_length} tokens "
+                f"{files[0]}: no training example fits into sft.data.max_length = {cfg.sft.data.max_length} tokens "
                 f"(there are {len(rows)} rows)"
             )
         sets.append(sequences)
     if not sets[1]:
         log.warning(
-            "there is no validation row: val/loss is left out. Accuracy on held-out puzzles (val/wm) does not need any."
+            "there is no validation example, so val/loss is not recorded. Accuracy on held-out "
+            "puzzles (val/wm) needs none."
         )
     return sets[0], sets[1]
 

@@ -88,8 +88,8 @@ def batch_episodes(
 
 def anchors(episodes: Sequence[Episode]) -> list[np.ndarray]:
     """int64 [T] per episode: a number for the state in which each token's turn began, the same for
-    equal states; turns with another number of actions left began in another state, since what can
-    still be earned depends on it."""
+    equal states. Turns with another number of actions left count as another state, since the
+    possible return depends on it."""
     known: dict[tuple[str, int], int] = {}
     out = []
     for episode in episodes:

@@ -95,19 +95,19 @@ def oom_retry(
         largest = max(len(rows) for rows in attempt.cut)
         if not repeatable:
             raise TrainingError(
-                f"out of memory with {largest} rows at a time ({attempt.reason}). Ranks must stay in step, so "
-                "micro-batches are not halved while others wait: lower micro_batch_size_per_gpu (or "
+                f"out of memory with {largest} examples at a time ({attempt.reason}). Micro-batches are "
+                "not halved on several ranks, which must stay in step: lower micro_batch_size_per_gpu (or "
                 "ppo_max_token_len_per_gpu), then start the same command again."
             )
         if largest == 1:
             raise TrainingError(
                 f"one sequence of {int(lengths.max())} tokens does not fit into memory ({attempt.reason}). Turn on "
                 "enable_gradient_checkpointing, train LoRA adapters (lora.rank=64), use shorter episodes or a smaller "
-                "model; `spa doctor --fit CONFIG` estimates what is needed."
+                "model; `spa doctor --fit CONFIG` estimates the memory needed."
             )
         part.halvings += 1
         log.warning(
-            "out of memory with %d rows at a time; from now on half as many (%s)",
+            "out of memory with %d examples at a time; spa halves the micro-batch (%s)",
             largest,
             attempt.reason,
         )

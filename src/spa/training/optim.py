@@ -14,8 +14,8 @@ class Optimizer:
     """One or more torch optimisers that step together, with one schedule.
 
     `schedule` maps how many steps of the stage are finished to a factor of each base learning rate.
-    A step of the stage may be several optimiser steps, or none: whoever counts them says where the
-    stage is (`at`).
+    A step of the stage may be several optimiser steps, or none: the caller counts them and gives the
+    stage's step (`at`).
     """
 
     def __init__(

@@ -99,7 +99,7 @@ class Trainable:
         if self.bad_steps >= MAX_BAD_STEPS:
             raise TrainingError(
                 f"loss or gradient was not finite {self.bad_steps} steps in a row. Lower the learning rate, or train "
-                "in float32; the last saved checkpoint is unharmed."
+                "in float32; the last saved checkpoint is intact."
             )
         return {"grad_norm": norm if math.isfinite(norm) else -1.0, "skipped": float(not finite)}
 
@@ -315,9 +315,9 @@ def _score(
     scores = scorer.replica.world.all_reduce_sum(out)
     if not torch.isfinite(scores).all():
         raise TrainingError(
-            f"the {type(scorer.model).__name__} gives scores that are not finite, before anything is "
-            "updated: it overflows in this precision. Compute in float32 or bfloat16 (actor_rollout_ref.model.dtype, "
-            "critic.model.dtype); the last saved checkpoint is unharmed."
+            f"the {type(scorer.model).__name__} returns scores that are not finite before the first "
+            "update: it overflows in this precision. Compute in float32 or bfloat16 (actor_rollout_ref.model.dtype, "
+            "critic.model.dtype); the last saved checkpoint is intact."
         )
     return scores
 

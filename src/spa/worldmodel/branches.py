@@ -31,7 +31,7 @@ def require_tries(env: TextEnv, tag: str, plans: int | None) -> None:
     several play it, or if it lists no actions and `plans` None asks for all."""
     if env.players > 1:
         raise ConfigError(
-            f"{tag} is a game of {env.players} players, in which other plans cannot be tried: generate.policy=branched "
+            f"{tag} is a game of {env.players} players, in which spa cannot try other plans: generate.policy=branched "
             "and agent_proxy.reply_order=choose_plan are for games of one"
         )
     if plans is None and not env.legal_actions():
@@ -51,7 +51,7 @@ def branch_rows(
     """Rows of the plans that the episode did not take, `extra["branch"]` counted from 1 at each
     state.
 
-    `plans` None tries every legal action by itself; a number draws as many plans of one to
+    `plans` None tries every legal action alone; a number samples as many plans of one to
     `max_actions_per_turn` random actions. Every copy draws chance of its own where the environment
     can do that.
 
@@ -79,7 +79,7 @@ def turn_options(
 ) -> list[tuple[tuple[Option, ...], int]]:
     """For each turn what `choose_plan` chooses from: `imagined_plans` plans with the states that
     they really lead to, the one that was executed among them, in a drawn order. The others are
-    drawn as for `branch_rows`, so that no solver says what is good. Beside them the number of
+    drawn as for `branch_rows`, so that no solver says what is good. Returns also the number of
     actions that this took in copies.
 
     Raises what `branch_rows` raises.
@@ -113,7 +113,7 @@ def _tried(
     for index, turn in enumerate(episode.turns):
         if env.state_text(prompter.state_text) != turn.state:
             raise DataError(
-                f"episode {episode.episode_id}, turn {index}: playing it again leads to another state; the environment "
+                f"episode {episode.episode_id}, turn {index}: a replay leads to another state; the environment "
                 f"{episode.tag} is not fixed by its seeds (`spa env check` explains it)"
             )
         rng = stream(episode.noise_seed, "branches", index)

@@ -8,9 +8,9 @@ from spa.worldmodel.accuracy import score_state
 
 
 def foreseen_changes(f1: float, within: float | None) -> float:
-    """What a prediction is worth: the F1 of the changed cells; with `within`, 1 if the distance 1 -
-    F1 is below it and 0 otherwise (RWML, arXiv 2602.05842, with this distance for that of
-    embeddings, in which boards that differ in one cell are the same)."""
+    """The score of a prediction: the F1 of the changed cells. With `within`: 1 if the distance 1 - F1
+    is below it, else 0 (RWML, arXiv 2602.05842). RWML's own distance of embeddings does not
+    separate boards that differ in one cell."""
     return f1 if within is None else float(f1 > 1 - within)
 
 
@@ -22,13 +22,13 @@ def with_world_model_reward(
     within: float | None = None,
 ) -> list[Episode]:
     """The episodes with `observation * S(observation, state) + prediction * S(prediction, next
-    state)` added to the reward of every well-formed turn; S of a prediction is `foreseen_changes`
+    state)` added to the reward of every well-formed turn. S of a prediction is `foreseen_changes`
     with `within`.
 
     S of an observation is the share of its cells that are right. S of a prediction is the F1 of the
-    cells that changed (`StateScore.changed_f1`), which a copy of the shown state cannot win: 0
-    where it misses a change, and 0 as well where nothing changed, so that standing still and saying
-    so earns nothing. A turn that is not in the world-model format gains nothing.
+    cells that changed (`StateScore.changed_f1`), which a copy of the shown state cannot win. It
+    is 0 where a change is missed, and 0 where nothing changed, so that a turn without effect earns
+    nothing. A turn that is not in the world-model format gains nothing.
     """
     if not observation and not prediction:
         return list(episodes)

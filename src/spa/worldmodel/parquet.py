@@ -58,7 +58,7 @@ def write_parquet(path: Path | str, rows: Sequence[WorldModelRow]) -> None:
 
 
 def write_table(path: Path | str, table: pa.Table) -> None:
-    """Write a table beside `path`, flush it to the disk, and rename it into place. Raises
+    """Write a table next to `path`, flush it to the disk, and rename it to `path`. Raises
     DataError."""
     path = Path(path)
     temporary: Path | None = None
@@ -109,9 +109,9 @@ def read_parquet(path: Path | str) -> list[WorldModelRow]:
     """Rows of a file written by `write_parquet` or published by the original (`prompt` a list or a
     JSON string).
 
-    Metadata that a file does not have is taken from the row itself: the states and actions from the
-    response, the puzzle hash from the prompt up to the first user message, which shows the initial
-    state.
+    Metadata that a file does not have is taken from the row itself. States and actions come from
+    the response, the puzzle hash from the prompt up to the first user message, which shows the
+    initial state.
 
     Raises DataError naming file, row (counted from 0) and column, and what to do.
     """

@@ -35,10 +35,10 @@ def relabel_turn(
     """The turn's reply with true states and executed actions (stage 1 of arXiv 2510.15047).
 
     The observation becomes `turn.target`, the prediction `turn.next_target` (the state after all
-    executed actions), the answer the executed actions. Thoughts stay byte for byte, but that with
-    `order` "plan_first" they end with the executed actions by name, and with "choose_plan" they are
-    `options` (by default what was executed alone, with the state that it led to), of which the
-    executed actions are chosen; text outside the blocks goes. Everything is slicing, so no state is
+    executed actions), the answer the executed actions. Thoughts stay byte for byte. With
+    `order` "plan_first" they end with the executed actions by name. With "choose_plan" they are
+    `options` (by default the executed actions alone, with the state that they led to), of which
+    the executed actions are chosen. Text outside the blocks goes. Everything is slicing, so no state is
     read as a pattern. The result is parsed again, and given up if it would not say exactly the
     truth.
     """

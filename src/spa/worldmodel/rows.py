@@ -169,7 +169,7 @@ def split_by_puzzle(
     `val_fraction` is the share of puzzles, rounded, but at least one puzzle stays on each side;
     with a single puzzle all rows are for training. The choice depends on the set of puzzles and the
     seed, not on the order of the rows. Puzzles that are `trained` or `validated` already (earlier
-    rounds: the model goes on from theirs) keep their side. Raises ConfigError unless 0 <
+    rounds: the model continues from theirs) keep their side. Raises ConfigError unless 0 <
     val_fraction < 1.
     """
     if not 0 < val_fraction < 1:
@@ -188,9 +188,9 @@ def split_by_puzzle(
 def shuffle_next_states(rows: Sequence[WorldModelRow], seed: int) -> list[WorldModelRow]:
     """The control data set: every prediction block holds the next state of another row.
 
-    The states are permuted over all rows of an environment tag, so their distribution stays what it
-    was; no row keeps its true text where that is possible (it is not for a text that more than half
-    of the rows share). Replies in later rows' prompts carry the same shuffled text. `next_state`
+    The states are permuted over all rows of an environment tag, so their distribution stays the
+    same. No row keeps its true text where that is possible (it is not for a text that more than
+    half of the rows share). Replies in later rows' prompts carry the same shuffled text. `next_state`
     and all else stay true; `extra["shuffled"]` is set.
 
     Call it on the training rows after the split. Raises DataError for a row without exactly one
@@ -212,7 +212,7 @@ def shuffle_next_states(rows: Sequence[WorldModelRow], seed: int) -> list[WorldM
 
 
 def _shuffled_options(rows: Sequence[WorldModelRow], seed: int) -> list[WorldModelRow]:
-    """The rows with the states of their imagined plans dealt anew over all rows of a tag; the
+    """The rows with the states of their imagined plans permuted over all rows of a tag; the
     prediction is again that of the chosen plan."""
     out = list(rows)
     for tag in dict.fromkeys(row.tag for row in rows):
@@ -235,8 +235,8 @@ def _shuffled_options(rows: Sequence[WorldModelRow], seed: int) -> list[WorldMod
 
 
 def is_branch(row: WorldModelRow) -> bool:
-    """Whether the row tells of a plan that was tried in a copy (`spa.worldmodel.branches`) and is
-    nobody's history."""
+    """Whether the row tells of a plan that was tried in a copy (`spa.worldmodel.branches`) and
+    is in no history."""
     return bool(row.extra.get("branch"))
 
 

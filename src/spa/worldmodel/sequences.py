@@ -52,7 +52,7 @@ def row_sequences(
     """
     groups: dict[str, list[WorldModelRow]] = {}
     for index, row in enumerate(rows):
-        # what was tried in a copy goes on nowhere
+        # a plan tried in a copy has no next turn
         line = f"{row.episode_id}#{row.extra.get('branch', 0)}"
         groups.setdefault(line if merge_turns else str(index), []).append(row)
     sequences = []

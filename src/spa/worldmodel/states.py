@@ -1,4 +1,4 @@
-"""Ablations of the data: what stands in the state blocks of the replies instead of the truth (arXiv
+"""Ablations of the data: the contents of the state blocks instead of the true states (arXiv
 2510.15047).
 
 All work on relabelled rows and change replies only, those in later rows' prompts included: the
@@ -43,8 +43,8 @@ def believed_states(rows: Sequence[WorldModelRow]) -> list[WorldModelRow]:
     for row in rows:
         if row.observed is None or row.predicted is None:
             raise DataError(
-                f"episode {row.episode_id}, turn {row.turn}: it is not recorded what the model had believed; "
-                "generate the data anew with generate.states=believed"
+                f"episode {row.episode_id}, turn {row.turn}: the predicted states of the model were not recorded; "
+                "generate the data again with generate.states=believed"
             )
         responses.append(_with_blocks(row.response, row.observed, row.predicted))
     return _rewritten(rows, responses)
@@ -76,7 +76,7 @@ def _range(tag: str, rows: Sequence[WorldModelRow]) -> tuple[int, int]:
     numbers = [int(number) for text in states for cell in _CELL.findall(text) for number in cell]
     if not numbers:
         raise DataError(
-            f"{tag}: its states have no coordinates to randomise; set state_text=coords or grid_and_coords"
+            f"{tag}: its states have no coordinates; set state_text=coords or grid_and_coords"
         )
     return min(numbers), max(numbers)
 

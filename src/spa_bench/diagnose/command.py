@@ -21,7 +21,7 @@ def diagnose_arguments(parser: argparse.ArgumentParser) -> None:
         "rollouts", metavar="ROLLOUTS", help="a .jsonl, .json or .parquet file, or a folder of them"
     )
     parser.add_argument(
-        "--model", metavar="MODEL", help="the model that sampled them: checks masks and tokens, too"
+        "--model", metavar="MODEL", help="the model that sampled them: also checks masks and tokens"
     )
     parser.add_argument(
         "--env",
@@ -32,9 +32,7 @@ def diagnose_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", default="base", metavar="CONFIG", help="the configuration that defines the tags"
     )
-    parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write everything as one page, too"
-    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write one HTML page")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
 
 
@@ -77,7 +75,9 @@ def game_of(name: str, config: str, overrides: list[str]) -> "Game":
     spec = cfg.custom_envs.get(name)
     env = make_env(name, {}) if spec is None else make_env(spec.env_type, spec.env_config)
     if env.players > 1:
-        raise ConfigError(f"{name} has {env.players} players; games of one player can be replayed")
+        raise ConfigError(
+            f"{name} has {env.players} players; only games of one player can be replayed"
+        )
     return Game(
         env=env,
         state_text=cfg.state_text,

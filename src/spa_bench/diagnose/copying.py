@@ -36,13 +36,13 @@ def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict
     """Negative log-likelihood of the tokens of predicted states, copied and changed, over training
     steps.
 
-    `why_not` says why nothing can be told, else it is "". `steps`: for what was played for one
-    purpose (`train`, `val`, "" in other stacks' files), a row per step with `step` and, for each of
-    KINDS, `tokens`, `nll` (mean, nats) and `right` (share of those whose truth is known; None if of
-    none). `falls`: `fall` from the first step to the last.
+    `why_not` says why there is no result, else it is "". `steps`: for the episodes of one purpose
+    (`train`, `val`, "" in other stacks' files), a row per step. It has `step` and, for each of
+    KINDS, `tokens`, `nll` (mean, nats) and `right` (share of those whose truth is known; None if
+    of none). `falls`: `fall` from the first step to the last.
 
-    A sampled token's log-prob is that of what the model said, not of what was true; `right` has to
-    be read beside it.
+    A sampled token's log-prob is that of what the model wrote, not of what was true; read it
+    together with `right`.
     """
     scored = [
         r for r in rollouts if r.logprobs and r.token_ids and len(r.logprobs) == len(r.token_ids)
@@ -150,9 +150,9 @@ def _kind(tokens: Sequence[StateToken]) -> dict[str, Any]:
 
 
 def fall(first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, float]:
-    """How far the mean over all state tokens fell between two rows of `state_likelihood`, and what
-    made it fall: `changed` tokens that became likelier, `copied` tokens that did, and `mixture`,
-    more tokens of the cheap kind.
+    """The fall of the mean over all state tokens between two rows of `state_likelihood`, and its
+    parts. `changed` and `copied`: such tokens became likelier. `mixture`: more tokens of the
+    likelier kind.
 
     The parts add up to `total`: each kind's fall counts with its mean share, each kind's share with
     its mean likelihood (Kitagawa's decomposition). A kind without a token at one end has the

@@ -66,9 +66,9 @@ def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
 
 
 def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
-    """Masks of another length than their tokens, that train on nothing or, over several turns, on
-    everything, or on tokens of which no log-prob is known; with a tokenizer, that train on the
-    header of another role's message."""
+    """Masks of another length than their tokens, or that train on nothing, on all tokens of several
+    turns, or on tokens without a log-prob. With a tokenizer: also masks that train on the header
+    of another role's message."""
     names = (
         "another_length",
         "nothing_trained",
@@ -180,7 +180,7 @@ def _has(text: str, tag: str) -> bool:
 
 
 def _lacking(chat: Chat, tag: str) -> int:
-    """Replies without a tag that stands in a message before them."""
+    """Responses without a tag that an earlier message contains."""
     asked = False
     lacking = 0
     for role, text in chat:
@@ -288,7 +288,7 @@ def findings(report: Mapping[str, Any]) -> list[str]:
 
 
 def _world_findings(report: Mapping[str, Any]) -> list[str]:
-    """What is worth acting on in the replay and in what is said of the world."""
+    """Findings about the replay and the predicted states."""
     out = []
     replay = report["replay"]
     if replay and replay["without_seed"]:
@@ -306,7 +306,7 @@ def _world_findings(report: Mapping[str, Any]) -> list[str]:
         out.append(
             f"{replay['unchecked']} of {replay['played']} replays cannot be checked: no message shows a state of "
             "theirs, and no rewards by turn are recorded. Either the text shows no states, or game, options or seed "
-            "are others; then what is said of predictions is wrong"
+            "are others; then the findings about predictions are wrong"
         )
     model = report["world_model"]
     if model.get("prediction") and model["copied"] > model["prediction"] / 2:

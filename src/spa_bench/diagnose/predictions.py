@@ -48,8 +48,8 @@ def _turns(rollout: Rollout) -> Iterator[tuple[int, int, str]]:
 
 
 def _right(rollout: Rollout, text: str, *, state: int, message: int) -> bool | None:
-    """Whether a text is this state of the record, else, where it has none, whether it stands in
-    this message; None if neither is there."""
+    """Whether a text is this state of the record, or, without a record, is in this message;
+    None if neither exists."""
     if state < len(rollout.states):
         return words(text) == words(rollout.states[state])
     if rollout.states or not 0 <= message < len(rollout.chat):
@@ -66,7 +66,7 @@ def _count_actions(rollout: Rollout, turn: int, reply: str) -> int | None:
 
 def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     """Observations and predictions against the true states: those of the record, else whether the
-    text stands in the message before and after the reply. `copied`: of the predictions that can be
+    messages before and after the response contain the text. `copied`: of the predictions that can be
     judged, those that repeat the observation."""
     counts: Counter[str] = Counter()
     for rollout in rollouts:
@@ -91,7 +91,7 @@ def drift(rollouts: Sequence[Rollout]) -> dict[str, list[dict[str, Any]]]:
 
     Each row has `at` (k, or the turn from 1), `predictions`, and of these `right`. Where true
     states are known: `with_states`, `cells_wrong` (share of cells and words that differ from the
-    true state, as in `spa.worldmodel.accuracy`), and beside them `copy_right` and
+    true state, as in `spa.worldmodel.accuracy`), and `copy_right` and
     `copy_cells_wrong`, what repeating the state before would have scored.
     """
     held = [said for rollout in rollouts for said in predictions(rollout) if said.right is not None]

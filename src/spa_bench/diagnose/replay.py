@@ -115,7 +115,7 @@ def _see(env: TextEnv, game: Game) -> tuple[str, str]:
 
 def _compare(rollout: Rollout, steps: Sequence[_Step]) -> tuple[str, int | None]:
     """What can be compared, and the first turn (from 1) that the record begins in another state
-    than the replay. What is said after the last reply is not compared: it need not be a state."""
+    than the replay. The text after the last response is not compared: it need not be a state."""
     if rollout.states:
         same = [
             words(step.known) == words(state)
@@ -134,7 +134,7 @@ def _compare(rollout: Rollout, steps: Sequence[_Step]) -> tuple[str, int | None]
 
 
 def _messages(rollout: Rollout) -> list[str]:
-    """What stands before each reply."""
+    """The message before each response."""
     texts = list[str]()
     since = ""
     for role, text in rollout.chat:

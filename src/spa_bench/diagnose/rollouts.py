@@ -63,7 +63,7 @@ class Rollout:
 
 def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
     """Every rollout of a file, or of all `*.jsonl` files of a folder; where it has none, of its
-    `*.parquet` files, and else of its `*.json` files: stacks write settings as JSON beside their
+    `*.parquet` files, and else of its `*.json` files. Stacks write settings as JSON next to their
     rollouts.
 
     Raises DataError that names file and row if it cannot be read, or if a row has no messages, text
@@ -105,7 +105,7 @@ def _file(file: Path) -> Iterator[Rollout]:
         try:
             data = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{file}, row {number}: this is no JSON: {error}") from error
+            raise DataError(f"{file}, row {number}: this is not JSON: {error}") from error
         message = (
             data[0] if isinstance(data, list) and data and isinstance(data[0], Mapping) else {}
         )
@@ -146,7 +146,7 @@ def read_rows(row: Any, where: str) -> Iterator[Rollout]:
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, IndexError) as error:
         told = f"{type(error).__name__}: {error}"
         raise DataError(
-            f"{where}: its keys are those of a rollout, what they hold is not ({told[:200]})"
+            f"{where}: its keys are those of a rollout, but their values are not ({told[:200]})"
         ) from error
 
 
@@ -233,8 +233,8 @@ def read_row(row: Any, where: str) -> Rollout:
 
 def _trace(row: Mapping[str, Any], where: str) -> Rollout:
     """A trace of verifiers 0.4: messages as nodes of a tree, of which the last branch is read;
-    tokens from the first reply on. A reply that was tokenised again for the next request stands
-    there as a node that was not sampled."""
+    tokens from the first reply on. A response that was tokenised again for the next request is a
+    node that was not sampled."""
     nodes = row["nodes"]
     path = []
     index = len(nodes) - 1 if nodes else None
@@ -384,7 +384,7 @@ def _logprobs(
 
 
 def _number(row: Mapping[str, Any], *names: str) -> int | None:
-    """A whole number of a row, or of what stacks keep beside it."""
+    """An integer of a record, or of the data that stacks keep with it."""
     places = [
         row,
         *(row[name] for name in ("info", "extra_info") if isinstance(row.get(name), Mapping)),

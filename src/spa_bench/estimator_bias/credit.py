@@ -49,9 +49,9 @@ class Verdict:
     gradient.
 
     `scale` is the mean estimate's component along the exact gradient (1: unbiased; a learning rate
-    absorbs it), `error` the distance of the mean from the exact gradient, `angle` the degrees
-    between the two (0: only the scale is off; 90 and more: it does not climb), `noise` the standard
-    deviation of a single group's estimate over the length of the mean.
+    absorbs it). `error` is the distance of the mean from the exact gradient. `angle` is the degrees
+    between the two (0: only the scale is off; 90 and more: it does not climb). `noise` is the
+    standard deviation of a single group's estimate over the length of the mean.
     """
 
     scale: float
@@ -113,7 +113,7 @@ def group_mean_to_go(groups: Groups) -> Tensor:
 
 
 def per_index(groups: Groups, *, own: bool) -> Tensor:
-    """Each turn's reward centred by itself, over those of the group that have one at this index,
+    """Each turn's reward centred alone, over those of the group that have one at this index,
     and summed to come: what verl-project/verl#7244 reports as biased. The last reward of an episode
     is its outcome and is centred over the whole group. `own`: the episode's own reward is part of
     the mean."""

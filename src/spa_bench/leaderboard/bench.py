@@ -1,9 +1,9 @@
 """`spa bench methods`: methods x boards x seeds on one grid, and a leaderboard of them.
 
-Every training of a seed and a board has the same puzzles, stages of equal identity are done once,
-and what was broken off goes on. The methods are held against each other where they have used as
-much: as many steps in the environment, or as many tokens that the model sampled, self-play
-included; both are read from the validations of the same trainings.
+Every training of a seed and a board has the same puzzles, stages of equal fingerprint run once,
+and interrupted work resumes. The methods are compared at equal cost: as many steps in the
+environment, or as many sampled tokens, self-play included. Both are read from the validations of
+the same trainings.
 """
 
 import json
@@ -186,7 +186,7 @@ def training_of(
     scale: str, board: str, name: str, seed: int, *, root: Path, overrides: Sequence[str]
 ) -> Training:
     """The training of a method on a board, in `<root>/<board>/seed_<n>/<method>`. A method without
-    self-play goes on until it has played as many episodes in all as those with it."""
+    self-play continues until it has played as many episodes in all as those with it."""
     setting = BENCHES[scale].boards[board]
     chosen = method(name)
     changes = (*setting.overrides, *BENCHES[scale].common, *overrides)

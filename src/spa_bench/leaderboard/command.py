@@ -14,7 +14,7 @@ def methods_arguments(parser: argparse.ArgumentParser) -> None:
         "methods",
         nargs="*",
         metavar="METHOD",
-        help="methods (`spa config list methods`); none: a choice of the field",
+        help="methods (`spa config list methods`); default: a selection",
     )
     parser.add_argument(
         "--scale", default="tiny", choices=("tiny", "smol", "full"), help="default: tiny"
@@ -47,7 +47,7 @@ def methods_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-training",
         action="store_true",
-        help="write results and page of what is finished, and stop",
+        help="write results and page of the finished trainings, and stop",
     )
     parser.add_argument(
         "--parallel", type=int, default=2, metavar="N", help="CPU processes at a time; GPUs: all"

@@ -385,7 +385,7 @@ def _known(rows: Sequence[Row], name: str, board: str | None = None) -> float | 
 
 
 def _seen(rows: Sequence[Row], name: str) -> str:
-    """How many of the puzzles of the predictions were trained on, or that nobody counted; "" if
+    """How many of the puzzles of the predictions were trained on, or that they were not counted; "" if
     none."""
     known = [
         row["world_model"]

@@ -40,12 +40,12 @@ def paper_arguments(parser: argparse.ArgumentParser) -> None:
         "--page", metavar="FILE", help="the page (default: results.md in the output folder)"
     )
     parser.add_argument(
-        "--notes", metavar="FILE", help="JSON: a claim, or claim (environment) -> a remark"
+        "--notes", metavar="FILE", help="JSON: a claim, or claim (environment), mapped to a remark"
     )
     parser.add_argument(
         "--no-training",
         action="store_true",
-        help="write results and page of what is finished, and stop",
+        help="write results and page of the finished trainings, and stop",
     )
     parser.add_argument(
         "--parallel",

@@ -1,4 +1,4 @@
-"""The page of a reproduction: tables beside the paper's numbers, verdicts, curves, and the command
+"""The page of a reproduction: tables next to the paper's numbers, verdicts, curves, and the command
 behind every row."""
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from spa_bench.paper.verdicts import MARGIN
 def write_page(
     result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str] | None = None
 ) -> None:
-    """Write the page and its curves (in `images/` beside it). `notes`: text of a finding, perhaps
+    """Write the page and its curves (in `images/` next to it). `notes`: text of a finding, perhaps
     with its environment in brackets -> why it may be as it is."""
     images = page.parent / "images"
     names = [*result["tables"], *(["perplexity"] if result["perplexity"] else [])]

@@ -33,8 +33,8 @@ def judge(finding: Finding, results: Mapping[str, Sequence[SeedResult]]) -> dict
 
     `reproduced`, `contradicted` (the interval lies on the other side), `no difference found`, or
     `not run`. A claim that nothing is gained, or lost, is reproduced if the interval leaves no
-    gain, or loss, of `MARGIN` or more; otherwise it is `undecided`: not to have found a difference
-    is no evidence that there is none.
+    gain, or loss, of `MARGIN` or more. Otherwise it is `undecided`: a difference that was not found
+    may exist.
     """
     first = results.get(finding.first) or ()
     second = results.get(finding.second) or ()

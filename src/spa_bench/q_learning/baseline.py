@@ -12,7 +12,7 @@ from spa_bench.q_learning import validation
 
 def q_learning(training: Training, steps: int, *, learn: bool) -> dict[str, Any] | None:
     """Tabular Q-learning with `steps` actions on the puzzles of this training
-    (`validation.main`), kept beside it; None if it is not there and is not to `learn`, or if the
+    (`validation.main`), kept next to it; None if it is not there and is not to `learn`, or if the
     environment has no table."""
     path = training.folder.parent / "q_learning.json"
     known = read_object(path)

@@ -1,8 +1,8 @@
 """The scout: tabular Q-learning (Watkins 1989), a small explorer without a model.
 
-A table says nothing about boards that it has not met. So there are two of them: the scout tries the
-very puzzle that it is going to play, `STEPS` actions in copies of the game, and a table of other
-puzzles plays at random wherever the state is new to it.
+A table says nothing about boards that it has not met. So there are two tables. The scout first tries its own
+puzzle, `STEPS` actions in copies of the game. A table of other puzzles plays at random wherever
+the state is new to it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,13 +34,13 @@ def require_copies(env: TextEnv, tag: str) -> None:
         env.clone()
     except NotImplementedError:
         raise ConfigError(
-            f"the environment {tag} cannot be copied, so there is no scout to play it; let it live in the trainer's "
+            f"the environment {tag} cannot be copied, which tabular Q-learning (scout) needs; run it in the trainer's "
             "process (es_manager.env_workers=0), give it `changes` (docs/environment-reference.md), or take another "
             "policy"
         ) from None
     if not env.legal_actions():
         raise ConfigError(
-            f"the environment {tag} does not list its actions, so there is no scout to play it"
+            f"the environment {tag} does not list its actions, which tabular Q-learning (scout) needs"
         )
 
 

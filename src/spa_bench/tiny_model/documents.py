@@ -1,11 +1,10 @@
 """The documents that the built-in model is pre-trained on: how to reply, how to quote, and where
 cells lie.
 
-They stand for what an instruct model brings along. A conversation shows states that have nothing to
-do with each other (every turn shows the start of another random puzzle); the reply quotes the state
-that is shown and "predicts" a corrupted copy of it. Its actions follow from what it has just
-written, but by habits that were drawn at random: tables from cells to actions that have nothing to
-do with what an action does. Beside the conversations there are documents about the displacement
+They replace the abilities of an instruct model. A conversation shows unrelated states: every turn
+shows the start of another random puzzle. The response quotes the state and "predicts" a corrupted
+copy of it. Its actions follow from its text by random habits: tables from cells to actions that
+are unrelated to the effect of an action. Other documents are about the displacement
 between two cells. No document holds a transition of any environment, and none tells what an action
 does.
 """

@@ -1,9 +1,9 @@
 """The tokenizer of the built-in model: byte-level, so that any text encodes; our prompts' phrases
 are single tokens.
 
-A model of a million parameters cannot afford to read a prompt word by word, so every fixed phrase
-of the prompts and state sentences is one token, every cell such as ` (1,2)` is one token, and
-everything else falls back to words it knows and then to bytes.
+A prompt of single words is too long for a model of a million parameters. So every fixed phrase of
+the prompts and state sentences is one token, and so is every cell such as ` (1,2)`. Everything
+else becomes known words, and then bytes.
 """
 
 import re

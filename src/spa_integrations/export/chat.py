@@ -1,5 +1,5 @@
-"""A game as a chat, for stacks that keep the conversation themselves: what is said first, and what
-follows a reply."""
+"""A game as a chat, for stacks that keep the conversation themselves: the first message, and the message
+after each response."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

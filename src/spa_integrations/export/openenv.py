@@ -107,7 +107,7 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
 def application(tag: str, config: str = "base") -> Any:
     """The ASGI application that serves the game of a tag of a configuration. Raises ConfigError."""
     cfg = load_config(config)
-    make_game(cfg, tag)  # what is wrong with it is said now, not to the first client
+    make_game(cfg, tag)  # report its problems now, not to the first client
     return create_fastapi_app(
         lambda: GameServer(make_game(cfg, tag), cfg.state_text),
         GameAction,

@@ -139,5 +139,5 @@ class Gem(TextEnv):
 
 
 def _board(info: dict[str, Any]) -> str:
-    """The board that stands in GEM's suffix; empty if there is none."""
+    """The board in GEM's suffix; empty if there is none."""
     return _ASKS.sub("", str(info.get("suffix") or "")).strip("\n")

@@ -11,7 +11,7 @@ class OwnRandomness:
     """Python's and NumPy's global generators of one game. A `with` block draws from them; outside
     of it they rest.
 
-    Seeded by `seed`; a deep copy goes on alike. Not reentrant; environments of one process are
+    Seeded by `seed`; a deep copy continues alike. Not reentrant; environments of one process are
     stepped in turn.
     """
 

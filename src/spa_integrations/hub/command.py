@@ -14,7 +14,7 @@ def push_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("name", metavar="OWNER/NAME", help="name on the Hub")
     parser.add_argument(
-        "--critic", action="store_true", help="upload the critic of a PPO checkpoint, too"
+        "--critic", action="store_true", help="also upload the critic of a PPO checkpoint"
     )
     parser.add_argument(
         "--public", action="store_true", help="make a new repository public (default: private)"

@@ -57,7 +57,7 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
     the card is made of is damaged.
     """
     if not _NAME.fullmatch(name):
-        raise ModelError(f"{name!r} is not a name on the Hub; write owner/name")
+        raise ModelError(f"{name!r} is not a Hub name; write owner/name")
     if (folder / TRAIN_FILE).is_file():
         files = {file: folder / file for file in DATA_FILES if (folder / file).is_file()}
         return HubUpload(kind="dataset", files=files, card=data_card(folder, name))

@@ -45,9 +45,9 @@ class Goal:
 def clean_text(text: str, limit: int = 4000) -> str:
     """Text on one line without characters that mean something in a conversation's format.
 
-    White space becomes single spaces, control characters go, `<` and `>` become look-alikes (so
-    that no tag of the reply format and no marker of a chat template can stand in a page), `||` is
-    broken up, and long texts are cut.
+    White space becomes single spaces, control characters go, `||` is broken up, and long texts are
+    cut. `<` and `>` become look-alikes, so that a page has no tag of the response format and no
+    marker of a chat template.
     """
     text = text[: 2 * limit].replace("<", "‹").replace(">", "›")
     text = re.sub(r"\|(?=\|)", "| ", text)

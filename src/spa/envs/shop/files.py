@@ -40,7 +40,7 @@ def find_file(folder: str, names: Sequence[str]) -> Path:
         if path.is_file():
             return path
     raise DataError(
-        f"{folder}: found none of {', '.join(names)}; the WebShop product files belong into this folder"
+        f"{folder}: found none of {', '.join(names)}; this folder must have the WebShop product files"
     )
 
 

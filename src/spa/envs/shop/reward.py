@@ -88,7 +88,7 @@ def title_nouns(title: str) -> set[str]:
 
 
 def has_attribute(product: Product, attribute: str) -> bool:
-    """Whether an attribute is among the product's own, or stands in its title, features or
+    """Whether an attribute is among the product's own, or in its title, features or
     description."""
     if any(similar(own, attribute) for own in product.attributes):
         return True
@@ -100,8 +100,8 @@ def meets(value: str, wish: OptionChoice) -> bool:
     """Whether an option value is what was asked for.
 
     As in the original, a value is compared with the name and the value of the wish together
-    ("length 40 feet"), but with the colour alone if the wish is one, and with the value alone if a
-    person wished it, who names no option.
+    ("length 40 feet"). It is compared with the colour alone if the wish is one, and with the value
+    alone for human goals, which name no option.
     """
     name, wanted = wish
     alone = not name or wanted in vocabulary().colour_words

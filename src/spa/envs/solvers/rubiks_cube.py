@@ -1,7 +1,7 @@
 """Shortest solutions of the 2x2 cube by search from both ends.
 
 A cube counts as solved however it is held, so turning the down face is as good as turning the up
-face the other way round: shortest solutions exist that never touch the corner where down, back and
+face the other way round. Shortest solutions exist that never touch the corner where down, back and
 left meet. That leaves three faces, one solved cube to aim at, and 3,674,160 positions, none further
 than 14 quarter turns away.
 """
