@@ -1,4 +1,4 @@
-"""A rollout worker: what playing needs beside the engine."""
+"""A rollout worker: what playing needs next to the engine."""
 
 import logging
 from collections.abc import Mapping
