@@ -156,7 +156,7 @@ def test_an_opponent_that_keeps_the_turn_costs_the_episode_and_not_the_run():
 
     _, episodes = play(make=Greedy, self_play=False, size=1, groups=1)
     assert [episode.stop for episode in episodes] == [StopReason.ERROR]
-    assert "still not our turn" in episodes[0].error
+    assert "has moved 1,000 times in a row" in episodes[0].error
 
 
 class Blind(Nim):

@@ -305,7 +305,7 @@ def test_a_dotted_path_is_a_custom_estimator():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("remax", "is not known"),
+        ("remax", "is unknown"),
         ("no_such_package.module:fn", "cannot load"),
         (f"{__name__}:missing", "cannot load"),
         (f"{__name__}:GOLDEN", "neither an Estimator nor a function"),

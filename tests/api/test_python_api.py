@@ -258,7 +258,7 @@ def test_metrics_as_a_table(run: spa.Run):
 def test_one_stage_at_a_time(tmp_path: Path):
     run = spa.train("tiny", output_dir=tmp_path, overrides=SMALL, stages=["selfplay"])
     assert {row["stage"] for row in run.metrics} == {"data"}
-    with pytest.raises(spa.SpaError, match="neighbours"):
+    with pytest.raises(spa.SpaError, match="consecutive"):
         spa.train("tiny", output_dir=tmp_path, overrides=SMALL, stages=["selfplay", "ppo"])
     with pytest.raises(spa.SpaError, match="total_training_steps"):
         spa.train("tiny", overrides={"trainer.total_trainig_steps": 1})

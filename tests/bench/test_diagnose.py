@@ -103,12 +103,12 @@ def test_rows_may_be_bare_lists_of_messages(tmp_path):
         ('{"x": 1}', "no rollout in the keys x"),
         ("3", "not int"),
         ('{"messages": [1]}', "row 1: its keys are those of a rollout, but their values are not"),
-        ('{"messages": [], "completion_ids": ["a"]}', "what they hold is not .ValueError"),
+        ('{"messages": [], "completion_ids": ["a"]}', "their values are not .ValueError"),
         (
             '{"messages": [], "completion_ids": [1], "completion_mask": 5}',
-            "what they hold is not .TypeError",
+            "their values are not .TypeError",
         ),
-        ('{"traces": [{"nodes": [{"parent": 7}]}]}', "what they hold is not .KeyError"),
+        ('{"traces": [{"nodes": [{"parent": 7}]}]}', "their values are not .KeyError"),
     ],
 )
 def test_what_is_no_rollout_is_said_with_its_row(text, says, tmp_path):

@@ -348,9 +348,9 @@ def test_places_that_are_chosen_are_used(capsys):
     assert main(["run", "demo", "--dry-run", *places]) == 0
     assert "spa runs in my/data, my/sft and my/ppo" in capsys.readouterr().out
     assert main(["run", "demo", "--method", "vanilla", "--dry-run", places[-1]]) == 0
-    assert "vanilla would run in my/ppo" in capsys.readouterr().out
+    assert "vanilla runs in my/ppo" in capsys.readouterr().out
     assert main(["run", "demo", "--method", "vanilla", "--dry-run", "ctx_manager.mode=base"]) == 0
-    assert "vanilla would run in runs/demo/vanilla/ppo" in capsys.readouterr().out
+    assert "vanilla runs in runs/demo/vanilla/ppo" in capsys.readouterr().out
 
 
 def test_debug_shows_where_an_error_comes_from(capsys):

@@ -150,12 +150,12 @@ def test_a_row_without_an_answer_is_left_out_and_counted(tmp_path, caplog):
         "2",
         "\\frac{1}{2}",
     ]
-    assert "1 rows without an answer are left out, the first is row 2" in caplog.text
+    assert "1 examples without an answer are skipped, the first is example 2" in caplog.text
 
 
 def test_empty_file_and_bad_options(tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(DataError, match="no rows"):
+    with pytest.raises(DataError, match="no examples to play"):
         MetamathQA(data=str(tmp_path / "empty.jsonl"))
     with pytest.raises(ConfigError):
         MetamathQA(retries=-1)

@@ -129,7 +129,7 @@ def test_the_baseline_script(tmp_path: Path, words: str, script: Path):
     printed = run(
         tmp_path, f"bash {script} {words} --dry-run", short, PPO, "model_path=builtin:tiny"
     )
-    assert f"{words.partition(' ')[2] or 'vanilla'} would run in runs/" in printed
+    assert f"{words.partition(' ')[2] or 'vanilla'} runs in runs/" in printed
 
 
 @pytest.mark.parametrize("name", ["train_ppo_sfted.sh", "sft/finetune_ft.sh"])

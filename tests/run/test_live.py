@@ -20,6 +20,7 @@ from spa.run.recorder import Recorder
 
 STEPS = ("trainer.total_training_steps=4", "sft.trainer.total_training_steps=4")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}
+ENVIRONMENT.pop("COLUMNS", None)  # rich would take it for the width of the terminal
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -61,7 +62,7 @@ def test_a_comparison_on_a_terminal_is_a_table_and_in_a_pipe_lines(tmp_path: Pat
     assert {stage for stage, _ in steps} >= {"PPO"} and len(set(steps)) > 1
     assert re.search(r"vanilla +PPO +\S+ +5/5 +[\d.]+ +finished", table)
     # A worker's warning is a line of its own above the table.
-    assert re.search(r"[\r\n]warning: World model", before)
+    assert re.search(r"[\r\n]warning: World-model gate", before)
     assert "chat template" not in shown and "[tiny-" not in shown
 
     result = subprocess.run(

@@ -55,7 +55,7 @@ def test_coverage_keeps_the_number_of_rows(tmp_path):
 
 
 def test_an_unknown_policy_in_a_mixture_is_refused():
-    with pytest.raises(ConfigError, match="did you mean branched"):
+    with pytest.raises(ConfigError, match=r"did you mean .branched."):
         load_config("tiny", ["generate.mixture={branchd: 1}"])
     with pytest.raises(ConfigError, match="must be greater than 0"):
         load_config("tiny", ["generate.mixture={random: -1}"])

@@ -205,9 +205,9 @@ def test_where_several_replies_are_drawn_fewer_episodes_are_lost_with_a_process(
     tmp_path, monkeypatch, more, at_a_time
 ):
     monkeypatch.setattr(evaluate, "CHUNK", 12)
-    calls, play = list[int](), setup.RolloutWorker.play
+    calls, play = list[int](), setup.RolloutWorker.rollout
     monkeypatch.setattr(
-        setup.RolloutWorker, "play", lambda *args: calls.append(len(args[2])) or play(*args)
+        setup.RolloutWorker, "rollout", lambda *args: calls.append(len(args[2])) or play(*args)
     )
     run(demo(6, 2, *more), "random", tmp_path / "r.json")
     assert calls == [at_a_time] * (12 // at_a_time)

@@ -34,7 +34,7 @@ def config(tag: str, state_text: str = "grid_and_coords", *more: str):
 def asking(cfg, reply) -> Asking:
     player = setup.make_worker(cfg, None, mode="add_worldmodel")
     return Asking(
-        engine=ScriptedEngine(reply), player=player, sampling=setup.val_sampling(cfg), base_seed=5
+        engine=ScriptedEngine(reply), worker=player, sampling=setup.val_sampling(cfg), base_seed=5
     )
 
 
@@ -237,7 +237,7 @@ def test_command_line(tmp_path, monkeypatch, capsys):
     )
     out = capsys.readouterr().out
     assert "prediction exact" in out and "copying" in out
-    assert (tmp_path / "runs/tiny/eval/random-tiny-world-model.json").is_file()
+    assert (tmp_path / "runs/tiny/eval/random-tiny-FrozenLakeNoSlip-world-model.json").is_file()
     with pytest.raises(SystemExit):
         cli.main(["eval", "random", "--config", "tiny", "--world-model", "--transitions", "0"])
     assert "--transitions: 0 is less than 1" in capsys.readouterr().err

@@ -300,7 +300,7 @@ def test_imagined_advantages_in_a_game_that_cannot_judge_are_refused_before_anyt
     cfg = small_config(base, tmp_path, *more, "es_manager.train.env_configs.tags=[Countdown]")
     with pytest.raises(
         ConfigError,
-        match=r"Countdown cannot say what a state is worth.*imagined_advantage must be 0",
+        match=r"Countdown has no state values.*imagined_advantage must be 0",
     ):
         ppo.main(cfg, directory=tmp_path / "run")
     assert not list((tmp_path / "run").glob("trajectories/*"))

@@ -170,8 +170,7 @@ def test_lines_that_a_checkpoint_counts_on_and_that_are_gone_are_named(
     else:
         sft.main(cfg, directory=tmp_path / "sft", data=whole / "data")
     assert (
-        f"{stage}/metrics.jsonl has lost lines that were there when global_step_4 was saved"
-        in caplog.text
+        f"{stage}/metrics.jsonl lacks lines that it had when global_step_4 was saved" in caplog.text
     )
 
 

@@ -215,7 +215,7 @@ def test_self_play_by_itself_is_the_first_round(base, tmp_path, caplog):
     out = selfplay.main(small_config(base, tmp_path, "generate.num_batches=1", *lake))
     kept = yaml.safe_load((out / "config.yaml").read_text())["generate"]
     assert (kept["rounds"], kept["imagine"]["n"]) == (1, 1) and not (out / "imagined").exists()
-    assert "a stage alone plays the first of generate.rounds=2, without plans" in caplog.text
+    assert "a single stage plays the first of generate.rounds=2, without planning" in caplog.text
 
 
 def test_fine_tuning_by_itself_is_that_of_the_round_whose_data_are_there(run, base, tmp_path):

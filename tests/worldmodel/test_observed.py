@@ -1,7 +1,6 @@
 """ActObs: which tokens of a conversation carry loss when the shown states do."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -60,6 +59,9 @@ class OneTokenPerCharacter:
 
     def decode_reply(self, ids):
         return "".join(map(chr, ids))
+
+    def token_text(self, token):
+        return chr(token)
 
 
 def test_masks_by_hand():
@@ -128,7 +130,7 @@ def test_the_state_is_read_from_a_turn_message():
 
 
 def test_other_layouts_count_whole_and_pictures_not():
-    made = cast(ChatTemplate, SimpleNamespace(decode_reply=lambda ids: "".join(map(chr, ids))))
+    made = cast(ChatTemplate, OneTokenPerCharacter())
     ids = [ord(c) for c in "<a door>"]
     assert observed_tokens(" a door\n", ids, made) == [False, *[True] * 6, False]
     assert observed_tokens("another text", ids, made) == [False] * 8

@@ -31,7 +31,7 @@ _LINE_SECONDS = (30.0, 300.0)
 """The shortest and the longest time between two lines of a method."""
 _WINDOW = 20
 """Steps that the time left is estimated from."""
-_BAR_WIDTH = 20
+_BAR_WIDTH = 8
 LABELS = ("success", "prediction", "copy baseline")
 """The values that are shown, named as on the progress line."""
 
@@ -177,7 +177,7 @@ class GridProgress:
         unfinished: Collection[Path],
         failed: Collection[Path],
     ) -> Table:
-        table = Table(box=None, pad_edge=False)
+        table = Table(box=None, pad_edge=False, collapse_padding=True)
         for name in ("method", "stage", "", "step", "success", "prediction", "copy baseline"):
             side = "left" if name in ("method", "stage", "") else "right"
             table.add_column(name, justify=side, no_wrap=True)
