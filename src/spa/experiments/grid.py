@@ -11,14 +11,14 @@ import logging
 import os
 import resource
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from queue import Empty, SimpleQueue
 
 from spa.config.schema import Config, GenerateConfig
 from spa.config.stages import Stage
@@ -393,6 +393,7 @@ def run_grid(
     _make_links(plan.links)
     missing = {task.folder.resolve() for task in waiting}
     running = dict[Future, tuple[Task, tuple[Executor, str]]]()
+    ended = SimpleQueue[Future]()
     failed = dict[Path, str]()
     with (
         GridProgress(_views(plan)) as progress,
@@ -411,7 +412,9 @@ def run_grid(
             for task in [task for task in waiting if not _needs(task) & missing][: len(free)]:
                 waiting.remove(task)
                 worker, device = free.pop(0)
-                running[worker.submit(work, task, device)] = (task, (worker, device))
+                future = worker.submit(work, task, device)
+                running[future] = (task, (worker, device))
+                future.add_done_callback(ended.put)
             if not running and not free:
                 failed |= {
                     task.folder.resolve(): f"{task.name}: no process is left to do it"
@@ -423,7 +426,7 @@ def run_grid(
                 unfinished=missing,
                 failed=failed,
             )
-            for future in _finished(running):
+            for future in _next_ended(ended) if running else ():
                 task, place = running.pop(future)
                 if not isinstance(future.exception(), BrokenProcessPool):
                     free.insert(0, place)
@@ -469,9 +472,15 @@ def announce(plan: Plan, *, workers: int, minutes: float | None = None) -> list[
     return lines if seconds is None else [*lines, f"This takes {duration(seconds)}."]
 
 
-def _finished(running: Mapping[Future, Any]) -> Collection[Future]:
-    """The futures that are done, after a wait of at most a second."""
-    return wait(running, SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED).done if running else ()
+def _next_ended(ended: SimpleQueue[Future]) -> list[Future]:
+    """The next future that ends, if one does within a second.
+
+    `concurrent.futures.wait` holds locks of the futures: Ctrl-C in it would leave them locked, and
+    the workers' executors could never end.
+    """
+    with suppress(Empty):
+        return [ended.get(timeout=SECONDS_BETWEEN_LOOKS)]
+    return []
 
 
 def _views(plan: Plan) -> list[StageView]:
