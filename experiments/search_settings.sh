@@ -1,0 +1,31 @@
+# What the runs of the written-search experiment share; sourced by search.sh and search_ppo.sh with ARM SEED [RUNS].
+arm=$1
+seed=$2
+runs=${3:-runs/search}
+folder=$runs/$arm-$seed
+python=${PYTHON:-.venv/bin/python}
+results=${RESULTS:-benchmarks/results/search}
+greedy=actor_rollout_ref.rollout.val_kwargs.do_sample=false
+export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+
+# The settings of a method are those of `spa compare`; a seed has its own puzzles, sampling and order.
+mapfile -t method < <($python -c "
+from spa.experiments.methods import METHODS
+print('\n'.join(METHODS['$arm'].overrides))")
+frozen=(
+  "${method[@]}"
+  "seed.train=$((70000 + 1000000 * seed))"
+  "seed.val=$((9000000 + 100000 * seed))"
+  "sft.trainer.seed=$seed"
+  es_manager.val.env_groups=256
+  "trainer.run_dir=$folder"
+)
+
+# evaluate STAGE_FOLDER NAME SUFFIX_OF_METRICS: sampled twice and greedy, on the 256 puzzles
+evaluate() {
+  $python -m spa eval "$1" --config smol_search "${frozen[@]}" --puzzles 256 --samples 2 --output "$results/$2-sampled.json"
+  $python -m spa eval "$1" --config smol_search "${frozen[@]}" "$greedy" --puzzles 256 --samples 1 \
+    --output "$results/$2-greedy.json"
+  cp "$1/metrics.jsonl" "$results/$2$3.jsonl"
+}
+mkdir -p "$results"
