@@ -18,6 +18,18 @@ if TYPE_CHECKING:
 CONFIG_HELP = "a shipped configuration (`spa config list`), a YAML file, or a folder with one"
 
 
+def add_parallel(parser: argparse.ArgumentParser, default: int | None = None) -> None:
+    """`--parallel N`; without a `default` the configuration's."""
+    shown = "compare.parallel" if default is None else str(default)
+    parser.add_argument(
+        "--parallel",
+        type=int,
+        default=default,
+        metavar="N",
+        help=f"CPU processes at a time (default: {shown}); GPUs: all of them",
+    )
+
+
 def split_overrides(
     args: Sequence[str], parser: argparse.ArgumentParser
 ) -> tuple[list[str], list[str]]:

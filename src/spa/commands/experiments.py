@@ -4,6 +4,7 @@ import argparse
 
 from spa.commands.arguments import (
     CONFIG_HELP,
+    add_parallel,
     add_settings,
     names,
     say,
@@ -49,12 +50,7 @@ def compare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--q-learning", action="store_true", help="add tabular Q-learning, without a language model"
     )
-    parser.add_argument(
-        "--parallel",
-        type=int,
-        metavar="N",
-        help="CPU processes at a time (default: compare.parallel); GPUs: all of them",
-    )
+    add_parallel(parser)
     parser.add_argument(
         "--from-scratch",
         action="store_true",

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from spa.commands.arguments import result_file, say, whole_number
+from spa.commands.arguments import add_parallel, result_file, say, whole_number
 
 
 def methods_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,9 +49,7 @@ def methods_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write results and page of the finished trainings, and stop",
     )
-    parser.add_argument(
-        "--parallel", type=int, default=2, metavar="N", help="CPU processes at a time; GPUs: all"
-    )
+    add_parallel(parser, 2)
     parser.add_argument(
         "--dry-run", action="store_true", help="list the stages with an estimate, and stop"
     )

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from spa.commands.arguments import result_file, say
+from spa.commands.arguments import add_parallel, result_file, say
 from spa.errors import ConfigError
 
 
@@ -47,13 +47,7 @@ def paper_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write results and page of the finished trainings, and stop",
     )
-    parser.add_argument(
-        "--parallel",
-        type=int,
-        default=2,
-        metavar="N",
-        help="CPU processes at a time (default: 2); GPUs: all of them",
-    )
+    add_parallel(parser, 2)
     parser.add_argument("--dry-run", action="store_true", help="list the stages and stop")
 
 
