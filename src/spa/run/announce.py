@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from spa.run.live import StageProgress
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StagePlan:
     """A stage before work starts. `action`: it runs, or its result is reused. `why`: the reason why
     it is reused."""
@@ -18,13 +19,18 @@ class StagePlan:
     action: Literal["run", "reuse"]
     why: str = "finished with the same settings"
 
+    @cached_property
+    def recorded(self) -> StageProgress:
+        """What its folder holds of it, read once."""
+        return StageProgress(self.folder).read()
+
 
 def plan_lines(methods: Mapping[str, Sequence[StagePlan]]) -> list[str]:
     """One line per method: `spa: runs PPO; reuses self-play, SFT (finished with the same settings)`."""
     lines = []
     for method, stages in methods.items():
         parts = []
-        steps = {stage.name: StageProgress(stage.folder).read().step for stage in stages}
+        steps = {stage.name: stage.recorded.step for stage in stages}
         to_run = [stage.name for stage in stages if stage.action == "run"]
         fresh = [name for name in to_run if not steps[name]]
         if fresh:
@@ -51,16 +57,14 @@ def seconds_expected(
     """
     known = {}
     for stage in [*measured, *(stage for stages in methods.values() for stage in stages)]:
-        recorded = StageProgress(stage.folder).read()
-        if stage.action == "reuse" and recorded.seconds:
-            known[stage.name] = recorded.seconds
+        if stage.action == "reuse" and stage.recorded.seconds:
+            known[stage.name] = stage.recorded.seconds
     totals = []
     for stages in methods.values():
         total = 0.0
         for stage in [stage for stage in stages if stage.action == "run"]:
-            recorded = StageProgress(stage.folder).read()
-            if recorded.seconds_left is not None:
-                total += recorded.seconds_left
+            if stage.recorded.seconds_left is not None:
+                total += stage.recorded.seconds_left
             elif stage.name in known:
                 total += known[stage.name]
             else:

@@ -78,6 +78,14 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield line, row
 
 
+def complete_lines(path: Path, begin: int) -> bytes:
+    """What a file that is being written has from byte `begin` on, up to its last complete line."""
+    with path.open("rb") as file:
+        file.seek(begin)
+        text = file.read()
+    return text[: text.rfind(b"\n") + 1]
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object that a file holds; empty if it is missing, torn or holds something else."""
     try:

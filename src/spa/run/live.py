@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spa.run.console import get_console, is_quiet, printable
-from spa.run.files import METRICS
+from spa.run.files import METRICS, complete_lines
 from spa.run.progress import clock
 from spa.run.trackers import headline
 
@@ -94,10 +94,7 @@ class StageProgress:
                 self._recent.clear()
         if size == self._sizes[name]:
             return
-        with path.open("rb") as file:
-            file.seek(self._sizes[name])
-            text = file.read()
-        text = text[: text.rfind(b"\n") + 1]
+        text = complete_lines(path, self._sizes[name])
         self._sizes[name] += len(text)
         for line in text.splitlines():
             with suppress(ValueError):
@@ -244,10 +241,7 @@ class GridProgress:
     def _relay(self, console: Console) -> None:
         """Print the complete lines that workers have written since the last call."""
         assert self.worker_errors is not None
-        with self.worker_errors.open("rb") as file:
-            file.seek(self._relayed)
-            text = file.read()
-        text = text[: text.rfind(b"\n") + 1]
+        text = complete_lines(self.worker_errors, self._relayed)
         self._relayed += len(text)
         if text:
             lines = printable(text.decode(errors="replace").rstrip("\n"))
