@@ -42,7 +42,7 @@ from spa.experiments.methods import (
     configured,
     label,
     method,
-    placed,
+    stage_configs,
     with_steps,
 )
 from spa.experiments.results import summarise
@@ -130,18 +130,20 @@ def _training(
     preset: str, overrides: tuple[str, ...], arm: Arm, seed: int, root: Path, *, several: bool
 ) -> Training:
     folder = (root / f"seed_{seed}" if several else root) / arm.name
-    stages = [
-        placed(
-            configured(preset, (*overrides, *own, *arm.overrides), seed),
-            folder,
-            arm.name,
-            root=root,
-        )
-        for own in arm.method.changes
-    ]
-    ppo = longer(stages[1]) if arm.longer else with_steps(arm.method, stages[1])
+    world_model, ppo = stage_configs(
+        arm.method,
+        preset,
+        overrides,
+        folder,
+        arm.name,
+        seed=seed,
+        root=root,
+        more=arm.overrides,
+    )
     return Training(
-        folder=folder, world_model=stages[0] if arm.method.fine_tuned else None, ppo=ppo
+        folder=folder,
+        world_model=world_model if arm.method.fine_tuned else None,
+        ppo=longer(ppo) if arm.longer else with_steps(arm.method, ppo),
     )
 
 

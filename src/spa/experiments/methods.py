@@ -466,6 +466,26 @@ def seeded(cfg: Config, seed: int) -> Config:
     )
 
 
+def stage_configs(
+    chosen: Method,
+    preset: str,
+    overrides: tuple[str, ...],
+    folder: Path,
+    name: str,
+    *,
+    seed: int,
+    root: Path,
+    more: tuple[str, ...] = (),
+) -> tuple[Config, Config]:
+    """The configurations of a method's world model and of its PPO, as training number `seed` in
+    `folder`. Its own changes win over `overrides`, and `more` wins over them."""
+    world_model, ppo = (
+        placed(configured(preset, (*overrides, *own, *more), seed), folder, name, root=root)
+        for own in chosen.changes
+    )
+    return world_model, ppo
+
+
 def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
     """The configuration of a method that lives in `folder`, inside the experiment's folder `root`."""
     experiment = replace(cfg, trainer=replace(cfg.trainer, run_dir=str(root)))

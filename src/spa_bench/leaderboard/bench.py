@@ -32,7 +32,7 @@ from spa.experiments.grid import (
     own_process,
     plan_grid,
 )
-from spa.experiments.methods import SHUFFLED, configured, label, method, placed, with_steps
+from spa.experiments.methods import SHUFFLED, label, method, stage_configs, with_steps
 from spa.experiments.results import SeedResult, read_training
 from spa.experiments.spent import learnt_tokens, spent
 from spa.run.files import write_atomic
@@ -191,14 +191,14 @@ def training_of(
     chosen = method(name)
     changes = (*setting.overrides, *BENCHES[scale].common, *overrides)
     folder = root / re.sub(r"[^\w.-]+", "-", board) / f"seed_{seed}" / label(name)
-    first, ppo = (
-        placed(
-            configured(setting.preset, (*changes, *own), seed),
-            folder,
-            f"{board}/seed {seed}/{name}",
-            root=root,
-        )
-        for own in chosen.changes
+    first, ppo = stage_configs(
+        chosen,
+        setting.preset,
+        changes,
+        folder,
+        f"{board}/seed {seed}/{name}",
+        seed=seed,
+        root=root,
     )
     if not chosen.fine_tuned:
         return Training(folder=folder, world_model=None, ppo=longer(with_steps(chosen, ppo)))

@@ -22,7 +22,7 @@ from spa.experiments.grid import (
     own_process,
     plan_grid,
 )
-from spa.experiments.methods import configured, method, placed
+from spa.experiments.methods import method, stage_configs
 from spa.experiments.results import SeedResult, read_training
 from spa.run.files import read_object, write_atomic
 from spa.stages import state_perplexity
@@ -120,14 +120,8 @@ def training_of(
     changes = (*SCALES[scale].common, *setting.overrides, f"model_path={row.model}", *overrides)
     folders = (row.model.rpartition("/")[2], row.environment, f"seed_{seed}", row.method)
     folder = root.joinpath(*(re.sub(r"[^\w.-]+", "-", name) for name in folders))
-    first, ppo = (
-        placed(
-            configured(setting.preset, (*changes, *own), seed),
-            folder,
-            f"{row.id}/seed {seed}",
-            root=root,
-        )
-        for own in chosen.changes
+    first, ppo = stage_configs(
+        chosen, setting.preset, changes, folder, f"{row.id}/seed {seed}", seed=seed, root=root
     )
     return Training(folder=folder, world_model=first if chosen.fine_tuned else None, ppo=ppo)
 
