@@ -59,7 +59,7 @@ def main() -> int:
             f"trainer.total_training_steps={steps}",
             f"trainer.run_dir={folder}/run",
         ]
-        ppo.main(load_config(SMALL, overrides))
+        ppo.run_ppo(load_config(SMALL, overrides))
     at, after = seen[SETTLED - 1], seen[SETTLED:]
     most = max(resident for resident, _, _ in after)
     report = {

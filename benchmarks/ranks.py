@@ -71,7 +71,7 @@ def worker(strategy: str, groups: int, folder: Path) -> None:
         f"actor_rollout_ref.actor.strategy={strategy}",
     ]
     with joined("cpu", 600.0) as world:
-        ppo.main(load_config(SMALL, overrides))
+        ppo.run_ppo(load_config(SMALL, overrides))
         mine = {phase: sum(seconds[phase][SKIPPED:]) / (STEPS - SKIPPED) for phase in PHASES}
         everybody = world.gather(mine)
         resident = world.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -39,7 +39,7 @@ def measure(board: str, n: int, spoil: float, folder: Path) -> dict[str, float]:
     counts = (f"es_manager.val.env_groups={PUZZLES}", f"es_manager.val.group_size={SAMPLES}")
     overrides = (*BOARDS[board], *counts, f"imagine.n={n}")
     cfg = load_config("demo", [*overrides, "imagine.dynamics=oracle", f"imagine.spoil={spoil}"])
-    found = evaluate.main(
+    found = evaluate.evaluate_target(
         cfg, find_target("random"), output=folder / f"{board}-{n}-{spoil}.json", ks=(1,)
     )
     (tag,) = found["tags"].values()

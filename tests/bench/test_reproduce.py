@@ -239,7 +239,9 @@ def test_unfinished_experiments_are_left_out(tmp_path):
 
 def test_without_training_nothing_is_measured_either(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        reproduce.state_perplexity, "main", lambda *args, **settings: pytest.fail("it was measured")
+        reproduce.state_perplexity,
+        "measure_perplexity",
+        lambda *args, **settings: pytest.fail("it was measured"),
     )
     assert (
         cli.main(

@@ -57,10 +57,10 @@ def test_nothing_is_learnt_from_games_without_steps():
 
 def test_what_the_scout_may_try_it_solves_and_a_table_of_other_boards_does_not(tmp_path):
     cfg = small_config("none", tmp_path, "es_manager.val.env_groups=16", "agent_proxy.max_turn=5")
-    found = q_learning.main(cfg, steps=3000)
+    found = q_learning.validate_tables(cfg, steps=3000)
     assert found is not None and found["steps"] == 3000 and found["tries"] == STEPS
     assert found[q_learning.SAME] > 0.95 > found[q_learning.OTHER] + 0.1
-    assert found == q_learning.main(cfg, steps=3000)
+    assert found == q_learning.validate_tables(cfg, steps=3000)
 
 
 def test_members_of_a_group_share_a_table_and_episodes_are_forgotten(tmp_path):
@@ -81,7 +81,7 @@ def test_a_table_plays_at_random_where_it_knows_nothing(tmp_path):
 
 def test_scout_data_are_rows_of_the_scouts_play(base, tmp_path):
     cfg = small_config(base, tmp_path, "generate.policy=scout", "generate.num_batches=1")
-    out = selfplay.main(cfg)
+    out = selfplay.run_self_play(cfg)
     summary = json.loads((out / SUMMARY).read_text())
     assert summary["actions_elsewhere"] == STEPS * summary["puzzles"]  # what it tried is paid for
     rows = read_parquet(out / selfplay.TRAIN_FILE)

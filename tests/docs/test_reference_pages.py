@@ -128,7 +128,7 @@ def test_the_formats_page_has_every_field_of_an_evaluation(root):
     cfg = load_config(
         "tiny", ["es_manager.val.env_groups=2", "es_manager.val.group_size=2", "trainer.device=cpu"]
     )
-    result = evaluate.main(cfg, find_target(str(run / "ppo")), output=root / "eval.json")
+    result = evaluate.evaluate_target(cfg, find_target(str(run / "ppo")), output=root / "eval.json")
     text = FORMATS.partition("## Evaluation results")[2]
     for key in {key for tag in result["tags"].values() for key in tag} | {
         "tags",

@@ -40,10 +40,10 @@ def test_goes_on_after_the_server_refused(tmp_path, name):
     with Server(acts=[good(), good(), *[BAD_KEY] * 8]) as server:
         cfg = config(server, tmp_path)
         with pytest.raises(ModelError, match="2 responses are kept"):
-            evaluate.main(cfg, find_target(name), output=output)
+            evaluate.evaluate_target(cfg, find_target(name), output=output)
         server.acts = []
         before = len(server.requests)
-        result = evaluate.main(cfg, find_target(name), output=output, prices=(1.0, 10.0))
+        result = evaluate.evaluate_target(cfg, find_target(name), output=output, prices=(1.0, 10.0))
         assert len(server.requests) == before + 2
     found = result["tags"]["FrozenLakeNoSlip"]
     assert found["episodes"] == 4 and found["format_rate"] == 1.0
@@ -59,9 +59,9 @@ def test_the_usage_is_that_of_the_result_alone(tmp_path):
     output = tmp_path / "r.json"
     with Server() as server:
         cfg = config(server, tmp_path)
-        more = evaluate.main(cfg, find_target("api"), output=output)
+        more = evaluate.evaluate_target(cfg, find_target("api"), output=output)
         fewer = config(server, tmp_path, "es_manager.val.env_groups=1")
-        one = evaluate.main(fewer, find_target("api"), output=output)
+        one = evaluate.evaluate_target(fewer, find_target("api"), output=output)
         assert len(server.requests) == 4  # the one comes from the responses of the first
     assert (more["usage"]["requests"], one["usage"]["requests"]) == (4, 1)
     assert one["usage"]["prompt_tokens"] == 11
@@ -71,7 +71,7 @@ def test_a_wrong_key_costs_one_request(tmp_path):
     with Server(acts=[BAD_KEY] * 8) as server:
         cfg = config(server, tmp_path, "model_config.max_concurrency=8")
         with pytest.raises(ModelError, match="wrong, has expired"):
-            evaluate.main(cfg, find_target("api"), output=tmp_path / "r.json")
+            evaluate.evaluate_target(cfg, find_target("api"), output=tmp_path / "r.json")
         assert len(server.requests) == 1
 
 
@@ -109,10 +109,14 @@ def test_refused_requests_cost_their_episodes_and_can_be_asked_again(tmp_path):
     too_long = failing(400, "maximum context length", code="context_length_exceeded")
     with Server(acts=[too_long]) as server:
         cfg = config(server, tmp_path)
-        first = evaluate.main(cfg, find_target("api"), output=output)["tags"]["FrozenLakeNoSlip"]
+        first = evaluate.evaluate_target(cfg, find_target("api"), output=output)["tags"][
+            "FrozenLakeNoSlip"
+        ]
         assert (first["episodes"], first["errors"]) == (3, 1)
         server.acts = []
-        again = evaluate.main(cfg, find_target("api"), output=output)["tags"]["FrozenLakeNoSlip"]
+        again = evaluate.evaluate_target(cfg, find_target("api"), output=output)["tags"][
+            "FrozenLakeNoSlip"
+        ]
     assert (again["episodes"], again["errors"]) == (4, 0)
 
 
@@ -148,7 +152,7 @@ def test_self_play_by_a_model_behind_an_api(tmp_path):
             ],
             stages=("selfplay",),
         )
-        folder = selfplay.main(cfg, directory=tmp_path / "data")
+        folder = selfplay.run_self_play(cfg, directory=tmp_path / "data")
     rows = [
         row for name in ("wm_train", "wm_val") for row in read_parquet(folder / f"{name}.parquet")
     ]

@@ -68,10 +68,10 @@ def test_self_play_with_an_api_model_writes_data_and_goes_on_after_a_stop(tmp_pa
     with Server() as server:
         server.acts = [good(reply)] * 100
         cfg = api_config(server, tmp_path, *SMALL)
-        out = selfplay.main(cfg)
+        out = selfplay.run_self_play(cfg)
         asked = len(server.requests)
         rows = read_parquet(out / "wm_train.parquet")
-        selfplay.main(cfg)
+        selfplay.run_self_play(cfg)
         assert len(server.requests) == asked  # everything came from the kept replies
     assert rows
     assert all(row.predicted == "b" for row in rows)

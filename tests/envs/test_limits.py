@@ -298,7 +298,7 @@ def test_planned_play_with_workers_knows_which_predictions_are_right(tmp_path):
             ],
         )
         output = tmp_path / f"{workers}.json"
-        found.append(evaluate.main(cfg, find_target("random"), output=output))
+        found.append(evaluate.evaluate_target(cfg, find_target("random"), output=output))
     assert found[0]["imagination"]["right"] is not None
     assert found[0]["imagination"] == found[1]["imagination"]
     assert found[0]["tags"] == found[1]["tags"]

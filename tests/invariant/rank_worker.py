@@ -73,9 +73,9 @@ def run(jobs: list[list[Any]]) -> None:
         cfg = small_config(base, Path(folder), *OVERRIDES, *overrides)
         if stage in ("sft", "spoiled"):
             with spoiled_once() if stage == "spoiled" else nullcontext():
-                sft.main(cfg, directory=Path(folder) / "sft", data=Path(base).parent / "data")
+                sft.run_sft(cfg, directory=Path(folder) / "sft", data=Path(base).parent / "data")
         else:
-            ppo.main(cfg)
+            ppo.run_ppo(cfg)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, with world-model data beside it."""
     root = tmp_path_factory.mktemp("start")
     folder = make_base(root / "base")
-    selfplay.main(
+    selfplay.run_self_play(
         small_config(folder, root, "generate.policy=random", "generate.num_batches=1"),
         directory=root / "data",
     )

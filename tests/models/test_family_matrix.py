@@ -58,7 +58,7 @@ def family(request, tmp_path_factory) -> tuple[str, Path]:
 def data(tmp_path_factory) -> Path:
     """World-model data by the random policy, which needs no model."""
     folder = tmp_path_factory.mktemp("data")
-    return selfplay.main(config(Path("random"), folder), directory=folder / "data")
+    return selfplay.run_self_play(config(Path("random"), folder), directory=folder / "data")
 
 
 def config(model: Path, run: Path, *overrides: str) -> Config:
@@ -72,7 +72,7 @@ def test_self_play(family, tmp_path):
     cfg = config(folder, tmp_path, "generate.policy=self")
     # random weights never write the format; they do play
     with pytest.raises(DataError, match="format"):
-        selfplay.main(cfg, directory=tmp_path / "data")
+        selfplay.run_self_play(cfg, directory=tmp_path / "data")
     lines = (tmp_path / "data" / "trajectories" / "generate-000001.jsonl").read_text().splitlines()
     episodes = [json.loads(line) for line in lines]
     assert [episode["stop"] for episode in episodes] == ["turn_cap"] * 4
@@ -81,7 +81,7 @@ def test_self_play(family, tmp_path):
 
 def test_fine_tuning(family, data, tmp_path):
     name, folder = family
-    checkpoint = sft.main(config(folder, tmp_path), directory=tmp_path / "sft", data=data)
+    checkpoint = sft.run_sft(config(folder, tmp_path), directory=tmp_path / "sft", data=data)
     losses = [line["train/loss"] for line in metrics(tmp_path / "sft")]
     assert all(0 < loss < 20 for loss in losses)
     model, template = load_actor(config(folder, tmp_path), str(checkpoint), torch.device("cpu"))
@@ -93,7 +93,7 @@ def test_fine_tuning(family, data, tmp_path):
 
 def test_ppo_samples_from_the_numbers_that_it_trains(family, tmp_path):
     _, folder = family
-    checkpoint = ppo.main(config(folder, tmp_path), directory=tmp_path / "ppo")
+    checkpoint = ppo.run_ppo(config(folder, tmp_path), directory=tmp_path / "ppo")
     before, step = metrics(tmp_path / "ppo")
     assert before["step"] == 0
     assert step["rollout/logprob_gap_max"] < 1e-3
@@ -104,7 +104,7 @@ def test_ppo_samples_from_the_numbers_that_it_trains(family, tmp_path):
 
 def test_evaluation(family, tmp_path):
     _, folder = family
-    result = evaluate.main(
+    result = evaluate.evaluate_target(
         config(folder, tmp_path), find_target(str(folder)), output=tmp_path / "eval.json", ks=[1]
     )
     assert result["tags"]["FrozenLakeNoSlip"]["episodes"] == 2

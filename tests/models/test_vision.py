@@ -65,7 +65,7 @@ def folder(request, tmp_path_factory) -> Path:
 def data(tmp_path_factory) -> Path:
     """World-model data by the random policy: pictures in the prompts, states as text in the replies."""
     run = tmp_path_factory.mktemp("data")
-    return selfplay.main(config(Path("random"), run), directory=run / "data")
+    return selfplay.run_self_play(config(Path("random"), run), directory=run / "data")
 
 
 def config(model: Path, run: Path, *overrides: str) -> Config:
@@ -151,7 +151,7 @@ def test_fine_tuning_reads_pictures(folder, data, tmp_path):
     (sequence, *_), dropped = row_sequences(rows, template, max_length=3000, merge_turns=True)
     assert dropped == 0 and len(sequence.images) == sequence.rows
     assert "#" in rows[0].response  # the states of the reply are text
-    checkpoint = sft.main(config(folder, tmp_path), directory=tmp_path / "sft", data=data)
+    checkpoint = sft.run_sft(config(folder, tmp_path), directory=tmp_path / "sft", data=data)
     losses = [
         json.loads(line)["train/loss"]
         for line in (tmp_path / "sft/metrics.jsonl").read_text().splitlines()
@@ -165,8 +165,8 @@ def test_self_play_ppo_and_evaluation(folder, tmp_path):
     cfg = config(folder, tmp_path, "generate.policy=self")
     # random weights never write the format; they do play
     with pytest.raises(Exception, match="format"):
-        selfplay.main(cfg, directory=tmp_path / "data")
-    checkpoint = ppo.main(cfg, directory=tmp_path / "ppo")
+        selfplay.run_self_play(cfg, directory=tmp_path / "data")
+    checkpoint = ppo.run_ppo(cfg, directory=tmp_path / "ppo")
     steps = [
         json.loads(line) for line in (tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()
     ][1:]
@@ -177,7 +177,9 @@ def test_self_play_ppo_and_evaluation(folder, tmp_path):
     vision = [key for key in before if "visual" in key or "vision_tower" in key]
     # gradients reach the eyes
     assert any(not torch.equal(before[key], after[key]) for key in vision)
-    result = evaluate.main(cfg, find_target(str(checkpoint)), output=tmp_path / "eval.json", ks=[1])
+    result = evaluate.evaluate_target(
+        cfg, find_target(str(checkpoint)), output=tmp_path / "eval.json", ks=[1]
+    )
     assert result["tags"]["VisualSimpleSokoban"]["episodes"] == 2
 
 
@@ -199,11 +201,11 @@ def test_rows_are_not_packed(folder):
 def test_who_does_not_see_is_told(folder, tmp_path):
     text = save_family("qwen2", tmp_path / "text")
     with pytest.raises(ModelError, match=r"reads only text.*render_mode: text"):
-        ppo.main(config(text, tmp_path), directory=tmp_path / "ppo")
+        ppo.run_ppo(config(text, tmp_path), directory=tmp_path / "ppo")
     blind = shutil.copytree(folder, tmp_path / "blind")
     (blind / "preprocessor_config.json").unlink()
     with pytest.raises(ModelError, match="image processor"):
-        ppo.main(config(blind, tmp_path), directory=tmp_path / "ppo")
+        ppo.run_ppo(config(blind, tmp_path), directory=tmp_path / "ppo")
     cfg = config(folder, tmp_path)
     with pytest.raises(ConfigError, match="name=local"):
         vllm_engine(cfg, str(folder), load_template(cfg, str(folder)), CPU)
@@ -212,7 +214,7 @@ def test_who_does_not_see_is_told(folder, tmp_path):
 def test_text_games_with_a_model_that_sees(folder, tmp_path):
     tags = "=[FrozenLakeNoSlip]"
     tags = [f"es_manager.{part}.env_configs.tags{tags}" for part in ("train", "val")]
-    ppo.main(
+    ppo.run_ppo(
         config(folder, tmp_path, *tags, "trainer.total_training_steps=1"),
         directory=tmp_path / "ppo",
     )

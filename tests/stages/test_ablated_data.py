@@ -20,7 +20,7 @@ from spa.worldmodel.rows import read_parquet
 
 
 def data(cfg, folder):
-    selfplay.main(cfg, directory=folder)
+    selfplay.run_self_play(cfg, directory=folder)
     return read_parquet(folder / selfplay.TRAIN_FILE)
 
 
@@ -85,7 +85,7 @@ def test_ppo_trains_on_the_tokens_that_the_mask_names(base, tmp_path, mask):
         "trainer.val_before_train=false",
         "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
     )
-    ppo.main(cfg)
+    ppo.run_ppo(cfg)
     line = json.loads((tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()[0])
     assert line["actor/grad_norm"] > 0
     assert abs(line["rollout/kl_trainer_sampler"]) < 1e-6

@@ -23,7 +23,7 @@ SETTINGS = (
 
 def made(tmp_path, *overrides):
     cfg = load_config("tiny", [*SETTINGS, f"trainer.run_dir={tmp_path}", *overrides])
-    out = selfplay.main(cfg)
+    out = selfplay.run_self_play(cfg)
     return (
         cfg,
         read_parquet(out / "wm_train.parquet"),

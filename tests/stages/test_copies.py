@@ -16,8 +16,8 @@ def test_another_machine_goes_on_from_the_copies(base, tmp_path, monkeypatch):
     places = [tmp_path / "one", tmp_path / "other"]
     url = f"trainer.default_hdfs_dir=file://{tmp_path}/copies/"
     one, other = (small_config(base, place, url, "generate.policy=random") for place in places)
-    data = selfplay.main(one, directory=places[0] / "data")
-    sft.main(one, directory=places[0] / "sft", data=data)
+    data = selfplay.run_self_play(one, directory=places[0] / "data")
+    sft.run_sft(one, directory=places[0] / "sft", data=data)
     copy = tmp_path / "copies" / "sft"
     assert sorted(path.name for path in copy.glob("global_step_*")) == [
         "global_step_2",
@@ -25,11 +25,11 @@ def test_another_machine_goes_on_from_the_copies(base, tmp_path, monkeypatch):
     ]
     (copy / "global_step_4" / "complete.json").unlink()
     monkeypatch.delattr(selfplay, "self_play")  # nothing is played again
-    again = selfplay.main(other, directory=places[1] / "data")
+    again = selfplay.run_self_play(other, directory=places[1] / "data")
     assert (again / "wm_train.parquet").read_bytes() == (data / "wm_train.parquet").read_bytes()
     steps, real = [], sft.update
     monkeypatch.setattr(sft, "update", lambda *args: steps.append(1) or real(*args))
-    last = sft.main(other, directory=places[1] / "sft", data=again)
+    last = sft.run_sft(other, directory=places[1] / "sft", data=again)
     assert len(steps) == 2  # from step 2 on
     for name in (
         "global_step_4/model.safetensors",

@@ -38,7 +38,7 @@ def demo(groups: int = 6, samples: int = 2, *more: str):
 
 
 def run(cfg, name, path, **options):
-    return evaluate.main(cfg, find_target(name), output=path, **options)
+    return evaluate.evaluate_target(cfg, find_target(name), output=path, **options)
 
 
 def test_equal_seeds_give_equal_bytes_and_other_seeds_do_not(tmp_path):

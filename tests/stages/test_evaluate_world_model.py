@@ -95,7 +95,7 @@ def test_replies_without_predictions_are_refused(tmp_path):
         "FrozenLakeNoSlip", "coords", "agent_proxy.reply_order=no_prediction", "gate.enable=false"
     )
     with pytest.raises(ConfigError, match="no predictions to measure"):
-        evaluate_world_model.main(
+        evaluate_world_model.measure_world_model(
             cfg, find_target("random"), output=tmp_path / "out.json", transitions=4
         )
 
@@ -209,7 +209,7 @@ def test_too_few_puzzles_are_said():
 def test_a_model_gets_likelihoods_and_equal_seeds_equal_bytes(tmp_path, untrained_model):
     cfg = load_config("tiny", ["actor_rollout_ref.rollout.response_length=4", "trainer.device=cpu"])
     for name in ("a", "b"):
-        evaluate_world_model.main(
+        evaluate_world_model.measure_world_model(
             cfg, find_target(str(untrained_model)), output=tmp_path / f"{name}.json", transitions=20
         )
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()

@@ -62,15 +62,17 @@ def metrics(folder: Path) -> dict:
 @pytest.mark.parametrize("tag", TAGS)
 def test_every_stage(tag, model, tmp_path):
     cfg = config(tag, model(tag), tmp_path)
-    data = selfplay.main(cfg, directory=tmp_path / "data")
+    data = selfplay.run_self_play(cfg, directory=tmp_path / "data")
     summary = json.loads((data / "summary.json").read_text())
     assert summary["episodes"] == 2 and summary["rows_train"] >= 1
-    tuned = sft.main(cfg, directory=tmp_path / "sft", data=data)
+    tuned = sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
     assert 0 < metrics(tmp_path / "sft")["train/loss"] < 20
-    trained = ppo.main(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
+    trained = ppo.run_ppo(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
     last = metrics(tmp_path / "ppo")
     assert last["rollout/logprob_gap_max"] < 1e-3 and last["actor/grad_norm"] > 0
-    result = evaluate.main(cfg, find_target(str(trained)), output=tmp_path / "eval.json", ks=[1])
+    result = evaluate.evaluate_target(
+        cfg, find_target(str(trained)), output=tmp_path / "eval.json", ks=[1]
+    )
     assert result["tags"][tag]["episodes"] == 1
 
 

@@ -71,7 +71,7 @@ def last_line(folder: Path) -> dict:
 
 def test_ppo_trains_adapters_against_the_model_without_them(base, tmp_path):
     cfg = config(base, tmp_path, "trainer.total_training_steps=2")
-    checkpoint = ppo.main(cfg, directory=tmp_path / "whole")
+    checkpoint = ppo.run_ppo(cfg, directory=tmp_path / "whole")
     for part in (checkpoint, checkpoint / "critic"):
         weights = adapter(part)
         assert any(value.abs().max() > 0 for name, value in weights.items() if "lora_B" in name)
@@ -91,8 +91,8 @@ def test_ppo_trains_adapters_against_the_model_without_them(base, tmp_path):
     assert last_line(tmp_path / "whole")["actor/kl_loss"] != 0
 
     half = config(base, tmp_path, "trainer.total_training_steps=1")
-    ppo.main(half, directory=tmp_path / "parts")
-    resumed = ppo.main(cfg, directory=tmp_path / "parts")
+    ppo.run_ppo(half, directory=tmp_path / "parts")
+    resumed = ppo.run_ppo(cfg, directory=tmp_path / "parts")
     for sub in (".", "critic"):
         whole, parts = adapter(checkpoint / sub), adapter(resumed / sub)
         assert whole.keys() == parts.keys()
@@ -100,20 +100,20 @@ def test_ppo_trains_adapters_against_the_model_without_them(base, tmp_path):
 
 
 def test_fine_tuning_with_adapters_goes_on_exactly(base, tmp_path):
-    data = selfplay.main(config(base, tmp_path), directory=tmp_path / "data")
+    data = selfplay.run_self_play(config(base, tmp_path), directory=tmp_path / "data")
     cfg = config(base, tmp_path, "sft.trainer.total_training_steps=3")
-    whole = sft.main(cfg, directory=tmp_path / "whole", data=data)
+    whole = sft.run_sft(cfg, directory=tmp_path / "whole", data=data)
     schedule = config(
         base, tmp_path, "sft.trainer.total_training_steps=3", "sft.trainer.save_freq=1"
     )
     partial = tmp_path / "partial"
-    sft.main(schedule, directory=partial, data=data)
+    sft.run_sft(schedule, directory=partial, data=data)
     for step in (2, 3):  # as if the run had been killed after step 1
         folder = partial / f"global_step_{step}"
         for path in sorted(folder.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         folder.rmdir()
-    resumed = sft.main(schedule, directory=partial, data=data)
+    resumed = sft.run_sft(schedule, directory=partial, data=data)
     assert whole.name == resumed.name == "global_step_3"
     a, b = adapter(whole), adapter(resumed)
     assert all(torch.equal(a[key], b[key]) for key in a)

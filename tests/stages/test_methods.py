@@ -36,7 +36,7 @@ GROUPS = "algorithm.adv_estimator"
 def plain(base, tmp_path_factory) -> list[dict]:
     """The metrics of two plain steps."""
     folder = tmp_path_factory.mktemp("plain")
-    ppo.main(small_config(base, folder, *TWO))
+    ppo.run_ppo(small_config(base, folder, *TWO))
     return metrics(folder / "ppo")
 
 
@@ -54,7 +54,7 @@ def context(cfg, template) -> Context:
 
 
 def trained(base, folder, *overrides: str) -> list[dict]:
-    ppo.main(small_config(base, folder, *TWO, *overrides))
+    ppo.run_ppo(small_config(base, folder, *TWO, *overrides))
     return metrics(folder / "ppo")
 
 
@@ -133,7 +133,7 @@ def test_estimators_per_turn_train(base, tmp_path, estimator):
 def rows(base, tmp_path_factory):
     """World-model data of random play."""
     folder = tmp_path_factory.mktemp("rows")
-    return selfplay.main(
+    return selfplay.run_self_play(
         small_config(base, folder, "generate.policy=random", "generate.num_batches=1")
     )
 
@@ -302,7 +302,7 @@ def test_imagined_advantages_in_a_game_that_cannot_judge_are_refused_before_anyt
         ConfigError,
         match=r"Countdown has no state values.*imagined_advantage must be 0",
     ):
-        ppo.main(cfg, directory=tmp_path / "run")
+        ppo.run_ppo(cfg, directory=tmp_path / "run")
     assert not list((tmp_path / "run").glob("trajectories/*"))
 
 

@@ -74,7 +74,7 @@ def test_episodes_that_were_lost_before_data_are_made_of_them_are_played_again(
         path.write_text(path.read_text()[:-100])
     elif harm == "gone":
         path.unlink()
-    selfplay.main(small_config(base, tmp_path, *STEPS))
+    selfplay.run_self_play(small_config(base, tmp_path, *STEPS))
     for name in (
         "wm_train.parquet",
         "wm_val.parquet",
@@ -104,7 +104,7 @@ def test_running_anew_keeps_the_old_stages(base, finished, tmp_path, monkeypatch
     def stop(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline.selfplay, "main", stop)
+    monkeypatch.setattr(pipeline.selfplay, "run_self_play", stop)
     for number in (1, 2):
         for stage in ("data", "sft", "ppo"):
             (tmp_path / stage).mkdir(exist_ok=True)
@@ -127,7 +127,7 @@ def test_ppo_starts_from_the_fine_tuned_checkpoint_that_is_named(
         starts.append(model_path)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline.ppo, "main", started)
+    monkeypatch.setattr(pipeline.ppo, "run_ppo", started)
     (tmp_path / "sft").symlink_to(finished / "sft")
     (tmp_path / "data").symlink_to(finished / "data")
     for ckpt, wanted in (("last", False), ("2", False), ("last", None)):

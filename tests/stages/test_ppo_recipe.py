@@ -41,7 +41,7 @@ def assert_same_record(a: Path, b: Path) -> None:
 def four_steps(base, tmp_path_factory) -> Path:
     """The folder of an undisturbed run of four steps."""
     folder = tmp_path_factory.mktemp("whole")
-    assert ppo.main(small_config(base, folder, *FOUR)) == folder / "ppo" / "global_step_4"
+    assert ppo.run_ppo(small_config(base, folder, *FOUR)) == folder / "ppo" / "global_step_4"
     return folder / "ppo"
 
 
@@ -76,7 +76,7 @@ def test_trainer_and_sampler_agree_before_anything_is_trained(four_steps):
 
 
 def test_the_same_seed_gives_the_same_files(base, four_steps, tmp_path):
-    ppo.main(small_config(base, tmp_path, *FOUR))
+    ppo.run_ppo(small_config(base, tmp_path, *FOUR))
     assert_same_record(four_steps, tmp_path / "ppo")
     for step in (2, 4):
         assert_same_weights(
@@ -85,7 +85,7 @@ def test_the_same_seed_gives_the_same_files(base, four_steps, tmp_path):
 
 
 def test_another_seed_gives_another_run(base, four_steps, tmp_path):
-    ppo.main(small_config(base, tmp_path, "seed.train=77", "trainer.val_before_train=false"))
+    ppo.run_ppo(small_config(base, tmp_path, "seed.train=77", "trainer.val_before_train=false"))
     assert metrics(tmp_path / "ppo")[0] != metrics(four_steps)[1]
 
 
@@ -104,17 +104,17 @@ def test_a_run_that_was_killed_goes_on_as_if_nothing_had_happened(
 
         patch.setattr(ppo, "update", killed)
         with pytest.raises(KeyboardInterrupt):
-            ppo.main(cfg)
+            ppo.run_ppo(cfg)
     # step 3 was not saved
     assert [line["step"] for line in metrics(tmp_path / "ppo")] == [0, 1, 2, 3]
-    ppo.main(cfg)
+    ppo.run_ppo(cfg)
     assert_same_record(four_steps, tmp_path / "ppo")
     assert_same_weights(four_steps / "global_step_4", tmp_path / "ppo" / "global_step_4")
 
 
 def test_a_finished_run_is_not_trained_again(base, four_steps):
     before = (four_steps / "metrics.jsonl").read_bytes()
-    assert ppo.main(small_config(base, four_steps.parent, *FOUR)) == four_steps / "global_step_4"
+    assert ppo.run_ppo(small_config(base, four_steps.parent, *FOUR)) == four_steps / "global_step_4"
     assert (four_steps / "metrics.jsonl").read_bytes() == before
 
 
@@ -130,7 +130,7 @@ def test_warm_up_and_cosine_count_ppo_steps_whatever_the_mini_batches(base, tmp_
             "actor_rollout_ref.actor.optim={lr: 1e-3, warmup_style: cosine, lr_warmup_steps: 1}",
             "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
         )
-        ppo.main(cfg)
+        ppo.run_ppo(cfg)
         rates = [line["actor/lr"] for line in metrics(tmp_path / str(count) / "ppo")]
         assert rates == pytest.approx([1e-3, 1e-3, 7.5e-4, 2.5e-4])
 
@@ -150,7 +150,7 @@ def test_the_policy_that_is_trained_is_the_one_that_sampled(base, tmp_path):
         "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
         "actor_rollout_ref.actor.ppo_num_mini_batches=1",
     )
-    ppo.main(cfg)
+    ppo.run_ppo(cfg)
     (line,) = metrics(tmp_path / "ppo")
     assert abs(line["rollout/kl_trainer_sampler"]) < 1e-6
     assert line["rollout/logprob_gap_max"] < 1e-4
@@ -197,7 +197,7 @@ def test_estimator_loss_and_engine_of_ones_own_train(base, tmp_path):
         "algorithm.rollout_correction.level=sequence",
         "algorithm.bootstrap_truncated=true",
     )
-    last = ppo.main(cfg)
+    last = ppo.run_ppo(cfg)
     (line,) = metrics(tmp_path / "ppo")
     assert line["actor/grad_norm"] > 0 and line["critic/grad_norm"] > 0
     assert line["actor/ratio"] == pytest.approx(1, abs=0.1)
@@ -228,7 +228,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_played(
     base, tmp_path, overrides, message
 ):
     with pytest.raises(ConfigError, match=message):
-        ppo.main(small_config(base, tmp_path, *overrides))
+        ppo.run_ppo(small_config(base, tmp_path, *overrides))
     assert not (tmp_path / "ppo" / "trajectories").exists()
 
 
@@ -285,7 +285,7 @@ def test_from_the_command_to_the_backward_pass_are_six_calls(base, tmp_path, mon
     monkeypatch.setattr(torch.Tensor, "backward", backward)
     words = [*SMALL, *ONE, f"model_path={base}", f"trainer.run_dir={tmp_path}"]
     assert cli.main(["run", "base", "--stages", "ppo", *words]) == 0
-    assert chains == {("update", "train_ppo", "main", "launch", "run", "main")}
+    assert chains == {("update", "train_ppo", "run_ppo", "launch", "run", "main")}
 
 
 def test_shorter_replies_may_count_more(base, tmp_path):
@@ -294,7 +294,9 @@ def test_shorter_replies_may_count_more(base, tmp_path):
     one = ("trainer.total_training_steps=1", "trainer.val_before_train=false")
     norms = {}
     for name, extra in {"plain": (), "weighted": (switch,)}.items():
-        ppo.main(small_config(base, tmp_path / name, *one, *extra, "algorithm.adv_estimator=grpo"))
+        ppo.run_ppo(
+            small_config(base, tmp_path / name, *one, *extra, "algorithm.adv_estimator=grpo")
+        )
         norms[name] = metrics(tmp_path / name / "ppo")[0]["critic/advantages/mean"]
     assert norms["plain"] != norms["weighted"]
 
@@ -314,7 +316,9 @@ def test_how_the_work_is_cut_changes_no_result(base, tmp_path):
             "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=900",
         ],
     }.items():
-        ppo.main(small_config(base, tmp_path / name, *one, "trainer.val_before_train=false", *cut))
+        ppo.run_ppo(
+            small_config(base, tmp_path / name, *one, "trainer.val_before_train=false", *cut)
+        )
         found[name] = metrics(tmp_path / name / "ppo")[0]
     assert found["rows of 1"]["actor/grad_norm"] > 0.01
     for other in ("rows of 4", "tokens"):
@@ -344,7 +348,7 @@ def test_an_engine_that_samples_from_other_weights_stops_the_run(base, tmp_path,
         TrainingError,
         match=r"KL\(sampler \|\| trainer\) is .* before anything is trained.*same precision",
     ):
-        ppo.main(cfg)
+        ppo.run_ppo(cfg)
     assert not list((tmp_path / "ppo").glob("global_step_*"))
     assert [line["step"] for line in metrics(tmp_path / "ppo")] == [0]
 
@@ -355,7 +359,7 @@ def test_training_in_half_precision_stays_close_to_the_sampler(base, tmp_path, m
     )
     closed = []
     monkeypatch.setattr(LocalEngine, "close", lambda engine: closed.append(engine))
-    ppo.main(cfg)
+    ppo.run_ppo(cfg)
     assert len(closed) == 1  # vLLM's engine has a process and memory of a GPU
     for line in metrics(tmp_path / "ppo"):
         assert 1e-9 < line["rollout/kl_trainer_sampler"] < cfg.trainer.kl_warn
@@ -363,7 +367,7 @@ def test_training_in_half_precision_stays_close_to_the_sampler(base, tmp_path, m
 
 def test_a_smaller_gap_is_only_reported(base, tmp_path, monkeypatch):
     monkeypatch.setattr(ppo_batch, "kl_penalty", lambda a, b, kind: torch.full_like(a, 0.05))
-    ppo.main(
+    ppo.run_ppo(
         small_config(
             base, tmp_path, "trainer.total_training_steps=1", "trainer.val_before_train=false"
         )
@@ -386,7 +390,7 @@ NOTHING_TO_WIN = (
 
 
 def test_when_all_rewards_are_equal_nothing_is_trained(base, tmp_path):
-    last = ppo.main(small_config(base, tmp_path, *NOTHING_TO_WIN))
+    last = ppo.run_ppo(small_config(base, tmp_path, *NOTHING_TO_WIN))
     for line in metrics(tmp_path / "ppo"):
         assert line["rollout/kept_count"] == 0
         assert line["rollout/zero_count"] == 3
@@ -410,7 +414,7 @@ def test_the_sampler_is_checked_at_the_first_step_that_has_something_to_train(
     monkeypatch.setattr(ppo, "filter_groups", nothing_at_first)
     monkeypatch.setattr(ppo_batch, "kl_penalty", lambda a, b, kind: torch.full_like(a, 5.0))
     with pytest.raises(TrainingError, match="KL"):
-        ppo.main(small_config(base, tmp_path, "trainer.val_before_train=false"))
+        ppo.run_ppo(small_config(base, tmp_path, "trainer.val_before_train=false"))
     assert len(calls) == 2
 
 
@@ -425,7 +429,7 @@ def test_episodes_of_broken_environments_are_left_out(base, tmp_path, monkeypatc
         return real(self, action)
 
     monkeypatch.setattr(FrozenLake, "step", step)
-    ppo.main(
+    ppo.run_ppo(
         small_config(
             base, tmp_path, "trainer.total_training_steps=1", "trainer.val_before_train=false"
         )
@@ -445,7 +449,7 @@ def test_estimators_without_values_need_no_critic(base, tmp_path, estimator):
         "trainer.total_training_steps=1",
         "trainer.val_before_train=false",
     )
-    last = ppo.main(cfg)
+    last = ppo.run_ppo(cfg)
     (line,) = metrics(tmp_path / "ppo")
     assert line["actor/grad_norm"] > 0
     assert not any(key.startswith("critic/loss") for key in line)
@@ -466,7 +470,7 @@ def test_kl_to_the_reference_is_zero_at_first_and_grows(base, tmp_path, place):
             "algorithm.kl_ctrl.kl_coef=0.1",
             "algorithm.kl_penalty=low_var_kl",
         ]
-    ppo.main(
+    ppo.run_ppo(
         small_config(
             base,
             tmp_path,
@@ -481,7 +485,7 @@ def test_kl_to_the_reference_is_zero_at_first_and_grows(base, tmp_path, place):
 
 
 def test_the_critic_may_train_alone_at_first(base, tmp_path):
-    last = ppo.main(
+    last = ppo.run_ppo(
         small_config(base, tmp_path, "trainer.critic_warmup=2", "trainer.val_before_train=false")
     )
     lines = metrics(tmp_path / "ppo")
@@ -494,7 +498,7 @@ def test_the_critic_may_train_alone_at_first(base, tmp_path):
 
 def test_prompts_that_cannot_fit_stop_the_run_at_once(base, tmp_path):
     with pytest.raises(ConfigError, match="no prompt fits"):
-        ppo.main(small_config(base, tmp_path, "actor_rollout_ref.rollout.max_model_len=40"))
+        ppo.run_ppo(small_config(base, tmp_path, "actor_rollout_ref.rollout.max_model_len=40"))
 
 
 def test_rewards_are_normalised_and_stay_on_the_last_token(base, tmp_path):

@@ -111,7 +111,7 @@ def test_trying_other_plans_in_a_game_of_several_players_is_refused_before_self_
     nim = [f"custom_envs.{tag}.env_type=nim:Nim", f"custom_envs.{tag}.env_config=null"]
     assert "is a game of 2 players, in which spa cannot try other plans" in problems(*nim, asks)
     with pytest.raises(ConfigError, match="game of 2 players"):
-        selfplay.main(load_config("tiny", [*nim, asks]))
+        selfplay.run_self_play(load_config("tiny", [*nim, asks]))
     assert not list(Path.cwd().rglob("trajectories"))
 
 

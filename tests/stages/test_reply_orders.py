@@ -39,7 +39,7 @@ def test_all_stages(order, tmp_path):
     cfg = load_config(
         "tiny", [*SETTINGS, f"agent_proxy.reply_order={order}", f"trainer.run_dir={tmp_path}"]
     )
-    data = selfplay.main(cfg, directory=tmp_path / "data")
+    data = selfplay.run_self_play(cfg, directory=tmp_path / "data")
     rows = read_parquet(data / "wm_train.parquet")
     # there, branches are what is chosen from
     assert any(is_branch(row) for row in rows) == (order != "choose_plan")
@@ -50,9 +50,9 @@ def test_all_stages(order, tmp_path):
         )
     if order == "choose_plan":
         assert all(row.response.count("I could do ") == 2 for row in rows)
-    tuned = sft.main(cfg, directory=tmp_path / "sft", data=data)
+    tuned = sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
     measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
     assert ("val/wm/pred_exact" in measured) == (order != "no_prediction")
-    ppo.main(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
+    ppo.run_ppo(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
     last = json.loads((tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["actor/grad_norm"] > 0

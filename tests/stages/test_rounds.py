@@ -141,15 +141,15 @@ def test_from_the_second_round_on_the_model_plays_what_it_imagines_best(base, tm
 
 def test_rows_made_anew_of_planned_play_cost_what_it_cost(base, tmp_path):
     play = ("generate.imagine.n=3", "generate.num_batches=1")
-    selfplay.main(small_config(base, tmp_path, *play), directory=tmp_path / "a")
+    selfplay.run_self_play(small_config(base, tmp_path, *play), directory=tmp_path / "a")
     control = small_config(base, tmp_path, *play, "generate.shuffle_next_states=true")
-    selfplay.main(control, directory=tmp_path / "b", episodes=tmp_path / "a")
+    selfplay.run_self_play(control, directory=tmp_path / "b", episodes=tmp_path / "a")
     first, second = (json.loads((tmp_path / name / "summary.json").read_text()) for name in "ab")
     assert first["imagination"] == second["imagination"] and second["shuffled_next_states"]
 
 
 def test_who_does_not_play_plans_nothing_and_says_so(base, tmp_path, caplog):
-    selfplay.main(
+    selfplay.run_self_play(
         small_config("none", tmp_path, "generate.policy=random", "generate.imagine.n=4"),
         directory=tmp_path,
     )
@@ -192,7 +192,7 @@ def test_a_batch_of_self_play_may_have_as_many_episodes_of_more_puzzles(tmp_path
             "es_manager.train.env_groups=3",
             "es_manager.train.group_size=2",
         )
-        out = selfplay.main(
+        out = selfplay.run_self_play(
             small_config("none", tmp_path, *groups, *more), directory=tmp_path / str(size)
         )
         lines = [
@@ -212,7 +212,7 @@ def test_a_batch_of_self_play_may_have_as_many_episodes_of_more_puzzles(tmp_path
 
 def test_self_play_by_itself_is_the_first_round(base, tmp_path, caplog):
     lake = ("generate.rounds=2", "generate.imagine.n=3", "generate.imagine.depth=2")
-    out = selfplay.main(small_config(base, tmp_path, "generate.num_batches=1", *lake))
+    out = selfplay.run_self_play(small_config(base, tmp_path, "generate.num_batches=1", *lake))
     kept = yaml.safe_load((out / "config.yaml").read_text())["generate"]
     assert (kept["rounds"], kept["imagine"]["n"]) == (1, 1) and not (out / "imagined").exists()
     assert "a single stage plays the first of generate.rounds=2, without planning" in caplog.text

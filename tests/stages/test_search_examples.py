@@ -152,15 +152,15 @@ def test_the_path_of_a_dealt_search_is_what_the_answer_takes():
 @pytest.mark.parametrize("method", ["search_simulator", "actions_only"])
 def test_all_stages(method: str, tmp_path: Path):
     cfg = config(f"trainer.run_dir={tmp_path}", method=method)
-    data = selfplay.main(cfg, directory=tmp_path / "data")
+    data = selfplay.run_self_play(cfg, directory=tmp_path / "data")
     assert len(read_parquet(data / "wm_train.parquet")) == 24
     assert len(read_parquet(data / "wm_val.parquet")) == 1
     summary = json.loads((data / "summary.json").read_text())
     assert summary["rows_train"] == 24 and summary["search"]["dynamics"] == "simulator"
-    tuned = sft.main(cfg, directory=tmp_path / "sft", data=data)
+    tuned = sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
     measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
     assert ("val/search/exact" in measured) == (method == "search_simulator")
-    ppo.main(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
+    ppo.run_ppo(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
     last = json.loads((tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()[-1])
     # every turn is scored in the conversation that it was sampled in
     assert last["rollout/logprob_gap_max"] < 1e-3
@@ -235,7 +235,7 @@ def test_scores_come_from_the_puzzle_played_again():
 
 def test_an_evaluation_has_the_scores(tmp_path: Path):
     cfg = config("trainer.logger=[]")
-    result = evaluate.main(
+    result = evaluate.evaluate_target(
         cfg, Target(name="base", label="base", model="builtin:tiny"), output=tmp_path / "eval.json"
     )
     assert 0 <= result["tags"]["FrozenLakeNoSlip"]["search/exact"] <= 1

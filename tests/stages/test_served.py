@@ -24,7 +24,7 @@ LONG = (
 
 @pytest.fixture(scope="module")
 def data(base, tmp_path_factory):
-    return selfplay.main(
+    return selfplay.run_self_play(
         small_config(base, tmp_path_factory.mktemp("generate"), "generate.num_batches=1")
     )
 
@@ -59,7 +59,7 @@ def test_plain_transformers_read_from_the_checkpoint_what_was_trained(name, data
     )
     template = load_template(cfg, str(model))
     assert template.report.pinned
-    sft.main(cfg, directory=tmp_path / "sft", data=data)
+    sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
     checkpoint = tmp_path / "sft" / "global_step_1"
     shutil.rmtree(model)  # whoever serves the checkpoint has nothing else
     plain = AutoTokenizer.from_pretrained(checkpoint)
@@ -89,7 +89,7 @@ def test_the_next_stage_prompts_as_the_one_before(data, tmp_path):
     model = save_styled("mistral_v03", tmp_path / "model")
     cfg = small_config(model, tmp_path, *LONG, "sft.trainer.total_training_steps=1")
     before = load_template(cfg, str(model))
-    sft.main(cfg, directory=tmp_path / "sft", data=data)
+    sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
     after = load_template(cfg, str(tmp_path / "sft" / "global_step_1"))
     assert not after.report.pinned
     player = make_worker(cfg, before, mode="add_worldmodel")

@@ -28,14 +28,14 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def data(base, tmp_path_factory) -> Path:
-    return selfplay.main(small_config(base, tmp_path_factory.mktemp("generate")))
+    return selfplay.run_self_play(small_config(base, tmp_path_factory.mktemp("generate")))
 
 
 @pytest.fixture(scope="module")
 def four_steps(base, data, tmp_path_factory) -> Path:
     """The folder of an undisturbed run of four steps."""
     folder = tmp_path_factory.mktemp("sft")
-    sft.main(small_config(base, folder), directory=folder, data=data)
+    sft.run_sft(small_config(base, folder), directory=folder, data=data)
     return folder
 
 
@@ -94,8 +94,8 @@ def test_puzzles_seen_in_training_are_counted_where_the_game_has_no_others(base,
         "custom_envs.FrozenLakeNoSlip.env_config.p=1.0",
     )
     cfg = small_config(base, tmp_path, *twelve, "generate.num_batches=16")
-    data = selfplay.main(cfg, directory=tmp_path / "data")
-    sft.main(cfg, directory=tmp_path / "sft", data=data)
+    data = selfplay.run_self_play(cfg, directory=tmp_path / "data")
+    sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
     last = metrics(tmp_path / "sft")[-1]
     assert last["val/puzzles_seen"] == 4
     told = gate.judge(cfg, gate.measurements(tmp_path / "sft" / "metrics.jsonl")).text
@@ -105,7 +105,7 @@ def test_puzzles_seen_in_training_are_counted_where_the_game_has_no_others(base,
 def test_validation_puzzles_are_left_out_of_the_data(base, tmp_path):
     # the first batch's puzzles
     cfg = small_config(base, tmp_path, "seed.val=10000", "es_manager.val.env_groups=3")
-    folder = selfplay.main(cfg)
+    folder = selfplay.run_self_play(cfg)
     held_out = setup.validation_hashes(cfg, setup.make_worker(cfg, None, mode="add_worldmodel"))
     assert len(held_out) == 3
     rows = [row for part in rows_of(folder) for row in part]
@@ -128,13 +128,15 @@ def test_everything_that_was_played_is_accounted_for(data):
 
 
 def test_self_play_is_the_same_twice(base, data, tmp_path):
-    again = selfplay.main(small_config(base, tmp_path))
+    again = selfplay.run_self_play(small_config(base, tmp_path))
     assert rows_of(again) == rows_of(data)
     assert (again / "metrics.jsonl").read_bytes() == (data / "metrics.jsonl").read_bytes()
 
 
 def test_the_control_has_next_states_of_other_turns(base, data, tmp_path):
-    folder = selfplay.main(small_config(base, tmp_path, "generate.shuffle_next_states=true"))
+    folder = selfplay.run_self_play(
+        small_config(base, tmp_path, "generate.shuffle_next_states=true")
+    )
     changed = total = 0
     for true, shuffled in zip(rows_of(data)[0], rows_of(folder)[0], strict=True):
         assert shuffled.prompt[-1] == true.prompt[-1]
@@ -145,13 +147,13 @@ def test_the_control_has_next_states_of_other_turns(base, data, tmp_path):
 
 
 def test_uniformly_random_play_needs_no_good_model(base, tmp_path):
-    folder = selfplay.main(small_config(base, tmp_path, "generate.policy=random"))
+    folder = selfplay.run_self_play(small_config(base, tmp_path, "generate.policy=random"))
     assert json.loads((folder / "summary.json").read_text())["dropped"] == {}
 
 
 def test_a_model_that_does_not_follow_the_format_is_named(base, tmp_path):
     with pytest.raises(DataError, match=r"none of the 24 episodes.*malformed.*instruct model"):
-        selfplay.main(small_config(base, tmp_path, "generate.sampling.response_length=2"))
+        selfplay.run_self_play(small_config(base, tmp_path, "generate.sampling.response_length=2"))
 
 
 def test_fine_tuning_lowers_the_loss_and_measures_itself(base, four_steps):
@@ -173,14 +175,14 @@ def test_without_validation_rows_there_is_no_validation_loss(base, data, tmp_pat
     pq.write_table(train, tmp_path / "data" / selfplay.TRAIN_FILE)
     pq.write_table(val.slice(0, 0), tmp_path / "data" / selfplay.VAL_FILE)
     cfg = small_config(base, tmp_path, "sft.trainer.total_training_steps=2")
-    sft.main(cfg, directory=tmp_path / "sft", data=tmp_path / "data")
+    sft.run_sft(cfg, directory=tmp_path / "sft", data=tmp_path / "data")
     last = metrics(tmp_path / "sft")[-1]
     assert "val/loss" not in last and "val/wm/obs_exact" in last
     assert "no validation example" in caplog.text
 
 
 def test_the_same_seed_gives_the_same_model(base, data, four_steps, tmp_path):
-    sft.main(small_config(base, tmp_path), directory=tmp_path, data=data)
+    sft.run_sft(small_config(base, tmp_path), directory=tmp_path, data=data)
     assert_same_run(tmp_path, four_steps)
 
 
@@ -199,9 +201,9 @@ def test_a_run_that_was_killed_goes_on_as_if_nothing_had_happened(
 
         patch.setattr(sft, "update", killed)
         with pytest.raises(KeyboardInterrupt):
-            sft.main(cfg, directory=tmp_path, data=data)
+            sft.run_sft(cfg, directory=tmp_path, data=data)
     assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3]
-    sft.main(cfg, directory=tmp_path, data=data)
+    sft.run_sft(cfg, directory=tmp_path, data=data)
     assert_same_run(tmp_path, four_steps)
 
 
@@ -263,7 +265,7 @@ def test_the_validation_loss_does_not_depend_on_the_cut(base, data, micro):
 def test_the_model_of_stage_two_may_be_another(base, data, four_steps, tmp_path):
     """`sft.model.partial_pretrain`, as in the original; the policy of PPO is named apart."""
     start = four_steps / "global_step_4"
-    sft.main(
+    sft.run_sft(
         small_config("none", tmp_path, f"sft.model.partial_pretrain={start}"),
         directory=tmp_path / "sft",
         data=data,
@@ -289,7 +291,7 @@ def test_an_epoch_has_as_many_steps_when_turns_are_merged(base, data, tmp_path):
             "sft.trainer.total_epochs=1",
             "sft.trainer.eval_episodes=0",
         )
-        sft.main(cfg, directory=tmp_path / str(merge), data=data)
+        sft.run_sft(cfg, directory=tmp_path / str(merge), data=data)
         counted[merge] = [line["train/rows"] for line in metrics(tmp_path / str(merge))]
     rows = len(rows_of(data)[0])
     assert sum(counted[True]) == sum(counted[False]) == rows
@@ -316,7 +318,7 @@ def test_a_loss_that_is_not_finite_ends_with_a_message_and_an_unharmed_checkpoin
         base, tmp_path, "sft.trainer.total_training_steps=9", "sft.trainer.eval_episodes=0"
     )
     with pytest.raises(TrainingError, match="not finite 3 steps in a row"):
-        sft.main(cfg, directory=tmp_path, data=data)
+        sft.run_sft(cfg, directory=tmp_path, data=data)
     lines = metrics(tmp_path)
     assert any(
         line["train/skipped"] == 1 and not isinstance(line["train/loss"], float) for line in lines
@@ -337,7 +339,7 @@ def test_data_that_is_missing_or_corrupt_is_one_clear_message(base, tmp_path, co
     if content is not None:
         (tmp_path / "wm_train.parquet").write_bytes(content)
     with pytest.raises(DataError, match=message):
-        sft.main(small_config(base, tmp_path), directory=tmp_path / "sft", data=tmp_path)
+        sft.run_sft(small_config(base, tmp_path), directory=tmp_path / "sft", data=tmp_path)
 
 
 def test_rows_that_are_too_long_stop_only_where_that_is_asked_for(base, data, tmp_path):

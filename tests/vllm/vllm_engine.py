@@ -225,7 +225,7 @@ def test_vllm_alone_serves_a_checkpoint_as_it_was_trained(tmp_path):
 
 
 def test_three_ppo_steps(family, tmp_path):
-    checkpoint = ppo.main(config(family, tmp_path), directory=tmp_path / "ppo")
+    checkpoint = ppo.run_ppo(config(family, tmp_path), directory=tmp_path / "ppo")
     assert checkpoint.name == "global_step_3"
     lines = [
         json.loads(line) for line in (tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()

@@ -116,7 +116,7 @@ def test_self_play_warns_of_states_that_no_message_shows(tmp_path):
             ],
             stages=("selfplay",),
         )
-        folder = selfplay.main(cfg, directory=tmp_path / str(len(shares)))
+        folder = selfplay.run_self_play(cfg, directory=tmp_path / str(len(shares)))
         shares.append(json.loads((folder / "summary.json").read_text()).get("hidden_share", 0.0))
         warned = (folder / "log.txt").read_text().count("in no message")
         assert warned == (env != "frozen_lake")

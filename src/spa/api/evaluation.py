@@ -116,7 +116,7 @@ def run_evaluation(
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
 ) -> Evaluation:
     """Do what `plan_evaluation` planned; `loaded` is the engine that plays, if there is one already."""
-    result = recipe.main(
+    result = recipe.evaluate_target(
         cfg, target, output=path, ks=KS if ks is None else ks, prices=prices, loaded=loaded
     )
     return Evaluation(result=result, path=path)

@@ -79,7 +79,7 @@ def doctor(options: argparse.Namespace) -> int:
     if options.fit is not None:
         from spa.commands import fit
 
-        return fit.main(options.fit, options.overrides, gpu_gb=options.gpu_memory)
+        return fit.report_memory(options.fit, options.overrides, gpu_gb=options.gpu_memory)
     if options.run is not None and not options.overrides and options.gpu_memory is None:
         return check_run(options.run)
     if options.run is not None or options.overrides or options.gpu_memory is not None:

@@ -23,7 +23,7 @@ def evaluate_world_model(model: str, options: argparse.Namespace) -> None:
     if options.dry_run:
         write_out(f"{options.transitions} states per environment; the result would be {output}\n")
         return
-    result = evaluate_world_model.main(
+    result = evaluate_world_model.measure_world_model(
         cfg,
         target,
         output=result_file(output),

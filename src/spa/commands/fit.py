@@ -31,7 +31,7 @@ class Phase:
         return sum(self.parts.values())
 
 
-def main(config: str, overrides: Sequence[str], *, gpu_gb: float | None = None) -> int:
+def report_memory(config: str, overrides: Sequence[str], *, gpu_gb: float | None = None) -> int:
     """Print the estimate and advice; 0 if everything fits, else 1. Raises SpaError."""
     cfg = load_config(config, list(overrides))
     size, source = (gpu_gb, "as given") if gpu_gb else gpu_memory()

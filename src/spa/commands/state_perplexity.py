@@ -23,7 +23,7 @@ def evaluate_states(model: str, options: argparse.Namespace) -> None:
         write_out(f"{options.states} states per environment; the result would be {output}\n")
         return
     tags = tuple(dict.fromkeys(options.tags)) or DEFAULT_TAGS
-    result = state_perplexity.main(
+    result = state_perplexity.measure_perplexity(
         cfg, model, tags, output=result_file(output), states=options.states
     )
     print_result(result)

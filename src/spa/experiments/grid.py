@@ -344,7 +344,7 @@ def do_task(task: Task, device: str) -> tuple[int, int]:
             start = result_of(source) if source else None
             if source and start is None:
                 raise TrainingError(lost_checkpoint(source))
-            ppo.main(cfg, model_path=start and str(start), directory=folder, fingerprint=known)
+            ppo.run_ppo(cfg, model_path=start and str(start), directory=folder, fingerprint=known)
             if gone := task.unread(folder):
                 raise TrainingError(
                     f"{gone[0]} is missing, and the results need its episodes. Put the file back, or remove {folder} "

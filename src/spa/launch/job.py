@@ -35,11 +35,11 @@ class Job:
             case "run":
                 return partial(pipeline.run, ckpt=self.ckpt, generate_data=self.generate_data)
             case "generate":
-                return selfplay.main
+                return selfplay.run_self_play
             case "sft":
                 return pipeline.world_model
             case "ppo":
-                return ppo.main
+                return ppo.run_ppo
 
 
 @contextmanager

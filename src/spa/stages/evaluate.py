@@ -58,7 +58,7 @@ class Puzzle:
     specs: tuple[EpisodeSpec, ...]
 
 
-def main(
+def evaluate_target(
     cfg: Config,
     target: Target,
     *,

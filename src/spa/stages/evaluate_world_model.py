@@ -75,7 +75,7 @@ class Asking:
         )
 
 
-def main(
+def measure_world_model(
     cfg: Config,
     target: Target,
     *,

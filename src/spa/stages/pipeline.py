@@ -42,7 +42,7 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
         if generate_data is False:
             start = find_sft_checkpoint(cfg, sft_dir, ckpt)
             policy = ppo_fingerprint(cfg, start, sft_dir)
-            return ppo.main(cfg, model_path=str(start), directory=ppo_dir, fingerprint=policy)
+            return ppo.run_ppo(cfg, model_path=str(start), directory=ppo_dir, fingerprint=policy)
         rounds = rounds_of(cfg, data, sft_dir)
         chain = fingerprints(rounds)
         policy = stage_fingerprint(cfg, "ppo", parent=chain[-1][1])
@@ -55,7 +55,7 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
             play(own, ready, fingerprint=known[own.data])
             made.append(learn(own, ready, fingerprint=known[own.sft]))
         stop_at_gate(cfg, sft_dir)
-        return ppo.main(cfg, model_path=str(made[-1]), directory=ppo_dir, fingerprint=policy)
+        return ppo.run_ppo(cfg, model_path=str(made[-1]), directory=ppo_dir, fingerprint=policy)
 
 
 def fingerprints(rounds: Sequence[Round]) -> list[tuple[Path, Fingerprint]]:
@@ -106,8 +106,8 @@ def _announce(
 def play(
     own: Round, cfg: Config, *, fingerprint: Fingerprint, episodes: Path | None = None
 ) -> Path:
-    """Stage 1 of a round, with the model that `cfg` names; see `selfplay.main`."""
-    return selfplay.main(
+    """Stage 1 of a round, with the model that `cfg` names; see `selfplay.run_self_play`."""
+    return selfplay.run_self_play(
         cfg,
         directory=own.data,
         first_batch=own.first_batch,

@@ -34,7 +34,7 @@ from spa.training.update import update
 SHOWN_EPISODES = 32  # episodes per step whose advantages and values are kept for the viewer
 
 
-def main(
+def run_ppo(
     cfg: Config,
     *,
     model_path: str | None = None,

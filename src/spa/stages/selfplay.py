@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 MUCH_HIDDEN = 0.05  # of the words of observations, above which self-play warns
 
 
-def main(
+def run_self_play(
     cfg: Config,
     *,
     directory: Path | None = None,

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 RELEASE_EVERY = 10  # steps between returns of freed memory to the system
 
 
-def main(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
+def run_sft(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
     """Fine-tune `sft.model.partial_pretrain` (`model_path`, unless told otherwise) on the data set;
     returns the last checkpoint. Without the gate, which belongs to the pipeline."""
     out = directory or Path(cfg.sft.trainer.default_local_dir)

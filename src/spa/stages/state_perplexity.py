@@ -25,7 +25,7 @@ TEXTS: tuple[StateText, ...] = ("grid", "coords", "grid_and_coords")
 CONTEXTS = ("alone", "in the prompt")
 
 
-def main(
+def measure_perplexity(
     cfg: Config, model_name: str, tags: tuple[str, ...], *, output: Path, states: int = 100
 ) -> dict[str, Any]:
     """Measure `states` states of each tag, reached by random play, in every text and context; write

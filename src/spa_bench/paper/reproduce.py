@@ -168,7 +168,7 @@ def _perplexity(made: Reproduction, model: str, *, measure: bool) -> dict[str, A
     cfg = load_config(
         "base", [override for override in made.overrides if override.startswith("trainer.")]
     )
-    return state_perplexity.main(cfg, model, PERPLEXITY_TAGS, output=path)
+    return state_perplexity.measure_perplexity(cfg, model, PERPLEXITY_TAGS, output=path)
 
 
 def results(made: Reproduction, perplexity: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from spa_bench.q_learning import validation
 
 def q_learning(training: Training, steps: int, *, learn: bool) -> dict[str, Any] | None:
     """Tabular Q-learning with `steps` actions on the puzzles of this training
-    (`validation.main`), kept next to it; None if it is not there and is not to `learn`, or if the
+    (`validation.validate_tables`), kept next to it; None if it is not there and is not to `learn`, or if the
     environment has no table."""
     path = training.folder.parent / "q_learning.json"
     known = read_object(path)
     if known.get("steps") == steps:
         return known
-    found = validation.main(training.ppo, steps) if learn else None
+    found = validation.validate_tables(training.ppo, steps) if learn else None
     if found is not None:
         write_atomic(path, [json.dumps(found)])
     return found

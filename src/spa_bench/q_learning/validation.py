@@ -20,7 +20,7 @@ OTHER = "on other puzzles"
 SAME = "on the puzzle itself"
 
 
-def main(cfg: Config, steps: int) -> dict[str, Any] | None:
+def validate_tables(cfg: Config, steps: int) -> dict[str, Any] | None:
     """Success on the puzzles of validation of a table after `steps` actions in training puzzles,
     and of the scout; None for environments that list no actions or cannot be copied."""
     worker = setup.make_worker(cfg, None, mode="base")
