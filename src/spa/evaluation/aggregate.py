@@ -74,9 +74,12 @@ def pass_intervals(
 ) -> dict[str, Any]:
     """`pass@k` -> {mean, low, high, n} for every k that some puzzle has enough attempts for; n
     counts puzzles."""
+    # reshape: without groups the array is [0], and the column below needs [0, 2].
     counts = np.array([group.counts for group in groups], dtype=np.int64).reshape(-1, 2)
     out = {}
     for k in ks:
+        # The unbiased estimator needs n >= k; a puzzle whose attempts failed is left out for this k
+        # only.
         enough = counts[counts[:, 0] >= k]
         if len(enough):
             values = pass_at_k(enough[:, 0], enough[:, 1], k)
@@ -109,6 +112,7 @@ def not_computed(ks: Iterable[int], samples: int) -> dict[str, str]:
 
 def interval_json(interval: Interval) -> dict[str, float | int]:
     """An interval as numbers; without ends if they are NaN."""
+    # NaN is no JSON, so an interval that cannot be computed has no ends at all.
     ends = {"low": _round(interval.low), "high": _round(interval.high)}
     known = {} if isnan(interval.low) else ends
     return {"mean": _round(interval.mean), **known, "n": interval.n}

@@ -9,8 +9,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+# A cell and, for games of values, what it holds: `(1,2)` or `(1,2)=4`. The value ends at white
+# space, `;`, `,` or a full stop.
 _CELL = re.compile(r"\((\d+),(\d+)\)(=\S+?(?=[\s;.,]|$))?")
+# The one-character symbol behind an entity's words: the P of `Player (P)`; not `(0,1)`.
 _SYMBOL = re.compile(r"\(([^()\s])\)")
+# What is between an entity's words and its cells: ` is at`, ` are`, ` at`, `:`.
 _VERB = re.compile(r"\s+(?:is|are)(?:\s+at)?\s*$|\s+at\s*$|\s*:\s*$", re.IGNORECASE)
 
 Entities = dict[str, frozenset[str]]
@@ -20,6 +24,7 @@ hole`."""
 
 def is_sentence(line: str) -> bool:
     """Whether a line of a state is a sentence of coordinates rather than a row of a drawing."""
+    # Rows of a drawing are single symbols; a lower-case letter followed by a letter is a word.
     return _CELL.search(line) is not None or bool(re.search(r"[^\W\d_]*[a-z][^\W\d_]+", line))
 
 
@@ -41,11 +46,15 @@ def sentence_entities(text: str) -> Entities:
             cells = list(_CELL.finditer(clause))
             head = clause[: cells[0].start()] if cells else clause
             symbol = _SYMBOL.search(head)
+            # A clause without cells names an entity only if it denies it: `no holes (O)`.
             if not cells and (symbol is None or not head.strip().lower().startswith("no ")):
                 continue
             name = symbol.group(1) if symbol else _VERB.sub("", head.strip()).lower()
+            # What follows the last cell is a remark: the `in a hole` of `Player (P) is at (0,1) in
+            # a hole`.
             tail = clause[cells[-1].end() :].strip(" .") if cells else ""
             said = {f"({c[1]},{c[2]}){c[3] or ''}" for c in cells} | ({tail} if tail else set())
+            # Several clauses may speak of one entity.
             found[name] = found.get(name, frozenset()) | said
     return found
 
@@ -97,6 +106,8 @@ class Agreement:
         ]
         if not known:
             return None
+        # Sentences may count cells from 0 or from 1. With the wrong offset entities meet arbitrary
+        # symbols, so the right one is the offset that needs fewer kinds of pairs.
         tables = [
             cls(offset, frozenset().union(*(_pairs(text, offset) for text in known)))
             for offset in (0, 1)
@@ -116,6 +127,7 @@ def _pairs(text: str, offset: int) -> frozenset[tuple[frozenset[str], str]]:
     """(entities at the cell, symbol drawn there) of every cell; a cell outside the drawing goes
     with no symbol."""
     drawn = drawing(text)
+    # At each cell: the entities that the sentence puts there, to be paired with the symbol drawn.
     at: dict[tuple[int, int], set[str]] = {place: set() for place in drawn}
     for name, said in sentence_entities(text).items():
         for item in said:
@@ -147,6 +159,8 @@ def entity_scores(triples: Iterable[tuple[str | None, str, str]]) -> dict[str, E
     read = [
         (entities(said or ""), entities(truth), entities(before)) for said, truth, before in triples
     ]
+    # Invented names are in no true state and are left out; names that a state lacks count if
+    # another true state has them.
     known = {name for _, true, _ in read for name in true}
     counts: dict[str, list[int]] = {}
     for said, true, old in read:
@@ -155,6 +169,8 @@ def entity_scores(triples: Iterable[tuple[str | None, str, str]]) -> dict[str, E
             theirs = true.get(name, frozenset())
             right = name in said and name in true and ours == theirs
             moved = theirs != old.get(name, frozenset())
+            # Per entity: transitions, right, moved, right and moved, 2 x shared statements, and the
+            # number of statements on both sides. The last two make F1 = 2 |A & B| / (|A| + |B|).
             row = counts.setdefault(name, [0] * 6)
             for index, value in enumerate(
                 (1, right, moved, right and moved, 2 * len(ours & theirs))

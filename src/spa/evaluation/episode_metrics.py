@@ -34,7 +34,10 @@ def pooled_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
 def _metrics(episodes: Sequence[Episode]) -> Metrics:
     if not episodes:
         return {"episodes": 0.0}
+    # The tag is part of the key, since two environments may use the same seed.
     puzzles = [f"{episode.tag}/{episode.puzzle_seed}" for episode in episodes]
+    # The group size; groups that lost an episode to an error are smaller and drop out of the
+    # largest k.
     size = max(Counter(puzzles).values())
     infos = [info for episode in episodes for turn in episode.turns for info in turn.infos]
     turns = [turn for episode in episodes for turn in episode.turns]
@@ -56,11 +59,13 @@ def _metrics(episodes: Sequence[Episode]) -> Metrics:
             [(turn.reply_text, turn.finish_reason == "length") for turn in turns]
         ),
     }
+    # Divided by all episodes, as `reward` is, also where some turns lack the term.
     for name in dict.fromkeys(name for turn in turns for name in turn.reward_terms or ()):
         metrics[f"reward/{name}"] = sum(
             (turn.reward_terms or {}).get(name, 0.0) for turn in turns
         ) / len(episodes)
     metrics |= pass_metrics(successes, puzzles, ks)
+    # Engines without token ids report no lengths.
     if sampled:
         metrics["response_length"] = _mean(sampled)
     if any(episode.mode == "add_worldmodel" for episode in episodes):

@@ -57,9 +57,11 @@ def reply_sequence(
     A token belongs to a block if it holds a character of the block's content, the white space
     around it left out.
     """
+    # The prefill belongs to the prompt: neither its text nor its tokens are scored.
     body = reply.removeprefix(prefill)
     ids, stops = template.reply_tokens(reply, prefill)
     ends = np.asarray(stops, dtype=np.int64)
+    # Token i covers characters starts[i] to ends[i] of the body.
     starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
     block = np.full(len(prompt_ids) + len(ids) + len(template.end_ids), -1, dtype=np.int8)
     for index, name in enumerate(BLOCKS):
@@ -67,6 +69,8 @@ def reply_sequence(
         if span is None:
             continue
         content = body[span[0] : span[1]]
+        # Overlap, not containment: a tokenizer may merge the last symbol of a block with the white
+        # space behind it, and that token still carries content.
         first = span[0] + len(content) - len(content.lstrip())
         last = first + len(content.strip())
         block[len(prompt_ids) : len(prompt_ids) + len(ids)][(starts < last) & (ends > first)] = (
@@ -87,6 +91,7 @@ def score_sequences(
     """One teacher-forced pass over all sequences, `rows` at a time; in the order given."""
     lengths = torch.tensor([len(sequence.ids) for sequence in sequences])
     device = next(model.parameters()).device
+    # Batches are made by length, so results come out of order and are kept by the sequence's index.
     out: dict[int, Scored] = {}
     was_training = model.training
     model.eval()
@@ -96,16 +101,20 @@ def score_sequences(
     ):
         for batch in micro_batches(lengths, rows=rows, max_tokens=None):
             picked = [sequences[row] for row in batch.tolist()]
+            # Right padding with id 0, without an attention mask: attention is causal, so no scored
+            # token can see the padding behind it.
             ids = np.zeros((len(picked), int(lengths[batch].max())), dtype=np.int64)
             mask = np.zeros_like(ids, dtype=bool)
             for r, sequence in enumerate(picked):
                 ids[r, : len(sequence.ids)] = sequence.ids
                 mask[r, : len(sequence.ids)] = sequence.block >= 0
+            # mask[:, 1:]: logits at position t score token t + 1, so mask [B, T] -> [B, T - 1].
             parts = _score(
                 model,
                 torch.from_numpy(ids).to(device),
                 torch.from_numpy(mask[:, 1:].copy()).to(device),
             )
+            # One flat [N] array per batch; `cuts` are the ends of the sequences in it.
             cuts = np.cumsum(mask.sum(axis=1))[:-1]
             logprobs, tops, hits = (np.split(part.cpu().numpy(), cuts) for part in parts)
             for r, row in enumerate(batch.tolist()):
@@ -120,18 +129,24 @@ def _score(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """ids int64 [B, T], mask bool [B, A] -> log-probs float32, top probabilities float32, hits
     bool; each [N]."""
+    # The backbone without its LM head; a PEFT model wraps it once more.
     body = (
         model.base_model
         if not hasattr(model, "get_base_model")
         else model.get_base_model().base_model
     )
+    # Hidden states are picked before the head: [B, T - 1, H] -> [N, H], so that [N, V] logits exist
+    # only for scored tokens.
     hidden = body(input_ids=ids, use_cache=False).last_hidden_state[:, :-1][mask]
     targets = ids[:, 1:][mask]
     head = model.get_output_embeddings()
+    # Gemma's final logits are capped inside its forward, which is bypassed here.
     softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
     parts = []
     rows = max(1, LOGITS_CHUNK // head.weight.shape[0])
+    # max(1, ...): with nothing to score one empty chunk still yields tensors to concatenate.
     for start in range(0, max(1, len(hidden)), rows):
+        # float32 before the softmax: bfloat16 has 8 significant bits, too few for log-probs near 0.
         logits = head(hidden[start : start + rows]).float()
         if softcap:
             logits = torch.tanh(logits / softcap) * softcap
@@ -165,6 +180,8 @@ def likelihood_report(
         "uniform_nll_per_token": _rounded(np.log(vocabulary)),
     }
     if copied:
+        # Answer included: the prediction is scored before the action is written, so only together
+        # do the blocks say that this action leads to this state.
         both = ("prediction", "answer")
         wins = [truth[index].total(*both) > scored.total(*both) for index, scored in copied.items()]
         report["copied_state_nll_per_token"] = nll_per_token(list(copied.values()), "prediction")
@@ -172,6 +189,8 @@ def likelihood_report(
             [truth[index] for index in copied], "prediction"
         )
         report["prefers_truth"] = {"mean": _rounded(np.mean(wins)), "n": len(wins)}
+    # Only the model's distribution inside the prediction is judged. Observation tokens repeat the
+    # prompt: they are easy and would hide poor calibration.
     inside = [scored.block == BLOCKS.index("prediction") for scored in truth]
     report["calibration"] = calibration(
         np.concatenate([scored.top[mask] for scored, mask in zip(truth, inside, strict=True)]),
@@ -199,8 +218,11 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> dict[str, Any]:
     """
     if not len(confidence):
         return {"tokens": 0}
+    # Confidence 1.0 falls into the last bin rather than one of its own.
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     count = np.bincount(bins, minlength=BINS)
+    # sums[0] / count is a bin's mean confidence, sums[1] / count its accuracy. Weighted by count,
+    # the division cancels in the error below.
     sums = [
         np.bincount(bins, weights=values.astype(float), minlength=BINS)
         for values in (confidence, right)

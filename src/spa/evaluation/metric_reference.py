@@ -21,6 +21,7 @@ def find_metric(key: str) -> Metric | None:
 
 
 def _matches(pattern: str, key: str) -> bool:
+    # Each `*` is one or more characters of a single path segment, as in `train/*/success`.
     return (
         re.fullmatch("[^/]+".join(re.escape(part) for part in pattern.split("*")), key) is not None
     )

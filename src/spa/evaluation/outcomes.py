@@ -63,6 +63,8 @@ class Group:
         """A JSON-ready dict; `from_json` restores an equal group."""
         data = asdict(self)
         for attempt in data["attempts"]:
+            # Most formats write no search; leaving the empty tuple out keeps the lines of a result
+            # short.
             if not attempt["searches"]:
                 del attempt["searches"]
         return data
@@ -85,10 +87,13 @@ class Group:
 def outcome_of(episode: Episode, searches: Sequence[SearchScore] = ()) -> Outcome:
     """The counts of an episode, with the scores of the searches that it wrote."""
     infos = [info for turn in episode.turns for info in turn.infos]
+    # A malformed response has neither observation nor prediction and counts as wrong.
     replies = [(turn, turn.reply) for turn in episode.turns if turn.reply.well_formed]
     return Outcome(
         success=episode.success,
         stop=episode.stop.value,
+        # Rounding keeps the JSON short and equal between machines whose sums differ in the last
+        # bits.
         score=round(episode.score, 6),
         reward=round(sum(turn.reward for turn in episode.turns), 6),
         turns=len(episode.turns),

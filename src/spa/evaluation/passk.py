@@ -33,6 +33,8 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
         )
     if np.any((successes < 0) | (successes > attempts)):
         raise ValueError("pass_at_k: successes must lie between 0 and the number of attempts")
+    # A product of ratios: binomial coefficients of large n overflow. Once i reaches n - c the
+    # factor is 0, and stays so because of the maximum.
     fail = np.ones(attempts.shape)
     for i in range(k):  # the chance that attempts 1..k, drawn without replacement, all fail
         fail = fail * np.maximum(attempts - successes - i, 0) / (attempts - i)
@@ -49,6 +51,7 @@ def per_puzzle(
     """
     ids, index = np.unique(np.asarray(puzzle_ids), return_inverse=True)
     won = np.asarray(successes, dtype=bool)
+    # minlength: a puzzle without any success still needs its 0.
     return ids, np.bincount(index, minlength=len(ids)), np.bincount(index[won], minlength=len(ids))
 
 
@@ -68,6 +71,8 @@ def pass_metrics(successes: ArrayLike, puzzle_ids: ArrayLike, ks: Iterable[int])
     metrics: Metrics = {}
     for k in ks:
         enough = n >= k
+        # The mean is over puzzles, each with its own n, so unequal numbers of attempts do not bias
+        # it.
         if enough.any():
             metrics[f"pass@{k}"] = float(pass_at_k(n[enough], c[enough], k).mean())
     if len(n):

@@ -31,6 +31,7 @@ def state_sequence(
     Raises ModelError if the chat template changes the state's text.
     """
     text, ids, stops = template.start_with_ends((*before, {"role": "user", "content": prompt}))
+    # The last occurrence: rules and examples before it may show the same state.
     start = text.rfind(state)
     if start < 0:
         raise ModelError(
@@ -38,6 +39,7 @@ def state_sequence(
         )
     ends = np.asarray(stops)
     starts = np.concatenate([[0], ends[:-1]])
+    # A token that overlaps the state belongs to it, so merged tokens at its edges are counted.
     block = np.where((starts < start + len(state)) & (ends > start), 0, -1).astype(np.int8)
     block[0] = -1  # nothing stands before the first token, so nothing can be said of it
     return ReplyTokens(ids=np.asarray(ids, np.int32), block=block)
@@ -65,6 +67,8 @@ def perplexity_report(
 
 
 def _exponential(values: np.ndarray, seed: int) -> dict[str, float]:
+    # Log scale: intervals are computed on nats and exponentiated afterwards, so `mean` is the
+    # geometric mean over states and the interval keeps its order.
     interval = bootstrap_mean([values], seed=seed)
     return {
         name: round(float(np.exp(getattr(interval, name))), DIGITS)

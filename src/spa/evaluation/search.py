@@ -31,12 +31,16 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     if not episode.turns[0].reply_text.startswith("<think>"):
         return []
     env = make_env(episode.tag)
+    # Chance is replayed from the episode's own noise seed, so each turn starts in the state that
+    # the model saw.
     env.reset(
         seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed, "validation": False}
     )
+    # A changed version of the game, or one without state names: scores would judge other puzzles.
     if env.state_key() is None or puzzle_hash(env) != episode.puzzle_hash:
         return []
     scores = list[SearchScore]()
+    # A search starts from the state of its own turn: score first, then play the turn's actions.
     for turn in episode.turns:
         text, complete = thoughts_of(turn.reply_text)
         score = score_search(text, explore(env)[0], actions=env.action_names(), complete=complete)

@@ -51,6 +51,7 @@ class Reply:
 def replay(env: TextEnv, situation: Situation, noise_seed: int | None = None) -> TextEnv:
     """The environment in the situation's state."""
     noise = situation.noise_seed if noise_seed is None else noise_seed
+    # A state is reached by replaying its actions; games need not be serializable.
     env.reset(seed=situation.puzzle_seed, options={"noise_seed": noise})
     execute(env, situation.prefix, len(situation.prefix))
     return env
@@ -62,6 +63,7 @@ def execute(env: TextEnv, actions: Sequence[str], limit: int) -> tuple[tuple[str
     taken: list[str] = []
     for text in actions:
         action = env.to_action(text)
+        # Text that is no action is skipped, as in a rollout, and does not count against the limit.
         if action is None:
             continue
         if len(taken) >= limit:
@@ -84,6 +86,7 @@ def random_situation(
     rng = stream(base_seed, "world_model/play", index)
     puzzle_seed = base_seed + index
     noise_seed = stream_seed(base_seed, "world_model/noise", index)
+    # At most max_turn - 1 turns, so that one more turn fits into the budget of the game.
     turns = 0 if from_start else int(rng.integers(prompter.max_turn))
     env.reset(seed=puzzle_seed, options={"noise_seed": noise_seed})
     content = puzzle_hash(env)
@@ -91,6 +94,7 @@ def random_situation(
     for _ in range(turns):
         move = _random_turn(env, prompter, rng)
         taken, over = execute(env, move, len(move))
+        # A turn that ends the game is dropped: there would be nothing left to ask about.
         if over:
             break
         prefix += taken
@@ -106,6 +110,7 @@ def random_situation(
         actions=(),
         next_state="",
     )
+    # Replayed rather than kept: the environment may be past the dropped turn.
     replay(env, start)
     state = env.state_text(prompter.state_text)
     known = env.world_state_text(prompter.state_text)
@@ -133,6 +138,7 @@ def has_chance(env: TextEnv, prompter: Prompter, *, base_seed: int, puzzles: int
         )
         if found is None:
             continue
+        # Chance that shows in none of `puzzles` x 4 replays counts as none.
         for noise in range(4):
             replay(env, found, noise)
             execute(env, found.actions, len(found.actions))
@@ -154,6 +160,7 @@ def ceiling(env: TextEnv, situation: Situation, actions: Sequence[str], mode: St
         execute(env, actions, len(actions))
         return env.world_state_text(mode)
 
+    # Chosen and measured on the same draws, the maximum would be biased upwards.
     likeliest = Counter(after(noise) for noise in range(NOISES)).most_common(1)[0][0]
     return sum(after(noise) == likeliest for noise in range(NOISES, 2 * NOISES)) / NOISES
 
@@ -191,6 +198,7 @@ def ask(
         for messages, p, env, seed in zip(conversations, prompters, envs, seeds, strict=True)
     ]
     completions = engine.generate(prompts, sampling)
+    # Each question is a conversation of its own, so the engine may drop its cache.
     engine.forget([prompt.episode_id for prompt in prompts])
     texts = [
         prompt.prefill + completion.text
@@ -207,6 +215,8 @@ def _reply(env: TextEnv, prompter: Prompter, messages: tuple[Message, ...], text
         max_actions=prompter.max_actions_per_turn,
         order=prompter.reply_order,
     )
+    # The model's own actions are played: a prediction is judged by what they cause, not by what
+    # random play did.
     taken, over = execute(env, parsed.actions, prompter.max_actions_per_traj)
     return Reply(
         messages=messages,

@@ -61,6 +61,8 @@ def bootstrap_mean(
             "bootstrap_mean: needs at least one training seed, and one puzzle for each"
         )
     rng = stream(seed, "bootstrap")
+    # Each seed is resampled alone and the resampled means are averaged: a seed weighs the same
+    # however many puzzles it has, as in the mean itself.
     total = np.zeros(resamples)
     for part in strata:
         total += _resample(part, np.mean, resamples, rng)
@@ -86,6 +88,8 @@ def seeds_interval(values: Strata, *, level: float = 0.95) -> Interval:
         raise ValueError(
             "seeds_interval: needs at least two training seeds, and one puzzle for each"
         )
+    # Puzzles enter only through their seed's mean: with S seeds there are S independent
+    # observations, however many puzzles were played.
     means = np.asarray([part.mean() for part in strata])
     mean = float(means.mean())
     half = _half_width(means, level)
@@ -96,12 +100,16 @@ def seeds_interval(values: Strata, *, level: float = 0.95) -> Interval:
 
 def _half_width(means: Floats, level: float) -> float:
     """Half of Student's t interval for the mean of independent `means` `[S]`."""
+    # ddof=1: the sample variance, which the t distribution assumes.
     return t_quantile(level, len(means) - 1) * float(means.std(ddof=1)) / len(means) ** 0.5
 
 
 def t_quantile(level: float, df: int) -> float:
     """The t with P(|T| <= t) = `level` for Student's T with `df` degrees of freedom, by bisection
     of the closed form (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    # The substitution t = sqrt(df) tan(angle) maps t >= 0 to angles in [0, pi/2); P grows with the
+    # angle, so halving the bracket 100 times reaches the limit of float64. Written out so that
+    # intervals need no SciPy.
     low = 0.0
     high = math.pi / 2
     for _ in range(100):
@@ -114,6 +122,8 @@ def _t_within(angle: float, df: int) -> float:
     """P(|T| <= sqrt(df) tan(angle)) for Student's T."""
     sine = math.sin(angle)
     cosine = math.cos(angle)
+    # A finite series in cos(angle): odd powers for odd df, even powers for even df. For df = 1
+    # (Cauchy) the sum is empty and only the angle is left.
     odd = df % 2 == 1
     term = cosine if odd else 1.0
     total = 0.0
@@ -139,6 +149,7 @@ def paired_difference(
         raise ValueError(
             "paired_difference: both methods need the same puzzles, in the same order, for every seed"
         )
+    # Pairing removes the difficulty of a puzzle, which both methods share, from the variance.
     differences = [a - b for a, b in pairs]
     return _interval(differences, seed=seed, level=level, resamples=resamples)
 
@@ -148,6 +159,7 @@ def _interval(values: Strata, *, seed: int, level: float, resamples: int) -> Int
     all equal: few puzzles tie easily, and a spread of 0 would claim that nothing else can come."""
     if len(values) >= MANY_SEEDS:
         interval = seeds_interval(values, level=level)
+        # Not == 0: equal means still differ by rounding, since each is a sum in its own order.
         if interval.high - interval.low > 1e-9:
             return interval
     return bootstrap_mean(values, seed=seed, level=level, resamples=resamples)
@@ -166,6 +178,8 @@ def paired_by_puzzle(
         seed: of the bootstrap.
         resamples: bootstrap samples.
     """
+    # Sorted, because a set's order changes between processes and the bootstrap depends on the
+    # order.
     shared = [sorted(first.keys() & second.keys()) for first, second in pairs]
     if not pairs or not all(shared):
         return None
@@ -185,8 +199,11 @@ def rate_interval(
     puzzles takes its place.
     """
     interval = _interval(values, seed=seed, level=level, resamples=resamples)
+    # An all-0 or all-1 sample resamples only to itself, and the bootstrap would return [0, 0] or
+    # [1, 1].
     if interval.mean in (0.0, 1.0):
         return wilson_interval(round(interval.mean * interval.n), interval.n, level=level)
+    # Student's t does not know that a rate ends at 0 and 1.
     return replace(interval, low=max(0.0, interval.low), high=min(1.0, interval.high))
 
 
@@ -194,7 +211,10 @@ def _resample(
     values: Floats, statistic: Callable[..., Floats], resamples: int, rng: np.random.Generator
 ) -> Floats:
     """`statistic(draws, axis=1)` of samples of `values` `[P]` with replacement -> `[resamples]`."""
+    # Samples are made in blocks: 10,000 resamples of thousands of puzzles would need gigabytes at
+    # once.
     rows = max(1, _CHUNK // len(values))
+    # [rows, P] indices per block -> [rows] statistics
     parts = [
         statistic(
             values[rng.integers(len(values), size=(min(rows, resamples - start), len(values)))],
@@ -229,6 +249,8 @@ def iqm(values: ArrayLike) -> float:
 def _iqm_rows(values: Floats) -> Floats:
     """IQM of each row: `[R, n]` -> `[R]`."""
     n = values.shape[1]
+    # Value i of n, sorted, covers the slice [i/n, (i+1)/n] of the distribution; `inside` is how
+    # much of that slice lies between the quartiles.
     edges = np.arange(n + 1) / n
     inside = np.clip(edges[1:], 0.25, 0.75) - np.clip(edges[:-1], 0.25, 0.75)
     return np.sort(values, axis=1) @ (inside / inside.sum())
@@ -254,6 +276,8 @@ def iqm_interval(scores: Strata, *, level: float = 0.95) -> Interval:
     strata = [np.asarray(part, dtype=np.float64).ravel() for part in scores]
     if not strata or any(len(part) == 0 for part in strata):
         raise ValueError("iqm_interval: needs at least one environment, and one run for each")
+    # Runs are paired across environments by position, so the longer lists are cut to the shortest.
+    # The mean below still uses every run.
     # Shape [runs, environments].
     runs = np.stack([part[: min(map(len, strata))] for part in strata], axis=1)
     mean = iqm(np.concatenate(strata))
@@ -283,6 +307,7 @@ def probability_of_improvement(first: Strata, second: Strata) -> float:
         raise ValueError(
             "probability_of_improvement: needs at least one environment, and one run of both for each"
         )
+    # [runs, 1] against [runs'] compares every run of the first with every run of the second.
     return float(np.mean([((a[:, None] > b) + 0.5 * (a[:, None] == b)).mean() for a, b in pairs]))
 
 
@@ -296,10 +321,12 @@ def wilson_interval(successes: int, n: int, *, level: float = 0.95) -> Interval:
         raise ValueError(
             f"wilson_interval: needs 0 <= successes <= n and n >= 1, got {successes} of {n}"
         )
+    # Two-sided: 0.95 leaves 0.025 above, so z = 1.96.
     z = NormalDist().inv_cdf(0.5 + level / 2)
     rate = successes / n
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
     half = z * (rate * (1 - rate) / n + z * z / (4 * n * n)) ** 0.5 / (1 + z * z / n)
+    # The formula gives exactly 0 and 1 here; rounding may leave 1e-17.
     low = 0.0 if successes == 0 else centre - half
     high = 1.0 if successes == n else centre + half
     return Interval(mean=rate, low=low, high=high, n=n, level=level)
@@ -325,12 +352,14 @@ def sentence(
         return f"No difference found between {first} and {second}: {_numbers(mean, low, high, unit, level)}."
     if low > 0:
         return f"{first} is better than {second} by {_numbers(mean, low, high, unit, level)}."
+    # The difference is negated to speak of the winner first, which swaps its ends.
     return f"{second} is better than {first} by {_numbers(-mean, -high, -low, unit, level)}."
 
 
 def _numbers(mean: float, low: float, high: float, unit: str, level: str) -> str:
     """Whole numbers where they say enough: no number other than 0 may print as 0."""
     shown = [x for x in (mean, low, high) if x != 0]
+    # The fewest decimals at which every number other than 0 still has a digit.
     digits = next((d for d in range(4) if all(round(abs(x), d) > 0 for x in shown)), 4)
     a, b, c = (f"{x:.{digits}f}" for x in (mean, low, high))
     return f"{a} {unit} ({level} {b} to {c})"

@@ -58,6 +58,8 @@ def prediction_report(
         "prediction_exact": _by_puzzle(
             asked, [is_exact(a.prediction, a.next_state) for a in asked], seed
         ),
+        # Copying is only wrong where something changed, so this share tells a world model from a
+        # copier.
         "prediction_exact_where_changed": _share(
             is_exact(a.prediction, a.next_state) for a in asked if a.changed
         ),
@@ -69,14 +71,17 @@ def prediction_report(
             ).items()
         },
     }
+    # In a game of chance even a perfect model is right only this often; without chance it is 1.
     if any(a.ceiling < 1 for a in asked):
         report["ceiling"] = _rounded(float(np.mean([a.ceiling for a in asked])))
+    # The table of allowed (entities, symbol) pairs is learnt from true states, before and after.
     agreement = Agreement.learn(text for pair in truths for text in pair)
     said = [a.prediction for a in asked if a.prediction is not None]
     if agreement is not None and said:
         report["drawing_agrees"] = _share(agreement.holds(text) for text in said)
     report["baselines"] = {
         "copy": _baseline(truths, [state for _, state in truths]),
+        # A cyclic shift is a fixed derangement: every question gets the truth of another one.
         "other_state": _baseline(
             truths, [truths[(i + 1) % len(truths)][0] for i in range(len(truths))]
         ),
@@ -112,6 +117,7 @@ def rollout_report(
     """
     out = []
     for step in range(steps):
+        # Chains end with their game, so later steps average over fewer chains.
         alive = [chain[step] for chain in chains if len(chain) > step]
         if not alive:
             break
@@ -128,6 +134,7 @@ def rollout_report(
 
 def _by_puzzle(asked: Sequence[Asked], right: Sequence[bool], seed: int) -> dict[str, float | int]:
     """Share with an interval over puzzles (not over questions: those of one puzzle are alike)."""
+    # One number per puzzle: the bootstrap must resample puzzles, the independent units.
     puzzles: dict[str, list[bool]] = {}
     for question, flag in zip(asked, right, strict=True):
         puzzles.setdefault(question.puzzle, []).append(flag)
