@@ -13,10 +13,14 @@ from itertools import zip_longest
 from spa.run.console import printable
 from spa.worldmodel.accuracy import is_exact
 
+# `(3,4)` or `(3, 4)`, at most three digits each.
 _COORDINATE = re.compile(r"\((\d{1,3}),\s?(\d{1,3})\)")
+# `(P) is at (0,1)` or `(O) are at (0,1) (1,0)`: a symbol and all its cells.
 _ENTITY = re.compile(r"\((\S)\) (?:is|are) at ((?:\(\d{1,3},\s?\d{1,3}\)[ ,]*)+)")
+# From the instruction: `the bottom right corner is (3,3)`.
 _CORNER = re.compile(r"bottom right corner is \((\d{1,3}),\s?(\d{1,3})\)")
 _MAX_TEXT = 20_000
+# Larger boards than this are no longer readable in a page, and cost a cell each.
 _MAX_SIDE = 40
 _MAX_WORDS = 400
 EMPTY = "·"
@@ -102,10 +106,14 @@ def _split(text: str) -> tuple[list[list[str]], str]:
     """The cells of the drawing, and the sentence after it. A drawing is two or more lines of
     equally many cells."""
     lines = printable(text[:_MAX_TEXT].strip("\n")).split("\n")
+    # The first line with a coordinate ends the drawing.
     end = next((index for index, line in enumerate(lines) if _COORDINATE.search(line)), len(lines))
     drawing = [line.strip() for line in lines[:end] if line.strip()]
+    # Rows are written `# _ P` or `#_P`; both are cells.
     cells = [line.split() if "\t" in line or " " in line else list(line) for line in drawing]
     widths = {len(row) for row in cells}
+    # Two lines of prose could pass for a board, but have more long words than lines. Two widths are
+    # allowed, so that a prediction with one bad row is still drawn.
     long_words = sum(len(word) > 3 for line in drawing for word in line.split() if word.isalpha())
     if (
         not 2 <= len(drawing) <= _MAX_SIDE
@@ -130,6 +138,7 @@ def _placed(sentence: str, size: Size | None) -> list[list[str]]:
         for row, col in ((int(row), int(col)) for row, col in cells):
             if row < size[0] and col < size[1]:
                 here = rows[row][col]
+                # Symbols that share a cell are both shown, as in `PO` for a player in a hole.
                 rows[row][col] = symbol if here == EMPTY else here + symbol
     return rows
 
@@ -146,6 +155,7 @@ def _mark_cells(rows: list[list[str]], truth: list[list[str]]) -> tuple[tuple[Ce
 
 
 def _mark_words(words: list[str], truth: list[str]) -> tuple[Cell, ...]:
+    # autojunk would treat words that occur often, such as `at`, as noise.
     matcher = difflib.SequenceMatcher(None, truth, words, autojunk=False)
     return tuple(
         Cell(word, kind != "equal")

@@ -48,6 +48,8 @@ def _build_readable(paths: Sequence[Path]) -> Report:
     try:
         return build([open_run(path) for path in paths])
     except Exception as error:
+        # Files of a run may hold anything, so each run is tried alone to find which one is to
+        # blame.
         problems = {path: problem for path in paths if (problem := _problem(path))}
         if not problems:
             raise
@@ -58,6 +60,7 @@ def _build_readable(paths: Sequence[Path]) -> Report:
     for note in notes:
         log.warning("%s", note)
     report = build([open_run(path) for path in paths if path not in problems])
+    # The notes are listed with the reasons for the verdict: a reader must see what is missing.
     return replace(report, certainty=(*map(printable, notes), *report.certainty))
 
 
@@ -68,6 +71,8 @@ def _problem(path: Path) -> str:
         run = open_run(path)
         build([run])
     except Exception as error:
+        # A path without a run is the caller's mistake and is raised; a damaged run is only left
+        # out.
         if run is None and isinstance(error, DataError):
             raise
         return problem_text(error)
@@ -103,6 +108,7 @@ def render_page(name: str, folder: Path = _TEMPLATES, **content: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # Own CSS and JavaScript are marked safe; whatever comes from a run is escaped by Jinja.
     styles = [template("uplot.css"), template("charts.css"), template("report.css")]
     scripts = [template("uplot.js"), template("charts.js")]
     return environment.get_template(name).render(
@@ -120,6 +126,7 @@ def render_page(name: str, folder: Path = _TEMPLATES, **content: Any) -> str:
 def table_of(chart: Chart) -> list[tuple[float, list[float | None]]]:
     """The chart's numbers as rows (x, one value per series), at most about 60 of them."""
     columns = [dict(series.points) for series in chart.series]
+    # Series may be validated at different steps; a series without a value at x shows none.
     xs = sorted({x for column in columns for x in column})
     keep = thin([(x, 0.0) for x in xs], _MAX_ROWS)
     return [(xs[index], [column.get(xs[index]) for column in columns]) for index in keep]

@@ -58,6 +58,7 @@ def thin(points: Sequence[Point], limit: int = _MAX_POINTS) -> list[int]:
     """Indices of at most about `limit` points, the first and the last among them."""
     if len(points) <= limit:
         return list(range(len(points)))
+    # Evenly spaced in index. round() may give the same index twice, hence the set.
     return sorted({round(index * (len(points) - 1) / (limit - 1)) for index in range(limit)})
 
 
@@ -65,6 +66,7 @@ def number(value: float, percent: bool = False) -> str:
     """A number as a person writes it."""
     if percent:
         return f"{100 * value:.3g} %"
+    # Four significant digits; very small and very large numbers in exponents.
     if value and (abs(value) < 1e-3 or abs(value) >= 1e6):
         return f"{value:.2g}"
     return f"{value:,.4g}"

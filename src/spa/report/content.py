@@ -59,6 +59,7 @@ def build(runs: Sequence[Run], *, episodes: bool = True) -> Report:
         for method in methods
     }
     going = any(map(in_progress, runs))
+    # While a method trains, the results in summary.json are those of an earlier run and are hidden.
     summaries = {run.name: results.current_summary(run) for run in runs}
     wanted_k = results.which_k(methods, summaries)
     rows = results.rows(methods, outcomes, steps, summaries, wanted_k)
@@ -71,6 +72,7 @@ def build(runs: Sequence[Run], *, episodes: bool = True) -> Report:
     ]
     columns, differences = _differences(methods)
     verdict, certainty = results.verdict(rows, runs)
+    # Labels of methods only: a `trained longer` line has no episodes of its own.
     order = list(dict.fromkeys(row.label for row in rows if row.label in steps))
     return Report(
         title=printable(" and ".join(run.name for run in runs)),
@@ -108,6 +110,7 @@ def _setting(methods: list[RunArm], wins: dict[str, facts.Wins]) -> str:
         str(tag) for flat in flats for tag in flat.get("es_manager.val.env_configs.tags") or ()
     )
     models = dict.fromkeys(str(flat["model_path"]) for flat in flats if flat.get("model_path"))
+    # Counted over all seeds, like `Interval.n`.
     puzzles = max((sum(map(len, found.values())) for found in wins.values()), default=0)
     parts = (
         f"Environment {', '.join(tags)}" if tags else "",
@@ -160,6 +163,7 @@ def _differences(
 ) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
     """Keys whose value is not the same for all methods, compared in the stage that all of them
     have."""
+    # One seed represents its method: seeds differ in nothing but the seed.
     having = [(method, method.of("ppo")[0]) for method in methods if method.of("ppo")]
     flats = [flatten(stage.config) for _, stage in having]
     if len(flats) < 2:
@@ -185,6 +189,8 @@ def _provenance(runs: Sequence[Run], summaries: dict[str, Any]) -> tuple[tuple[s
         prefix = f"{run.name}: " if len(runs) > 1 else ""
         found = {**made_with(run), **flatten(summaries[run.name])}
         for key, value in found.items():
+            # These keys of the summary are results, shown in the tables; the rest says how it was
+            # made.
             if not key.startswith(
                 ("methods.", "difference.", "episodes.", "seeds", "descriptions.")
             ):
@@ -199,6 +205,7 @@ def _configs(methods: list[RunArm]) -> tuple[tuple[str, str], ...]:
     for method in methods:
         for stage in method.stages:
             path = stage.path / "config.yaml"
+            # A link out of the run must not put a foreign file into a report that people share.
             inside = path.resolve().is_relative_to(stage.path.resolve())
             if (
                 inside

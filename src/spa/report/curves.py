@@ -138,6 +138,7 @@ def pass_k(methods: Sequence[RunArm], k: int | None = None) -> Wanted | None:
     found = [
         int(match[1]) for name in names if (match := re.fullmatch(r"val-env/.+/pass@(\d+)", name))
     ]
+    # None: the largest k that any validation recorded.
     k = k or max(found, default=0)
     if k < 2:
         return None
@@ -162,6 +163,8 @@ def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
         if stages:
             points, bands = _average([values for _, values in stages])
             name = "range over seeds"
+            # A band over seeds needs seeds. With one, Pass@1 shows its interval over puzzles
+            # instead.
             if wanted is PASS_1 and len(stages) == 1:
                 bands = _puzzle_bands(stages[0][0], points)
                 name = "95 % CI over puzzles"
@@ -185,6 +188,8 @@ def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
     training."""
     matcher = re.compile(pattern)
     names = {name for row in stage.metrics.values() for name in row if matcher.fullmatch(name)}
+    # Validation names start with `val`; training numbers are used only where there is no
+    # validation.
     held_out = {name for name in names if name.startswith("val")}
     names = held_out or names
     table: dict[int, float] = {}
@@ -199,6 +204,8 @@ def _average(rows: Sequence[dict[int, float]]) -> tuple[tuple[Point, ...], tuple
     for row in rows:
         for step, value in row.items():
             at[step].append(value)
+    # Steps that every seed has, so that the mean does not jump where one seed is behind. If seeds
+    # share no step, each step is shown with the seeds that have it.
     steps = sorted(step for step, values in at.items() if len(values) == len(rows)) or sorted(at)
     points = tuple((float(step), sum(at[step]) / len(at[step])) for step in steps)
     return points, tuple((min(at[step]), max(at[step])) for step in steps) if len(rows) > 1 else ()
@@ -209,6 +216,7 @@ def _puzzle_bands(stage: StageFolder, points: Sequence[Point]) -> tuple[Point, .
     files = {file.step: file.path for file in stage.trajectory_files() if file.split == "val"}
     wins = [facts.validation(files[int(step)])[1] if step in files else {} for step, _ in points]
     intervals = [facts.rate({None: puzzles}) for puzzles in wins if puzzles]
+    # A band with holes would shift against its points; then there is none.
     return tuple((found.low, found.high) for found in intervals if found) if all(wins) else ()
 
 
@@ -219,7 +227,9 @@ def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...],
     played = [
         _sampled(row, "selfplay") for stage in method.stages for row in stage.metrics.values()
     ]
+    # Self-play was paid before the first PPO step, so the count starts with it.
     episodes, tokens = (sum(part) / per_seed for part in zip((0.0, 0.0), *played, strict=True))
+    # One seed represents its method: all are trained by the same settings.
     stage = method.of("ppo")[0]
     found = dict[int, tuple[float, float]]()
     for step, row in stage.metrics.items():
@@ -234,6 +244,7 @@ def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...],
 def _sampled(row: dict[str, float], prefix: str) -> tuple[float, float]:
     """Episodes of a step of metrics, over its environments, and their tokens."""
     counts = {name: row[name] for name in row if re.fullmatch(prefix + "/episodes", name)}
+    # Metrics hold means per episode; times the number of episodes, they are tokens.
     lengths = (
         count * row.get(name.replace("/episodes", "/response_length"), 0.0)
         for name, count in counts.items()
@@ -259,6 +270,7 @@ def time_bars(methods: Sequence[RunArm]) -> Bars | None:
     largest = sorted(phases, key=lambda phase: -sum(row[phase] for row in table.values()))
     if not largest:
         return None
+    # The six largest phases have a column; a table with more is unreadable.
     groups = {phase: [phase] for phase in largest[:6]}
     groups |= {"other": largest[6:]} if largest[6:] else {}
     rows = tuple(
@@ -281,6 +293,7 @@ def _seconds(method: RunArm) -> defaultdict[str, float]:
         for row in stage.timings.values():
             for name, seconds in row.items():
                 phase = name.removeprefix("timing_s/")
+                # `step` and `total` contain the other phases and would count them twice.
                 if phase != name and phase not in ("step", "total"):
                     totals[f"{stage.name}: {phase}"] += seconds
     return totals

@@ -16,6 +16,7 @@ LIMIT = 10
 def example_files(run: Run) -> list[tuple[str, Path, StageFolder]]:
     """The data files of a run with a name for each, training data first."""
     return [
+        # `wm_train.parquet` -> `train`
         (printable(f"{stage.label}, {name[3:-8]}"), path, stage)
         for name in ("wm_train.parquet", "wm_val.parquet")
         for stage in run.stages
@@ -39,6 +40,7 @@ def examples(run: Run, file: int = 0, offset: int = 0) -> dict[str, Any]:
     if not 0 <= file < len(files):
         return found
     _, path, data = files[file]
+    # Which text carries loss is a setting of the SFT stage that reads this file, not of the data.
     stages = [stage for stage in run.find("sft", data.arm) if stage.seed == data.seed]
     loss_on = (
         str(flatten(stages[0].config).get("sft.data.loss_on", "response")) if stages else "response"
@@ -69,6 +71,7 @@ def _spans(response: str, loss_on: str) -> list[tuple[str, bool]]:
     """The response in parts, each with whether it carries loss, by the setting `sft.data.loss_on`."""
     if loss_on in ("response", "response_and_shown"):  # the prompt is not marked
         return [(response, True)]
+    # `no_states` and `states_only` are complements, so each part belongs to exactly one of them.
     parts = []
     start = 0
     blocks = [

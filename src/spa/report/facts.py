@@ -77,6 +77,7 @@ class Behaviour:
             for info in turn.get("infos") or ():
                 self.actions += 1
                 self.refused += info.get("action_is_valid") is False
+                # A refused action changes nothing either; it counts once, as refused.
                 self.idle += (
                     info.get("action_is_valid") is not False
                     and info.get("action_is_effective") is False
@@ -111,6 +112,7 @@ def behaviour_and_wins(
 def validation(path: Path) -> tuple[Behaviour, dict[str, float]]:
     """Counts over the episodes of a file, and puzzle -> share of its episodes that succeeded. Not
     to be changed."""
+    # Size and time are the cache's key, so a file that grows is counted again.
     status = path.stat()
     return _validation(path, status.st_size, status.st_mtime_ns)
 
@@ -121,10 +123,10 @@ def _validation(path: Path, size: int, changed: int) -> tuple[Behaviour, dict[st
     of_puzzle: dict[str, list[bool]] = defaultdict(list)
     for episode in (head for _, head in heads(path) if head):
         behaviour.add(episode)
+        # Failed episodes are counted as endings but are no attempts at the puzzle.
         if episode.get("stop") != "error":
-            # a seed alone has others
+            # The seed alone is not enough: it makes other puzzles under other settings.
             names = (episode.get(name) for name in ("tag", "puzzle_seed", "puzzle_hash"))
-            # in other settings
             of_puzzle["/".join(map(str, names))].append(bool(episode.get("success")))
     return behaviour, {puzzle: sum(won) / len(won) for puzzle, won in of_puzzle.items()}
 
@@ -141,6 +143,7 @@ def _rate(values: tuple[tuple[float, ...], ...]) -> Interval:
 
 def difference(first: Wins, second: Wins) -> Interval | None:
     """Pass@1 of `first` minus `second` over the puzzles that both played; None if there are none."""
+    # Paired by training seed; str as the key, because a run without seed directories has seed None.
     pairs = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys(), key=str)]
     if len(first) == len(second) == 1:  # two runs of one seed each, whatever they call it
         pairs = [(next(iter(first.values())), next(iter(second.values())))]
@@ -179,6 +182,7 @@ def what_went_wrong(name: str, behaviour: Behaviour) -> str:
     if not lost:
         return text
     shares = ((text, behaviour.share(name, of), name) for name, of, text in _HABITS)
+    # Zero is worth a sentence only for predictions (`predicted_wrong`): "0 % wrong" is news.
     habits = [
         f"{_share(value)} {text}"
         for text, value, name in shares

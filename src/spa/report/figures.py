@@ -11,6 +11,7 @@ from spa.install import install_hint
 from spa.report.charts import Chart
 from spa.report.content import Report
 
+# Colors, dashes and markers vary together, so lines differ in black and white, too.
 _COLORS = ("#0072b2", "#d55e00", "#007a59", "#a8517f", "#8a6d00", "#4d4dbf", "#5b6470", "#9c2f2f")
 _DASHES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D")
@@ -68,6 +69,7 @@ def _figure(size: tuple[float, float]) -> Any:
         raise SpaError(
             f"figures need matplotlib: {install_hint('plot')}. --format html needs no extra package."
         ) from error
+    # Agg draws without a display, and not through pyplot, which keeps global state.
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -76,6 +78,7 @@ def _figure(size: tuple[float, float]) -> Any:
 def _save(figure: Any, path: Path, form: str, option: str) -> None:
     from matplotlib import rc_context
 
+    # Without a date and with a fixed salt for the ids, equal runs give equal bytes.
     metadata = {"Date": None} if form == "svg" else {"Software": "spa"}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,6 +103,7 @@ def _draw(axes: Any, chart: Chart) -> None:
             "marker": _MARKERS[series.color % 4],
         }
         xs, ys = zip(*series.points, strict=True)
+        # About 20 markers a line: more run together.
         every = max(1, len(xs) // 20)
         axes.plot(
             xs, ys, label=_plain(series.label), linewidth=2, markersize=4, markevery=every, **style

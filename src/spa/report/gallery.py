@@ -81,6 +81,7 @@ def _of_method(
     def those(test: Callable[[Head], bool]) -> list[_Found]:
         return [episode for episode in episodes if test(episode.head)]
 
+    # More than one turn: a puzzle solved in one turn shows little of a world model.
     good = those(
         lambda head: head["success"] and any_wrong(head) is False and len(head["turns"]) > 1
     )
@@ -89,6 +90,7 @@ def _of_method(
     )
     if not good:
         won = those(lambda head: head["success"])
+        # A win in one turn goes last, not out: it may be the only one.
         won.sort(key=lambda episode: len(episode.head["turns"]) < 2)
         yield from picture(method, "A success", "Won, whatever was predicted on the way.", won)
     wrong = those(lambda head: any_wrong(head) is True)
@@ -119,6 +121,7 @@ def _episodes(method: RunArm, step: int | None, limit: int = 2000) -> list[_Foun
                 found.append(
                     _Found(head, Place(file.path, start), _link(method, stage, file, head))
                 )
+            # Reading stops at `limit`: a rule of choice needs a sample, not every episode.
             if len(found) >= limit:
                 break
     return sorted(found, key=lambda episode: len(episode.head["turns"]))
@@ -152,6 +155,7 @@ def _same_puzzle(first: list[_Found], second: list[_Found]) -> tuple[list[_Found
 
 
 def _puzzle(episode: _Found) -> tuple[str, Any]:
+    # By content hash, since two runs may give a puzzle different seeds.
     return str(episode.head.get("tag")), episode.head.get("puzzle_hash")
 
 

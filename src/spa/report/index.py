@@ -25,7 +25,10 @@ from spa.run.files import read_lines
 
 log = logging.getLogger(__name__)
 
+# Raised with every change of the schema or of what a column holds: older caches are rebuilt.
 VERSION = 5
+# `content=''`: the full-text index keeps no copy of the texts, only where words occur.
+# AUTOINCREMENT: ids are never reused, since rows of such an index cannot be deleted.
 _SCHEMA = """
 CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, size INTEGER, changed INTEGER);
 CREATE TABLE episodes (
@@ -42,6 +45,7 @@ CHOICES = ("arm", "seed", "stage", "split", "step", "tag", "stop")
 """Columns that one filters by value."""
 FLAGS = ("success", "wrong", "malformed")
 """Columns that one filters by yes or no."""
+# Orders are looked up here, never pasted from a request: SQL takes no parameter for a column.
 ORDERS = {
     "": "id",
     "score": "score, id",
@@ -98,6 +102,7 @@ class EpisodeIndex:
         where, values = _where(filters)
         total = self._db.execute(f"SELECT count(*) FROM episodes {where}", values).fetchone()[0]
         query = f"SELECT {_COLUMNS} FROM episodes {where} ORDER BY {ORDERS.get(order, 'id')} LIMIT ? OFFSET ?"
+        # The id breaks ties, so that pages neither repeat nor skip an episode.
         found = self._rows(query, (*values, min(max(limit, 1), MAX_PAGE), max(offset, 0)))
         return {"total": total, "episodes": found}
 
@@ -107,6 +112,8 @@ class EpisodeIndex:
         kind = (
             "PARTITION BY arm, seed, stage, split, success, wrong, malformed ORDER BY step DESC, id"
         )
+        # row_number() counts within each kind; ordered by it, every kind gives its first, then its
+        # second.
         order = f"SELECT id FROM episodes ORDER BY row_number() OVER ({kind}), id LIMIT ?"
         return self._rows(
             f"SELECT {_COLUMNS} FROM episodes WHERE id IN ({order}) ORDER BY id", (limit,)
@@ -115,6 +122,7 @@ class EpisodeIndex:
     def group(self, number: int) -> list[dict[str, Any]]:
         """The episodes of the same puzzle that were sampled together with episode `number`, itself
         among them."""
+        # `team` is tag and group; a group lies in one file.
         same = "(file, team) = (SELECT file, team FROM episodes WHERE id = ?)"
         return self._rows(
             f"SELECT {_COLUMNS} FROM episodes WHERE {same} ORDER BY member, id LIMIT 64", (number,)
@@ -157,6 +165,7 @@ class EpisodeIndex:
 
     @property
     def _db(self) -> sqlite3.Connection:
+        # A connection belongs to one thread; WAL lets requests read while the update writes.
         if not hasattr(self._local, "db"):
             self._local.db = sqlite3.connect(self._path, timeout=30)
             self._local.db.execute("PRAGMA journal_mode=WAL")
@@ -174,6 +183,7 @@ class EpisodeIndex:
             pass
         self._db.close()
         del self._local.db
+        # -wal and -shm hold pages of the old database and would be replayed into the new one.
         for suffix in ("", "-wal", "-shm"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         self._db.executescript(_SCHEMA)
@@ -191,6 +201,7 @@ class EpisodeIndex:
         work = [
             (name, *found)
             for name, found in present.items()
+            # Size and modification time tell a changed file; contents are not hashed.
             if known.get(name, ())[:2] != (found[2].st_size, found[2].st_mtime_ns)
         ]
         # what is shown first
@@ -208,6 +219,7 @@ class EpisodeIndex:
         for done, (name, stage, file, status) in enumerate(work):
             self.progress = (done, len(work))
             try:
+                # One transaction per file: a crash leaves a file indexed as a whole or not at all.
                 with self._db:
                     self._forget(name)
                     row = (name, status.st_size, status.st_mtime_ns)
@@ -248,6 +260,7 @@ def _files(stage: StageFolder) -> list[TrajectoryFile]:
 
 
 def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
+    # Empty values are no filter: the page sends every field of its form.
     equal: dict[str, Any] = {column: filters[column] for column in CHOICES if filters.get(column)}
     equal |= {name: int(filters[name]) for name in FLAGS if filters.get(name) in ("0", "1")}
     clauses = [f"{column} = ?" for column in equal]
@@ -255,6 +268,8 @@ def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
     if filters.get("q"):
         found = "SELECT rowid FROM words WHERE words MATCH ?"
         clauses.append(f"(instr(lower(episode), lower(?)) > 0 OR id IN ({found}))")
+        # A quoted phrase with `*`: its words in this order, the last one cut short. Quotes are
+        # doubled and NUL removed, since FTS5 has a query language of its own.
         values += [filters["q"], '"' + filters["q"].replace('"', '""').replace("\0", "") + '"*']
     return ("WHERE " + " AND ".join(clauses) if clauses else ""), tuple(values)
 
@@ -264,6 +279,7 @@ def _text(row: dict[str, Any]) -> str:
     parts = [
         text for turn in row.get("turns") or () for text in (turn["state"], turn.get("reply_text"))
     ]
+    # Each turn's next state is the next turn's state, so only the last one is added.
     last = [turn["next_state"] for turn in (row.get("turns") or ())[-1:]]
     return printable(
         "\n".join(part for part in (*parts, *last, row.get("error")) if isinstance(part, str))
@@ -313,6 +329,7 @@ def read_episode(place: Place) -> dict[str, Any] | None:
     indexed."""
     try:
         with place.path.open("rb") as file:
+            # A line may have moved since it was indexed; the check catches reading from its middle.
             file.seek(place.start)
             row = json.loads(file.readline())
     except (OSError, ValueError, RecursionError):
@@ -331,6 +348,7 @@ def read_scores(place: Place, episodes: Sequence[str]) -> dict[str, dict[str, An
 def mean_advantage(scores: Mapping[str, Any]) -> float | None:
     """The mean advantage over the tokens that have one; None if none was recorded."""
     values = scores.get("advantages")
+    # Prompt and environment tokens are recorded with advantage 0 and are left out.
     known = (
         [value for value in values if NUMBER(value) and value] if isinstance(values, list) else []
     )
@@ -358,6 +376,7 @@ def _node(row: dict[str, Any], index: int) -> dict[str, Any]:
     return {
         "actions": printable(", ".join(node["actions"])[:200]),
         "state": printable((node["state"] or "")[:2000]),
+        # `worth` is the key of older records.
         "value": node.get("value", node.get("worth")),
         "right": node["right"],
         "root": node["root"],

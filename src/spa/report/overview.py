@@ -17,6 +17,7 @@ from spa.run.console import printable
 from spa.run.lock import LOCK, held
 from spa.run.progress import clock
 
+# Minutes between two lines of a slow run are usual; a quarter of an hour is not.
 _FRESH_SECONDS = 15 * 60
 Steps = dict[str, int | None]
 """Label of a method -> the step that it is judged at."""
@@ -113,6 +114,7 @@ def _methods(run: Run, methods: Sequence[RunArm], steps: Steps, now: float) -> I
     for method in methods:
         stages = method.of("ppo") or method.of("eval")
         step = steps[method.label]
+        # Step 0 is the validation before PPO; a method judged at step 0 has no "before".
         before = facts.rate(facts.behaviour_and_wins(stages, 0)[1]) if step else None
         after = facts.rate(facts.behaviour_and_wins(stages, step)[1])
         state = states.get(method.arm)
@@ -128,6 +130,8 @@ def _is_running(run: Run, now: float) -> bool:
     that was wrong."""
     folders = (run.path, *(stage.path for stage in run.stages))
     known = [held(folder) for folder in folders if (folder / LOCK).is_file()]
+    # A lock that some process holds decides; a lock of another machine cannot be asked, so time
+    # does.
     if True in known:
         return True
     return (None in known or not known) and any(
@@ -162,5 +166,6 @@ def _duration(run: Run) -> str:
         arms[stage.arm, stage.seed].append(stage)
     # without sessions that were killed
     recorded = (run.summary or {}).get("seconds", {}).get("total", 0)
+    # Seeds may train in parallel, so the longest one is a lower bound of the time that passed.
     total = max([recorded, *map(_seconds, arms.values())])
     return clock(total) if total else "–"

@@ -29,11 +29,13 @@ def progress(run: Run) -> list[Progress]:
     """One entry per method, for the seed that has come least far; the method that has come least
     far is first."""
     found: dict[str, list[tuple[tuple[bool, float, int, int], Progress]]] = {}
+    # A dict as an ordered set of (arm, seed).
     for arm, seed in {(stage.arm, stage.seed): None for stage in run.stages}:
         last = max(
             (stage for stage in run.stages if (stage.arm, stage.seed) == (arm, seed)), key=_rank
         )
         state = _progress(last)
+        # Tuples order by: unfinished first, then round, stage and step. Only the least is reported.
         found.setdefault(arm, []).append(((state.finished, *_rank(last), state.step), state))
     least = sorted(
         (min(states, key=lambda pair: pair[0]) for states in found.values()),
@@ -49,6 +51,7 @@ def unfinished(run: Run) -> list[Progress]:
 
 def lacks_summary(run: Run) -> bool:
     """Whether a comparison has not written its summary, which it does after the last method."""
+    # The comparison's lock file stays after its process; without one, no summary is due.
     return (
         run.summary is None
         and (run.path / LOCK).is_file()
@@ -76,6 +79,7 @@ def _progress(stage: StageFolder) -> Progress:
         flatten(stage.config).get("trainer.total_training_steps") if stage.name == "ppo" else None
     )
     total = total if isinstance(total, int) else None
+    # Whichever is further: the recorded steps, or the checkpoint that the stage returned.
     result = re.search(r"global_step_(\d+)", stage.result or "")
     step = max(int(result[1]) if result else 0, max(stage.metrics, default=0))
     finished = stage.name == "eval" or (

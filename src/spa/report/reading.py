@@ -29,12 +29,16 @@ class NoRunError(DataError):
     """A directory holds nothing that a run would have left."""
 
 
+# Folders that are no stage of their own: checkpoints, extra rounds (read with their stage), earlier
+# attempts, records.
 _SKIPPED = re.compile(
     r"\..*|global_step_.*|extra_\d+|eval|previous|.+\.previous-\d+|trajectories|token_scores|tensorboard|wandb"
 )
 _ROUND = re.compile(r"round_\d+")
+# `val-000050.jsonl`: the split and the step, padded to six digits or more.
 _FILE = re.compile(r"^(.+)-(\d{6,})\.jsonl$")
 _SEED = re.compile(r"seed_(\d+)")
+# The deepest layout: seed_<s>/<arm>/round_<n>/<stage>.
 _MAX_DEPTH = 4
 STAGES = ("generate", "data", "sft", "ppo", "eval")
 """The stages of a method, in their order."""
@@ -63,6 +67,7 @@ class StageFolder:
     def parts(self) -> tuple[tuple[Path, int], ...]:
         """The stage's folder and those of its extra rounds, each with the steps that lie before it."""
         extras = [path for path in self.path.glob("extra_*") if is_stage(path)]
+        # By number: as text, extra_10 would come before extra_2.
         extras.sort(key=lambda path: int(path.name[6:]) if path.name[6:].isdecimal() else 0)
         parts = []
         before = 0
@@ -84,6 +89,8 @@ class StageFolder:
 
     def _merged(self, name: str) -> dict[int, dict[str, float]]:
         merged: dict[int, dict[str, float]] = {}
+        # Each part counts its steps from 0, so it is shifted by the last step of the parts before
+        # it.
         for path, before in self.parts:
             merged |= _by_step(path / name, before)
         return merged
@@ -108,6 +115,7 @@ class StageFolder:
         path = self.path / "config.yaml"
         if not path.exists():
             return {}
+        # The modification time is part of the cache's key: a rewritten file is read again.
         return _read_config(path, path.stat().st_mtime_ns)
 
     def trajectory_files(self) -> list[TrajectoryFile]:
@@ -212,6 +220,7 @@ def told_apart(runs: Sequence[Run]) -> list[Run]:
     places = [run.path.resolve() for run in runs]
     if twice := next((path for path in places if places.count(path) > 1), None):
         raise DataError(f"{twice} is given twice. Give each run once.")
+    # More of the path until all names differ: `a/demo` and `b/demo` rather than `demo` twice.
     parents = 0
     while len({place.parts[-1 - parents :] for place in places}) < len(places):
         parents += 1
@@ -220,6 +229,7 @@ def told_apart(runs: Sequence[Run]) -> list[Run]:
 
 def is_run(path: Path) -> bool:
     """Whether a folder is one run, and not a folder that holds runs."""
+    # A comparison holds its lock before its first stage has written anything.
     marks = any((path / name).exists() for name in ("summary.json", LOCK)) or is_stage(path)
     names = {child.name for child in path.iterdir() if child.is_dir()}
     return marks or any(
@@ -233,6 +243,7 @@ def is_stage(path: Path) -> bool:
 
 
 def _find_stages(root: Path, unreadable: list[OSError]) -> Iterator[StageFolder]:
+    # The directory may itself be a stage: seen from its parent, its own name is the stage's.
     if is_stage(root):
         yield _stage(root.resolve(), root.resolve().parent)
     yield from (_stage(path, root) for path in _walk(root, _MAX_DEPTH, unreadable))
@@ -243,6 +254,7 @@ def _walk(root: Path, depth: int, unreadable: list[OSError]) -> Iterator[Path]:
     its error is added to `unreadable`."""
     for path in sorted(root.iterdir()) if depth else []:
         found: list[Path] = []
+        # A run that is written, moved or deleted meanwhile must not hide its neighbours.
         try:
             if not _SKIPPED.fullmatch(path.name) and path.is_dir():
                 found = [path] if is_stage(path) else []
@@ -259,6 +271,7 @@ def _stage(path: Path, root: Path) -> StageFolder:
     if parents and _ROUND.fullmatch(parents[-1]):
         name = f"{parents.pop()} {name}"
     seeds = [int(match[1]) for part in parents if (match := _SEED.fullmatch(part))]
+    # Folders that are no seed name the arm; nested ones are joined.
     arm = "/".join(part for part in parents if not _SEED.fullmatch(part))
     return StageFolder(path, name, arm, seeds[-1] if seeds else None)
 
@@ -271,6 +284,7 @@ def _by_step(path: Path, before: int) -> dict[int, dict[str, float]]:
             values = {
                 key: float(value) for key, value in row.items() if isinstance(value, int | float)
             }
+            # Lines of one step are merged; the last value of a key counts.
             table.setdefault(step + before, {}).update(values)
     return dict(sorted(table.items()))
 
@@ -279,6 +293,7 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested sections as dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
+        # An empty section is a value, so that its key is shown in a table of differences.
         nested = isinstance(value, dict) and value
         flat |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return flat
@@ -300,6 +315,7 @@ def parse_head(line: bytes) -> dict[str, Any]:
 
     The key that is cut at cannot occur inside a JSON string, where its quotes would be escaped.
     """
+    # Cutting before parsing keeps lists of 100,000 episodes fast.
     for text in (line.partition(b',"messages":[')[0] + b"}", line):
         try:
             row = json.loads(text)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _SYMBOL = re.compile(r"\b(\w{1,30}) \((\S)\)")
 """How states and instructions name what a cell holds: "goal (G)"."""
+# Limits of what one page has to lay out: longer text is cut, later tokens are left out.
 MAX_TEXT = 20_000
 MAX_TOKENS = 8_000
 
@@ -35,6 +36,8 @@ def shown(text: str | None, limit: int = MAX_TEXT) -> str:
 def prediction_wrong(turn: dict[str, Any]) -> bool | None:
     """Whether the turn's prediction is not exactly the state that was reached; None if there is no
     prediction."""
+    # The world-model format predicts `next_world_state` where the game has one; it may say more
+    # than the agent is shown. A turn without an executed action has nothing to predict.
     return (
         _differs(
             turn["reply"].get("prediction"), turn.get("next_world_state") or turn["next_state"]
@@ -58,6 +61,7 @@ def any_wrong(episode: dict[str, Any]) -> bool | None:
     """Whether a prediction of the episode is wrong; None if it makes none, or none was asked for."""
     turns = episode.get("turns") or []
     known = [wrong for turn in turns if (wrong := prediction_wrong(turn)) is not None]
+    # `mode: base` asks for no states; what such a response happens to claim is not judged.
     return any(known) if known and episode.get("mode") != "base" else None
 
 
@@ -73,6 +77,7 @@ def replay(
     `token_scores`.
     """
     turns = episode.get("turns") or []
+    # System and first user message: the rules, which name the symbols and the board's size.
     texts = [message["content"] for message in episode.get("messages", ())[:2]]
     states = [text for turn in turns for text in (turn["state"], turn["next_state"])]
     size = boards.board_size([*texts, *states])
@@ -88,6 +93,7 @@ def replay(
         "member",
         "version",
     )
+    # The instruction's line `Actions: Up, Down, Left, Right.` in either message.
     named = re.search(r"^Actions: (.+?)\.?$", "\n".join(texts), re.MULTILINE)
     names = named[1].split(", ") if named else []
     return {
@@ -101,6 +107,7 @@ def replay(
             {"role": shown(m["role"], 40), "content": shown(m["content"])}
             for m in episode.get("messages", ())
         ],
+        # Later texts win, so a state may rename a symbol of the instruction.
         "symbols": {
             symbol: shown(name, 40)
             for text in (*texts, *states)
@@ -116,6 +123,7 @@ def written_search(text: str, actions: Sequence[str]) -> list[dict[str, Any]]:
     none."""
     from spa.planning.written_search import read_line  # imports games, which a list can do without
 
+    # Actions are the game's, so a game without a named list has no searches to read.
     lines = (
         [line for each in text.split("\n") if (line := read_line(each, actions))] if actions else []
     )
@@ -173,6 +181,8 @@ def _turn(
 def _actions(turn: dict[str, Any]) -> list[dict[str, Any]]:
     """The actions of the reply, and what became of each: executed, without effect, refused, or
     never reached."""
+    # What the response asked for against what was executed: `executed` is a subsequence of the
+    # actions, in the environment's spelling, so the two lists are walked together.
     executed = turn.get("executed") or []
     infos = turn.get("infos") or []
     done = []
@@ -185,6 +195,7 @@ def _actions(turn: dict[str, Any]) -> list[dict[str, Any]]:
             position += 1
         else:
             done.append({"text": shown(action, 200), "fate": "not executed"})
+    # Executed actions that match no text of the response are still shown.
     rest = executed[position:]
     return done + [{"text": shown(action, 200), "fate": _fate({})} for action in rest]
 
@@ -205,12 +216,14 @@ def _tokens(
     ids = episode.get("token_ids")
     if not ids:
         return {}
+    # A column whose length differs belongs to another version of the episode.
     numbers = {
         key.rstrip("s"): row
         for key, row in {"logprobs": episode.get("logprobs"), **scores}.items()
         if isinstance(row, list) and len(row) == len(ids)
     }
     sampled = episode.get("sampled") or [False] * len(ids)
+    # Turn -1 holds the tokens of the first prompt.
     turn_index = episode.get("turn_index") or [-1] * len(ids)
     positions: dict[int, list[int]] = {}
     for position in range(min(len(ids), MAX_TOKENS)):
@@ -221,6 +234,7 @@ def _tokens(
             "text": _texts([ids[position] for position in places], tokenizer),
             "sampled": [int(sampled[position]) for position in places],
             "numbers": {
+                # One sparse column per number: the prompt's and the environment's tokens have none.
                 key: [_rounded(row[position]) if sampled[position] else None for position in places]
                 for key, row in numbers.items()
             },
@@ -243,6 +257,8 @@ def _texts(ids: Sequence[int], tokenizer: "Tokenizer | None") -> list[str]:
     for number in ids:
         pending.append(number)
         text = tokenizer.decode(pending, skip_special_tokens=False)
+        # U+FFFD at the end: the bytes so far are an incomplete UTF-8 character, of at most four
+        # bytes.
         if text.endswith("\ufffd") and len(pending) < 4:
             texts.append("")
             continue
@@ -260,6 +276,7 @@ def find_tokenizer(stage: Path, root: Path) -> "Tokenizer | None":
     from tokenizers import Tokenizer
 
     builtin = Path(__file__).parent.parent / "assets"
+    # Checkpoints of the stage first: another stage may have been trained from another model.
     for folder, pattern in (
         (stage, "global_step_*/"),
         (root, "**/global_step_*/"),

@@ -77,6 +77,7 @@ def list_methods(runs: Sequence[Run]) -> list[RunArm]:
         for arm in run.arms():
             stages = tuple(stage for stage in run.stages if stage.arm == arm)
             recorded = arm in (run.summary or {}).get("methods", {})
+            # An arm with only self-play (data, generate) is no method: it has no result to compare.
             if not recorded and not any(
                 stage.name.rpartition(" ")[2] in ("ppo", "sft", "eval") for stage in stages
             ):
@@ -96,6 +97,8 @@ def common_steps(methods: Sequence[RunArm]) -> dict[str, int | None]:
         for stage in method.of("ppo"):
             if file := last_validation(stage):
                 found.append(
+                    # `also_test_at` is where a method with a larger budget is compared at equal PPO
+                    # steps.
                     min(file.step, flatten(stage.config).get("trainer.also_test_at") or file.step)
                 )
     return {method.label: min(last[method.run], default=None) for method in methods}
@@ -127,6 +130,8 @@ def rows(
         )
         if row.after is not None:
             found.append(row)
+    # Within one comparison the reference comes first, then vanilla; of several runs the best is
+    # first.
     rank = {summaries[found[0].run].get("reference", "spa"): 0, "vanilla": 1} if found else {}
     several = len({method.run for method in methods}) > 1
     found.sort(key=lambda row: (0 if several else rank.get(row.arm, 2), -(row.after or 0)))
@@ -137,6 +142,8 @@ def rows(
     ppo = {method.label: method.of("ppo") for method in methods}
     for row in found[1:]:
         summary = summaries[row.run]
+        # The summary's difference pairs puzzles over all seeds. It counts only if it is against the
+        # same first method; otherwise the difference is computed from recorded episodes.
         recorded = (first.arm, first.run) == (summary.get("reference", "spa"), row.run)
         lead = _recorded_lead(summary, row.arm) if recorded else None
         lead = lead or facts.difference(outcomes[first.label][1], outcomes[row.label][1])
@@ -169,6 +176,7 @@ def _row(
     start_rates = recorded.get("before", {})
     end_rates = recorded.get("after", {})
     played = summary.get("episodes", {}).get(method.arm, {})
+    # Seconds are keyed `<arm>/<stage>`.
     seconds = [
         s for name, s in summary.get("seconds", {}).items() if name.startswith(f"{method.arm}/")
     ]
@@ -204,6 +212,7 @@ def _longer(row: Row, summary: dict[str, Any]) -> Row | None:
     if not recorded:
         return None
     episodes = summary.get("episodes", {})
+    # The longer budget is what the method with the most episodes used, self-play included.
     most = max(
         (played.get("ppo", 0) + played.get("self_play", 0) for played in episodes.values()),
         default=None,
@@ -271,6 +280,7 @@ def _versus(first: Row, rival: Row) -> str:
             f"No clear winner: {first.label} solves {number(ours, True)} of held-out puzzles at the first try, "
             f"{rival.label} {number(theirs, True)}; the difference of {points(lead)} may be chance."
         )
+    # The interval is of first - rival. If the rival won, it is negated and its ends swap.
     if lead.low < 0:
         lead = Interval(mean=-lead.mean, low=-lead.high, high=-lead.low, n=lead.n)
         first, rival, ours, theirs = rival, first, theirs, ours
@@ -293,6 +303,7 @@ def _certainty(first: str, row: Row, seeds: int, *, numbers: bool) -> str:
             text += " So this comparison does not show that true next states are what helps."
         return text
     better, worse = (first, row.label) if lead.low > 0 else (row.label, first)
+    # From three seeds on intervals are over seeds, and speak of training luck, too (`MANY_SEEDS`).
     luck = "of puzzles and training seeds" if seeds >= 3 else "of the puzzles"
     explained = f"The CI excludes 0, so chance in the choice {luck} hardly explains it."
     return f"{better} is better than {worse}{said}. {explained}"

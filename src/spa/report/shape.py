@@ -18,6 +18,7 @@ LARGEST = 1e15
 
 def NUMBER(value: Any) -> bool:
     """Whether this is a number that can be added up and shown."""
+    # NaN fails every comparison, infinity the first one; both would break JSON in a browser.
     return isinstance(value, int | float) and abs(value) <= LARGEST and isfinite(value)
 
 
@@ -33,6 +34,7 @@ def shape(of: Any) -> Check:
     if isinstance(of, dict):
         needed = {name for name in of if not name.endswith(("?", "*"))}
         named = {name.removesuffix("?"): shape(part) for name, part in of.items()}
+        # Keys that the shape does not name pass, unless `*` gives them a shape.
         other = named.pop("*", None)
         return lambda value: (
             isinstance(value, dict)
@@ -90,6 +92,7 @@ def is_episode(row: Any) -> bool:
     ids = [*columns.get("token_ids", ()), *columns.get("turn_index", ())]
     plans = [plan for turn in row["turns"] for plan in turn["reply"].get("options", ())]
     return (
+        # Token columns run in parallel, so all that are there must have one length.
         len({len(column) for column in columns.values()}) < 2
         and _are_whole(ids)
         and all(

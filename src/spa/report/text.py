@@ -16,6 +16,7 @@ from spa.report.results import points
 def markdown(report: Report) -> str:
     """The report as Markdown text."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
+    # autoescape is for HTML; Markdown has its own escaping, the filters below.
     made = jinja2.Environment(loader=loader, autoescape=False, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {
         "md": _safe,
@@ -25,6 +26,7 @@ def markdown(report: Report) -> str:
     page = made.get_template("report.md.j2").render(
         report=report, number=number, points=points, endings=ENDINGS
     )
+    # Templates leave blank lines where a section is missing.
     return re.sub(r"\n{3,}", "\n\n", re.sub(r" +\n", "\n", page)).strip() + "\n"
 
 
@@ -43,12 +45,14 @@ def _boards(columns: Sequence[tuple[str, dict[str, Any] | None]]) -> str:
         ]
         width = max(len(title), *map(len, lines))
         blocks.append([text.ljust(width) for text in (title, *lines)])
+    # Blocks of unequal height are filled with blank lines, so that rows stay in line.
     height = max(map(len, blocks))
     filled = [block + [" " * len(block[0])] * (height - len(block)) for block in blocks]
     return _fenced("\n".join("   ".join(row).rstrip() for row in zip(*filled, strict=True)))
 
 
 def _fenced(text: str) -> str:
+    # A fence must be longer than any run of backticks inside it.
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"

@@ -50,6 +50,7 @@ HOST = "127.0.0.1"
 SECONDS_BETWEEN_LOOKS = 2.0
 STYLES = ("uplot.css", "charts.css", "viewer.css")
 SCRIPTS = ("uplot.js", "charts.js", "viewer.js")
+# Only files of this server, no inline script, no frames around it.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -68,6 +69,7 @@ class Viewer:
     def __init__(self, run: Path, *, cache_file: Path | None = None) -> None:
         self.run = open_run(run)
         self.index = EpisodeIndex(run, cache=cache_file)
+        # Loaded once per stage folder.
         self._tokenizer: Callable[[Path], Tokenizer | None] = cache(
             partial(find_tokenizer, root=self.index.root)
         )
@@ -98,6 +100,7 @@ class Viewer:
         group = self.index.group(number)
         scores = read_scores(place, [row["episode"] for row in group])
         own = scores.get(str(episode.get("episode_id")), {})
+        # The stage's folder: an episode lies in <stage>/trajectories/<split>-<step>.jsonl.
         view = replay(episode, tokenizer=self._tokenizer(place.path.parent.parent), scores=own)
         for row in group:
             row["advantage"] = mean_advantage(scores.get(row["episode"], {}))
@@ -142,6 +145,7 @@ class Library:
 
     def places(self) -> dict[str, Path]:
         """The folders that may be runs, by name."""
+        # The same names as in the list of runs; a request never becomes a path.
         folders = [self.folder] if self.single else sorted(self.folder.iterdir())
         return {
             path.name: path for path in folders if path.is_dir() and not path.name.startswith(".")
@@ -150,6 +154,7 @@ class Library:
     def viewer(self, name: str) -> Viewer | None:
         """The viewer of a run; None if there is none of this name. Raises DataError if the run is
         unreadable."""
+        # Two requests for a new run must not build its index twice.
         with self._lock:
             if name not in self._viewers:
                 if name not in (places := self.places()):
@@ -185,6 +190,7 @@ class Library:
             path for run in runs for stage in run.stages for path in stage.path.glob("*.json*")
         ]
         files += [run.path / "summary.json" for run in runs]
+        # A report takes seconds and pages ask often: built again only if a file has changed.
         stamp = [
             (path, path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file()
         ]
@@ -213,6 +219,7 @@ class ViewerServer(ThreadingHTTPServer):
     @property
     def cookie(self) -> str:
         """The cookie's name: browsers keep one for all ports of a host."""
+        # Cookies are not separated by port, so each server needs a name of its own.
         return f"spa_{self.server_address[1]}"
 
 
@@ -233,6 +240,7 @@ def _is_loopback(host: str) -> bool:
 
 def _keep_up(library: Library) -> None:
     while True:
+        # Cleared before the work, so that a run opened meanwhile is indexed at once.
         library.wake.clear()
         library.update()
         library.wake.wait(SECONDS_BETWEEN_LOOKS)
@@ -261,6 +269,8 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:  # more fields than anything has
             return self._say(HTTPStatus.NOT_FOUND, "Not found.")
         query = {key: values[-1] for key, values in fields.items()}
+        # The page at another site could point a name of its own at 127.0.0.1 (DNS rebinding); the
+        # Host header still has that name.
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         if self._own.is_loopback and host not in self._own.names:
             return self._say(
@@ -271,9 +281,9 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.FORBIDDEN,
                 "Open the address that `spa view` printed: it ends with a token.",
             )
-        # out of the address bar, into a cookie
+        # The token moves from the address bar, where it could be copied or kept, into a cookie.
         if address.path == "/" and "token=" in address.query:
-            # opened from a file, too
+            # Lax, not Strict: the address may be opened from a file or a terminal.
             cookie = f"{self._own.cookie}={self._own.token}; Path=/; HttpOnly; SameSite=Lax"
             return self._send(
                 HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie}
@@ -307,6 +317,7 @@ class _Handler(BaseHTTPRequestHandler):
         except CookieError:
             shown = None
         given = (token, shown.value if shown else "")
+        # Compared in constant time, so that the answer's delay tells nothing about the token.
         return any(hmac.compare_digest(text.encode(), self._own.token.encode()) for text in given)
 
     def _data(self, path: str, query: dict[str, str], names: list[str]) -> Any:
@@ -334,6 +345,7 @@ class _Handler(BaseHTTPRequestHandler):
         self, status: HTTPStatus, body: bytes, kind: str, more: Mapping[str, str] | None = None
     ) -> None:
         self.send_response(status)
+        # `no-store`: a run's texts stay out of the browser's cache.
         headers = {
             "Content-Type": kind,
             "Content-Length": str(len(body)),
@@ -401,6 +413,8 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
         "episodes": rows,
         "replays": {k: v for k, (_, v) in replays.items()},
     }
+    # One file: styles and scripts are inlined, and the data are a JSON element that the script
+    # reads where the server's API would be asked.
     styles = [template(name) for name in STYLES]
     scripts = [template(name) for name in SCRIPTS]
     head = [
