@@ -63,6 +63,7 @@ def seconds_expected(
     for stages in methods.values():
         total = 0.0
         for stage in [stage for stage in stages if stage.action == "run"]:
+            # A stage that has begun is measured by its own steps.
             if stage.recorded.seconds_left is not None:
                 total += stage.recorded.seconds_left
             elif stage.name in known:
@@ -70,6 +71,7 @@ def seconds_expected(
             else:
                 return None
         totals.append(total)
+    # The stages of a method run in sequence: no number of workers beats the longest method.
     return max([sum(totals) / workers, *totals])
 
 

@@ -55,6 +55,7 @@ def save_checkpoint(
     final = directory / f"global_step_{step}"
     temporary = directory / f".saving_global_step_{step}"
     try:
+        # Left behind if a process was killed while it saved this step.
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         save_model(model, temporary)
@@ -63,9 +64,12 @@ def save_checkpoint(
             critic.save_pretrained(temporary / "critic")
         if state is not None:
             _save_state(temporary / "state", state)
+        # The marker lists every file of the folder, so it comes last.
         _write_marker(temporary, step, preemption=preemption)
         flush(temporary)
+        # An incomplete one of this step. A folder is only renamed over an empty one.
         shutil.rmtree(final, ignore_errors=True)
+        # From here on the checkpoint exists; all of it is on the disk.
         temporary.rename(final)
         flush_directory(directory)  # before anything older goes
     except Exception as error:
@@ -97,8 +101,10 @@ def prune_checkpoints(directory: Path, keep: int | None) -> None:
     """Remove all but the `keep` newest checkpoints, and preemption checkpoints unless there is no
     newer one."""
     known = checkpoints_in(directory)
+    # Preemption checkpoints do not count towards `keep`, so that a stop costs no other one.
     lasting = [folder for folder in known if not _is_preemption(folder)]
     outdated = lasting[:-keep] if keep is not None else []
+    # Whatever it is, the newest stays: a restart resumes from it.
     for folder in known[:-1]:
         if folder in outdated or folder not in lasting:
             shutil.rmtree(folder, ignore_errors=True)
@@ -200,6 +206,7 @@ def damage(folder: Path, *, hashes: bool = False) -> str | None:
     reads every file."""
     marker = read_object(folder / MARKER)
     sums = marker.get("sha256")
+    # The marker of copied data files has hashes and no sizes, see `Mirror.copy_files`.
     sizes = marker.get("sizes", {})
     if not isinstance(sums, dict) or not isinstance(sizes, dict):
         return f"{MARKER} is missing or unreadable"
@@ -238,6 +245,7 @@ def flush(folder: Path) -> None:
 
 
 def _flush_file(path: Path) -> None:
+    # Written by other libraries, which need not flush them. A descriptor for reading is enough.
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
@@ -250,6 +258,7 @@ def _flush_directories(folder: Path) -> None:
 def _save_state(folder: Path, state: Mapping[str, Any]) -> None:
     folder.mkdir()
     tensors: dict[str, torch.Tensor] = {}
+    # safetensors stores a flat dict of tensors; the tree around them goes to state.json.
     tree = _split(state, "", tensors)
     save_file(tensors, folder / "tensors.safetensors")
     (folder / "state.json").write_text(json.dumps(tree), encoding="utf-8")
@@ -259,6 +268,7 @@ def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     """The value with its tensors moved to `tensors` and replaced by their names. JSON keys are
     strings, so the type of each key is kept with it."""
     if isinstance(value, torch.Tensor):
+        # On the CPU, so that a state of a GPU can be loaded without one.
         tensors[path] = value.detach().cpu().contiguous()
         return {"tensor": path}
     if isinstance(value, Mapping):

@@ -48,6 +48,8 @@ def printable(text: str) -> str:
 
 
 def _harmless(char: str) -> bool:
+    # Controls (Cc), direction marks and zero-width characters (Cf), lone surrogates (Cs), and
+    # line and paragraph separators (Zl, Zp).
     return char in "\n\t" or unicodedata.category(char) not in {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
@@ -78,6 +80,8 @@ class _ConsoleHandler(logging.Handler):
             record.levelno, ""
         )
         prefix = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        # A Text and not a str, in which rich would read `[…]` as markup. One record is one line,
+        # however narrow the terminal.
         line = Text(printable(prefix + self.format(record)), style=style)
         get_console().print(line, soft_wrap=True, highlight=False)
 
@@ -86,6 +90,7 @@ class _Console(Console):
     """A console that raises BrokenPipeError if the reader has closed its end."""
 
     def on_broken_pipe(self) -> None:
+        # rich itself would exit with status 1; the command line treats a closed pipe as success.
         raise BrokenPipeError
 
 
@@ -116,6 +121,7 @@ def set_verbosity(*, quiet: bool = False, debug: bool = False) -> None:
     _STATE.debug = debug
     if not any(isinstance(handler, _ConsoleHandler) for handler in _LOGGER.handlers):
         _LOGGER.addHandler(_ConsoleHandler())
+        # The root logger of an application would print every message a second time.
         _LOGGER.propagate = False
     _LOGGER.setLevel(logging.DEBUG if debug else logging.INFO)
     for handler in _LOGGER.handlers:

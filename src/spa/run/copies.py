@@ -33,6 +33,7 @@ def copies_of(cfg: Config, directory: Path) -> str | None:
     path = os.path.relpath(directory, cfg.trainer.run_dir)
     return (
         url
+        # Whole folders outside the run (`../…`) are copied under their own name.
         and f"{url.rstrip('/')}/{directory.name if path.startswith('..') else Path(path).as_posix()}"
     )
 
@@ -83,6 +84,7 @@ class Mirror:
         """
         try:
             for step in sorted(self._steps(), reverse=True):
+                # `.saving_`: `remove_leftovers` deletes it if the process is killed on the way.
                 name = f"global_step_{step}"
                 if self._get(
                     f"{self._root}/{name}", directory / f".saving_{name}", directory / name
@@ -95,6 +97,7 @@ class Mirror:
                     )
                     return True
                 log.warning("%s/%s is incomplete; trying the one before", self.url, name)
+            # No checkpoint there. Self-play's data lies in the root, see `copy_files`.
             return self._get(self._root, directory / ".fetching", directory)
         except Exception as error:  # file systems have errors of their own
             raise TrainingError(
@@ -117,13 +120,17 @@ class Mirror:
     def _copy(self, directory: Path, keep: int | None) -> None:
         self._put_records(directory)  # first: a copied checkpoint counts on the lines before it
         folders = checkpoints_in(directory)
+        # Newest first: it is the one that another machine resumes from.
         for folder in reversed(folders):
             target = f"{self._root}/{folder.name}"
+            # A marker has the hashes of all files: equal markers, equal copies.
             if (folder / MARKER).is_file() and (folder / MARKER).read_bytes() != self._marker(
                 target
             )[0]:
+                # Never mix the files of two checkpoints of the same step.
                 self._remove(target)
                 names = json.loads((folder / MARKER).read_text(encoding="utf-8"))["sha256"]
+                # The marker last: a copy without it does not count.
                 self._put(folder, [*names, MARKER], target)
         newest = step_of(folders[-1])
         known = {
@@ -132,8 +139,9 @@ class Mirror:
         lasting = sorted(
             step for step, marker in known.items() if marker and not marker.get("preemption")
         )
-        # later ones: of a run before this one
+        # Later steps are an earlier run's; they must not count towards `keep`.
         lasting = [step for step in lasting if step <= newest]
+        # The rest: old ones, preemption ones, incomplete ones, those of an earlier run.
         for step in set(known) - {newest} - set(lasting if keep is None else lasting[-keep:]):
             self._remove(f"{self._root}/global_step_{step}")
 
@@ -156,8 +164,10 @@ class Mirror:
         temporary.mkdir(parents=True)
         for name in marker["sha256"]:
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+            # `damage` below names a file that is missing.
             if self._fs.exists(f"{source}/{name}"):
                 self._fs.get_file(f"{source}/{name}", str(temporary / name))
+        # Byte for byte: `_copy` compares markers as bytes.
         (temporary / MARKER).write_bytes(content)
         problem = damage(temporary, hashes=True)
         if problem is None:
@@ -174,6 +184,7 @@ class Mirror:
             if not (directory / name).exists() and self._fs.exists(f"{self._root}/{name}"):
                 self._fs.get_file(f"{self._root}/{name}", str(directory / name))
         flush(temporary)
+        # Data files join the folder one by one; its manifest vouches for them, not a marker.
         if final == directory:
             (temporary / MARKER).unlink()
             for path in [path for path in temporary.rglob("*") if path.is_file()]:
@@ -200,6 +211,7 @@ class Mirror:
         content = bytes(self._fs.cat_file(f"{folder}/{MARKER}"))
         try:
             marker = json.loads(content)
+            # The names are read from a remote file: none may lead out of the folder.
             inside = all(
                 not Path(name).is_absolute() and ".." not in Path(name).parts
                 for name in marker["sha256"]
@@ -209,6 +221,7 @@ class Mirror:
         return (content, marker) if inside else (b"", {})
 
     def _steps(self) -> list[int]:
+        # fsspec caches listings, and another machine may have written since.
         self._fs.invalidate_cache()
         if not self._fs.exists(self._root):
             return []

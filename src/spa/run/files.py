@@ -37,6 +37,7 @@ def _finite(value: float) -> float | str | None:
 def jsonable(value: Any) -> Any:
     """`value` with every part turned into what strict JSON knows; unknown objects become their
     text."""
+    # First: a StrEnum is a str, too, but `yaml.safe_dump` refuses it.
     if isinstance(value, Enum):
         return jsonable(value.value)
     if isinstance(value, np.generic | np.ndarray):
@@ -58,6 +59,7 @@ def dump_line(row: dict[str, Any]) -> str:
     """One line of JSON. Escaped to ASCII, so that any text (lone surrogates too) survives any
     editor and any locale."""
     try:
+        # `allow_nan=False`: Python would write NaN, which is not JSON.
         return json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n"
     except (TypeError, ValueError):  # something that JSON does not know: take the slower way
         return json.dumps(jsonable(row), allow_nan=False, separators=(",", ":")) + "\n"
@@ -73,6 +75,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):
+                # A damaged line in the middle costs itself alone.
                 continue
             if isinstance(row, dict):
                 yield line, row
@@ -98,6 +101,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def write_atomic(path: Path, lines: Iterable[str]) -> None:
     """Write a file so that a reader, or a machine that comes back after a crash, sees all of it or
     none of it."""
+    # The pid keeps two processes apart; `remove_leftovers` knows this pattern.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -115,6 +119,7 @@ def save_config(config: Any, path: Path) -> None:
     if isinstance(config, str):
         text = config
     else:
+        # By name: omegaconf is imported only for those who use it.
         if type(config).__module__.startswith("omegaconf"):
             from omegaconf import OmegaConf
 
@@ -139,6 +144,7 @@ def archive_files(directory: Path, paths: Sequence[Path]) -> Path:
 def remove_leftovers(directory: Path) -> None:
     """Remove what a killed process was writing: temporary files of `write_atomic`, half-written
     folders."""
+    # `.metrics.jsonl.4711.tmp`, here or in trajectories/, and folders being saved or fetched.
     for pattern in (".*.[0-9]*.tmp", "*/.*.[0-9]*.tmp", ".saving_*", ".fetching"):
         for path in directory.glob(pattern):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(

@@ -27,6 +27,7 @@ REVISIONS: dict[Stage, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
 """Raised whenever the changelog says that the results of a stage move."""
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "vllm")
+# Names of files that begin so belong to the tokenizer or the image processor.
 _TOKENIZER = (
     "tokenizer",
     "vocab",
@@ -36,6 +37,7 @@ _TOKENIZER = (
     "preprocessor_config",
     "processor",
 )
+# `.py`: a model with code of its own is that code, too.
 _MODEL_FILES = (".json", ".safetensors", ".jinja", ".txt", ".model", ".tiktoken", ".py")
 _MARKER = "complete.json"  # of a checkpoint: what it says of the other files is not content
 
@@ -69,6 +71,7 @@ class Fingerprint:
         }
         parent = self.parent.digest if self.parent else None
         counted = (self.stage, chosen, dict(self.content), parent, self.revision)
+        # Sorted: the digest must not depend on the order of the settings.
         return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -110,6 +113,7 @@ def fingerprint_of(
     numerics: dict[str, Any] = {}
     for name, value in values_of(cfg, stage).items():
         key = key_of(name)
+        # As JSON gives it back (tuples as lists), to compare equal with a stored fingerprint.
         plain = json.loads(json.dumps(value, default=str))
         if key.affects == "rounding":
             numerics[name] = plain
@@ -124,6 +128,7 @@ def fingerprint_of(
             hashes[name] = checkpoint_content(value)
         elif key.content != "value":
             hashes |= {name: file_content(value)} if value is not None else {}
+        # A file among the options of an environment, such as levels or a word list.
         elif ".env_config." in name and isinstance(value, str) and Path(value).is_file():
             hashes[name] = file_content(value)
         else:
@@ -153,6 +158,7 @@ def differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]
     if old.revision != new.revision:
         found[f"revision of {new.stage} in this version of spa"] = (old.revision, new.revision)
     if old.parent and new.parent:
+        # The earlier stage first: its change is usually the cause of the others.
         return differences(old.parent, new.parent) | found
     if old.parent or new.parent:
         found["the stage before it"] = (
@@ -199,6 +205,7 @@ def environment() -> dict[str, Any]:
             continue
     cuda = torch.cuda.is_available()
     return found | {
+        # On a CPU the vector instructions (AVX2, AVX512): they decide which kernels run.
         "processor": torch.cuda.get_device_name()
         if cuda
         else torch.backends.cpu.get_cpu_capability(),
@@ -249,6 +256,7 @@ def _cached(name: str, kind: str) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
+    # Only owner/name is looked up: paths and names such as `builtin:tiny` have no snapshot.
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         return None
     try:
@@ -304,12 +312,15 @@ def _combined(texts: Iterable[str]) -> str:
 def file_sum(path: Path) -> str:
     """The SHA-256 of a file; that of a file in the Hub's cache is its name there."""
     real = path.resolve()
+    # The Hub's cache names a large file by its SHA-256 (64 digits). Small ones have a git SHA-1
+    # (40 digits) there and are hashed below.
     if real.parent.name == "blobs" and len(real.name) == 64:
         return real.name
     about = real.stat()
     return _file_sum(real, about.st_size, about.st_mtime_ns, about.st_ino)
 
 
+# The cache's key has size, time and inode, so that a file that changed is hashed again.
 @functools.lru_cache(maxsize=4096)
 def _file_sum(path: Path, size: int, changed: int, inode: int) -> str:
     return sha256(path)

@@ -77,6 +77,8 @@ class StageProgress:
                 label: (shown[label], row["step"]) for label in LABELS if label in shown
             }
         for row in self._new_rows(TIMINGS):
+            # `timings.jsonl` has a line for every step; `metrics.jsonl` skips steps without
+            # metrics.
             self.step = row["step"]
             self.total = row.get("total_steps", self.total)
             elapsed = row.get("elapsed_s", 0.0)
@@ -87,6 +89,7 @@ class StageProgress:
     def _new_rows(self, name: str) -> Iterator[dict[str, Any]]:
         path = self._folder / name
         size = path.stat().st_size if path.is_file() else 0
+        # A stage that resumed has rewritten its files: count from the start again.
         if size < self._sizes[name]:
             self._sizes[name] = 0
             if name == TIMINGS:
@@ -95,6 +98,7 @@ class StageProgress:
         if size == self._sizes[name]:
             return
         text = complete_lines(path, self._sizes[name])
+        # Up to the last complete line: the rest is read next time.
         self._sizes[name] += len(text)
         for line in text.splitlines():
             with suppress(ValueError):
@@ -129,6 +133,7 @@ class GridProgress:
             self._folder = tempfile.TemporaryDirectory(prefix="spa-")
             self.worker_errors = Path(self._folder.name) / "stderr"
             self.worker_errors.touch()
+            # `update` draws the table; results of the command take its place at the end.
             self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
         return self
@@ -214,6 +219,7 @@ class GridProgress:
         for method, stages in self._methods.items():
             for stage in stages:
                 folder = stage.folder.resolve()
+                # Unfinished at the last update, finished at this one.
                 if folder in self._unfinished and folder not in {*unfinished, *shown}:
                     shown.add(folder)
                     known = self._known[stage.folder].read()
@@ -224,6 +230,7 @@ class GridProgress:
             shown.add(stage.folder.resolve())
             if now - self._last_line[method] >= pause:
                 known = self._known[stage.folder].read()
+                # Still loading: there is nothing to show yet.
                 if not known.step and not known.values:
                     continue
                 left = known.seconds_left

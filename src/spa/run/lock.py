@@ -26,6 +26,8 @@ def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Non
     written.
     """
     file = _open(directory)
+    # Closing the file releases the lock. The file itself stays: if it were removed, two processes
+    # could lock two files of the same name.
     with file:
         give_up = time.monotonic() + patience_s
         while not _taken(file):
@@ -37,6 +39,7 @@ def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Non
             time.sleep(0.1)
         about = {"pid": os.getpid(), "host": socket.gethostname()}
         try:
+            # Only once the lock is held: the text names its holder.
             file.truncate(0)
             file.write(json.dumps(about))
             file.flush()
@@ -51,18 +54,22 @@ def held(directory: Path) -> bool | None:
     try:
         with (directory / LOCK).open(encoding="utf-8") as file:
             try:
+                # Fails while another process holds the exclusive lock; released when the file
+                # closes.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
             about = json.load(file)
     except (OSError, ValueError):
         return None
+    # A lock of another host may be invisible here (NFS): that it is free proves nothing.
     return False if isinstance(about, dict) and about.get("host") == socket.gethostname() else None
 
 
 def _open(directory: Path) -> IO[str]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        # Appending: opening for writing would erase the text of the process that holds the lock.
         return (directory / LOCK).open("a", encoding="utf-8")
     except OSError as error:
         raise _unwritable(directory, error) from error

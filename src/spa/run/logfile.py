@@ -18,6 +18,7 @@ class _Handler(logging.FileHandler):
     tracebacks."""
 
     def handleError(self, record: logging.LogRecord) -> None:
+        # Before the warning, which would otherwise come back to this handler.
         _LOGGER.removeHandler(self)
         _LOGGER.warning("%s cannot be written: %s", self.baseFilename, sys.exc_info()[1])
 

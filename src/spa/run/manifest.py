@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 DATA_FILES = "*.parquet"
 SUMMARY = "summary.json"
 VALIDATIONS = "trajectories/val-*.jsonl"
+# `log.txt` is not among them: all starts append to it.
 _WORK = (
     "global_step_*", "extra_*", METRICS, "timings.jsonl", "trajectories", "token_scores", "tensorboard",
     "config.yaml", "gate.json", "rounds.json", SUMMARY, "imagined", LOST, DATA_FILES, MANIFEST,
@@ -90,6 +91,7 @@ def whole_batches(folder: Path, first: int = 0) -> int:
     one is named."""
     known = Manifest.read(folder)
     step = first
+    # The manifest names a batch only when its episodes are on the disk, see `Stage.commit`.
     while known is not None and (name := batch_file(step + 1)) in known.sizes:
         if problem := known.problem(folder / name, folder):
             log.warning("%s; the stage plays it again", problem)
@@ -115,12 +117,14 @@ def result_of(folder: Path) -> Path | None:
         return None
     result = folder / known.result
     problem = None if result.exists() else "it is missing"
+    # A checkpoint has a marker with the sizes of its files. Self-play's result is the folder.
     if problem is None and (step_of(result) or (result / MARKER).is_file()):
         problem = damage(result)
     for name in [name for name in known.sizes if name.endswith(".parquet")]:
         path = folder / name
         if found := known.problem(path, folder):
             problem = problem or found
+            # Edited or replaced by hand, unlike one that is gone: playing again would overwrite it.
             if path.is_file():
                 raise DataError(
                     f"{found}. Put that file back, or remove this one (the stage writes it again "
@@ -174,6 +178,7 @@ def changes(folder: Path, fingerprint: Fingerprint) -> dict[str, tuple[Any, Any]
     if known is None:
         return {"its record": ("missing or damaged", f"needed ({MANIFEST})")}
     found = differences(known.fingerprint, fingerprint)
+    # The stage is refused if settings differ; the last digits are no news then.
     numerics = {} if found else numerical_differences(known.fingerprint, fingerprint)
     if numerics:
         _warn_once(
@@ -211,8 +216,10 @@ def refuse_other_work(stages: Sequence[tuple[Path, Fingerprint]]) -> None:
         named |= found
     if not lines:
         return
+    # What an override can set: not `revision of …` or `the data set`.
     settings = {key: pair for key, pair in named.items() if re.fullmatch(r"[\w.]+", key)}
     tried = [f"{key}={_text(old)},{_text(new)}" for key, (old, new) in settings.items()]
+    # One changed setting makes a command to copy; a hash is no value of an override.
     only = tried[0] if len(tried) == 1 and "content " not in tried[0] else "KEY=OLD,NEW"
     lines += [
         "Nothing was changed. Give the old values, or choose:",

@@ -27,6 +27,7 @@ class ProgressLine:
         self._first = start
         self._shown: dict[str, tuple[str, int]] = {}
         self._started = time.monotonic()
+        # So that the first step prints a line.
         self._last_line = self._started - SECONDS_BETWEEN_LINES
         self._bar: Any = None
         if get_console().is_terminal and not is_quiet() and not worker:
@@ -43,6 +44,7 @@ class ProgressLine:
         if self._bar is not None:
             from rich.markup import escape
 
+            # rich would read a `[` in a value as markup.
             text = "  ".join(
                 f"{label} {value}" + (f" @{since}" if since < step else "")
                 for label, (value, since) in self._shown.items()
@@ -80,6 +82,7 @@ class ProgressLine:
         )
 
     def _seconds_left(self, step: int, now: float) -> float | None:
+        # Steps of an earlier start took none of this one's time.
         done = step - self._first
         if not self._total or done <= 0:
             return None

@@ -90,6 +90,7 @@ class Recorder:
                 _truncate(self.directory, resume_step)
             if config is not None:
                 save_config(config, self.directory / "config.yaml")
+            # The stage has usually opened this file; then the second opening does nothing.
             self._log = LogFile(self.directory / "log.txt")
             self._watchdog = Watchdog(self.directory / "log.txt", stall_timeout_s)
         self._sinks = Sinks(
@@ -126,7 +127,7 @@ class Recorder:
         self._seconds.clear()
         if lasting:
             self._append(METRICS, step, lasting)
-        # the second may jump
+        # `elapsed` is from a clock that never jumps; the wall clock may be set while it runs.
         clock = {"elapsed_s": round(elapsed, 3), "unix_time": round(time.time(), 3)}
         if self._total_steps is not None:
             clock["total_steps"] = self._total_steps
@@ -203,8 +204,10 @@ class Recorder:
             _disk_errors(self.directory / name),
             (self.directory / name).open("a", encoding="utf-8") as file,
         ):
+            # Sorted: the bytes must not depend on the order in which metrics were computed.
             file.write(dump_line({"step": int(step), **dict(sorted(values.items()))}))
             _sync(file)
+            # A new name in the folder has to reach the disk, too; later lines need only the file.
             if self.directory / name not in self._written:
                 flush_directory(self.directory)
                 self._written.add(self.directory / name)
@@ -215,6 +218,8 @@ class Recorder:
         path = self.directory / folder / f"{split}-{step:06d}.jsonl"
         with _disk_errors(path):
             path.parent.mkdir(exist_ok=True)
+            # The first write replaces what an interrupted start left; a second one of this start
+            # adds.
             if path in self._written:
                 with path.open("a", encoding="utf-8") as file:
                     file.writelines(dump_line(row) for row in rows)
@@ -265,6 +270,7 @@ def _truncate(directory: Path, last_step: int) -> None:
             )
     for folder in _EPISODES:
         for path in (directory / folder).glob("*.jsonl"):
+            # `train-000012.jsonl` -> 12
             step = path.stem.rpartition("-")[2]
             if step.isdecimal() and int(step) > last_step:
                 path.unlink()

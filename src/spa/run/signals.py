@@ -35,7 +35,9 @@ class _State:
 
     installed: bool = False
     asked: str = ""  # the name of the signal
+    # The exception has been raised: code that cleans up on its way out is not interrupted.
     raised: bool = False
+    # Depth of the enclosing `uninterrupted()` blocks.
     held: int = 0
     stops_children: bool = False
 
@@ -62,6 +64,7 @@ def stoppable() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
+            # None: a handler of C code, which Python cannot set again.
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         _STATE.installed = False
 
@@ -75,6 +78,7 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         _STATE.held -= 1
+    # Not in `finally`: an error on its way out stays the one that is reported.
     _raise_if_asked()
 
 
@@ -82,6 +86,7 @@ def uninterrupted() -> Iterator[None]:
 def interruptible() -> Iterator[None]:
     """Within `uninterrupted()`: what is done here can be done again, so it may stop at once."""
     held = _STATE.held
+    # Suspends all enclosing blocks, however many.
     _STATE.held = 0
     try:
         _raise_if_asked()
@@ -141,6 +146,7 @@ def ignore_interrupts() -> None:
 def stacks_on_request() -> None:
     """`kill -USR1 PID` writes the stacks of all threads to stderr; without a handler it would end
     the process."""
+    # The descriptor, as `sys.stderr` may have been replaced.
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 
 
@@ -153,6 +159,7 @@ def _asked(number: int, frame: FrameType | None) -> None:
     if number == signal.SIGINT and _STATE.asked:  # somebody presses it again
         if _STATE.stops_children:  # this may interrupt the handler that would ask them
             _stop_children()
+        # Not StopRequested, for which a stage would still save a checkpoint.
         raise KeyboardInterrupt
     _STATE.asked = _STATE.asked or signal.Signals(number).name
     _raise_if_asked()

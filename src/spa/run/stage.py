@@ -101,9 +101,13 @@ def locked(directory: Path) -> Iterator[None]:
     with (
         stoppable(),
         run_lock(directory) if world.is_main else nullcontext(),
+        # With several ranks a signal is only noted here: a rank that stopped alone would leave the
+        # others waiting in a collective.
         uninterrupted() if world.size > 1 else nullcontext(),
     ):
         yield
+        # Asked during the last step: agree here, before `uninterrupted` would raise on one rank
+        # only.
         stop_together()
 
 
@@ -131,6 +135,7 @@ def stage_fingerprint(
     def find() -> dict[str, Any]:
         name = cfg.sft.model.partial_pretrain if stage == "sft" else cfg.model_path
         if name not in cfg.model_info:
+            # Downloads a Hub model: it counts by its content and not only by its name. Errors are
             # raised where it is loaded; some policies of self-play need no model
             with suppress(ModelError):
                 model_source(name, code=cfg.actor_rollout_ref.model.trust_remote_code)
@@ -139,6 +144,7 @@ def stage_fingerprint(
             cfg, stage, parent=parent, content={**(content or {}), **more}
         ).to_json()
 
+    # Rank 0 hashes for all: the ranks may see different caches, and they must decide alike.
     return Fingerprint.from_json(current_world().broadcast(find))
 
 
@@ -185,6 +191,7 @@ class Stage:
         fingerprint, ModelError if `resume_path` cannot be used, and TrainingError if another
         process has the folder.
         """
+        # To find that nothing is left to do takes no lock and writes nothing.
         self.result = self._agreed(self._find_result)
         if self.result is not None:
             return self
@@ -193,10 +200,12 @@ class Stage:
             if self._world.is_main:
                 opening.enter_context(LogFile(self.folder / "log.txt"))
             if self._world.broadcast(self._fetch):
+                # What came back may be a finished stage.
                 self.result = self._agreed(self._find_result)
             if self.result is None:
                 self.resume_from = self._agreed(self._prepare)
                 self.step = self._saved_step = self._world.broadcast(self._last_step)
+            # Without an error so far: `__exit__` closes the log file and releases the lock.
             self._opened = opening.pop_all()
         return self
 
@@ -209,9 +218,13 @@ class Stage:
         """Save what is committed if the process was asked to stop, then close the record and
         release the folder."""
         try:
+            # An error in the loop's body leaves the generator inside `uninterrupted`; signals would
+            # be held back until it is collected.
             if self._loop is not None:
                 self._loop.close()
             if (
+                # StopRequested comes between two steps or in `interruptible`, before an update: the
+                # model is that of the last commit. After any other error it may be half updated.
                 isinstance(error, StopRequested)
                 and self._trained is not None
                 and self.step > self._saved_step
@@ -219,6 +232,7 @@ class Stage:
                 with uninterrupted():
                     error.saved = str(self._save(self._trained, preemption=True))
         finally:
+            # Not `self.recorder`, which would make one and write its first files.
             if "recorder" in self.__dict__:
                 self.recorder.__exit__(kind, error, trace)
             self._opened.__exit__(kind, error, trace)
@@ -235,6 +249,7 @@ class Stage:
             loggers=trainer.logger,
             total_steps=self.total,
             enabled=self._world.is_main,
+            # None: nothing is committed here, so a record in the folder is archived.
             resume_step=self.step if self.step > self.first else None,
             project=trainer.project_name,
             name=trainer.experiment_name,
@@ -255,6 +270,7 @@ class Stage:
 
     def _steps(self, total: int) -> Generator[int]:
         for step in range(self.step + 1, total + 1):
+            # The caller's loop body runs at the yield: a signal waits for its end.
             with uninterrupted():
                 yield step
             stop_together()
@@ -294,13 +310,17 @@ class Stage:
         for the throughput; by default those of the episodes."""
         if episodes:
             tokens = tokens_in(episodes)
+            # Self-play trains nothing; its episodes get the names that `batch_file` makes.
             self.recorder.trajectories(step, "generate" if trained is None else "train", episodes)
         self.recorder.log(step, metrics, tokens=tokens)
         self.step = step
+        # From here on `__exit__` may save this step.
         self._trained = trained
         if trained is not None and self.due(step, self._save_every):
             self._save(trained)
         elif trained is None and self._world.is_main:
+            # Self-play has no checkpoint: a batch counts once the manifest has the size of its
+            # file.
             self._record(batch_file(step))
 
     def finish(self) -> Path:
@@ -310,11 +330,14 @@ class Stage:
         self.result = self.folder if played else last_checkpoint(self.folder, self._world)
         if self._world.is_main:
             seconds = self._manifest.seconds + time.monotonic() - self._started
+            # Relative, so that a finished run can be moved.
             result = self.result.relative_to(self.folder).as_posix()
             self._manifest = replace(self._manifest, result=result, seconds=round(seconds, 1))
             self._record(DATA_FILES, VALIDATIONS, SUMMARY)
+            # Checkpoints are copied as they are saved; the data of self-play only here.
             if played and (mirror := mirror_of(self.cfg, self.folder)):
                 mirror.copy_files(self.folder, sorted(self._manifest.sizes))
+        # The next stage reads this result on every rank.
         self._world.barrier()
         return self.result
 
@@ -327,10 +350,13 @@ class Stage:
     def _save(self, trained: Trained, *, preemption: bool = False) -> Path:
         """A checkpoint of everything that is needed to resume, gathered by all ranks and written by
         rank 0."""
+        # On all ranks: gathering sharded weights is a collective.
         snapshot = trained.snapshot()
         if self._world.is_main:
             notes = {
                 "fingerprint": self.fingerprint.to_json(),
+                # So that resuming notices a metrics.jsonl that lost lines, see
+                # `_warn_of_lost_lines`.
                 "metrics_bytes": (self.folder / METRICS).stat().st_size,
             }
             save_checkpoint(
@@ -360,6 +386,7 @@ class Stage:
             return None
         refuse_other_work([(self.folder, self.fingerprint)])
         result = result_of(self.folder)
+        # A finished stage that is asked for more steps is opened again and trained further.
         return None if result is None or step_of(result) < (self.total or 0) else result
 
     def _fetch(self) -> bool:
@@ -372,6 +399,7 @@ class Stage:
         mirror = mirror_of(self.cfg, self.folder)
         if mirror is None or scratch or self.resume_path is not None:
             return False
+        # Training counts by checkpoints, self-play by whole batches.
         here = latest_checkpoint(self.folder) or whole_batches(self.folder, self.first) > self.first
         return not here and mirror.fetch(self.folder)
 
@@ -380,14 +408,19 @@ class Stage:
         resume from."""
         found = latest_checkpoint(self.folder)
         named = Path(self.resume_path).expanduser() if self.resume_path else None
+        # Checkpoints of this folder win over one of another run: the same command, started again,
+        # resumes its own work. One of this folder that is named goes back to an earlier step.
         if named and (found is None or named.resolve().parent == self.folder.resolve()):
             found = _usable(named)
+        # Once more, under the lock: another process may have worked here since the first look.
         refuse_other_work([(self.folder, self.fingerprint)])
         archive_later_checkpoints(self.folder, step_of(found) if found else self.first)
         prune_checkpoints(self.folder, self.keep)
         if found and found.parent == self.folder:
             _warn_of_lost_lines(found)
         known = Manifest.read(self.folder)
+        # A start that failed may have left a manifest of other settings. Its sizes would vouch for
+        # files that this stage did not write.
         if known is not None and not differences(known.fingerprint, self.fingerprint):
             self._manifest = replace(self._manifest, sizes=known.sizes, seconds=known.seconds)
         self._record()

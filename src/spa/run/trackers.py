@@ -101,6 +101,7 @@ class Sinks:
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """Send metrics to every sink."""
+        # A copy of the items: `_guard` drops a sink that fails.
         for key, sink in list(self._active.items()):
             self._guard(key, lambda sink=sink: sink.log(step, metrics))
 
@@ -150,6 +151,7 @@ def headline(metrics: dict[str, Any]) -> dict[str, str]:
         keys = sorted(key for key in metrics if key == ending or key.endswith(f"/{ending}"))
         if ending == "loss":  # of what is trained; that of validation has a name of its own
             keys = [key for key in keys if key != "val/loss"]
+        # A stable sort: validation first, then by name.
         keys.sort(key=lambda key: not key.startswith("val"))
         value = metrics[keys[0]] if keys else None
         if value is not None and label not in shown:
@@ -192,6 +194,7 @@ def _table_rows(episodes: "Sequence[Episode]") -> list[list[Any]]:
 
 
 def _encodable(text: str) -> str:
+    # A sampled text may hold lone surrogates, which UTF-8 cannot encode.
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -216,10 +219,12 @@ class _TensorBoardSink:
 
     def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
         rows = _table_rows(episodes)
+        # Without the conversations, which are long; each becomes a text of its own below.
         lines = [list(_TABLE[:-1]), ["---"] * (len(_TABLE) - 1), *(row[:-1] for row in rows)]
         table = "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
         self._writer.add_text(f"episodes/{split}", table, step)
         for index, row in enumerate(rows):
+            # Markdown shows indented text as it is.
             indented = "\n".join("    " + line for line in row[-1].splitlines())
             self._writer.add_text(f"episodes/{split}/{index}", indented, step)
 
@@ -228,6 +233,7 @@ class _TensorBoardSink:
 
 
 def _run_key(directory: Path) -> str:
+    # The id follows from the folder: a resumed stage continues its own curves.
     return hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:16]
 
 

@@ -1,7 +1,7 @@
 """Nothing waits for ever: a stage in which nothing moves says where it hangs and ends.
 
 What moves are beats (tokens, turns, answers, micro-batches), timers and lines. Time counts only
-while this process could have worked: of a gap between two looks, at most one look's length. So a
+while this process could have worked: of a gap between two looks, at most two looks' length. So a
 process that was suspended (SIGSTOP, a machine that slept) continues, and so does one that loses an
 episode to a time-out every minute.
 """
@@ -27,6 +27,7 @@ interpreter."""
 LONGEST_LOOK_S = 5.0
 
 _LOGGER = logging.getLogger("spa.run")
+# Advancing `itertools.count` is atomic in CPython, so that any thread may beat without a lock.
 _BEATS = itertools.count()
 _LAST_BEAT = [0]
 
@@ -83,12 +84,15 @@ class Watchdog:
             self._file.close()
 
     def _watch(self, timeout_s: float) -> None:
+        # Usually twenty checks or more per time-out: a stall is noticed at most 5 % late.
         look = max(0.02, min(LONGEST_LOOK_S, timeout_s / 20))
         idle = 0.0
         seen = beats()
         before = time.monotonic()
         while True:
             if not self._closed.is_set():
+                # Set again at each check, so it runs out only if this thread cannot run. It counts
+                # the CPU time of all threads together, hence the number of cores.
                 signal.setitimer(signal.ITIMER_PROF, (timeout_s + BACKUP_S) * (os.cpu_count() or 1))
             if self._closed.wait(look):
                 signal.setitimer(signal.ITIMER_PROF, 0)
@@ -96,6 +100,7 @@ class Watchdog:
             now = time.monotonic()
             count = beats()
             moved = self._moved
+            # A longer gap is a process that was suspended, not one that hung.
             idle = 0.0 if moved or count != seen else idle + min(now - before, 2 * look)
             seen = count
             before = now
@@ -105,6 +110,7 @@ class Watchdog:
 
     def _end(self, timeout_s: float) -> None:
         place = "above" if self._path is None else f"in {self._path}"
+        # faulthandler writes to a file descriptor; a replaced sys.stderr may have none.
         if self._path is not None or hasattr(self._file, "fileno"):
             faulthandler.dump_traceback(self._file, all_threads=True)
         _LOGGER.error(
@@ -114,4 +120,5 @@ class Watchdog:
             self._what,
             place,
         )
+        # sys.exit would raise in this thread only, and exit handlers may hang like the rest.
         os._exit(STATUS)
