@@ -79,6 +79,7 @@ def evaluate_target(
         raise ConfigError(f"k must be at least 1, got {', '.join(map(str, ks)) or 'none'}")
     output.parent.mkdir(parents=True, exist_ok=True)
     target = behind_api(cfg, target)
+    # On a CPU `auto` becomes definite: the precision is part of what the result depends on.
     cfg = with_precision(cfg, precision_of(replace(cfg, model_path=target.model or cfg.model_path)))
     worker = setup.make_worker(
         cfg,
@@ -90,6 +91,7 @@ def evaluate_target(
     known = training_hashes(target.run) if target.run else None
     puzzles, seen = unseen_puzzles(cfg, worker, known or frozenset())
     identity = eval_identity(cfg, target)
+    # The key is in the file names: an evaluation with other settings never resumes from these.
     key = groups_key(identity, side_by_side(cfg))
     kept = Store(output.with_suffix(".groups.jsonl"), key)
     record = output.with_suffix(f".imagined-{key[:8]}.jsonl")
@@ -143,6 +145,7 @@ def evaluate_target(
     if target.api is not None:
         played = {spec.episode_id for puzzle in puzzles for spec in puzzle.specs}
         result["usage"] = usage(replies, prices, played)
+    # Before anything is written: an evaluation in which every episode failed leaves no result.
     if not any(found["episodes"] for found in result["tags"].values()):
         errors = next(
             (a.error for group in groups for a in group.attempts if a.error), "no reason was given"
@@ -183,6 +186,7 @@ def unseen_puzzles(
         content, hard = ("", None) if look is None else (look.hash, difficulty(look.env))
         tag = specs[0].tag
         best = None
+        # A card has the optimum of the whole tag; only without one is each puzzle solved.
         if look is not None and card_of(cfg, tag) is None:
             best = solvable(look.env, cfg.most_actions(tag))
         puzzles.append(Puzzle(hash=content, difficulty=hard, best=best, specs=tuple(specs)))
@@ -241,6 +245,7 @@ def play_puzzles(
     episodes."""
     engine: Engine | None = None
     samples = cfg.es_manager.val.group_size
+    # Chunks of whole groups, so that a finished chunk has finished groups only.
     size = max(1, side_by_side(cfg) // samples)
     groups: list[Group] = []
     started = time.monotonic()
@@ -249,6 +254,8 @@ def play_puzzles(
         for chunk in (puzzles[i : i + size] for i in range(0, len(puzzles), size)):
             finished = kept.find(chunk)
             if finished is None:
+                # At the first chunk that is not finished,
+                # so that a repeated command loads no model.
                 if engine is None:
                     engine, worker = open_target(
                         cfg, target, worker, replies=replies, loaded=loaded
@@ -341,6 +348,7 @@ class Store:
         for _, row in lines:
             try:
                 group = Group.from_json(row)
+            # A group in the format of another version is played again.
             except (TypeError, KeyError):
                 continue
             self._groups[group.tag, group.puzzle_hash, group.group] = group
@@ -447,6 +455,7 @@ def side_by_side(cfg: Config) -> int:
 def groups_key(identity: Fingerprint, episodes: int) -> str:
     """A hash of everything that a group's outcome depends on, the number of groups aside, and how
     many `episodes` are played at a time."""
+    # Asking for more groups keeps those that are finished.
     kept = {name: value for name, value in identity.settings.items() if name not in HOW_MANY}
     return f"{replace(identity, settings=kept).digest[:16]} {episodes}"
 

@@ -150,6 +150,7 @@ def find_situations(
     prompter = asking.worker.prompters[tag]
     chance = has_chance(env, prompter, base_seed=asking.base_seed)
     found: list[Situation] = []
+    # Candidates are lost to games that random play ends and to puzzles that were trained on.
     for index in range(4 * count + 100):
         if len(found) == count:
             break
@@ -241,6 +242,7 @@ def open_loop_rollout(
             asked = asking.ask(
                 [situations[i] for i in alive], [envs[i] for i in alive], shown, step
             )
+            # A copy, since the caller still reads its own responses of the first step.
             replies = list(replies)
             for i, reply in zip(alive, asked, strict=True):
                 replies[i] = reply
@@ -283,6 +285,7 @@ def likelihood(
         return reply_sequence(template, prompt, text, "<think>")
 
     pairs = list(zip(situations, replies, strict=True))
+    # Where nothing changes, the copy is the truth and there is nothing to compare.
     changed = [
         i for i, (situation, _) in enumerate(pairs) if situation.known != situation.next_state
     ]

@@ -23,6 +23,7 @@ Diagnosis = Literal["not_measured", "cannot_write", "cannot_read", "does_not_pre
 """Each one supposes the ones before it: who cannot write the format has no states to be judged, and
 who cannot read the present state has nothing to predict from."""
 
+# Share of responses at the length limit, from which the limit counts as a cause.
 MANY_CUT_OFF = 0.1
 RISE = 1.05  # of the validation loss: below that it wavers
 
@@ -57,6 +58,8 @@ def judge(cfg: Config, lines: list[Metrics]) -> Gate:
     last = lines[-1] if lines else {}
     found = diagnose(cfg, last)
     entropy = float(last.get("val/sampled_nll", 0.0))
+    # PPO learns from differences between samples, which
+    # an almost deterministic policy does not make.
     narrow = bool(last) and entropy < limits.entropy_min
     passed = found == "predicts" and not narrow
     verdict = f"World-model gate: {'passed' if passed else 'failed'}{measured_text(last)}."
@@ -94,6 +97,7 @@ def diagnose(cfg: Config, measured: Metrics) -> Diagnosis:
         return "cannot_read"
     exact = measured["val/wm/pred_exact"]
     least = limits.prediction_exact_min
+    # A limit of 0 switches the test off, the comparison with copying included.
     better = least == 0 or (exact >= least and exact > measured["val/wm/copy_exact"])
     return (
         "predicts"

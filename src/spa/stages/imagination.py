@@ -75,6 +75,7 @@ def imagining(
         depth=own.depth,
         width=own.width,
         keep=own.keep,
+        # Every question leaves room for a response of full length.
         max_prompt=rollout.max_model_len - reply,
         rows=rollout.max_num_seqs,
         template=template,
@@ -107,6 +108,7 @@ def imagination(own: ImagineConfig, records: Iterable[Path]) -> dict[str, Any] |
         return None
     episodes = len({episode for episode, _ in turns})
     tokens = [sum(count or 0 for count in line["tokens"]) for line in turns.values()]
+    # A turn that follows a plan samples nothing, so it measures nothing.
     drawn = [line for line in turns.values() if not line.get("kept")]
     right = [
         part["right"] for line in drawn for part in line["imagined"] if part["right"] is not None

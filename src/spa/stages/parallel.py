@@ -28,6 +28,7 @@ def parallelize(
     optimiser is made: shards are new parameters.
     """
     world = current_world()
+    # A frozen model has no gradients to average: each rank computes with a copy of its own.
     if world.size == 1 or (strategy == "ddp" and not trained):
         return Replica(model, world)
     if strategy == "ddp":

@@ -46,14 +46,18 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
         rounds = rounds_of(cfg, data, sft_dir)
         chain = fingerprints(rounds)
         policy = stage_fingerprint(cfg, "ppo", parent=chain[-1][1])
+        # Before any work, so that a folder of other work is refused before hours are spent.
         _settle(cfg, [*chain, (ppo_dir, policy)])
         _announce(cfg, rounds, [*chain, (ppo_dir, policy)])
         known = dict(chain)
         made: list[Path] = []
         for own in rounds:
+            # Only now is there the checkpoint of the round
+            # before, which this one plays and trains on.
             ready = own.ready()
             play(own, ready, fingerprint=known[own.data])
             made.append(learn(own, ready, fingerprint=known[own.sft]))
+        # Also where SFT was finished by an earlier command, since the limits may be others now.
         stop_at_gate(cfg, sft_dir)
         return ppo.run_ppo(cfg, model_path=str(made[-1]), directory=ppo_dir, fingerprint=policy)
 
@@ -128,6 +132,7 @@ def archive_stages(cfg: Config) -> None:
     if current_world().is_main:
         for folder in every_folder(cfg):
             archive_work(folder)
+    # No rank may look into a folder that rank 0 is about to move.
     current_world().barrier()
 
 
@@ -139,6 +144,7 @@ def ppo_fingerprint(cfg: Config, start: Path, sft_dir: Path) -> Fingerprint:
         return stage_fingerprint(
             replace(cfg, model_path=str(start)), "ppo", data=replayed_data(cfg)
         )
+    # The stage's own fingerprint means its last checkpoint; an earlier one is named.
     other = {} if result_of(sft_dir) == start else {"the checkpoint it starts from": start.name}
     return stage_fingerprint(cfg, "ppo", parent=made.fingerprint, content=other)
 
@@ -207,6 +213,7 @@ def world_model(
             cfg = first_round(cfg)  # its moves are cut into other steps
     if fingerprint is None and rounds:
         chain = fingerprints(rounds)
+        # The stages before this one must be those of this configuration.
         current_world().broadcast(lambda: refuse_other_work(chain[:-1]))
         cfg = rounds[-1].ready()
         fingerprint = chain[-1][1]
@@ -215,6 +222,8 @@ def world_model(
         if stage.result is not None:
             return stage.result
         sft.train_sft(cfg, stage, data, before=[done.data for done in rounds[:-1]])
+        # The verdict comes before `finish`: after a kill
+        # in between it is made again, without training.
         gate = evaluate_gate(cfg, directory)
         if current_world().is_main:
             write_gate(directory, gate)

@@ -55,10 +55,12 @@ def find_target(name: str) -> Target:
     if name in (*policy_names(), API):
         return Target(name=name, label=name, model=None)
     folder = Path(name).expanduser()
+    # A Hub name or an imported model such as smollm2, resolved when it is loaded.
     if not folder.is_dir() or name == BUILTIN:
         return Target(name=name, label=slug(name), model=name)
     checkpoint = folder
     if not (folder / "config.json").is_file():
+        # PPO before SFT: the newest model of a run is the one it ends with.
         stages = [folder / stage for stage in STAGES if latest_checkpoint(folder / stage)]
         place = stages[0] if stages else folder
         if not checkpoints_in(place):

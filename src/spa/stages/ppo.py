@@ -48,6 +48,7 @@ def run_ppo(
     it is finished.
     """
     trainer = cfg.trainer
+    # The fingerprint must name the model that PPO really starts from.
     started = replace(cfg, model_path=model_path or cfg.model_path)
     with Stage(
         cfg,
@@ -73,44 +74,59 @@ def train_ppo(cfg: Config, stage: Stage) -> Path:
     critic = cfg.critic
     sampling = setup.train_sampling(cfg)
     models = load_models(cfg, stage.resume_from)
+    # The step of the weights goes into every episode that they sample (`Episode.version`).
     models.engine.load_weights(models.actor.full_model(), version=stage.step)
     worker = setup.make_worker(
         cfg, models.template, mode=cfg.ctx_manager.mode, lost=stage.lost_episodes, own_rewards=True
     )
+    # Training never samples a puzzle of validation; contents
+    # are compared, since two seeds can make the same board.
     held_out = setup.validation_hashes(cfg, worker)
+    # A resumed run has this measurement already.
     if stage.step == 0 and cfg.trainer.val_before_train:
         with stage.interruptible("validate"):
             metrics = validate(cfg, worker, models.engine, stage.recorder, 0)
         stage.recorder.log(0, metrics)
     empty = 0
     for step in stage.steps(cfg.trainer.total_training_steps, save_every=cfg.trainer.save_freq):
+        # Nothing is updated here, so a stop may break
+        # the rollout off: a resumed run plays it again.
         with stage.interruptible("rollout"):
             specs = setup.training_specs(cfg, worker, "train", step=step - 1, held_out=held_out)
             episodes = worker.rollout(models.engine, specs, sampling)
         empty = empty_steps(episodes, empty)
+        # Over all episodes: the filter would bias success and format rates.
         metrics = rollout_metrics(episodes, worker.make_env, "train")
         batch = filter_groups(cfg, make_batch(cfg, episodes, models.template), metrics)
         if batch is not None:  # None: no group has any reward variance
             with stage.timer("score"):
+                # Old log-probs are the trainer's, not the engine's, so
+                # that the first ratio is 1 whatever the engine's numerics.
                 batch = score(cfg, models, batch, metrics)
                 check_sampler(cfg, metrics["rollout/kl_trainer_sampler"], models, step)
                 batch = add_advantages(cfg, models, batch, metrics)
                 batch = annotate_batch(cfg, models, batch, episodes, metrics, step)
             with stage.timer("update"):
+                # Schedules count PPO steps: all mini-batches of a step have one learning rate.
                 models.set_learning_rates(step)
                 if models.critic is not None:
                     minis = mini_batches(cfg, critic, batch, step)
                     loss = CriticLoss(critic)
                     found = update(models.critic, minis, loss, training_cut(critic), models.device)
                     metrics |= prefixed("critic", found)
+                # Until then the critic learns alone: the advantages
+                # of an untrained one would mislead the policy.
                 if step > cfg.trainer.critic_warmup:
                     minis = mini_batches(cfg, actor, batch, step)
                     loss = ActorLoss(actor, sampling, replayed=not batch.played.all())
                     found = update(models.actor, minis, loss, training_cut(actor), models.device)
                     metrics |= prefixed("actor", found)
+            # For the viewer: which token got which advantage.
             stage.recorder.token_scores(
                 step, "train", token_scores(batch, episodes[:SHOWN_EPISODES])
             )
+        # Also after a step without an update: the version
+        # is the step, and validation below plays with it.
         models.engine.load_weights(models.actor.full_model(), version=step)
         release_memory()
         if stage.due(step, cfg.trainer.test_freq) or step == cfg.trainer.also_test_at:

@@ -39,12 +39,15 @@ def make_batch(
     """Episodes that ended without an error, with normalised rewards; None if there are none.
     `batch.episodes` counts `episodes`. The template is needed for loss masks other than the sampled
     tokens."""
+    # Positions among all episodes of the step: they lead from
+    # a row back to its episode after filtering and splitting.
     numbers = [number for number, episode in enumerate(episodes) if is_trainable(episode)]
     if not numbers:
         return None
     proxy = cfg.agent_proxy
     online = proxy.world_model_reward
     good = [episodes[number] for number in numbers]
+    # Padding follows the real tokens, where causal attention never sees it: any valid id will do.
     batch = batch_episodes(
         with_world_model_reward(
             good, observation=online.observation, prediction=online.prediction, within=online.within
@@ -72,11 +75,16 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
     estimator = named_estimator(cfg)
     settings = {key: getattr(cfg.algorithm, key) for key in estimator.settings}
     within_turn, between_turns = estimator.discounts(settings)
+    # Several turns of a row may be rewarded; what normalisation adds goes onto its last one.
     last = last_turn_ends(batch)
     given = (batch.scores, batch.group_ids, batch.tag_ids)
+    # One reward at the end and no discount: the return
+    # from every token is the normalised score itself.
     if not proxy.use_turn_scores and within_turn == between_turns == 1 and not estimator.centres:
         scores = normalize_scores(*given, grouping=norm.grouping, method=norm.method)
         return replace(batch, rewards=torch.where(last, scores[:, None], 0.0))
+    # [B, A]: the discount from a token's return to the next one's.
+    # Environment text has 1, so that time counts sampled tokens.
     follow = torch.where(batch.mask, torch.where(batch.turn_ends, between_turns, within_turn), 1.0)
     rewards = normalize_rewards(
         batch.rewards,
@@ -97,6 +105,7 @@ def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> 
         return None
     rollout = cfg.actor_rollout_ref.rollout
     kind, strategy = FILTERS[rollout.rollout_filter_type]
+    # By raw scores: after `mean_std` every group of mixed outcomes would have a deviation of 1.
     keep, found = select_groups(
         batch.scores,
         batch.group_ids,
@@ -127,6 +136,8 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
     if models.critic is not None:
         micro = micro_batching(cfg.critic, cfg.critic.forward_micro_batch_size_per_gpu)
         values = score_values(models.critic, batch, micro, models.device)
+        # Added to the rewards, so that every estimator
+        # with a critic handles a cut-off episode alike.
         if algorithm.bootstrap_truncated and batch.truncated is not None:
             batch = bootstrapped(
                 cfg, batch, score_last_values(models.critic, batch, micro, models.device)
@@ -138,6 +149,7 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
     if actor.loss_mask == "all_after_system":  # the environment's tokens have no sampler
         sampled = sampled & (batch.sampler_logprobs < 0)
     correction = algorithm.rollout_correction
+    # Measured in any case; weights come back only where a correction is configured.
     importance, weighed = rollout_weights(
         old,
         batch.sampler_logprobs,
@@ -147,6 +159,8 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
         cap=correction.cap,
         floor=correction.floor,
     )
+    # The policy loss alone is reweighted: entropy bonus and KL loss use
+    # `token_weights`, whose denominator stays the number of tokens.
     if importance is not None:
         batch = replace(batch, rl_weights=batch.rl_weights * importance)
     metrics |= {
@@ -155,6 +169,7 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
         "rollout/old_log_prob": float(masked_mean(old, batch.mask)),
         **weighed,
     }
+    # `replace` keeps the class; a ScoredBatch is built from the fields that both have.
     known = {item.name: getattr(batch, item.name) for item in fields(EpisodeBatch)}
     return ScoredBatch(**known, old_logprobs=old, ref_logprobs=ref, values=values)
 
@@ -163,6 +178,8 @@ def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> Epis
     """The batch with `values` [B], discounted once, added to the last reward of the episodes that
     were cut off: what follows them is not 0, only unseen."""
     algorithm = cfg.algorithm
+    # Credit per turn discounts once per turn, credit per token
+    # once per token: the unseen next state is one such unit away.
     per_turn = algorithm.bi_level_gae or algorithm.adv_estimator.startswith("turn_")
     following = values * (algorithm.high_level_gamma if per_turn else algorithm.gamma)
     last = last_turn_ends(batch)
@@ -173,6 +190,8 @@ def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> Epis
 def check_sampler(cfg: Config, kl: float, models: Models, step: int) -> None:
     """Warn if the engine samples from other numbers than the trainer computes; stop if that is so
     from the start."""
+    # Before the first update a large gap is a fault of the set-up
+    # (other weights or another precision); later it is only warned of.
     if kl > cfg.trainer.kl_stop and models.actor.optimizer.steps == 0:
         raise TrainingError(
             f"KL(sampler || trainer) is {kl:.3g} per token before anything is trained (limit trainer.kl_stop = "
@@ -205,6 +224,7 @@ def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Met
         )
         mean_kl = float(mean_per_row(kl, batch.mask))
         metrics |= {"actor/reward_kl_penalty": mean_kl, "actor/reward_kl_coef": models.kl.coef}
+        # For the next step: this one was charged with the coefficient that is logged.
         models.kl = models.kl.update(mean_kl, len(batch))
     estimator = named_estimator(cfg)
     advantages, returns = estimator.estimate(
@@ -219,6 +239,7 @@ def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Met
         metrics["critic/vf_explained_var"] = float(
             explained_variance(batch.values, returns, batch.mask)
         )
+    # After the returns: the critic's targets keep the unit of the rewards.
     if alg.whiten_advantages and estimator.whitened:
         advantages = whiten(advantages, batch.mask)
     known = {item.name: getattr(batch, item.name) for item in fields(ScoredBatch)}
@@ -255,5 +276,6 @@ def method_context(cfg: Config, models: Models, step: int, metrics: Metrics) -> 
 
 def state_values(cfg: Config, tag: str, texts: Collection[str]) -> dict[str, float]:
     """What an environment says that states are worth, by their texts; 0 where it cannot say."""
+    # Values are read from the text alone, so any puzzle of the tag will do.
     with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
         return {text: env.state_value(text) or 0.0 for text in sorted(texts)}

@@ -34,6 +34,8 @@ class ActorLoss:
     def __call__(self, model: Any, batch: MiniBatch) -> tuple[torch.Tensor, LossInfo]:
         """The loss of a micro-batch, a scalar, and the sums to report."""
         cfg = self.cfg
+        # One forward pass scores the sampled tokens and, for world
+        # and replay loss, known tokens that were not sampled.
         logprobs, entropy = token_logprobs(
             model,
             batch.input_ids,
@@ -43,6 +45,8 @@ class ActorLoss:
             entropy_grad=cfg.entropy_coeff > 0,
             sampling=self.sampling,
         )
+        # A token of weight 0 leaves the policy loss but not
+        # its denominator, so the others do not count more.
         weights = batch.token_weights * batch.rl_weights
         loss, sums = self.policy.compute(
             logprobs, batch.old_logprobs, batch.advantages, weights, cfg
@@ -53,6 +57,7 @@ class ActorLoss:
             "sampled": batch.mask.sum(),
             "entropy": (entropy.detach() * batch.mask).sum(),
         }
+        # [b, 1]: one `ce_weights` serves both losses, each with the denominator of its own rows.
         played = batch.played[:, None]
         if cfg.world_loss.on:
             world = world_loss(cfg.world_loss, logprobs, batch.ce_weights * played)
@@ -63,6 +68,7 @@ class ActorLoss:
             loss = loss + cfg.replay.coef * replay
             info["replay_loss"] = replay.detach()
         if cfg.entropy_coeff > 0:
+            # `token_weights`, not `weights`: entropy is rewarded on every token of the mask.
             loss = loss - cfg.entropy_coeff * entropy_bonus(entropy, batch.token_weights)
         if cfg.use_kl_loss and batch.ref_logprobs is not None:
             kl = kl_penalty(logprobs, batch.ref_logprobs, cfg.kl_loss_type)

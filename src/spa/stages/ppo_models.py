@@ -128,6 +128,7 @@ def load_models(cfg: Config, resume: Path | None = None) -> Models:
         adapters=resume / ADAPTER if resume else None,
     )
     autocast = setup.pick_autocast(model_cfg.dtype, device)
+    # Before the optimiser, since shards are new parameters.
     held = parallelize(
         policy, actor_cfg.strategy, actor_cfg.fsdp_config, autocast=autocast, played=True
     )
@@ -141,12 +142,15 @@ def load_models(cfg: Config, resume: Path | None = None) -> Models:
     critic = None
     if named_estimator(cfg).needs_values:
         critic = make_critic(cfg, path, resume, device)
+    # Where nothing is weighed by KL, a reference would cost memory and a forward pass for nothing.
     wants_ref = (
         actor_cfg.use_kl_loss and actor_cfg.kl_loss_coef > 0
     ) or cfg.algorithm.use_kl_in_reward
     ref = None
     if wants_ref and actor_cfg.use_ref:
         ref_cfg = cfg.actor_rollout_ref.ref
+        # With LoRA the frozen base is the reference: adapters
+        # are switched off, and no second copy is loaded.
         if has_adapters(policy):
             ref = Scorer(model=policy, held=held, autocast=autocast, without_adapters=True)
         else:
@@ -181,6 +185,7 @@ def load_models(cfg: Config, resume: Path | None = None) -> Models:
         actor.optimizer.load_state_dict(state["actor"])
         if critic is not None:
             critic.optimizer.load_state_dict(state["critic"])
+        # Target and horizon follow the configuration; only the coefficient has a history.
         models.kl = replace(kl, coef=state["kl_coef"])
         models.health = Health.from_state(state["health"]) if "health" in state else Health()
     return models
@@ -203,9 +208,11 @@ def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.devic
         trust_remote_code=critic_cfg.model.trust_remote_code,
     ).to(device)
     adapters = saved / ADAPTER if saved else None
+    # A seed of its own: new adapters of policy and critic start from different matrices.
     setup.make_trainable(
         model, critic_cfg.model, device, seed=cfg.seed.train + 1, adapters=adapters
     )
+    # With adapters the body comes from `path`, so the saved head is read apart.
     if saved is not None:
         model.load_head(saved)
     autocast = setup.pick_autocast(critic_cfg.model.dtype, device)
@@ -223,6 +230,7 @@ def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.devic
 def optimizer_of(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer:
     """AdamW with the configured schedule. Like its `total`, warm-up and schedule count PPO steps,
     whatever number of mini-batches a step has."""
+    # -1, the default, leaves the warm-up to the ratio.
     warmup = (
         optim.lr_warmup_steps
         if optim.lr_warmup_steps >= 0

@@ -36,6 +36,7 @@ def stored_rows(cfg: Config, template: ChatTemplate) -> list[Replayed]:
         raise ConfigError(
             "actor_rollout_ref.actor.replay.rows must be 0 for a vision model: the examples have no pictures"
         )
+    # The examples of stage 2, perhaps with the loss on other tokens of them.
     learnt = replace(
         cfg, sft=replace(cfg.sft, data=replace(data, loss_on=replay.loss_on or data.loss_on))
     )

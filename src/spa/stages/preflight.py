@@ -50,6 +50,7 @@ def preflight(
     problems = [*_collect(_place_checks(cfg, stages)), *_collect(_engine_checks(cfg, stages))]
     problems += _collect(_data_checks(cfg)) if "sft" in stages else []
     own = cfg.sft.model.partial_pretrain
+    # A dictionary for its order: prompts are measured with the template of the first local model.
     wanted = {None if _plays_without_model(cfg, stages) else model: True}
     wanted |= {own: True} if "sft" in stages and own != cfg.model_path else {}
     local = [name for name in wanted if name is not None and _is_local(name)]
@@ -76,11 +77,13 @@ def _collect(checks: Iterator[Callable[[], None]]) -> list[str]:
         try:
             check()
         except SpaError as error:
+            # Further lines of a message are indented under their problem.
             found.append(str(error).replace("\n", "\n  "))
     return found
 
 
 def _is_local(name: str) -> bool:
+    # Everything but owner/name, which would be a download.
     return (
         Path(name).expanduser().is_dir()
         or name.startswith((".", "/", "~", "builtin:"))
@@ -114,6 +117,7 @@ def _place_checks(cfg: Config, stages: Collection[Stage]) -> Iterator[Callable[[
     if "ppo" in stages:
         places["trainer.default_local_dir"] = cfg.trainer.default_local_dir
     for key, value in places.items():
+        # Defaults bind the values of this turn of the loop: the checks run after it.
         yield lambda key=key, value=value: _check_place(key, Path(value))
     named = {
         "sft.trainer.resume_path": cfg.sft.trainer.resume_path if "sft" in stages else None,
@@ -128,6 +132,7 @@ def _place_checks(cfg: Config, stages: Collection[Stage]) -> Iterator[Callable[[
 
 def _check_place(key: str, place: Path) -> None:
     """Raise ConfigError if a folder can neither be used nor made."""
+    # The folder need not exist yet: its nearest ancestor decides whether it can be made.
     nearest = next(
         (folder for folder in (place, *place.absolute().parents) if folder.exists()), Path("/")
     )
@@ -187,6 +192,7 @@ def _check_data(key: str, split: str, name: str) -> None:
     for path in data_files(name, split):
         try:
             columns = pq.read_schema(path).names
+        # pyarrow raises many kinds of errors at foreign or damaged files.
         except Exception as error:
             raise DataError(
                 f"{key}: {path} cannot be read as parquet ({one_line(error)})"
@@ -204,6 +210,8 @@ def _check_model(cfg: Config, name: str) -> None:
     source = model_source(name)
     check_context(name, model_config(name), cfg.actor_rollout_ref.rollout.max_model_len)
     for path in sorted(source.glob("*.safetensors")):
+        # Opening compares the header with the length of the
+        # file, so cut-off copies show without reading weights.
         try:
             with safe_open(path, framework="pt") as file:
                 if not file.keys():
@@ -231,6 +239,7 @@ def _check_env(
     kinds: dict[PromptMode, int] = {}
     if "ppo" in stages or "eval" in stages:
         kinds[cfg.ctx_manager.mode] = cfg.actor_rollout_ref.rollout.response_length
+    # Self-play is in the world-model format, whatever the prompts of PPO are.
     if selfplay:
         reply = cfg.generate.sampling.response_length
         kinds["add_worldmodel"] = max(reply, kinds.get("add_worldmodel", 0))
@@ -256,4 +265,5 @@ def _prompt_length(
     messages = prompter.first_messages(env)
     if template is None:
         return 0
+    # The tokens of a picture depend on its size, which only the image processor knows.
     return len(template.start(messages, prompter.prefill)) if env.image() is None else 0

@@ -31,6 +31,7 @@ def make_prompter(
         "enable_think": proxy.enable_think,
         "action_sep": spec.action_sep or proxy.action_sep,
         "max_turn": spec.max_turn or proxy.max_turn,
+        # No prompt allows more actions in a turn than in the whole episode.
         "max_actions_per_turn": min(proxy.max_actions_per_turn, spec.max_actions_per_traj),
         "max_actions_per_traj": spec.max_actions_per_traj,
         "max_words": spec.max_tokens,
@@ -39,6 +40,7 @@ def make_prompter(
         "placeholders": cfg.ctx_manager.placeholders,
         "reply_order": proxy.reply_order,
         "imagined_plans": proxy.imagined_plans,
+        # World-model examples are whole conversations; only base prompts can do without history.
         "history": cfg.ctx_manager.history or mode == "add_worldmodel",
     }
     # Instructions that show the format themselves, as the original's do, are not contradicted by
@@ -64,6 +66,7 @@ def first_puzzle(cfg: Config, spec: EnvSpec) -> Iterator[TextEnv]:
     workers = EnvWorkers(1, timeout_s=limit) if cfg.es_manager.env_workers else None
     make = workers.make if workers is not None else make_env
     try:
+        # A worker process has a time limit of its own.
         with boundary(
             "the first puzzle", None if limit is None or workers is not None else limit + MAKING_S
         ):

@@ -15,10 +15,13 @@ CONFIGS = {"SimpleSokoban": "_2_sokoban", "FrozenLake": "_3_frozen_lake", "Sudok
 """Tags that the original published data and checkpoints for, and its names for their
 configurations."""
 
+# Our names first, then those that data sets on the Hub use.
 SPLITS = {
     "train": ("wm_train*.parquet", "train*.parquet"),
     "val": ("wm_val*.parquet", "val*.parquet", "test*.parquet"),
 }
+# Meets Hub names like SPA-sokoban-... and folders like
+# sftckpt/checkpoints_2_sokoban-...; a name like my-sokoban must not match.
 _PUBLISHED = re.compile(
     r"SPA-(sokoban|frozenlake|sudoku)|sftckpt|checkpoints(_2_sokoban|_3_frozen_lake|_10_sudoku)"
 )

@@ -60,6 +60,7 @@ class Round:
         if not self.before:
             return self.cfg
         folder = self.before[-1].sft
+        # Rank 0 reads the disk for all, so that no rank trains from another file.
         checkpoint = current_world().broadcast(lambda: str(result_of(folder) or ""))
         if not checkpoint:
             raise ModelError(lost_checkpoint(folder))
@@ -84,6 +85,7 @@ def round_of_moves(cfg: Config) -> Config:
     (`generate.search.dynamics: model`)."""
     own = cfg.generate.search
     tags = cfg.es_manager.train.env_configs.tags
+    # One action per turn and as many turns as actions are allowed: each turn is one transition.
     proxy = replace(
         cfg.agent_proxy,
         reply_order="plan_first",
@@ -97,6 +99,8 @@ def round_of_moves(cfg: Config) -> Config:
         generate=replace(
             cfg.generate, rounds=1, group_size=1, policy="random", reply_format="moves"
         ),
+        # `moves` counts examples, `moves_per_step` is the
+        # batch: together they fix the number of steps.
         sft=replace(
             cfg.sft,
             data=replace(cfg.sft.data, train_batch_size=own.moves_per_step),
@@ -106,6 +110,7 @@ def round_of_moves(cfg: Config) -> Config:
                 eval_episodes=0,
             ),
         ),
+        # Nothing is measured after this round (`eval_episodes=0`), so there is nothing to judge.
         gate=replace(cfg.gate, enable=False),
     )
 
@@ -135,6 +140,7 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
         search = replace(cfg, generate=replace(cfg.generate, rounds=1))
         return [moves, Round(number=2, cfg=search, data=data, sft=sft, before=(moves,))]
     alone = first_round(cfg).generate
+    # Later rounds are played by the fine-tuned model, whatever played the first.
     later = replace(
         cfg.generate,
         rounds=1,
@@ -147,6 +153,7 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
         steps = trainer.total_training_steps
         longer = replace(
             trainer,
+            # None stays None: then the epochs count.
             total_training_steps=steps and steps * count,
             total_epochs=trainer.total_epochs * count,
         )
@@ -154,6 +161,7 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
         return [Round(number=1, cfg=own, data=data, sft=sft)]
     rounds: list[Round] = []
     for number in range(1, count + 1):
+        # Examples of earlier rounds come again, in another order.
         seed = trainer.seed + number - 1
         own = replace(
             cfg,

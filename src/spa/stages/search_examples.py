@@ -98,6 +98,7 @@ def write_examples(cfg: Config, stage: Stage, *, files: tuple[str, str, str]) ->
 def _write_examples(cfg: Config, out: Path, files: tuple[str, str, str]) -> Metrics:
     dynamics = make_dynamics(cfg)
     rows, lines, dropped = make_examples(cfg, setup.make_worker(cfg, None, mode="base"), dynamics)
+    # No puzzle comes twice, so any cut separates training from validation.
     train = rows[: cfg.generate.search.examples]
     validation = rows[len(train) :]
     write_parquet(out / files[0], train)
@@ -208,6 +209,7 @@ class LearnedMoves:
                 state = env.text_of_key(question.text, key)
                 if state is not None:
                     successors.append((action, key, env.outcome_of_text(state)))
+            # One unreadable answer makes the line incomplete, which ends this search.
             found.append(tuple(successors) if len(successors) == len(env.action_names()) else None)
         return found
 
@@ -255,11 +257,14 @@ def make_examples(
     dropped: Counter[str] = Counter()
     chosen: list[tuple[Question, Search]] = []
     asked = questions(cfg, worker, dropped, most=DRAWS * wanted)
+    # Searches run in batches until there are enough examples or no puzzles left.
     while part := list(islice(asked, min(TOGETHER, wanted - len(chosen)))):
         for question, search in zip(part, dynamics.search(part), strict=True):
             if search is None or search.path is None:
                 dropped["unreadable_state" if search is None else "no_goal"] += 1
                 continue
+            # Judged with the search written out, so that
+            # every kind of thoughts has the same puzzles.
             prompter = replace(worker.prompters[question.spec.tag], enable_think=True)
             text = response(write_search(search), search.path, question, prompter)
             if (
@@ -326,6 +331,7 @@ def questions(
             ) from error
         env = look.env
         turn = 1
+        # The first key is the state that the puzzle begins in.
         later = [key for key in true if key != next(iter(true))]
         if later and prompter.max_turn > 1 and rng.random() >= own.start_share:
             env = copies[later[int(rng.integers(len(later)))]]
@@ -408,6 +414,7 @@ def row_of(question: Question, text: str, worker: setup.RolloutWorker) -> WorldM
     env = question.env.clone()
     reward = 0.0
     success = False
+    # The text is made here, so it has exactly one answer block.
     answer = text[text.index("<answer>") + len("<answer>") : text.index("</answer>")]
     taken = tuple(action.strip() for action in answer.split(prompter.action_sep))
     for name in taken:

@@ -58,6 +58,7 @@ from spa.worldmodel.states import with_states
 
 log = logging.getLogger(__name__)
 
+# Observations may hold more than the prompt shows, as in partially observed games.
 MUCH_HIDDEN = 0.05  # of the words of observations, above which self-play warns
 
 
@@ -114,12 +115,14 @@ def self_play(
     """Play what is not played yet and make rows of everything."""
     out = stage.folder
     world = current_world()
+    # Filled by the planner while a batch is played.
     imagined: list[dict[str, Any]] = []
     engine = selfplay_engine(cfg, setup.pick_device(cfg), imagined.append)
     worker = setup.make_worker(
         cfg, engine.template, mode="add_worldmodel", lost=stage.lost_episodes
     )
     held_out = setup.validation_hashes(cfg, worker)
+    # Examples are made of all batches at the end, so a resumed stage reads back what it has played.
     episodes = recorded_episodes(out, range(stage.first + 1, stage.step + 1))
     for batch in stage.steps(stage.first + cfg.generate.num_batches):
         with stage.interruptible("selfplay"):
@@ -130,11 +133,14 @@ def self_play(
             if lines and world.is_main:
                 write_imagined(out, batch, lines)
         imagined.clear()
+        # No model to save: the batch counts as done once its file is in the manifest.
         stage.commit(batch, play_metrics(cfg, played), played)
         episodes += played
         release_memory()
     engine.close()
     rows, counts = make_rows(cfg, episodes, held_out, worker)
+    # Earlier rounds are relabelled again, by their own
+    # settings and without the puzzles held out now.
     for own, folder in earlier:
         found, dropped = make_rows(own, stored_episodes(own, folder), held_out, worker)
         rows = [*found, *rows]
@@ -211,6 +217,8 @@ def selfplay_engine(
         )
     elif cfg.generate.imagine.on:
         log.warning("generate.imagine has no effect: the model does not play")
+    # Of several policies one is chosen for each episode, by
+    # its name: the same on every rank and after resuming.
     engine = next(iter(players.values()))
     if len(players) > 1:
         names = list(players)
@@ -241,6 +249,7 @@ def policy_of(cfg: Config, episode_id: str) -> str:
     shares = cfg.generate.mixture
     if not shares:
         return cfg.generate.policy
+    # A point on the line of all shares: the policy whose interval holds it plays.
     left = stream(cfg.seed.train, f"mixture/{episode_id}").random() * sum(
         map(float, shares.values())
     )
@@ -248,6 +257,7 @@ def policy_of(cfg: Config, episode_id: str) -> str:
         left -= float(share)
         if left < 0:
             return name
+    # Rounding can leave a remainder after the last share.
     return next(reversed(list(shares)))
 
 
@@ -274,6 +284,8 @@ def make_rows(
         setup.make_worker(cfg, None, mode="base") if cfg.generate.reply_format == "base" else None
     )
     for episode in episodes:
+        # Play avoided its own validation puzzles; stored
+        # episodes may have been played under others.
         if episode.puzzle_hash in held_out:
             counts["validation_puzzle"] += len(episode.turns)
             continue
@@ -314,6 +326,7 @@ def _episode_rows(
         found = [replace(row, extra={**row.extra, "tried": tried[row.turn][1]}) for row in found]
     if found and base is not None:
         env = base.make_env(episode.tag)
+        # The same puzzle and the same chance as in the episode.
         env.reset(
             seed=episode.puzzle_seed,
             options={"noise_seed": episode.noise_seed, "validation": False},
@@ -342,6 +355,7 @@ def stored_episodes(cfg: Config, folder: Path) -> list[Episode]:
     played = folder.resolve() / read_object(folder / SUMMARY).get("episodes_in", "")
     files = sorted((played / "trajectories").glob("generate-*.jsonl"))
     known = Manifest.read(played)
+    # A size that differs from the manifest betrays a file that was cut off or replaced.
     problem = next(
         (found for path in files if known and (found := known.problem(path, played))), ""
     )
@@ -370,6 +384,8 @@ def write_dataset(
 ) -> dict[str, Any]:
     """wm_train.parquet, wm_val.parquet and summary.json; returns the summary. `played_in`: the
     folder of self-play; `before`: the data sets of earlier rounds."""
+    # A puzzle keeps its side in all rounds; else validation
+    # would measure what an earlier round was trained on.
     train, val = split_by_puzzle(
         rows,
         val_fraction=cfg.generate.val_fraction,
@@ -377,9 +393,11 @@ def write_dataset(
         trained=puzzles_in([folder / TRAIN_FILE for folder in before]) or (),
         validated=puzzles_in([folder / VAL_FILE for folder in before]) or (),
     )
+    # Within each side, so that no state crosses from validation to training.
     if cfg.generate.shuffle_next_states:
         train = shuffle_next_states(train, cfg.seed.train)
         val = shuffle_next_states(val, cfg.seed.train)
+    # Validation keeps the distribution that was played.
     if cfg.generate.coverage:
         train = coverage_sample(train, cfg.seed.train)
     train, val = (
@@ -397,6 +415,7 @@ def write_dataset(
         "shuffled_next_states": cfg.generate.shuffle_next_states,
         "states": cfg.generate.states,
     }
+    # Relative, so that the folder of the run can be moved.
     if (where := os.path.relpath(played_in.resolve(), out.resolve())) != ".":
         summary["episodes_in"] = where
     if imagined := imagination(cfg.generate.imagine, (played_in / IMAGINED).glob("*.jsonl")):
@@ -420,6 +439,7 @@ def write_dataset(
 def actions_elsewhere(cfg: Config, rows: list[WorldModelRow], episodes: list[Episode]) -> int:
     """Actions that were taken outside the episodes: in branches, for plans to choose from,
     and by policies that try each puzzle before they play it."""
+    # Such a policy tries a puzzle once, however many episodes it then plays of it.
     puzzles = {(policy_of(cfg, e.episode_id), e.tag, e.puzzle_hash) for e in episodes}
     tried = sum(policy_named(name).tried for name, *_ in puzzles if name in policy_names())
     played = {episode.episode_id for episode in episodes}

@@ -53,6 +53,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+# Held-out puzzles in a row, after which a game counts as too small for its validation set.
 MAX_REDRAWS = 100
 # puzzles that are not held out, of so many drawn: below that a game has too few
 FRESH = 8
@@ -72,6 +73,7 @@ def make_worker(
 
     `own_rewards`: episodes get the rewards of `custom_envs.TAG.reward`, as in PPO and evaluation.
     """
+    # Not a set: its order differs from process to process.
     tags = dict.fromkeys(
         (*cfg.es_manager.train.env_configs.tags, *cfg.es_manager.val.env_configs.tags)
     )
@@ -133,7 +135,9 @@ def training_specs(
     both = {tag for tag, spec in cfg.custom_envs.items() if spec.self_play}
     groups = selfplay_groups(cfg) if purpose == "selfplay" else cfg.es_manager.train
     specs = episode_specs(groups, purpose, base_seed=cfg.seed.train, step=step, self_play=both)
+    # A group shares its puzzle, and so do the seats of one game: one look each.
     firsts = [spec for spec in specs if spec.member == 0 and first_group(spec) == spec.group]
+    # Making a puzzle is the slow part in some games, so the ranks share it.
     allowed = worker.world.parallel_map(
         firsts, lambda mine: [_allowed_seed(worker, spec, held_out) for spec in mine]
     )
@@ -169,8 +173,10 @@ def _drawn(
     seed = spec.puzzle_seed
     for attempt in range(MAX_REDRAWS):
         look = worker.peek_reset(replace(spec, puzzle_seed=seed))
+        # What cannot be made keeps its seed: its episode then reports the reason.
         if look is None or look.finite or look.hash not in held_out:
             return seed, look.hash if look else ""
+        # Derived from the first seed: the same on every rank and after resuming.
         seed = stream_seed(spec.puzzle_seed, "redraw", attempt) % 2**31
     return None
 
@@ -189,6 +195,7 @@ def probe_specs(
     few puzzles; the second value counts how many are `trained`."""
     count = cfg.sft.trainer.eval_episodes
     configs = cfg.es_manager.train.env_configs
+    # The first `extra` tags get one puzzle more.
     base, extra = divmod(count, len(configs.tags))
     specs = group_specs(
         "probe",
@@ -216,9 +223,11 @@ def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
     hashes: dict[str, set[str]] = {}
     for part in range(cfg.trainer.validation_steps):
         for spec in episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part):
+            # All members of a group have the puzzle of the first.
             look = worker.peek_reset(spec) if spec.member == 0 else None
             if look is not None and not look.finite:
                 hashes.setdefault(spec.tag, set()).add(look.hash)
+    # A list first, since the loop removes tags from `hashes`.
     for tag in [
         tag for tag, found in hashes.items() if not leaves_puzzles(cfg, worker, tag, found)
     ]:

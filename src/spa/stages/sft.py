@@ -46,6 +46,7 @@ from spa.worldmodel.sequences import TrainingSequence, batch_order, spread_evenl
 
 log = logging.getLogger(__name__)
 
+# Handing memory back takes time, so it is not done at every step.
 RELEASE_EVERY = 10  # steps between returns of freed memory to the system
 
 
@@ -83,11 +84,14 @@ def train_sft(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[
     model, template = load_model(cfg, stage.resume_from, device)
     train_rows, val_rows = load_data(cfg, template, data)
     rows = [sequence.rows for sequence in train_rows]
+    # Merged sequences hold several rows each: batches, and so epochs, are counted in rows.
     per_epoch = len(spread_evenly(rows, sft.data.train_batch_size, range(len(rows))))
     total = sft.trainer.total_training_steps or per_epoch * sft.trainer.total_epochs
     learner = Learner(make_part(cfg, model, total, stage.resume_from, device), template)
     part = learner.part
     probes = find_probes(cfg, template, data, before) if sft.trainer.eval_episodes else None
+    # The order follows from the seed: a resumed stage
+    # passes over the batches that it has trained on.
     batches = batch_order(rows, sft.data.train_batch_size, seed=sft.trainer.seed, skip=stage.step)
     micro = MicroBatching(
         rows=sft.data.micro_batch_size_per_gpu, max_tokens=sft.data.max_token_len_per_gpu
@@ -152,6 +156,7 @@ def load_model(cfg: Config, resume: Path | None, device: torch.device) -> tuple[
     """The policy as it was at the checkpoint `resume`, by default `sft.model.partial_pretrain`, and
     its template."""
     own = cfg.sft
+    # With LoRA the checkpoint's adapters are put onto the original base.
     source = str(resume) if resume and own.model.lora_rank == 0 else own.model.partial_pretrain
     note_published(source)
     model, template = setup.load_actor(cfg, source, device)
@@ -210,7 +215,10 @@ def update(
     """One optimiser step; the gradient does not depend on how the batch is cut, nor on how many
     ranks share it."""
     tokens = token_batch(batch, reader)
+    # Counted before the batch is cut, over all ranks: a mean
+    # of micro-batch means would weigh short responses more.
     targets = max(1, int(tokens.mask.sum()))
+    # Dropout as configured: unlike PPO, no ratio compares with scores that were taken without it.
     found = update_model(
         part, [tokens], partial(response_loss, targets=targets), micro, device, dropout=True
     )
@@ -246,6 +254,7 @@ def token_batch(
     for row, sequence in enumerate(sequences):
         ids[row, : len(sequence.token_ids)] = sequence.token_ids
         mask[row, : len(sequence.mask)] = sequence.mask
+    # Entry t of the shifted mask belongs to the prediction of token t + 1.
     return TokenBatch(
         input_ids=torch.from_numpy(ids),
         lengths=lengths_of(sequences),
@@ -267,6 +276,7 @@ def validation_loss(
     is at least one."""
     tokens = token_batch(batch, reader)
     found = forward_passes(part, tokens, micro, device, _summed_nll)
+    # Each rank has scored its share of the rows: the sums are added before they are divided.
     sums = part.replica.world.all_reduce_sums({"nll": sum((value for _, value in found), 0.0)})
     return sums["nll"] / max(1, int(tokens.mask.sum()))
 
@@ -294,6 +304,7 @@ def find_probes(
     """The puzzles that are not in the rows of stage 2, nor in those of the rounds `before`."""
     worker = setup.make_worker(cfg, template, mode=setup.taught_mode(cfg))
     own = [*row_files(cfg, data, "train"), *row_files(cfg, data, "val")]
+    # None if a data set does not name its puzzles: then nothing can be said about seen ones.
     trained = puzzles_in(
         [*own, *(folder / name for folder in before for name in (TRAIN_FILE, VAL_FILE))]
     )
@@ -308,11 +319,14 @@ def world_model_check(
 ) -> Metrics:
     """World-model accuracy and entropy on the probes, by playing them in the format that the rows
     teach."""
+    # Shares the weights under training, and lives for
+    # one check, so that no cache outlives an update.
     engine = LocalEngine(model, probes.template, autocast=setup.engine_autocast(cfg, device))
     started = time.monotonic()
     episodes = probes.worker.rollout(engine, probes.specs, setup.selfplay_sampling(cfg))
     engine.close()
     rec.trajectories(step, "sft_eval", episodes)
+    # A Monte Carlo estimate: the mean negative log-likelihood of the sampled tokens.
     entropy = -float(
         np.mean([lp for e in episodes if e.logprobs is not None for lp in e.logprobs[e.sampled]])
     )

@@ -44,6 +44,7 @@ def load_data(
                 f"(there are {len(rows)} rows)"
             )
         sets.append(sequences)
+    # One puzzle alone goes to training, and examples may all be too long.
     if not sets[1]:
         log.warning(
             "there is no validation example, so val/loss is not recorded. Accuracy on held-out "
