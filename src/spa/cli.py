@@ -41,6 +41,8 @@ def make_parser(name: str) -> argparse.ArgumentParser:
         epilog=f"example:\n  {command.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    # A command `f` keeps its arguments in `f_arguments` of the same module, so that `--help`
+    # imports one module only.
     _load(command, "_arguments")(parser)
     if command.overrides:
         parser.usage = f"{parser.format_usage().removeprefix('usage: ').rstrip()} [key=value ...]"
@@ -52,6 +54,7 @@ def parse(name: str, words: Sequence[str]) -> argparse.Namespace:
     """The options of a command; `overrides` are the `key=value` among its words."""
     parser = make_parser(name)
     overrides: list[str] = []
+    # Overrides are taken out first: `key=value` would otherwise fill an optional positional.
     if COMMANDS[name].overrides:
         words, overrides = split_overrides(words, parser)
     options = parser.parse_intermixed_args(words)
@@ -83,6 +86,7 @@ def _name_of(args: Sequence[str]) -> tuple[str, list[str]]:
     first, *rest = args
     if first in COMMANDS:
         return first, rest
+    # `env` alone is no command but has actions: `env list` is one command of two words.
     inner = [name.partition(" ")[2] for name in actions(first)]
     if not inner:
         raise SpaError(_unknown(first))
@@ -95,6 +99,7 @@ def _name_of(args: Sequence[str]) -> tuple[str, list[str]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 0 done, 2 the user can solve it, 130 interrupted, 143
     terminated."""
+    # Before anything imports torch, which reads these settings when it is loaded.
     let_waiting_threads_sleep()
     args = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -105,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if text is not None:
         sys.stdout.write(text)
         return 0
+    # Unknown words fail here, before the imports below: a typo should answer at once.
     if args[0] not in TOP and args[0] not in RENAMED and args[0] not in CHANGED:
         sys.stderr.write(f"spa: {_unknown(args[0])}\n")
         return 2
@@ -114,6 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     name = " ".join(args[: 2 if actions(args[0]) else 1])
     try:
+        # A wrong SPA_LOG is the user's to solve, too, so it is read inside the try.
         verbosity_from(os.environ)
         with stoppable():
             if (new := new_words(args)) is not None:
@@ -121,6 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 args = new
             run, options = prepare(args)
             status = run(options)
+            # A full disk or a closed pipe may show only at this flush, and still gets its message
+            # here.
             sys.stdout.flush()
             return status
     except (SpaError, EnvFault) as error:
@@ -128,6 +137,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(printable(f"{trace}spa {name}: {error}\n"))
         return 2
     except SystemExit as stop:
+        # argparse leaves by SystemExit. From a user's reward function or template it would look
+        # like success.
         if _is_ours(stop):
             raise
         sys.stderr.write(
@@ -136,9 +147,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as stop:
         return _stopped(stop, args)
+    # `spa ... | head` closes the pipe early: nothing went wrong.
     except BrokenPipeError:
         return 0
     except OSError as error:
+        # Other OSErrors are bugs and keep their traceback; these have a way out that a sentence can
+        # name.
         in_the_way = error.errno in NO_PLACE and error.filename is not None
         if error.errno not in DISK and not in_the_way:
             raise
@@ -164,6 +178,7 @@ def _unknown(word: str) -> str:
     import difflib
 
     near = difflib.get_close_matches(word, [*TOP, *RENAMED, *CHANGED], n=1)
+    # Old names are offered under their new name.
     new = new_words(near) if near and near[0] not in TOP else None
     hint = f" Did you mean `spa {' '.join(new or near)}`?" if near else ""
     return f"there is no command {word!r}.{hint} `spa --help` lists them all."
@@ -213,9 +228,12 @@ def resuming(args: Sequence[str]) -> list[str]:
     ]
     values = _values(name, again)
     positional = [place for place in positional[own:] if place not in values]
+    # `spa run CONFIG CKPT True` is the original's way to begin from scratch.
     if name == "run" and len(positional) > 2 and again[positional[2]].lower() == "true":
         del again[positional[2]]
     named = [again[place] for place in positional if place < len(again)]
+    # trainer.resume_mode=disable, from the command line or a file, would archive the work just
+    # saved.
     if not COMMANDS[name].overrides or not _resume_is_disabled(named, again):
         return again
     mode = "trainer.resume_mode"
@@ -233,6 +251,8 @@ def _resume_is_disabled(words: Sequence[str], args: Sequence[str]) -> bool:
     from spa.config.load import load_config
 
     overrides = [arg for arg in args if "resume_mode" in arg]
+    # The name may be any word of the command; those that are no configuration fail to load and are
+    # skipped.
     for name in (*words, "base"):
         try:
             if load_config(name, overrides, stages=()).trainer.resume_mode == "disable":

@@ -39,6 +39,7 @@ def split_overrides(
     words: list[str] = []
     overrides: list[str] = []
     for place, arg in enumerate(args):
+        # `--sweep lr=1,2`: the value of an option, not an override.
         is_value = place > 0 and args[place - 1] in valued
         (overrides if is_override(arg) and not is_value else words).append(arg)
     return words, overrides
@@ -46,6 +47,7 @@ def split_overrides(
 
 def value_options(parser: argparse.ArgumentParser) -> set[str]:
     """The options of a parser that are followed by a value."""
+    # argparse has no public list of options; nargs == 0 are flags.
     return {
         text for action in parser._actions if action.nargs != 0 for text in action.option_strings
     }
@@ -82,6 +84,7 @@ def settings(options: argparse.Namespace) -> list[str]:
         "trainer.total_training_steps": options.steps,
         "trainer.run_dir": options.output_dir,
     }
+    # The command line comes last and wins over the flags.
     return [
         *(f"{key}={value_text(value)}" for key, value in flags.items() if value is not None),
         *options.overrides,
@@ -121,6 +124,7 @@ def apply_verbosity(options: argparse.Namespace) -> None:
     """Follow `--quiet` and `--debug`; without them it stays as the environment chose."""
     from spa.run.console import set_verbosity
 
+    # --debug wins if both are given.
     if options.quiet or options.debug:
         set_verbosity(quiet=options.quiet and not options.debug, debug=options.debug)
 
@@ -156,9 +160,11 @@ def run_server(server: "HTTPServer", note: str, *, browser: bool, query: str = "
     from spa.run.console import write_out
 
     host, port = server.server_address[:2]
+    # IPv6 addresses need brackets in a URL.
     host = f"[{host!s}]" if ":" in str(host) else host
     address = f"http://{host!s}:{port}/{query}"
     write_out(f"{address}  {note}(Ctrl+C stops it)\n")
+    # The note and address must be seen before the server blocks.
     sys.stdout.flush()
     with _opened(address) if browser else nullcontext():
         try:
@@ -184,4 +190,5 @@ def _opened(address: str) -> Iterator[None]:
             f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(address)}">'
         )
         webbrowser.open(page.as_uri())
+        # The file has to exist until the browser has read it, so it is kept while the server runs.
         yield

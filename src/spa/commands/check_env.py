@@ -47,9 +47,12 @@ def check(options: argparse.Namespace) -> int:
     def make() -> "TextEnv":
         return make_env(env_type, config)
 
+    # A class that cannot be made is reported once, and not by every check.
     with boundary("making it"):
         make()
     passed = [_told(finding) for finding in run_checks(all_checks(make, steps=options.steps))]
+    # A whole episode runs the real rollout loop, whose errors are harder to read than a single
+    # check's.
     if all(passed):
         last = {"a whole episode is played and stored": lambda: _play(env_type, config)}
         passed += [_told(finding) for finding in run_checks(last)]
@@ -66,6 +69,7 @@ def _told(finding: "Finding") -> bool:
     write_out(f"{'ok  ' if finding.ok else 'FAIL'} {finding.check}{note}\n")
     if not finding.ok:
         write_out(f"     what: {finding.message}\n     why:  {finding.advice}\n")
+    # Flushed line by line, since a slow check would otherwise look like a hang.
     sys.stdout.flush()
     return finding.ok
 
@@ -106,6 +110,7 @@ def _play(env_type: str, config: dict[str, Any]) -> None:
     from spa.rollout.loop import collect
     from spa.types import Episode, SamplingParams
 
+    # Two puzzles with two episodes each, as groups of a training have.
     specs = group_specs("check", base_seed=0, step=0, tags=["t"], n_groups=[2], group_size=2)
     for mode in ("base", "add_worldmodel"):
         episodes = collect(
@@ -121,6 +126,7 @@ def _play(env_type: str, config: dict[str, Any]) -> None:
         for episode in episodes:
             if episode.error:
                 raise Flaw(episode.error, "an environment never raises during play")
+            # Trajectory files are JSON lines; an episode that changes there could not be replayed.
             if Episode.from_json(json.loads(json.dumps(episode.to_json()))) != episode:
                 raise Flaw(
                     f"episode {episode.episode_id} changes when stored as JSON",

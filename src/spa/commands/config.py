@@ -22,6 +22,7 @@ def list_names(options: argparse.Namespace) -> int:
     if options.what == "configurations":
         from spa.config.load import PARTS, config_names
 
+        # Parts are pieces that configurations include; alone they are incomplete.
         return say([name for name in config_names() if name not in PARTS])
     from spa.experiments.methods import method, method_names
 
@@ -31,6 +32,7 @@ def list_names(options: argparse.Namespace) -> int:
         found = method(name)
         changes = " ".join((*found.overrides, *found.world_model, *found.ppo)) or "-"
         lines += [f"{name:<{width}}  {found.description}", f"{'':<{width}}  {changes}"]
+    # Any method has these two variants, so they are named and not listed.
     lines += [
         "NAME_shuffled: the control of NAME, fine-tuned on next states of other turns",
         "NAME_xN: NAME with N times the PPO steps, such as vanilla_x11",

@@ -29,6 +29,7 @@ OPTIONAL = {
     "trackio": "tracking with trackio",
 }
 
+# Keys of `processor_feature`, which decides the precision of training on a CPU.
 FEATURES = {
     "amx": "the processor has AMX",
     "avx512_bf16": "the processor has AVX-512 with bfloat16, no AMX",
@@ -82,6 +83,7 @@ def doctor(options: argparse.Namespace) -> int:
         return fit.report_memory(options.fit, options.overrides, gpu_gb=options.gpu_memory)
     if options.run is not None and not options.overrides and options.gpu_memory is None:
         return check_run(options.run)
+    # Overrides and memory size belong to --fit; ignoring them silently would look like an answer.
     if options.run is not None or options.overrides or options.gpu_memory is not None:
         raise ConfigError(
             "without --fit CONFIG, overrides and --gpu-memory have no effect: spa doctor checks this machine"
@@ -127,9 +129,11 @@ def required_packages() -> Iterator[Line]:
         yield Line("spa", "not installed", "pip install -e . in the project folder", ok=False)
         return
     for requirement in map(Requirement, lines):
+        # Requirements of extras have a marker `extra == "..."`, which is false for the empty extra.
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
         found = _version(requirement.name)
+        # A release candidate that is installed satisfies the requirement, too.
         fits = found is not None and requirement.specifier.contains(found, prereleases=True)
         wanted = f"{requirement.name}{requirement.specifier}"
         yield Line(
@@ -140,6 +144,7 @@ def required_packages() -> Iterator[Line]:
 def optional_packages() -> Iterator[Line]:
     """Packages that some features need."""
     for name, purpose in OPTIONAL.items():
+        # `ray[train]` is installed as `ray`.
         found = _version(name.partition("[")[0])
         yield Line(
             name, found or "not installed", purpose if found else f"{purpose}: pip install '{name}'"
@@ -150,6 +155,7 @@ def machine() -> Iterator[Line]:
     """Device, engine, threads, memory and disk that a run will use."""
     try:
         import torch
+    # OSError: torch is installed, but one of its shared libraries is missing.
     except (ImportError, OSError) as error:
         yield Line("torch", "does not load", " ".join(str(error).split())[:200], ok=False)
         return
@@ -180,6 +186,7 @@ def machine() -> Iterator[Line]:
     engine = "vllm" if gpus and vllm_installed() else "local"
     yield Line("engine", engine, "chosen by actor_rollout_ref.rollout.name: auto")
     threads = torch.get_num_threads()
+    # The process may be pinned to fewer cores than the machine has, as in a container.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
     yield Line(
         "threads", str(threads), f"of {cores or os.cpu_count()} cores; trainer.threads changes it"
@@ -187,6 +194,7 @@ def machine() -> Iterator[Line]:
     total, free = memory()
     if total:
         yield Line("memory", _gb(total), f"{_gb(free)} free")
+    # f_bavail, not f_bfree: blocks reserved for root are of no use to a run.
     stat = os.statvfs(".") if hasattr(os, "statvfs") else None
     if stat:
         yield Line("disk", f"{_gb(stat.f_bavail * stat.f_frsize)} free", f"in {Path.cwd()}")
@@ -199,8 +207,11 @@ def memory() -> tuple[int, int]:
         fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     except OSError:
         return 0, 0
+    # Lines like `MemTotal:       16384 kB`.
     total, free = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     try:
+        # cgroup v2: a container sees the machine's memory in /proc/meminfo, and is killed at its
+        # own limit.
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
         used = int(Path("/sys/fs/cgroup/memory.current").read_text())
     except (OSError, ValueError):  # no control group, or no limit ("max")

@@ -71,6 +71,8 @@ def show(options: argparse.Namespace) -> int:
     env = make_env(spec.env_type, spec.env_config)
     env.reset(seed=0)
     card = cards().get(options.tag)
+    # A card holds only for the settings it was measured with; for others the numbers would be
+    # wrong.
     known = card is not None and card.describes(
         spec.env_type, spec.env_config, spec.max_actions_per_traj
     )
@@ -156,6 +158,7 @@ def measure(options: argparse.Namespace) -> int:
     from spa.run.files import write_atomic
 
     cfg = load_config(options.config)
+    # Checked before measuring, which takes minutes per tag.
     target = result_file(Path(options.write)) if options.write else None
     measured = {}
     for tag in options.tags or cfg.custom_envs:
@@ -163,11 +166,13 @@ def measure(options: argparse.Namespace) -> int:
         measured[tag] = cards.measure(
             tag, spec.env_type, spec.env_config, spec.max_actions_per_traj
         )
+        # Progress goes to stderr: stdout may be a JSON file.
         sys.stderr.write(
             f"{tag}: optimum {measured[tag].optimum}, random {measured[tag].random_success}\n"
         )
     config = [] if options.config == "base" else ["--config", options.config]
     write = ["--write", options.write] if options.write else []
+    # The file records the command that repeats it.
     text = cards.to_json(
         measured, shlex.join(["spa", "env", "measure", *options.tags, *write, *config])
     )
@@ -189,6 +194,7 @@ def _table(cfg: "Config") -> None:
     for tag, spec in cfg.custom_envs.items():
         found = known.get(tag)
         cap = spec.max_actions_per_traj
+        # An episode may be cut by its turns before its cap of actions; then both numbers are shown.
         most = cfg.most_actions(tag)
         if found is None or not found.describes(spec.env_type, spec.env_config, cap):
             figures = ["?", "?", "?", "not measured"]
@@ -206,6 +212,7 @@ def _table(cfg: "Config") -> None:
         rows.append(
             (tag, spec.env_type, str(cap) if most == cap else f"{cap} ({most})", *figures, options)
         )
+    # Environments of other packages have no tag and no card.
     others = [name for name in plugins("envs") if name not in cfg.custom_envs]
     rows += [(name, name, "-", "?", "?", "?", "not measured", "") for name in others]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

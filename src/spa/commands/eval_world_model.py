@@ -58,6 +58,8 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     other = found["baselines"]["other_state"]
     rows = [
         ("responses in the format", percent(found["format_rate"]), "", ""),
+        # The observation column of a copier is 100 by definition: it repeats the state that it was
+        # shown.
         ("observation exact", _interval(found["observation_exact"]), "100.0", ""),
         (
             "prediction exact",
@@ -65,8 +67,10 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
             percent(copy["prediction_exact"]),
             percent(other["prediction_exact"]),
         ),
+        # Copying the state is wrong wherever something changed, hence 0.0.
         ("  where something changed", percent(found["prediction_exact_where_changed"]), "0.0", ""),
     ]
+    # The ceiling is below 1 only where chance decides what follows an action.
     if "ceiling" in found:
         rows.append(("  the best that chance allows", percent(found["ceiling"]), "", ""))
     for label, name in (("cell accuracy", "cell_accuracy"), ("changed-cell F1", "changed_cell_f1")):
@@ -113,4 +117,5 @@ def remarks(found: dict[str, Any]) -> list[str]:
 
 
 def _interval(found: dict[str, Any]) -> str:
+    # Rich reads `[...]` as markup, so an opening bracket is escaped.
     return interval_text(found).replace("[", "\\[")

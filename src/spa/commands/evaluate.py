@@ -137,6 +137,7 @@ def _evaluate(model: str, options: argparse.Namespace) -> "Evaluation | None":
             f"{val.env_groups} puzzles, {val.group_size} samples each; the result would be {output}\n"
         )
         return None
+    # Checked before playing: a wrong option must not cost hours.
     ks = _ks(options.k)
     prices = _prices(options.prices)
     result_file(output)
@@ -144,17 +145,20 @@ def _evaluate(model: str, options: argparse.Namespace) -> "Evaluation | None":
 
 
 def _plan(text: str) -> list[str]:
+    # `best-of-8` -> ("best-of", "8"); rpartition, since the name holds a dash itself.
     kind, _, number = text.rpartition("-")
     if kind not in ("best-of", "beam", "search") or not number.isdecimal() or int(number) < 1:
         raise ConfigError(
             f"--plan is {text!r}; write best-of-N, beam-N or search-N, such as best-of-8"
         )
+    # `keep` follows a path once it is found; a search of depth 1 has no path to keep.
     if kind == "search":
         return [
             "imagine.plans=every_action",
             f"imagine.depth={number}",
             f"imagine.keep={str(int(number) > 1).lower()}",
         ]
+    # A beam may look as far ahead as an episode has turns; best-of-n looks one turn ahead.
     return [
         f"imagine.n={number}",
         f"imagine.depth={'${agent_proxy.max_turn}' if kind == 'beam' else 1}",
@@ -198,6 +202,7 @@ def print_results(results: list[dict[str, Any]]) -> None:
     for label, cells in _rows(columns):
         table.add_row(label, *cells)
     console.print(table)
+    # A remark that holds for all models is printed once, without names.
     for line, of in _shared(zip(policies, map(remarks, results), strict=True)).items():
         console.print(line if len(of) == len(results) else f"{', '.join(of)}: {line}")
 
@@ -213,6 +218,7 @@ def _shared(remarks: Iterable[tuple[str, list[str]]]) -> dict[str, list[str]]:
 
 def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
     rows = [("puzzles", [str(tag["puzzles"]) for tag in found])]
+    # Results may have different k, so their union is shown.
     ks = dict.fromkeys(
         name for tag in found for name in tag if name.startswith("pass@") and name != "pass@any"
     )
@@ -232,6 +238,7 @@ def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
             cells.append(
                 f"{percent(part['pass@1']['mean'])} of {part['pass@1']['n']}" if part else "–"
             )
+        # Difficulty counts actions in one game and clues in another; the label names what it is.
         kinds = " or ".join(dict.fromkeys(tag["difficulty_is"] for tag in found))
         rows.append((f"Pass@1, {kinds} {value}", cells))
     for label, name, digits in (
@@ -248,6 +255,7 @@ def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
         ("predictions exact", "prediction_exact"),
     ):
         rows.append((label, [percent(tag.get(name)) for tag in found]))
+    # Rows that no column has a number for, such as predictions in the base format, are left out.
     return [row for row in rows if any(cell != "–" for cell in row[1])]
 
 
@@ -266,6 +274,7 @@ def remarks(result: dict[str, Any]) -> list[str]:
         lines.append(
             f"{seen} puzzle{' was' if seen == 1 else 's were'} left out: the model was trained on them."
         )
+    # None: no record of training puzzles. A policy without a model was trained on none.
     if result["puzzles"]["training_puzzles_known"] is None and result["model"]:
         lines.append(
             "Training puzzles of this model are not known here, so they could not be left out."

@@ -63,6 +63,7 @@ def compare(options: argparse.Namespace) -> int:
     """Run a comparison, print its table, and print what can be done with its folder."""
     from spa.api.runs import plan_comparison
 
+    # The folder is passed by itself: as an override it would be `trainer.run_dir` of every method.
     folder = options.output_dir
     options.output_dir = None
     overrides = settings(options)
@@ -97,6 +98,7 @@ def compare(options: argparse.Namespace) -> int:
     ]
     if not options.sweep:
         lr = made.cfg.actor_rollout_ref.actor.optim.lr
+        # Rounded to one digit: a suggestion that people can type.
         sweep = f"actor_rollout_ref.actor.optim.lr={lr:g},{lr / 3:.1g}"
         lines.append(f"compare values of a setting: spa compare {options.config} --sweep {sweep}")
     return say(lines)

@@ -44,6 +44,7 @@ def filter_data(options: argparse.Namespace) -> int:
     for name, counts in filter_files(
         options.in_train, options.in_val, options.out_dir, bounds
     ).items():
+        # The counts of all reasons add up to the rows read.
         dropped = {reason: count for reason, count in sorted(counts.items()) if reason != KEPT}
         line = f"{options.out_dir / name}: kept {counts[KEPT]} of {counts.total()} rows"
         write_out(f"{line} (dropped: {by_reason(dropped)})\n" if dropped else f"{line}\n")

@@ -15,6 +15,7 @@ from spa.stages.ppo_models import keys_of
 
 GB = 1e9
 USABLE = 0.92  # of a GPU's memory; the rest is CUDA's own and lost between blocks
+# The size that is assumed without a GPU: an A100 or H100 of 80 GB.
 DEFAULT_GB = 80.0
 
 
@@ -84,13 +85,18 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     actor = cfg.actor_rollout_ref.actor
     model = cfg.actor_rollout_ref.model
     sft = cfg.sft
+    # Weights are float32 in any case (autocast); only activations and the cache follow the dtype.
     wide = FULL if model.dtype == "float32" else HALF
+    # All episodes of a step play at once, each with a cache of the full context.
     kv = memory.cache(shape, train.env_groups * train.group_size, rollout.max_model_len, width=wide)
     policy = memory.training_state(shape, lora_rank=model.lora_rank)
+    # Estimators without values, such as grpo, need no critic; one is as large as the policy.
     critic = estimator_named(cfg.algorithm.adv_estimator, keys_of(cfg.algorithm)).needs_values
     value = memory.training_state(shape, lora_rank=cfg.critic.model.lora_rank) if critic else 0
     wants_ref = (actor.use_kl_loss and actor.kl_loss_coef > 0) or cfg.algorithm.use_kl_in_reward
+    # With LoRA the reference is the policy with its adapters switched off, so it needs no copy.
     ref = FULL * shape.parameters if wants_ref and model.lora_rank == 0 else 0
+    # A dynamic batch is bounded by tokens; a fixed one by rows of the longest possible length.
     tokens = (
         actor.ppo_max_token_len_per_gpu
         if actor.use_dynamic_bsz
@@ -99,6 +105,7 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     sft_tokens = (
         sft.data.max_token_len_per_gpu or sft.data.micro_batch_size_per_gpu * sft.data.max_length
     )
+    # Models of PPO stay in memory through both of its phases.
     kept = {
         "policy (weights, gradients, Adam)": policy,
         "critic (weights, gradients, Adam)": value,
@@ -142,6 +149,8 @@ def advice(cfg: Config, shape: ModelShape, gpu_gb: float) -> Iterator[str]:
     """Changes that bring the peak down, until everything fits."""
     for text, changed in _steps(cfg):
         before = peak(cfg, shape)
+        # Each step is kept even if it does not lower the peak: it may do so together with a later
+        # one.
         cfg = changed
         after = peak(cfg, shape)
         if after < before:
@@ -161,6 +170,7 @@ def _steps(cfg: Config) -> Iterator[tuple[str, Config]]:
     arr = cfg.actor_rollout_ref
     sft_model = cfg.sft.model
     sft_data = cfg.sft.data
+    # Smaller micro-batches cost only time.
     sft_data = replace(sft_data, micro_batch_size_per_gpu=1, max_token_len_per_gpu=None)
     actor = replace(arr.actor, ppo_micro_batch_size_per_gpu=1, use_dynamic_bsz=False)
     cfg = replace(
@@ -173,10 +183,12 @@ def _steps(cfg: Config) -> Iterator[tuple[str, Config]]:
     cfg = replace(cfg, actor_rollout_ref=arr, sft=replace(cfg.sft, model=sft_model))
     yield "enable_gradient_checkpointing=true (actor, critic and sft.model)", cfg
     train = cfg.es_manager.train
+    # Fewer episodes play at once; the update has fewer examples, so this changes training.
     if train.env_groups > 16:
         train = replace(train, env_groups=16)
         cfg = replace(cfg, es_manager=replace(cfg.es_manager, train=train))
         yield "es_manager.train.env_groups=16 (fewer puzzles per step)", cfg
+    # LoRA drops gradients and Adam moments of all full weights, but trains another model.
     arr = replace(arr, model=replace(arr.model, lora_rank=64))
     critic = replace(cfg.critic, model=replace(cfg.critic.model, lora_rank=64))
     cfg = replace(

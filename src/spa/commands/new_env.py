@@ -23,6 +23,7 @@ def new(options: argparse.Namespace) -> int:
     from spa.envs.scaffold import write_env
 
     module, test, config = write_env(options.name, options.folder)
+    # `my_game` -> `MyGame`, as the scaffold names the class.
     cls = "".join(part.capitalize() for part in options.name.split("_"))
     write_out(
         f"wrote {module}, {test} and {config}. In that folder:\n\n"

@@ -15,6 +15,7 @@ def new_words(args: Sequence[str]) -> list[str] | None:
         return [*RENAMED[name].split(), *args[1:]]
     if name in CHANGED:
         return CHANGED[name](list(args[1:]))
+    # `eval MODEL CONFIG` has the same name in both versions: only its arguments tell.
     if name == "eval":
         return _eval(list(args[1:]))
     return None
@@ -41,6 +42,7 @@ def _after_first(args: list[str], more: list[str]) -> list[str]:
 
 
 def _baseline(args: list[str]) -> list[str]:
+    # The second word was the method: `baseline CONFIG vanilla`.
     words = _positional(args)
     method = args[words[1]] if len(words) > 1 else "vanilla"
     rest = [arg for place, arg in enumerate(args) if place not in words[1:2]]
@@ -52,6 +54,8 @@ def _try(args: list[str]) -> list[str]:
 
     new = ["compare"]
     for arg in args:
+        # `try CONFIG key=a,b`: an override of several values becomes a sweep, one of a single value
+        # stays.
         several = is_override(arg) and not arg.startswith("~") and len(choices(arg)[1]) > 1
         new += ["--sweep", arg] if several else ["--output-dir" if arg == "--root" else arg]
     return new
@@ -63,6 +67,7 @@ def _ablate(args: list[str]) -> list[str]:
     words = _positional(args)
     if not words:
         return ["compare", *args]
+    # An ablation is a comparison with spa as its reference.
     name = args.pop(words[0])
     return ["compare", *_after_first(args, ["--methods", name if name == "spa" else f"spa,{name}"])]
 
@@ -83,6 +88,7 @@ def _eval(args: list[str]) -> list[str] | None:
 def _is_configuration(name: str) -> bool:
     folder = Path(name)
     if folder.is_dir():
+        # A folder with config.yaml is a run's configuration; with config.json it is a model.
         return (folder / "config.yaml").is_file() and not (folder / "config.json").is_file()
     from spa.config.load import config_names
 
@@ -106,10 +112,12 @@ def _state_perplexity(args: list[str]) -> list[str]:
 
 
 def _envs(args: list[str]) -> list[str]:
+    # `envs --config C ACTION`: the option could come before the action; it goes last.
     config = []
     if args[:1] == ["--config"]:
         config = args[:2]
         args = args[2:]
+    # `envs` alone printed the table; `envs list` alone listed libraries.
     action, *rest = args or ["table"]
     if action == "table" or action.startswith("-"):
         return ["env", "list", *config, *([action] if action.startswith("-") else []), *rest]

@@ -10,6 +10,7 @@ from spa.commands.arguments import whole_number
 from spa.errors import ConfigError
 from spa.run.console import write_out
 
+# What a terminal sends after ESC for the arrow keys.
 ARROWS = {"[A": "up", "[B": "down", "[C": "right", "[D": "left"}
 
 
@@ -54,6 +55,7 @@ def play(options: argparse.Namespace) -> int:
         prompter = replace(prompter, state_text=options.state_text)
     env.default_state_text = prompter.state_text
     named = {name.lower() for name in env.action_names()}
+    # Single keys work only where four moves are all there is; words need lines.
     if (
         sys.stdin.isatty()
         and not options.lines
@@ -80,6 +82,7 @@ def _write(text: str) -> None:
 def _read_line(prompt: str) -> str | None:
     write_out(prompt)
     sys.stdout.flush()
+    # An empty read is the end of the input, an empty line is "\n".
     return sys.stdin.readline() or None
 
 
@@ -90,9 +93,11 @@ def _read_key(prompt: str) -> str | None:
     key = sys.stdin.read(1)
     if not key:
         return None
+    # An arrow key is three characters: ESC, then two that are in the buffer already.
     if key == "\x1b":
         key = ARROWS.get(sys.stdin.read(2), ":help")
     write_out("\n")
+    # \x04 is Ctrl+D, which does not end the input while the terminal passes single keys.
     return {"q": None, "\x04": None, "h": ":hint", "n": ":new", "?": ":help"}.get(key, key)
 
 
@@ -104,6 +109,7 @@ def _single_keys() -> Iterator[None]:
         import tty
     except ModuleNotFoundError as error:
         raise ConfigError("single keys need a Unix terminal; use --lines") from error
+    # cbreak, not raw: Ctrl+C still interrupts.
     before = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin, termios.TCSADRAIN)  # keeps what was typed ahead

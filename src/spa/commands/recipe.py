@@ -17,6 +17,7 @@ from spa.errors import ConfigError
 if TYPE_CHECKING:  # imports the configuration, which `--help` has no use for
     from spa.launch.job import Job
 
+# The third position of the original's script: `CONFIG last True`.
 _TRUTH = {"true": True, "false": False}
 
 
@@ -85,6 +86,7 @@ def run(options: argparse.Namespace) -> int:
         return _dry_run(options, cfg, stages, ckpt)
     from spa.launch.start import launch
 
+    # Of several jobs, the result of the last one is what the user asked for.
     result: Path | None = None
     for job in jobs:
         result = launch(cfg, job)
@@ -100,11 +102,14 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
         raise ConfigError(
             f"GENERATE_DATA is {wanted!r}; use True (all stages from scratch) or False (PPO alone)"
         )
+    # Naming the stages twice could contradict itself, so it is refused and not resolved.
     if wanted is not None and options.stages is not None:
         raise ConfigError("GENERATE_DATA and --stages both name the stages; give one of them")
     if options.ckpt != "last" and not options.ckpt.isdecimal():
         raise ConfigError(f"CKPT is {options.ckpt!r}; use last or a step number")
+    # `False` means PPO alone, from a checkpoint of this run.
     alone = wanted is not None and not _TRUTH[wanted.lower()]
+    # With self-play or SFT before it, PPO starts from the checkpoint that SFT is about to write.
     if options.ckpt != "last" and not alone:
         raise ConfigError(
             f"CKPT is {options.ckpt}, but PPO after the other stages starts from their last checkpoint. For PPO alone, "
@@ -112,6 +117,7 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
         )
     if alone:
         return ("ppo",), options.ckpt, options.from_scratch
+    # Methods other than spa are PPO from the base model and have no earlier stage.
     stages = tuple(options.stages or (STAGES if options.method == "spa" else ("ppo",)))
     return stages, None, options.from_scratch or wanted is not None
 
@@ -138,6 +144,7 @@ def _done(cfg: Any, jobs: "list[Job]", result: Path | None) -> int:
     """Print where the result of the last job is, on the rank that has it."""
     from spa.launch.job import lost_episodes
 
+    # Ranks other than the main one return None and print nothing.
     if result is None:
         return 0
     counts = [lost_episodes(cfg, job) for job in jobs]

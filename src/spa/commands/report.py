@@ -48,4 +48,5 @@ def report(options: argparse.Namespace) -> int:
 def _name(runs: Sequence[Path]) -> str:
     """The name of a report: that of several runs does not overwrite the first run's own."""
     others = "-".join(run.resolve().name for run in runs[1:])
+    # Many runs would make a name that the file system refuses.
     return f"report-with-{others[:100]}" if others else "report"

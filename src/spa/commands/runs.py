@@ -30,6 +30,7 @@ def runs(options: argparse.Namespace) -> int:
     for name in ("run", "state", "Pass@1 before → after PPO", "seeds", "duration"):
         table.add_column(name, justify="right" if name == "duration" else "left", overflow="fold")
     for line in lines:
+        # Text, not str: rich would read brackets in a run's name as markup.
         table.add_row(*map(Text, (line.name, line.state, line.result, line.seeds, line.duration)))
     results_console().print(table)
     return 0

@@ -45,6 +45,7 @@ def shop(options: argparse.Namespace) -> int:
     opened = open_shop(data=options.data, dataset=options.dataset, human_goals=options.human_goals)
     try:
         server = make_server(opened, options.port)
+    # OverflowError: a port above 65535.
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"port {options.port} cannot be used: {error}. Choose another --port, or 0."

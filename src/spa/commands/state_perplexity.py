@@ -8,6 +8,7 @@ from typing import Any
 from spa.commands.arguments import result_file
 from spa.run.console import write_out
 
+# Games with a grid that can be written as drawing and as coordinates.
 DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
 
 

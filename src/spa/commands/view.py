@@ -51,8 +51,10 @@ def view(options: argparse.Namespace) -> int:
         return 0
     try:
         server = serve(Library(options.folder), options.port, host=options.host)
+    # OverflowError: a port above 65535.
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"{options.host}:{options.port} cannot be used: {error}. Choose another --port, or 0."
         ) from error
+    # Without the token every user of the machine could read the runs.
     return run_server(server, "", browser=not options.no_browser, query=f"?token={server.token}")
