@@ -11,6 +11,7 @@ from spa.envs.options import nearest
 from spa.envs.registry import env_types, make_env
 from spa.errors import ConfigError, EnvFault
 
+# An environment remembers how it was made, so that `play` knows its limits.
 _SPEC = "_spa_spec"
 
 
@@ -33,6 +34,7 @@ def make(name: str, *, config: str | Path | Config = "base", **options: Any) -> 
         env = make_env(spec.env_type, options)
     except EnvFault as error:
         raise ConfigError(str(error)) from error
+    # In the instance's dict: a wrapper or a class with its own __setattr__ cannot refuse it.
     vars(env)[_SPEC] = replace(spec, env_config=options)
     return env
 
@@ -42,6 +44,7 @@ def find_spec(name: str, cfg: Config) -> EnvSpec:
     for neither."""
     if name in cfg.custom_envs:
         return cfg.custom_envs[name]
+    # A name with a colon is LIBRARY:TASK or module:Class, which only `make_env` can check.
     if name not in env_types() and ":" not in name:
         known = [*cfg.custom_envs, *env_types()]
         raise ConfigError(

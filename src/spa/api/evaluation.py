@@ -43,6 +43,7 @@ class Evaluation:
         found = tags.get(name, {}).get(f"pass@{k}")
         if found is None:
             raise ConfigError(f"there is no Pass@{k} of {name}: evaluate with samples={k} or more")
+        # Results leave out ends that cannot be computed, since NaN is no JSON.
         return Interval(
             mean=found["mean"], low=found.get("low", nan), high=found.get("high", nan), n=found["n"]
         )
@@ -99,6 +100,7 @@ def evaluate(
 
     Raises SpaError if the model cannot be used, or if no episode could be played to its end.
     """
+    # A loaded model brings its engine; loading the weights again would need the memory twice.
     engine = (model.engine, model.template) if isinstance(model, Model) else None
     target, cfg, path = plan_evaluation(
         model, config, samples=samples, puzzles=puzzles, overrides=overrides, output=output
@@ -137,6 +139,8 @@ def plan_evaluation(
     if isinstance(model, Model):
         target, cfg = open_config(model.target.name, config or model.config, overrides)
     else:
+        # A Hub model or a policy has no configuration of its own, and guessing the puzzles would
+        # give numbers that look comparable.
         if config is None and find_target(str(getattr(model, "path", model))).config is None:
             raise ConfigError("name a configuration (--config): only checkpoints of a run have one")
         target, cfg = open_config(model, config, overrides)
@@ -144,6 +148,8 @@ def plan_evaluation(
     root = (target.run or Path(cfg.trainer.run_dir)) / "eval"
     tags = cfg.es_manager.val.env_configs.tags
     games = "-".join(tags) if len(tags) <= 3 else f"{len(tags)}-games"
+    # Model, configuration and games are in the name, so results of different ones do not overwrite
+    # each other.
     name = f"{target.label}-{slug(cfg.trainer.experiment_name)}-{slug(games)}{suffix}"
     own = root / f"{name}.json"
     return target, cfg, Path(output) if output else own
@@ -158,5 +164,7 @@ def _sized(cfg: Config, samples: int | None, puzzles: int | None) -> Config:
     if samples is not None:
         val = replace(val, group_size=samples)
     if puzzles is not None:
+        # n_groups is the split of `env_groups` over tags; with another total it has to be made
+        # again.
         val = replace(val, env_groups=puzzles, env_configs=replace(val.env_configs, n_groups=None))
     return spread_groups(replace(cfg, es_manager=replace(cfg.es_manager, val=val)))

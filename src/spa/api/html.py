@@ -14,6 +14,7 @@ _BOARD = "display:inline-block;vertical-align:top;margin:0 1.2em .6em 0"
 def episode_html(episode: Episode) -> str:
     """The turns of an episode: state, action, next state, and the predicted state with wrong cells
     marked ≠."""
+    # Token ids are left out: a notebook cell shows text, and tokens would need a tokenizer.
     shown = replay({**episode.to_json(), "token_ids": None})
     ending = "success" if shown["success"] else shown["stop"]
     result = f"{escape(ending)}, score {shown['score']:g}"
@@ -25,6 +26,7 @@ def episode_html(episode: Episode) -> str:
 
 def _turn(number: int, turn: dict[str, Any]) -> str:
     boards = [("state", turn["state"]), ("next state", turn["next_state"])]
+    # A correct observation repeats the state next to it and is not shown.
     if turn["observed"] is not None and turn["observation_wrong"]:
         boards.insert(1, ("observed ≠", turn["observed"]))
     if turn["predicted"] is not None:

@@ -82,6 +82,7 @@ def open_config(
     target = find_target(str(getattr(name, "path", name)))
     texts = as_texts(overrides)
     if isinstance(config, Config):
+        # Overrides are texts that loading resolves; a loaded configuration is past that.
         if texts:
             raise ConfigError(
                 "overrides change a configuration that is named; this one is loaded already"
@@ -95,6 +96,7 @@ def open_config(
 def _default_config(target: Target) -> str:
     if target.name == BUILTIN:
         return "tiny"
+    # Models behind APIs are named in a configuration of their own, so that one is looked through.
     if target.name == API or target.name in load_config(API_CONFIG).model_info:
         return API_CONFIG
     return "base"
@@ -125,6 +127,7 @@ def play(
     try:
         game = env if isinstance(env, TextEnv) else make_env(spec.env_type, spec.env_config)
         if ready.target.name == "expert":
+            # Some environments know only after a reset whether they can be solved.
             game.reset(seed=seed)
             require_solver(game, tag)
         prompter = make_prompter(cfg, spec, cfg.ctx_manager.mode, env=game)
@@ -140,6 +143,8 @@ def play(
                 group=0,
                 member=0,
                 puzzle_seed=seed,
+                # Chance and sampling get streams of their own: they must not repeat the puzzle's
+                # numbers.
                 noise_seed=stream_seed(seed, "play/noise"),
                 sample_seed=stream_seed(seed, "play/sample"),
             )
@@ -152,5 +157,7 @@ def play(
         format_penalty=cfg.es_manager.format_penalty,
         max_model_len=max_model_len,
     )
+    # A prompt that does not fit is the configuration's fault and raises; other faults are the
+    # episode's.
     check_room(episodes, sampling.max_tokens, max_model_len)
     return episodes[0]

@@ -43,6 +43,7 @@ class Run:
         """
         rows = []
         for stage in self.stages:
+            # A single run without methods has no such columns at all.
             head: dict[str, Any] = {"method": stage.arm} if stage.arm else {}
             head |= {} if stage.seed is None else {"seed": stage.seed}
             rows += [
@@ -97,6 +98,7 @@ class Run:
             for file in folder.trajectory_files()
             if file.split == split
         ]
+        # With several seeds there is a file per seed; the newest step of any of them is taken.
         wanted = max((file.step for file in files), default=None) if step is None else step
         paths = [file.path for file in files if file.step == wanted]
         if not paths:
@@ -131,6 +133,7 @@ class Run:
             for name, values in self.summary.get("methods", {}).items()
             for when in ("before", "after")
         ]
+        # A comparison shows its result, a single run its last metrics.
         if not rows:
             rows = [
                 (stage.name, key, f"{value:.4g}")
@@ -155,6 +158,7 @@ def _read(path: Path) -> Iterator[Episode]:
 def load_run(path: str | Path) -> Run:
     """The run in a folder. Raises DataError if the folder holds no run."""
     folder = Path(path).expanduser()
+    # Raises if there is no run, so that the mistake shows here and not at the first attribute.
     open_run(folder)
     return Run(folder)
 
@@ -185,6 +189,7 @@ def train(
 
     Raises SpaError with a message that names the key, file or model to change.
     """
+    # The default means all stages of the method, and a baseline's only stage is PPO.
     chosen = ("ppo",) if method != "spa" and tuple(stages) == STAGES else tuple(stages)
     cfg = configuration(config, output_dir, overrides, stages=chosen, method=method, seed=seed)
     cfg, jobs = plan_training(cfg, chosen, method=method, ckpt=ckpt, from_scratch=from_scratch)
@@ -220,12 +225,16 @@ def plan_training(
         raise ConfigError(
             "a checkpoint to start from is for PPO alone: other stages write their own"
         )
+    # All stages: the recipe resumes what is there, so it is one job.
     if chosen == STAGES:
         return of_comparison(cfg), [Job(stage="run", generate_data=True if from_scratch else None)]
+    # Single stages archive their own work by the setting; the recipe does it by `generate_data`.
     if from_scratch:
         cfg = replace(cfg, trainer=replace(cfg.trainer, resume_mode="disable"))
     if chosen == ("ppo",) and ckpt is not None:
         return of_comparison(cfg), [Job(stage="run", ckpt=str(ckpt), generate_data=False)]
+    # PPO after SFT starts from SFT's last checkpoint, which the recipe finds; `ppo` alone starts
+    # from model_path.
     jobs = {
         ("selfplay",): [Job(stage="generate")],
         ("sft",): [Job(stage="sft")],
@@ -334,6 +343,8 @@ def configuration(
     texts = as_texts(overrides)
     if output_dir is not None:
         texts.append(f"trainer.run_dir={value_text(str(output_dir))}")
+    # A loaded configuration has its seeds and overrides resolved: changes could not be checked
+    # again.
     if isinstance(config, Config):
         if texts or method != "spa":
             raise ConfigError(

@@ -10,6 +10,7 @@ Overrides = Sequence[str] | Mapping[str, Any]
 def as_texts(overrides: Overrides) -> list[str]:
     """The overrides as `key=value` texts."""
     if not isinstance(overrides, Mapping):
+        # A single text is one override, not a sequence of characters.
         return [overrides] if isinstance(overrides, str) else list(overrides)
     return [f"{key}={value_text(value)}" for key, value in overrides.items()]
 
@@ -18,6 +19,7 @@ def value_text(value: Any) -> str:
     """A Python value in the grammar of overrides: `None` is null, a text is quoted where it needs
     to be."""
     if value is None or isinstance(value, bool):
+        # Lower case, as YAML writes them.
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{key}:{value_text(item)}" for key, item in value.items()) + "}"
@@ -25,5 +27,6 @@ def value_text(value: Any) -> str:
         return "[" + ",".join(map(value_text, value)) + "]"
     if isinstance(value, int | float):
         return str(value)
+    # Quoted in any case: a text such as `1e-6` or `null` would be read as something else.
     escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -47,8 +47,11 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
     """The configuration with which this rank does a job, after a look at what the job would trip
     over."""
     folders = pipeline.every_folder(cfg)
+    # Rank 0 chooses, since another rank may run on another CPU; all must compute in one precision.
     cfg = with_precision(cfg, current_world().broadcast(lambda: precision_of(cfg, folders)))
     if missing := missing_stages(cfg, job):
+        # A run of which only PPO is missing starts from its own SFT checkpoint, not from
+        # model_path.
         begun = job.stage == "run" and missing == ["ppo"]
         preflight(cfg, missing, None if begun else cfg.model_path, thorough=False)
     try:
@@ -68,6 +71,8 @@ def lost_episodes(cfg: Config, job: Job) -> tuple[int, int]:
     lost = played = 0.0
     for folder in pipeline.every_folder(cfg) if job.stage == "run" else [folders[job.stage]]:
         for line in read_metrics(folder / "metrics.jsonl"):
+            # Errors are logged under <prefix>/<tag>/errors; only episodes without an error count as
+            # played.
             lost += sum(value for key, value in line.items() if key.endswith("/errors"))
             played += sum(value for key, value in line.items() if key.endswith("/episodes"))
     return int(lost), int(lost + played)

@@ -41,10 +41,14 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
     check_cluster(cfg, ray.cluster_resources(), on_gpu=on_gpu)
     if job.generate_data:  # once, not again at every restart
         archive_stages(cfg)
+        # After the restart of a worker Ray calls the same job again, and it must then resume.
         job = replace(job, generate_data=None)
+    # Unique per launch, in the shared folder: a restarted attempt sees that an earlier one has
+    # begun.
     note = Path(trainer.run_dir).absolute() / "ray" / f"begun-{uuid.uuid4().hex}"
     from ray.train.torch import TorchConfig, TorchTrainer
 
+    # gloo for CPU tensors also on GPUs: objects are broadcast from the CPU.
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     fitted = TorchTrainer(
         _worker,
@@ -104,6 +108,7 @@ def _worker(settings: dict[str, Any]) -> str:
     """One rank. Ray has set up the process group."""
     from ray.train.torch import get_device
 
+    # Relative paths in the configuration must mean the same on all machines.
     os.chdir(settings["folder"])
     speak: Callable[[], None] = settings["speak"]
     speak()
@@ -121,6 +126,7 @@ def attempt(cfg: Config, job: Job, note: Path) -> Path:
     if world.broadcast(note.exists) and cfg.trainer.resume_mode == "disable":
         cfg = replace(cfg, trainer=replace(cfg.trainer, resume_mode="auto"))
     with prepared(cfg, job) as cfg:
+        # Written after the checks of `prepared`: an attempt that failed there has not begun.
         if world.is_main:
             note.parent.mkdir(parents=True, exist_ok=True)
             note.touch()

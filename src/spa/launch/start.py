@@ -16,6 +16,7 @@ def launch(cfg: Config, job: Job) -> Path | None:
 
         return launch_on_ray(cfg, job)
     with joined(cfg.trainer.device, cfg.trainer.rank_timeout_s) as world:
+        # One copy of every log line; the main rank logs for all.
         if not world.is_main:
             set_verbosity(quiet=True)
         with prepared(cfg, job) as cfg:
