@@ -1,4 +1,4 @@
-"""An engine of your own: a player without a model, on the validation puzzles of the demo.
+"""Your own engine: it answers at random, on the validation puzzles of the demo.
 
 spa eval builtin:tiny demo actor_rollout_ref.rollout.name=custom_engine:Dice
 python custom_engine.py
@@ -7,7 +7,7 @@ python custom_engine.py
 from collections.abc import Sequence
 from pathlib import Path
 
-# ruff: noqa: D102 (what each method is for is said in Engine)
+# ruff: noqa: D102 (Engine documents each method)
 import numpy as np
 import torch
 from torch import nn
@@ -19,12 +19,12 @@ from spa.types import Completion, Prompt, SamplingParams
 
 
 class Dice:
-    """Answers every prompt with a random move. An engine with a model would also return token ids and log-probs."""
+    """Answers every prompt with a random move. With a model, also return token ids and log-probs."""
 
-    template = None  # it works on text alone
+    template = None  # text only
 
     def __init__(self, request: EngineRequest) -> None:
-        """`request` has the configuration, the model's name and the device; a trained policy would be there, too."""
+        """`request` has the configuration, model and device."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         moves = (np.random.default_rng(prompt.seed).choice(["Right", "Down"]) for prompt in prompts)
@@ -35,13 +35,13 @@ class Dice:
         ]
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """There are none."""
+        """No weights."""
 
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """Nothing is kept of an episode."""
+        """No caches."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to free."""
 
 
 if __name__ == "__main__":

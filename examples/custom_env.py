@@ -5,7 +5,7 @@ spa env measure GuessNumber --config custom_env.yaml                   what rand
 spa run custom_env.yaml model_path=builtin:tiny                        self-play, fine-tuning and PPO on it
 """
 
-# ruff: noqa: D102 (what each method is for is said in TextEnv)
+# ruff: noqa: D102 (TextEnv documents each method)
 
 from typing import Any
 

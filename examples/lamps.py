@@ -5,7 +5,7 @@ spa env play Lamps --config lamps.yaml             see what the model would see
 spa run lamps.yaml                                 self-play, fine-tuning and PPO on it, with the model of make smollm2
 """
 
-# ruff: noqa: D102 (what each method is for is said in TextEnv)
+# ruff: noqa: D102 (TextEnv documents each method)
 
 from typing import Any
 

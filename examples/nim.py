@@ -4,7 +4,7 @@ spa env check nim:Nim
 spa run nim.yaml
 """
 
-# ruff: noqa: D102 (what each method is for is said in TextEnv)
+# ruff: noqa: D102 (TextEnv documents each method)
 
 from typing import Any
 

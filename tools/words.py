@@ -45,6 +45,7 @@ DONE = (
     "parity.md",
     "performance.md",
     "planning.md",
+    "publish.md",
     "recipe.md",
     "results-smollm2.md",
     "results.md",
