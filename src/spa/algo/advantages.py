@@ -33,6 +33,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
     Raises:
         ValueError: a reward lies outside the mask, where it would be lost.
     """
+    # Without turn ends the turn level never acts, and what it carries stays 0.
     no_turns = torch.zeros_like(mask)
     return _backward_pass(rewards, values, mask, no_turns, gamma, lam, high_level_gamma=1.0)
 
@@ -81,6 +82,7 @@ def _backward_pass(
     lam: float,
     high_level_gamma: float,
 ) -> Estimate:
+    # A reward outside the mask belongs to no sampled token: the recursion would silently drop it.
     if bool(((rewards != 0) & ~mask).any()):
         raise ValueError(
             "rewards: a non-zero reward lies outside the mask; put it on a token of the mask"
@@ -91,10 +93,12 @@ def _backward_pass(
         )
     rows, width = rewards.shape
     advantages = torch.zeros_like(rewards)
+    # What follows the last token of a row is worth 0: every episode ends there.
     next_value = rewards.new_zeros(rows)
     next_advantage = rewards.new_zeros(rows)
     next_turn_value = rewards.new_zeros(rows)
     next_turn_advantage = rewards.new_zeros(rows)
+    # A_t needs A_{t+1}, so the loop runs back in time, over all rows at once.
     for t in reversed(range(width)):
         reward = rewards[:, t]
         value = values[:, t]
@@ -108,6 +112,7 @@ def _backward_pass(
         )
         advantage = torch.where(end, turn_advantage, token_advantage)
         advantages[:, t] = torch.where(here, advantage, 0.0)
+        # Environment text hands on what it got, so the next sampled token is one step away.
         next_value = torch.where(here, value, next_value)
         next_advantage = torch.where(here, advantage, next_advantage)
         next_turn_value = torch.where(end, value, next_turn_value)
@@ -131,7 +136,9 @@ def grpo(scores: Tensor, group_ids: Tensor, mask: Tensor, norm_by_std: bool) -> 
         advantages and returns, equal. A group of one has nothing to compare with and gets 0.
     """
     stats = group_stats(scores, group_ids)
+    # float64, as the statistics are: differences of nearly equal scores keep their digits.
     relative = scores.double() - stats.mean[stats.index]
+    # Equal scores give 0 / 1e-6, where their deviation of 0 would give NaN.
     if norm_by_std:
         relative = relative / (stats.std[stats.index] + 1e-6)
     return _broadcast(relative, scores, mask)
@@ -145,6 +152,7 @@ def rloo(scores: Tensor, group_ids: Tensor, mask: Tensor) -> Estimate:
     """
     stats = group_stats(scores, group_ids)
     count = stats.count[stats.index].double()
+    # s_i - mean of the others = (s_i - mean of all) n / (n - 1).
     relative = (scores.double() - stats.mean[stats.index]) * count / (count - 1).clamp(min=1)
     return _broadcast(relative, scores, mask)
 
@@ -164,6 +172,7 @@ def reinforce_plus_plus_baseline(scores: Tensor, group_ids: Tensor, mask: Tensor
 
 
 def _broadcast(per_row: Tensor, like: Tensor, mask: Tensor) -> Estimate:
+    # All sampled tokens of an episode share its credit: an outcome does not tell them apart.
     advantages = per_row.to(like.dtype).unsqueeze(1) * mask
     return advantages, advantages.clone()
 
@@ -172,5 +181,6 @@ def length_weighted(advantages: Tensor, mask: Tensor) -> Tensor:
     """Advantages `[B, A]` divided by each row's number of masked tokens relative to the mean row:
     the original's `grpo_advantage_length_weight`, which takes away what long replies gain from a
     mean over tokens."""
+    # A mean over tokens weighs rows in proportion to their lengths, which this divides out.
     lengths = mask.sum(dim=1, keepdim=True).float()
     return advantages * (lengths.mean() / lengths.clamp(min=1))

@@ -37,6 +37,7 @@ class Estimator:
     `algorithm` that it is given.
     """
 
+    # Each function picks from the batch what it needs; the wrappers below do that for ours.
     function: Callable[..., Estimate]
     settings: tuple[str, ...] = ()
     needs_values: bool = False  # a critic is trained, and batch.values are its values
@@ -65,6 +66,7 @@ class Estimator:
             if value.shape != rewards.shape:
                 shapes = f"{tuple(value.shape)} instead of {tuple(rewards.shape)}"
                 raise ConfigError(f"{KEY}: the estimator returned {label} of shape {shapes}")
+        # A function of the user may leave anything outside the mask, NaN included.
         advantages, returns = (torch.where(batch.mask, value, 0.0) for value in results)
         return advantages, returns
 
@@ -79,6 +81,7 @@ def estimator_named(name: str, known: frozenset[str] | set[str]) -> Estimator:
     exist.
     """
     found = ESTIMATORS.get(name) or _own(name)
+    # Looked up before a run starts, so that a misspelt setting costs no rollout.
     unknown = [setting for setting in found.settings if setting not in known]
     if unknown:
         raise ConfigError(
@@ -98,6 +101,7 @@ def _own(name: str) -> Estimator:
 
 
 def _outcomes(batch: ScoredBatch, rewards: Tensor) -> Tensor:
+    # One outcome per episode, on whichever of its tokens the rewards are.
     return torch.where(batch.mask, rewards, 0.0).sum(dim=1)
 
 
@@ -165,6 +169,7 @@ def _gigpo(
 
 
 def _per_turn(settings: Mapping[str, Any]) -> tuple[float, float]:
+    # The tokens of a turn share their credit, so only the way to the next turn is discounted.
     return 1.0, settings["high_level_gamma"]
 
 

@@ -22,6 +22,7 @@ FILTERS: dict[str, tuple[FilterKind, FilterStrategy]] = {
 }
 """`rollout_filter_type` -> kind and strategy."""
 
+# Rounding can leave equal scores with a deviation of this size.
 _ZERO = 1e-10
 
 
@@ -76,6 +77,7 @@ def select_groups(
     stats = group_stats(scores, group_ids)
     signal = stats.max - stats.mean if kind == "max_mean" else stats.std
     zero = stats.std <= _ZERO
+    # top_p never takes a group without signal, so keeping everything is a case of its own.
     off = ratio >= 1 and include_zero and strategy in ("top_k", "top_p", "top_p_softmax")
     if off:
         chosen = torch.ones_like(zero)
@@ -112,6 +114,7 @@ def _choose(
     """Chosen groups, bool `[G]`. Ties go to the group with the smaller id."""
     groups = len(signal)
     rank = torch.argsort(signal, descending=not smallest, stable=True)
+    # The strongest first, without the groups that may not be chosen.
     rank = rank[eligible[rank]]
     match strategy:
         case "top_k":
@@ -119,11 +122,13 @@ def _choose(
         case "top_k_abs":
             keep = max(1, int(ratio))
         case "top_p":
+            # A group without signal adds nothing to the sum.
             rank = rank[signal[rank] > 0]
             reached = signal[rank].cumsum(0) >= min(ratio, 1.0) * signal[rank].sum() - eps
             keep = _first_true(reached)
         case "top_p_softmax":
             mass = torch.softmax(-signal[rank] if smallest else signal[rank], dim=0)
+            # The slack is for rounding: the mass of all groups may end just below 1.
             keep = _first_true(mass.cumsum(0) >= min(ratio, 1.0) - 1e-12)
         case "min_p":
             ranked = signal[rank]
@@ -139,4 +144,5 @@ def _choose(
 
 def _first_true(reached: Tensor) -> int:
     """How many leading entries it takes to include the first True; all if there is none."""
+    # `reached` compares a sum that only grows, so all its False come first.
     return int((~reached).sum()) + 1

@@ -31,7 +31,10 @@ def group_stats(scores: Tensor, group_ids: Tensor) -> GroupStats:
 
     count = torch.bincount(index, minlength=len(ids))
     mean = zeros.index_add(0, rows, values) / count
+    # Deviations are squared in a second pass: sums of
+    # squares would cancel where scores are large and alike.
     squares = zeros.index_add(0, rows, (values - mean[rows]).square())
     std = (squares / (count - 1).clamp(min=1)).sqrt()
+    # The zeros are no candidates: all scores of a group may be negative.
     maximum = zeros.scatter_reduce(0, rows, values, "amax", include_self=False)
     return GroupStats(index=index, count=count, mean=mean, std=std, max=maximum)

@@ -12,9 +12,11 @@ from typing import Any
 
 from spa.algo.guards import StreakGuard, VarianceGuard, empty_batch_guard, low_success_guard
 
+# Shares from which a step, or a validation, counts as bad.
 MANY_FAULTS = 0.5
 MUCH_REPETITION = 0.2
 LOW_SUCCESS = 0.01
+# A loop has at least REPEATS periods and SHORTEST_RUN characters.
 LONGEST_PERIOD = 64
 REPEATS = 4
 SHORTEST_RUN = 48
@@ -52,6 +54,7 @@ class FallingGuard:
     def observe(self, success: float, episodes: int) -> "FallingGuard":
         """The guard after one more step with so many episodes."""
         last = (*self.last, success)[-self.window :]
+        # Full windows only: a lucky first step is no level to fall from.
         best = max(self.best, sum(last) / len(last)) if len(last) == self.window else self.best
         return replace(self, last=last, best=best, episodes=episodes)
 
@@ -61,6 +64,7 @@ class FallingGuard:
         mean = sum(self.last) / max(1, len(self.last))
         if len(self.last) < self.window or self.best < self.floor or mean >= 0.5 * self.best:
             return None
+        # The standard error of a success rate over the episodes of a window.
         noise = math.sqrt(self.best * (1 - self.best) / max(1, self.window * self.episodes))
         if self.best - mean < self.errors * noise:
             return None
@@ -149,6 +153,7 @@ class Health:
         return Health(
             empty=self.empty.observe(signs.kept == 0),
             spread=self.spread.observe(signs.spread),
+            # Most steps have no validation: the streak counts validations, not steps.
             low=self.low
             if signs.validation is None
             else self.low.observe(signs.validation < LOW_SUCCESS),
@@ -204,6 +209,7 @@ class Health:
                     getattr(fresh, name), best=state[name]["best"], last=tuple(state[name]["last"])
                 )
                 for name in ("format", "observations", "predictions")
+                # A checkpoint may lack guards that were added after it.
                 if name in state
             },
         )
@@ -215,6 +221,7 @@ def ends_in_a_loop(text: str) -> bool:
     for period in range(1, LONGEST_PERIOD + 1):
         size = max(REPEATS * period, SHORTEST_RUN)
         tail = text[-size:]
+        # A text with this period equals itself shifted by one period.
         if len(tail) == size and tail[period:] == tail[:-period]:
             return True
     return False

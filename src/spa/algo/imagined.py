@@ -16,6 +16,7 @@ def agreement(imagined: Sequence[float], real: Sequence[float]) -> float:
     if pairs.shape[1] < 2 or (pairs.std(axis=1) < 1e-12).any():
         return 0.0
     one, other = (pairs - pairs.mean(axis=1, keepdims=True)) / pairs.std(axis=1, keepdims=True)
+    # Predictions that are worse than chance get no weight, not a negative one.
     return max(0.0, float((one * other).mean()))
 
 

@@ -27,6 +27,7 @@ class KLController:
         """
         if self.target is None:
             return self
+        # Bounded, so that a single step of large KL cannot multiply the coefficient.
         error = min(max(kl / self.target - 1, -0.2), 0.2)
         return replace(self, coef=self.coef * (1 + error * episodes / self.horizon))
 
@@ -54,4 +55,5 @@ def kl_in_reward(
         rewards `[B, A]`, and the KL estimate `[B, A]`, 0 outside the mask, whose mean goes to `KLController.update`.
     """
     kl = torch.where(mask, kl_penalty(logprobs, ref_logprobs, kind), 0.0)
+    # Charged at each sampled token, where it arises, not at the end of the episode.
     return rewards - coef * kl, kl

@@ -97,6 +97,7 @@ def policy_loss(
         The loss, and sums: pg_clipfrac and pg_clipfrac_lower (tokens where either clip acts), ppo_kl (old - new),
         tokens.
     """
+    # Entries of weight 0 may hold anything, NaN included, so they are cleared before `exp`.
     live = weights > 0
     # exp(20) is far outside every clip range and finite in every dtype.
     log_ratio = torch.where(live, logprobs - old_logprobs, 0.0).clamp(-20.0, 20.0)
@@ -104,8 +105,10 @@ def policy_loss(
     advantages = torch.where(live, advantages, 0.0)
     unclipped = -advantages * ratio
     clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
+    # The larger loss: clipping takes away the gain of moving on, never the pull back.
     per_token = torch.maximum(unclipped, clipped)
     lower = torch.zeros_like(live)
+    # For A < 0 the loss -A r grows with the ratio without bound; the dual clip bounds it at -A c.
     if clip_c is not None:
         bound = -advantages * clip_c
         lower = (advantages < 0) & (per_token > bound)
@@ -211,6 +214,7 @@ def value_loss(
     error = (values - returns).square()
     clip_active = torch.zeros_like(live)
     if clip is not None:
+        # Around the values that advantages were made with: it bounds how far one step moves them.
         clipped_values = old_values + (values - old_values).clamp(-clip, clip)
         clipped = (clipped_values - returns).square()
         clip_active = clipped > error
@@ -252,6 +256,7 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
         case "mse" | "k2":
             return 0.5 * difference.square()
         case "low_var_kl" | "k3":
+            # exp(d) overflows where a token is far likelier to the reference than to the policy.
             d = (-difference).clamp(-20.0, 20.0)
             return (d.exp() - d - 1).clamp(-10.0, 10.0)
     raise ValueError(f"kl_penalty: unknown kind {kind!r}; use kl, abs, mse or low_var_kl")

@@ -47,6 +47,7 @@ def normalize_scores(
     relative = scores.double() - stats.mean[stats.index]
     if method != "mean":
         std = stats.std[stats.index]
+        # Of equal scores only rounding errors are left, which a tiny deviation would blow up.
         relative = torch.where(std > 1e-6, relative / (std + 1e-6), 0.0)
     if method == "asym_clip":
         relative = relative.clamp(-1.0, 3.0)
@@ -87,6 +88,7 @@ def normalize_rewards(
         `[B, A]` in the dtype of `rewards`.
     """
     discount = torch.ones_like(rewards, dtype=torch.float64) if follow is None else follow.double()
+    # [B, A]: what a reward at each token is worth, seen from the episode's first token.
     before = torch.cat([torch.ones_like(discount[:, :1]), discount[:, :-1].cumprod(dim=1)], dim=1)
     discounted = scores.double() if follow is None else (rewards.double() * before).sum(dim=1)
     by = {"state": group_ids, "inductive": tag_ids, "batch": torch.zeros_like(group_ids)}[grouping]
@@ -105,4 +107,6 @@ def normalize_rewards(
         wanted = wanted + mean * scale
     scaled = rewards * scale.to(rewards.dtype)[:, None]
     rest = wanted - (scaled.double() * before).sum(dim=1)
+    # With (1 - discount) of `rest` on each token and all of it on the
+    # last one, the return from every token grows by exactly `rest`.
     return scaled + (rest[:, None] * torch.where(last, 1.0, 1 - discount)).to(rewards.dtype)

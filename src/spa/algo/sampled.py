@@ -29,14 +29,17 @@ def policy_logits(logits: Tensor, sampling: SamplingParams, keep: Tensor | None 
     kept = logits
     if 0 < sampling.top_k < logits.shape[-1]:
         smallest = logits.topk(sampling.top_k, dim=-1).values[:, -1:]
+        # All ties with the k-th logit stay, since `topk` lists an arbitrary one of them.
         kept = logits.masked_fill(logits < smallest, float("-inf"))
     if sampling.top_p < 1:
         ordered, order = kept.sort(dim=-1, descending=True)
         probs = ordered.softmax(-1)
+        # By the mass before each token, so that the one which crosses top_p stays inside.
         outside = probs.cumsum(-1) - probs >= sampling.top_p
         kept = kept.masked_fill(
             torch.zeros_like(outside).scatter(-1, order, outside), float("-inf")
         )
+    # A sampled token that these weights would cut off must not get minus infinity.
     if keep is not None and kept is not logits:
         kept = kept.scatter(-1, keep[:, None], logits.gather(-1, keep[:, None]))
     return kept
@@ -73,6 +76,7 @@ def rollout_weights(
     """
     difference = torch.where(mask, logprobs - sampler_logprobs, 0.0)
     if level == "sequence":
+        # The ratio of an episode is the product of its tokens' ratios.
         difference = difference.sum(dim=1, keepdim=True).expand_as(difference)
     weights = torch.where(mask, difference.clamp(-20.0, 20.0).exp(), 1.0)
     outside = weights > cap
@@ -84,6 +88,7 @@ def rollout_weights(
         "rollout/is_mean": float(masked_mean(weights, mask)),
         "rollout/is_max": float(weights[mask].max()) if mask.any() else 1.0,
         "rollout/is_outside": float(masked_mean(outside.float(), mask)),
+        # (sum w)^2 / (n sum w^2): 1 for equal weights, 1 / n if one token has all the weight.
         "rollout/is_ess": float(total.square() / (squares * mask.sum()).clamp(min=1e-12)),
     }
     if level == "off":

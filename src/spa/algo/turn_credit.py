@@ -27,6 +27,7 @@ class Turns:
         masked token has no turn."""
         if bool((turns[mask] < 0).any()):
             raise ValueError("turns: a masked token belongs to no turn")
+        # `scatter` needs a turn for every position; those outside the mask will add 0.
         index = torch.where(mask, turns, 0)
         count = int(index.max()) + 1 if index.numel() else 0
         present = (
@@ -46,6 +47,7 @@ class Turns:
         """`[B, K]`: the entry of `values` `[B, A]` at the first masked token of each turn; 0 where
         there is no turn."""
         out = torch.zeros(self.present.shape, dtype=values.dtype)
+        # Backwards, so that the first token of a turn is written last and stays.
         for position in reversed(range(values.shape[1])):
             rows = torch.nonzero(self.mask[:, position])[:, 0]
             out[rows, self.index[rows, position]] = values[rows, position]
@@ -88,11 +90,13 @@ def turn_rloo(
     """
     where = Turns.of(turns, mask)
     to_go = rewards_to_go(where.sums(rewards), gamma)
+    # An episode that did not reach a turn takes no part in that turn's mean.
     known = torch.where(where.present, to_go, 0.0)
     _, index = torch.unique(group_ids, return_inverse=True)
     shape = (int(index.max()) + 1, to_go.shape[1])
     totals = torch.zeros(shape, dtype=torch.float64).index_add_(0, index, known)
     counts = torch.zeros(shape, dtype=torch.float64).index_add_(0, index, where.present.double())
+    # The mean without the own episode; if it is alone, 0 / 1.
     baseline = (totals[index] - known) / (counts[index] - 1).clamp(min=1)
     return where.tokens(to_go - baseline, rewards.dtype), where.tokens(to_go, rewards.dtype)
 
@@ -116,6 +120,7 @@ def turn_gae(
     next_value = reward.new_zeros(len(reward))
     next_advantage = reward.new_zeros(len(reward))
     for turn in reversed(range(reward.shape[1])):
+        # As with tokens: a turn that a row does not have hands on what it got.
         here = where.present[:, turn]
         advantage = (
             reward[:, turn] + gamma * next_value - value[:, turn] + gamma * lam * next_advantage
@@ -157,6 +162,7 @@ def gigpo(
     where = Turns.of(turns, mask)
     per_turn = where.sums(rewards)
     to_go = rewards_to_go(per_turn, gamma)
+    # Undiscounted, as scores are; only A_S asks when a reward came.
     outcomes = per_turn.sum(dim=1)
     stats = group_stats(outcomes, group_ids)
     episode = outcomes - stats.mean[stats.index]
@@ -168,11 +174,14 @@ def gigpo(
 def _relative_to_anchor(to_go: Tensor, present: Tensor, group: Tensor, anchors: Tensor) -> Tensor:
     """float64 `[B, K]`: `to_go` minus its mean over the first visits of other episodes; 0 where
     there are none."""
+    # [B, K] to the N turns that were played, in row order.
     rows, turns = torch.nonzero(present, as_tuple=True)
     visits = _visits(rows, group[rows], anchors[rows, turns])
     values = to_go[rows, turns]
+    # [V]: the return from each episode's first visit of each state.
     own = torch.zeros(visits.count, dtype=torch.float64)
     own[visits.visit[visits.first]] = values[visits.first]
+    # First visits only, so that an episode that runs in circles counts once.
     totals = torch.zeros(len(visits.episodes), dtype=torch.float64)
     totals.index_add_(0, visits.state[visits.first], values[visits.first])
     episodes = visits.episodes[visits.state]
@@ -195,8 +204,10 @@ class _Visits:
 
 
 def _visits(rows: Tensor, group: Tensor, anchors: Tensor) -> _Visits:
+    # The same state in two groups counts as two: episodes compare within their group.
     _, state = torch.unique(torch.stack([group, anchors], dim=1), dim=0, return_inverse=True)
     pairs, visit = torch.unique(torch.stack([rows, state], dim=1), dim=0, return_inverse=True)
+    # After a stable sort the first entry of each visit is its earliest turn.
     order = torch.argsort(visit, stable=True)
     starts = torch.ones(len(order), dtype=torch.bool)
     starts[1:] = visit[order][1:] != visit[order][:-1]

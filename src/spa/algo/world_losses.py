@@ -26,6 +26,7 @@ def clipped_absolute_error(logprobs: Tensor, weights: Tensor, *, most: float) ->
     """Weighted sum of min(1 - p, most) over the tokens of weight > 0: what cannot be predicted
     pulls no further than `most` (PaW, arXiv 2606.02388; reconstructed). The gradient of 1 - p is p
     (1 - p): it cannot start from ignorance. Both `[b, A]` -> scalar."""
+    # Where 1 - p exceeds `most`, the clamp leaves no gradient.
     error = (1 - torch.where(weights > 0, logprobs, 0.0).exp()).clamp(max=most)
     return (weights * error).sum()
 
@@ -45,6 +46,7 @@ def uncertain_turns(entropy: Tensor, turns: Tensor, answers: Tensor, *, share: f
     Returns:
         True on every token of the turn that follows a chosen turn.
     """
+    # One column more than there are turns takes the tokens of no answer, and is cut off below.
     width = int(turns.max()) + 2
     place = torch.where(answers, turns, width - 1)
     shape = (len(turns), width)
@@ -59,7 +61,9 @@ def uncertain_turns(entropy: Tensor, turns: Tensor, answers: Tensor, *, share: f
         return torch.zeros_like(answers)
     kept = max(1, round(share * count))
     threshold = means[known].sort(descending=True).values[kept - 1]
+    # Ties with the last chosen turn are chosen as well.
     chosen = known & (means >= threshold)
+    # The tokens that open turn t + 1 are what the environment answers to turn t.
     following = torch.where(turns > 0, turns - 1, 0)
     return (turns > 0) & chosen.gather(1, following)
 
@@ -80,4 +84,5 @@ def focus_weights(
     inside = mask & answers
     mean = torch.where(inside, entropy, 0.0).sum() / inside.sum().clamp(min=1)
     raw = torch.where(inside, 1 + beta * entropy / mean.clamp(min=1e-8), alpha) * mask
+    # The mean weight stays 1, so that the learning rate keeps its meaning.
     return (raw * mask.sum() / raw.sum().clamp(min=1e-8)).float()
