@@ -55,6 +55,7 @@ def batch_episodes(
         turns[row, :n] = index
         logprobs[row, :n] = episode.logprobs
         mask[row, :n] = sampled if mask_of is None else mask_of[row]
+        # By `sampled`, not by the loss mask: every mask keeps the last sampled token of a turn.
         last = _last_sampled(sampled, index, len(episode.turns))
         ends[row, last] = True
         scores = [turn.score for turn in episode.turns]
@@ -97,6 +98,7 @@ def anchors(episodes: Sequence[Episode]) -> list[np.ndarray]:
             known.setdefault((turn.state, turn.actions_left), len(known)) for turn in episode.turns
         ]
         assert episode.turn_index is not None
+        # Index -1, of tokens before the first turn, picks the 0 at the end of the list.
         out.append(
             np.asarray([*numbers, 0])[episode.turn_index.clip(-1, len(numbers) - 1)].astype(
                 np.int64
@@ -114,11 +116,13 @@ def on_tokens(
     `episodes` are those of the step that `batch.episodes` counts.
     """
     numbers = batch.episodes.tolist()
+    # Replayed rows (-1) have no episode.
     found = {number: values_of(episodes[number]) for number in sorted({*numbers} - {-1})}
     kind = next(iter(found.values())).dtype if found else np.dtype(np.float32)
     out = np.zeros((len(batch), batch.input_ids.shape[1]), dtype=kind)
     for row, number in enumerate(numbers):
         if number >= 0:
+            # Without history a row is one conversation out of its episode's tokens.
             start = int(batch.starts[row])
             length = int(batch.lengths[row])
             out[row, :length] = found[number][start : start + length]
@@ -136,6 +140,7 @@ def _shifted(rows: Sequence[np.ndarray], width: int) -> torch.Tensor:
 def _last_sampled(sampled: np.ndarray, turn_index: np.ndarray, turns: int) -> np.ndarray:
     """int64 [turns]: index of the last sampled token of each turn."""
     where = np.flatnonzero(sampled)
+    # `turn_index` never falls: the last token of turn k is left of the first one of a later turn.
     last = np.searchsorted(turn_index[where], np.arange(turns), side="right") - 1
     return where[last]
 
@@ -149,6 +154,7 @@ def select(batch: Batch, rows: torch.Tensor) -> Batch:
         if value is not None:
             value = value[rows]
             if isinstance(value, torch.Tensor) and value.ndim == 2:
+                # `input_ids` is [B, T], all other tensors of two axes are [B, A].
                 value = value[:, : width if name == "input_ids" else width - 1]
         picked[name] = value
     return type(batch)(**picked)
@@ -175,6 +181,7 @@ def split_turns(batch: EpisodeBatch) -> EpisodeBatch:
         ends += [*first[1:], length]
     lengths = torch.tensor(ends) - torch.tensor(starts)
     width = int(lengths.max())
+    # True on the last turn of each episode.
     last = torch.tensor([a != b for a, b in zip(rows, [*rows[1:], -1], strict=True)])
     parts: dict[str, Any] = {}
     for name in (f.name for f in fields(batch)):
@@ -193,6 +200,7 @@ def split_turns(batch: EpisodeBatch) -> EpisodeBatch:
     parts["starts"] = parts["starts"] + torch.tensor(starts)
     if batch.truncated is not None:
         parts["truncated"] = parts["truncated"] & last
+    # Later turns are other rows, whose rewards this turn has brought about as well.
     for new, (row, start) in enumerate(zip(rows, starts, strict=True)):
         where = parts["turn_ends"][new].nonzero()[-1:, 0]
         parts["rewards"][new] = 0.0

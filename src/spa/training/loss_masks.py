@@ -49,7 +49,10 @@ def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
         span = find_block(turn.reply_text, "answer")
         start = len(where) - 1
         if span is not None:
+            # `reply_text` begins with the prefill, which
+            # is not sampled: positions in it are shifted.
             forced = len(turn.reply_text) - len(template.decode_reply(ids[where]))
+            # Never beyond the last sampled token, which carries rewards and turn ends.
             start = min(start, token_at(template, ids[where], span[0] - forced))
         mask[where[start:]] = True
     return mask
@@ -59,6 +62,7 @@ def no_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
     """bool [T]: the sampled tokens outside observation and prediction blocks, and the last one of
     every turn: reward does not move beliefs."""
     _, sampled, turn_index = _tokens(episode)
+    # A turn is its prompt and then its response, so its last token is a sampled one.
     last = np.append(turn_index[1:] != turn_index[:-1], True)
     return sampled & (~believed_states(episode, template) | last)
 
@@ -71,8 +75,10 @@ def shown_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
     """
     ids, sampled, turn_index = _tokens(episode)
     mask = np.zeros(len(ids), dtype=bool)
+    # Not the first state: no action led to it, so predicting it would mean guessing the puzzle.
     for number, turn in enumerate(episode.turns[1:], start=1):
         where = np.flatnonzero(~sampled & (turn_index == number))
+        # The last occurrence, since rules or a reward before the state may hold the same text.
         start = template.decode_reply(ids[where]).rfind(turn.state) if turn.state else -1
         if start >= 0:
             span = (start, start + len(turn.state))
@@ -91,6 +97,7 @@ def believed_states(episode: Episode, template: ChatTemplate, *, right: bool = F
         spans = []
         for tag, truth in (("observation", turn.target), ("prediction", turn.next_target)):
             span = find_block(turn.reply_text, tag)
+            # A block that begins in forced text was not written by the model.
             if span is None or span[0] >= span[1] or span[0] < forced:
                 continue
             if not right or turn.reply_text[slice(*span)].strip() == truth.strip():
@@ -120,6 +127,7 @@ def after_system(episode: Episode, template: ChatTemplate) -> np.ndarray:
     if episode.token_ids is None:
         raise ValueError(f"episode {episode.episode_id} has no tokens")
     system = episode.messages[:1] if episode.messages[0]["role"] == "system" else ()
+    # What both conversations begin with is the template's and the system message's.
     other = template.start((*system, {"role": "user", "content": "\x07"}), "")
     same = 0
     while same < len(other) and other[same] == episode.token_ids[same]:

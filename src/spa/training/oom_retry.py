@@ -42,6 +42,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory, of a GPU or of the machine, was not enough."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
+    # PyTorch's allocator for CPUs raises no class of its own.
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
@@ -93,6 +94,7 @@ def oom_retry(
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         largest = max(len(rows) for rows in attempt.cut)
+        # Ranks meet in the middle of the work: one of them alone cannot begin it again.
         if not repeatable:
             raise TrainingError(
                 f"out of memory with {largest} examples at a time ({attempt.reason}). Micro-batches are "
@@ -105,6 +107,7 @@ def oom_retry(
                 "enable_gradient_checkpointing, train LoRA adapters (lora.rank=64), use shorter episodes or a smaller "
                 "model; `spa doctor --fit CONFIG` estimates the memory needed."
             )
+        # Stays with the model, so that the next batch begins with a size that fits.
         part.halvings += 1
         log.warning(
             "out of memory with %d examples at a time; spa halves the micro-batch (%s)",

@@ -88,6 +88,7 @@ class Trainable:
         clipped or masked). Raises TrainingError after several steps in a row that were not finite.
         """
         trained = [p for p in self.model.parameters() if p.requires_grad]
+        # The total norm before clipping, of all shards together.
         norm = norm_of(nn.utils.clip_grad_norm_(trained, self.grad_clip))
         finite = math.isfinite(norm) and math.isfinite(loss)
         if finite:
@@ -95,6 +96,7 @@ class Trainable:
             self.optimizer.step()
         else:
             self.bad_steps += 1
+        # Also after a bad step, whose gradient must not reach the next one.
         self.optimizer.zero_grad()
         if self.bad_steps >= MAX_BAD_STEPS:
             raise TrainingError(
@@ -125,18 +127,21 @@ def update(
     world = replica.world
     totals: dict[str, float] = defaultdict(float)
     steps: list[Metrics] = []
+    # Training mode keeps activations recomputed, which `eval` would end; dropout is separate.
     part.model.train()
     if not dropout:
         switch_off_dropout(part.model)
     packed = packs_rows(part.model)
     for mini in mini_batches:
         mine = world.deal(mini.lengths)
+        # The shortest row, for passes that only keep the ranks in step.
         dummy = mini.lengths.argmin()[None]
         sums: dict[str, float] = {}
         # Once, or again in smaller micro-batches after memory ran out.
         for attempt in oom_retry(
             part, micro, mini.lengths[mine], packed=packed, repeatable=world.size == 1
         ):
+            # A broken-off attempt may have left the gradients of some of its rows.
             part.optimizer.zero_grad()
             sums = defaultdict(float)
             loss = None  # lets go of a graph that was too large
@@ -226,6 +231,7 @@ def forward_passes(
         torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None),
     ):
         packed = packs_rows(part.model)
+        # Without gradients, only shards make a forward pass wait for other ranks.
         repeatable = not replica.in_step
         for attempt in oom_retry(
             part, micro, batch.lengths[mine], packed=packed, repeatable=repeatable
@@ -237,6 +243,8 @@ def forward_passes(
                 ):
                     watchdog.beat()
                     result = replica.forward(compute, to_device(select(batch, rows), device))
+                    # Dummy rows have kept the ranks in step;
+                    # their results belong to nobody's share.
                     if counts:
                         found.append((rows, result))
     return found
@@ -277,6 +285,7 @@ def score_last_values(
     part: Scorer | Trainable, batch: TokenBatch, micro: MicroBatching, device: torch.device
 ) -> torch.Tensor:
     """float32 [B] on the CPU: the critic's values after each row's last token."""
+    # The value after the last token is the value before one more, whatever that is.
     ids = nn.functional.pad(batch.input_ids, (0, 1))
     # of a token that follows
     ends = nn.functional.one_hot(batch.lengths - 1, batch.input_ids.shape[1]).bool()
@@ -312,6 +321,7 @@ def _score(
     out = torch.zeros(batch.mask.shape, dtype=torch.float32)
     for rows, values in forward_passes(scorer, batch, micro, device, forward):
         out[rows, : values.shape[1]] = values.float().cpu()
+    # Each rank has filled its rows and left 0 elsewhere: the sum is the whole batch.
     scores = scorer.replica.world.all_reduce_sum(out)
     if not torch.isfinite(scores).all():
         raise TrainingError(
