@@ -55,6 +55,7 @@ class EpisodeBuilder:
                 self.buffer = TokenBuffer(
                     self.template, tuple(self.messages), self.prompter.prefill, self.images
                 )
+                # The first prompt of a second player comes in the middle of a game.
                 if room is not None and len(self.buffer) > room:
                     self.stop = StopReason.CONTEXT
             return
@@ -68,6 +69,7 @@ class EpisodeBuilder:
         )
         images = _see(env)
         if self.buffer is not None:
+            # Measured before it is appended: an episode does not end in a prompt without response.
             if (
                 room is not None
                 and len(self.buffer) + len(self.buffer.user_delta(message["content"], images))
@@ -99,11 +101,14 @@ class EpisodeBuilder:
             messages=tuple(self.messages[self.begin :]),
             token_ids=ids,
             prefill=self.prompter.prefill,
+            # One stream per turn: what is sampled does not depend on the rest of the batch.
             seed=stream_seed(self.spec.sample_seed, "turn", len(self.turns)),
             images=tuple(self.images),
             mode=self.prompter.mode,
             action_sep=self.prompter.action_sep,
             reply_order=self.prompter.reply_order,
+            # Without history no later turn continues this
+            # conversation, so nothing of it needs caching.
             turns_left=self.prompter.max_turn - len(self.turns) if self.prompter.history else 1,
             actions_left=self.prompter.max_actions_per_traj - self.used_actions,
             context=env,
@@ -161,6 +166,7 @@ class EpisodeBuilder:
 
     def episode(self) -> Episode:
         """The finished episode."""
+        # Without a turn the buffer is a prompt alone, which nothing can be learnt from.
         tokens = self.buffer.arrays() if self.buffer is not None and self.turns else {}
         return Episode(
             episode_id=self.spec.episode_id,

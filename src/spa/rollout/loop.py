@@ -37,7 +37,9 @@ from spa.types import Completion, Episode, SamplingParams, StopReason
 log = logging.getLogger(__name__)
 
 MakeEnv = Callable[[str], TextEnv]
+# Reasons that are logged per rollout; the trajectories have all of them.
 SHOWN_FAULTS = 3
+# An opponent that is always to move would keep the rollout for ever.
 MOST_OPPONENT_MOVES = 1000
 
 
@@ -68,8 +70,10 @@ def collect(
     """
     room = max_model_len - sampling.max_tokens
     with ThreadPoolExecutor(lanes) if lanes else nullcontext() as pool:
+        # Threads pay only where environments compute in other processes.
         each = pool.map if pool is not None else map
         lost = LostEpisodes() if lost is None else lost
+        # The players of one game share its environment.
         tables: dict[str, list[EpisodeSpec]] = {}
         for spec in specs:
             tables.setdefault(spec.table or spec.episode_id, []).append(spec)
@@ -80,6 +84,7 @@ def collect(
             )
         )
         _end_too_long([builder for game in games for builder in game.builders], room)
+        # One turn of every game that is not over: all prompts in one batch, then all environments.
         while active := [(game, builder) for game in games if (builder := game.asked) is not None]:
             completions = engine.generate(
                 [builder.prompt(game.env) for game, builder in active], sampling
@@ -94,6 +99,7 @@ def collect(
                     turns,
                 )
             )
+            # Caches of finished episodes make room for the others.
             engine.forget(
                 [
                     s.spec.episode_id
@@ -188,6 +194,7 @@ class _Game:
                 checked_text(
                     self.env.state_text(self.builders[0].prompter.state_text), "state_text"
                 )
+                # A stream of its own: the opponent does not depend on what the policy samples.
                 self.chance = stream(first.noise_seed, "opponent")
                 for builder in self.builders:
                     builder.assign_player(self.env.players)
@@ -210,12 +217,14 @@ class _Game:
         builder = self.turn
         if builder is None:
             raise ValueError("the game is over")
+        # The engine failed, as an API that refuses; the text says why.
         if completion.finish_reason == "error":
             return self._lose(completion.text)
         builder.append_completion(completion)
         try:
             with boundary("the turn", self.env_timeout_s):
                 ended = builder.step(self.env, completion, format_penalty)
+                # A move may pay the other players as well.
                 for info in builder.turns[-1].infos:
                     self._pay(info, but=builder)
                 if ended:
@@ -249,6 +258,7 @@ class _Game:
             self._pay(info)
             if ended:
                 return self._end(info)
+            # An illegal move that leaves the turn where it was would repeat without end.
             if self.env.current_player() == mover and not info.get("action_is_valid"):
                 raise EnvFault("the other player's random_action is illegal")
         self.turn = builders[mover]
@@ -274,6 +284,7 @@ class _Game:
                 builder.stop = builder.stop or StopReason.MAX_TURNS
 
     def _fail(self, error: EnvFault) -> None:
+        # The process died with it: noted, so that a resumed run does not try the episode again.
         if isinstance(error, EnvCrash):
             for builder in self.builders:
                 self.lost.mark(builder.spec.episode_id, error)

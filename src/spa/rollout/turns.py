@@ -40,6 +40,7 @@ def take_turn(
         for name, action in zip(reply.actions, mapped, strict=True)
         if action is not None
     ]
+    # Unknown actions are penalised, too; a list beyond the limit is only cut, as in the original.
     penalty = 0.0 if reply.well_formed and len(legal) == len(reply.actions) else format_penalty
     executed = []
     infos = []
@@ -97,4 +98,5 @@ def _states(env: TextEnv, prompter: Prompter) -> tuple[str, str | None]:
 
 def _label(env: TextEnv, text: str) -> str:
     """The environment's own spelling of an action; free-text actions stay as they are."""
+    # " up" is recorded as "Up", so that plans can be compared as texts.
     return next((name for name in env.action_names() if name.lower() == text.strip().lower()), text)

@@ -59,6 +59,7 @@ class RolloutWorker:
     def again_s(self, turns: int) -> float | None:
         """The seconds that an episode of so many turns may take when it is played again in this
         process."""
+        # Environments in other processes have limits of their own.
         if self.env_timeout_s is None or self.workers is not None:
             return None
         return MAKING_S + self.env_timeout_s * (turns + 1)
@@ -107,6 +108,7 @@ class RolloutWorker:
             )
             return with_rewards(episodes, self.rewards)
 
+        # A group stays on one rank, as does a game of two players.
         episodes = self.world.parallel_map(specs, play, by=first_group, pack=pack, unpack=unpack)
         check_room(episodes, sampling.max_tokens, self.max_model_len)
         return episodes
