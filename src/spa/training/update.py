@@ -243,8 +243,7 @@ def forward_passes(
                 ):
                     watchdog.beat()
                     result = replica.forward(compute, to_device(select(batch, rows), device))
-                    # Dummy rows have kept the ranks in step;
-                    # their results belong to nobody's share.
+                    # Dummy rows only keep the ranks in step; their results are dropped.
                     if counts:
                         found.append((rows, result))
     return found
