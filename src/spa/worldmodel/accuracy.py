@@ -12,9 +12,12 @@ from dataclasses import dataclass
 
 from spa.types import Episode, Metrics, StopReason, Turn
 
+# (1,2) and ( 0, 3 ) are cells, each one unit; (3) is none.
 _CELL = r"\(\s*-?\d+(?:\s*,\s*-?\d+)+\s*\)"
+# In a sentence the units are cells, numbers, words and single signs; in a grid, all characters.
 _SENTENCE_UNIT = re.compile(rf"{_CELL}|\d+(?:\.\d+)?|[^\W\d_]+|[^\w\s]|_")
 _DRAWING_UNIT = re.compile(rf"{_CELL}|\S")
+# "Player" makes a line a sentence; "OOX" and single letters are rows of a grid.
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
 
 
@@ -35,6 +38,7 @@ def state_units(text: str) -> list[str]:
 
 
 def _line_units(line: str) -> list[str]:
+    # "( 1, 2 )" and "(1,2)" are the same unit.
     return ["".join(match[0].split()) for match in _line_matches(line)]
 
 
@@ -51,6 +55,7 @@ def placed_units(text: str) -> dict[Place, tuple[str, int, int]]:
     """The units of a state by their place, each with where in `text` it starts and ends. White
     space around the state is no line of it."""
     found: dict[Place, tuple[str, int, int]] = {}
+    # Positions are those in `text` itself, white space before the state included.
     start = len(text) - len(text.lstrip())
     for row, line in enumerate(text.strip().splitlines(keepends=True)):
         for column, match in enumerate(_line_matches(line)):
@@ -110,11 +115,13 @@ def score_state(predicted: str | None, truth: str, before: str | None) -> StateS
     Without a state before, nothing counts as changed. Places are line and position in the line; a
     place that only one of two texts has differs.
     """
+    # By line and place in it, so that a missing character costs only its own line.
     true_units = _grid(truth)
     units = _grid(predicted or "")
     places = true_units.keys() | units.keys()
     changed: set[tuple[int, int]] = set()
     moved: set[tuple[int, int]] = set()
+    # Judged by what changes: a copy of the state before predicts no change at all.
     if before is not None:
         old = _grid(before)
         changed = {
@@ -132,6 +139,7 @@ def score_state(predicted: str | None, truth: str, before: str | None) -> StateS
         units_right=sum(true_units.get(place) == units.get(place) for place in places),
         changed=len(changed),
         changed_predicted=len(moved),
+        # A predicted change counts only if its outcome is right, too.
         changed_right=sum(true_units.get(place) == units.get(place) for place in changed & moved),
     )
 
@@ -184,6 +192,7 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
         "wm/pred_unit_acc": total.unit_accuracy,
         "wm/changed_acc": total.changed_recall,
         "wm/changed_f1": total.changed_f1,
+        # The score of a copier, which `wm/pred_exact` has to beat.
         "wm/copy_exact": _mean(
             turn.reply.well_formed and is_exact(turn.target, turn.next_target) for turn in turns
         ),

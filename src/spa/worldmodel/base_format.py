@@ -31,6 +31,7 @@ class Recorded:
 
     def legal_actions(self) -> tuple[str, ...]:
         """The recorded list, as one text."""
+        # Where the prompt shows a picture, its mark takes the place of the state.
         listed = listed_actions(self.message, IMAGE if self.env.image() is not None else self.state)
         return (listed,) if listed else ()
 
@@ -62,6 +63,7 @@ def in_base_format(
     return [
         replace(
             row,
+            # System and first user message, then two messages for each turn before this one.
             prompt=tuple(messages[: 2 * row.turn + 2]),
             response=without_states(episode.turns[row.turn], prompter),
         )

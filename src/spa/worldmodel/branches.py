@@ -93,10 +93,12 @@ def turn_options(
         # plans that end the game early may be the same
         led = {tried.executed: tried.next_target for tried in others}
         known = [(plan, state) for plan, state in led.items() if plan != turn.executed]
+        # One place is kept for the plan that was executed.
         picked = [
             known[number] for number in rng.permutation(len(known))[: prompter.imagined_plans - 1]
         ]
         own = (turn.executed, turn.next_target)
+        # In a random order: a fixed place would tell which plan was executed.
         drawn = tuple([*picked, own][number] for number in rng.permutation(len(picked) + 1))
         found.append((drawn, sum(len(tried.executed) for tried in others)))
     return found
@@ -111,6 +113,7 @@ def _tried(
     done = list[Action]()
     env.reset(seed=episode.puzzle_seed, options=options)
     for index, turn in enumerate(episode.turns):
+        # A replay that differs would teach transitions from states that were never shown.
         if env.state_text(prompter.state_text) != turn.state:
             raise DataError(
                 f"episode {episode.episode_id}, turn {index}: a replay leads to another state; the environment "
@@ -121,10 +124,12 @@ def _tried(
         for number, plan in enumerate(
             _plans(env, episode.tag, prompter, turn, plans, rng), start=1
         ):
+            # A game that cannot be cloned is played again up to here.
             past = Past(make=make, seed=episode.puzzle_seed, options=options, actions=done)
             twin = branch(env, past, stream_seed(episode.noise_seed, "branches", index, number))
             found.append(_try(twin, plan, prompter, turn))
         yield found
+        # The game itself moves on only after all copies of this state are made.
         for name in turn.executed:
             action = env.to_action(name)
             if action is not None:
@@ -150,6 +155,7 @@ def _plans(
         most = max(1, min(prompter.max_actions_per_turn, turn.actions_left))
         lengths = rng.integers(1, most + 1, size=plans)
         found = [env.random_plan(rng, int(length)) for length in lengths]
+    # Random plans repeat; each is tried once.
     yield from dict.fromkeys(plan for plan in found if plan != turn.executed)
 
 
@@ -167,6 +173,7 @@ def _try(env: TextEnv, plan: Plan, prompter: Prompter, turn: Turn) -> Turn:
         if ended:
             break
     answer = f" {prompter.action_sep} ".join(executed)
+    # A stand-in in the right format, which relabelling fills with the truth.
     text = world_model_reply("unknown", "", "unknown", answer, order=prompter.reply_order)
     return Turn(
         state=turn.state,

@@ -17,6 +17,7 @@ def observed_tokens(message: str, ids: Sequence[int], template: ChatTemplate) ->
     Pictures, and a state that a template changes, have no tokens.
     """
     state = shown_state(message) or message.strip()
+    # A picture's tokens are no text, so nothing is looked for there.
     begin = template.decode_reply(list(ids)).rfind(state) if state and IMAGE not in state else -1
     if begin < 0:
         return [False] * len(ids)

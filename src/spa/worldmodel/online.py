@@ -37,7 +37,9 @@ def with_world_model_reward(
         reply = turn.reply
         if not reply.well_formed or reply.observation is None:
             return turn
+        # Without a state before: an observation is judged by all its cells.
         seen = score_state(reply.observation, turn.target, None).unit_accuracy
+        # With the state before: a prediction is judged by the cells that change.
         foreseen = score_state(reply.prediction, turn.next_target, turn.target).changed_f1
         paid = observation * seen + prediction * foreseen_changes(foreseen, within)
         return replace(turn, reward=turn.reward + paid)

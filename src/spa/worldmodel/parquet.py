@@ -68,9 +68,13 @@ def write_table(path: Path | str, table: pa.Table) -> None:
             dir=path.parent, prefix=f".{path.name}.", delete=False
         ) as file:
             temporary = Path(file.name)
+            # With checksums, so that damage is found when the file is read.
             pq.write_table(table, file, write_page_checksum=True)
+            # On the disk before it gets its name: a power
+            # cut leaves the old file or the whole new one.
             file.flush()
             os.fsync(file.fileno())
+        # Temporary files are private; a data set is readable like other files.
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
@@ -163,6 +167,7 @@ def parse_prompt(value: Any, where: str = "prompt") -> tuple[Message, ...]:
 
 
 def _is_sequence(value: Any) -> bool:
+    # pandas and pyarrow give list columns as arrays.
     return isinstance(value, Sequence) or (hasattr(value, "tolist") and hasattr(value, "__len__"))
 
 
@@ -184,6 +189,7 @@ def _row(record: dict[str, Any], where: str, index: int) -> WorldModelRow:
             )
         return value
 
+    # Published files have no metadata: states and actions are read from the response.
     reply = parse_reply(response, mode="add_worldmodel", max_actions=100)
     return WorldModelRow(
         prompt=prompt,
@@ -207,6 +213,7 @@ def _row(record: dict[str, Any], where: str, index: int) -> WorldModelRow:
 
 def _block(text: str, tag: str) -> str:
     span = find_block(text, tag)
+    # States are on lines of their own inside their block.
     return "" if span is None else text[span[0] : span[1]].strip("\n")
 
 
@@ -257,4 +264,5 @@ def _record(row: WorldModelRow) -> dict[str, Any]:
 
 
 def _unicode(text: str) -> str:
+    # UTF-16 takes lone surrogates in and gives U+FFFD for them.
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

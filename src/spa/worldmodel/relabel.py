@@ -71,6 +71,7 @@ def relabel_turn(
     text = replace_block(text, "answer", f" {action_sep} ".join(turn.executed))
     last = "</prediction>" if order == "answer_first" else "</answer>"
     text = text[text.find("<think>") : text.rfind(last) + len(last)]
+    # A state that holds a tag of the format ends its own block early.
     if not _says_the_truth(text, turn, action_sep, order, options):
         return Relabelled(None, UNWRITABLE)
     return Relabelled(text)
@@ -94,6 +95,7 @@ def end_with_plan(thoughts: str, actions: Sequence[str], said: Sequence[str]) ->
     words; other sentences stay."""
     thoughts = thoughts.rstrip()
     known = {name.casefold() for name in (*actions, *said)}
+    # "I do Left, then Up." is a plan; "I do not know." is not, since "not know" is no action.
     before, begins, plan = thoughts.rpartition("I do ")
     names = plan.removesuffix(".").split(", then ")
     if (
@@ -149,6 +151,7 @@ def _on_own_lines(state: str) -> str:
 def _says_the_truth(
     text: str, turn: Turn, action_sep: str, order: ReplyOrder, options: Sequence[Option]
 ) -> bool:
+    # One more than was executed, so that a surplus action shows.
     limit = len(turn.executed) + 1
     reply = parse_reply(
         text, mode="add_worldmodel", action_sep=action_sep, max_actions=limit, order=order

@@ -148,6 +148,7 @@ def hidden_share(rows: Sequence[WorldModelRow]) -> float:
     for row in rows:
         if row.images:
             continue
+        # Earlier responses do not count: what only they say was guessed.
         texts = [message["content"] for message in row.prompt if message["role"] != "assistant"]
         shown = {word for text in texts for word in _WORD.findall(text)}
         target = _WORD.findall(row.state)
@@ -176,6 +177,7 @@ def split_by_puzzle(
         raise ConfigError(
             f"val_fraction must lie between 0 and 1, both excluded; got {val_fraction}"
         )
+    # Sorted, since a set has no order that a seed could fix.
     puzzles = sorted({row.puzzle_hash for row in rows}.difference(trained, validated))
     count = min(max(round(val_fraction * len(puzzles)), 1), len(puzzles) - 1)
     order = stream(seed, "world_model_split").permutation(len(puzzles))
@@ -207,6 +209,7 @@ def shuffle_next_states(rows: Sequence[WorldModelRow], seed: int) -> list[WorldM
                 rows[index], response=response, extra={**rows[index].extra, "shuffled": True}
             )
     responses = _shuffled_options(responses, seed)
+    # Branches repeat turn numbers, and no later prompt holds them.
     by_turn = {(row.episode_id, row.turn): row.response for row in responses if not is_branch(row)}
     return [replace(row, prompt=rewritten_history(row, by_turn)) for row in responses]
 
@@ -247,6 +250,7 @@ def coverage_sample(rows: Sequence[WorldModelRow], seed: int) -> list[WorldModel
     kinds = [(row.tag, row.executed, row.state != row.next_state) for row in rows]
     counts = Counter(kinds)
     weights = np.array([1.0 / counts[kind] for kind in kinds])
+    # Sampling by weight: a point on the running sum picks the row whose interval holds it.
     ends = np.cumsum(weights)
     draws = stream(seed, "coverage").random(len(rows)) * (ends[-1] if len(rows) else 0.0)
     places = np.minimum(np.searchsorted(ends, draws, side="right"), len(rows) - 1)
@@ -260,6 +264,7 @@ def _predicted_state(row: WorldModelRow) -> str:
             f"episode {row.episode_id}, turn {row.turn}: the response has no single prediction block; "
             "filter the data first (spa data filter)"
         )
+    # Exactly the newlines that relabelling put around the state.
     return row.response[span[0] : span[1]].removeprefix("\n").removesuffix("\n")
 
 

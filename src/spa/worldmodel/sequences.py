@@ -61,6 +61,7 @@ def row_sequences(
         for part in _mergeable(sorted(group, key=lambda row: row.turn)):
             found: list[TrainingSequence] = []
             while part:
+                # As many of the last rows as fit; the rows before them get a sequence of their own.
                 sequence = _sequence(part, template, max_length if truncate else None, loss_on)
                 if sequence is None or len(sequence.token_ids) > max_length:
                     part = part[:-1]
@@ -68,6 +69,7 @@ def row_sequences(
                 else:
                     found.append(sequence)
                     part = part[: -sequence.rows]
+            # Found from the last rows back to the first.
             sequences += reversed(found)
     return sequences, dropped
 
@@ -81,6 +83,7 @@ def spread_evenly(rows: Sequence[int], size: int, order: Sequence[int]) -> list[
     many more as it takes because sequences are not cut apart; how many depends on `rows` and `size`
     alone.
     """
+    # Greedy balancing: the largest first, each into the emptiest batch.
     largest_first = sorted(order, key=lambda index: -rows[index])
     count = -(-sum(rows) // size)
     while True:
@@ -90,6 +93,7 @@ def spread_evenly(rows: Sequence[int], size: int, order: Sequence[int]) -> list[
             load, number = loads[0]
             batches[number].append(index)
             heapq.heapreplace(loads, (load + rows[index], number))
+        # A sequence larger than a batch gets one for itself.
         if all(load <= size or len(batches[number]) == 1 for load, number in loads):
             return batches
         count += 1
@@ -104,6 +108,7 @@ def batch_order(rows: Sequence[int], size: int, *, seed: int, skip: int = 0) -> 
     while True:
         rng = stream(seed, "sft/order", epoch)
         batches = spread_evenly(rows, size, rng.permutation(len(rows)).tolist())
+        # The numbering of batches follows from sizes, so their order is drawn as well.
         for number in rng.permutation(len(batches)):
             if passed >= skip:
                 yield batches[number]
@@ -117,6 +122,7 @@ def _mergeable(rows: list[WorldModelRow]) -> list[list[WorldModelRow]]:
     for row in rows:
         if runs:
             before = runs[-1][-1]
+            # Texts decide: a row with another history continues nothing.
             conversation = (*before.prompt, {"role": "assistant", "content": before.response})
             if row.prompt[: len(conversation)] == conversation:
                 runs[-1].append(row)
@@ -156,6 +162,7 @@ def _sequence(
             {"role": "user", "content": joined},
             *messages[head + 2 :],
         )
+        # A reply and a user message are gone, so later replies moved up by two.
         trained = {position - 2 for position in trained if position - 2 >= head}
 
 
@@ -168,6 +175,7 @@ def _tokenise(
     loss_on: LossOn,
     images: Sequence[bytes] = (),
 ) -> tuple[list[int], list[bool]]:
+    # Pictures follow each other in the order of their marks.
     left = iter(images)
 
     def shown(text: str) -> list[bytes]:
@@ -203,6 +211,7 @@ def _reply_mask(
     spans = [
         span for span in (find_block(body, "observation"), find_block(body, "prediction")) if span
     ]
+    # The end marker is not in the text that the spans count in.
     body_ids = ids[: len(ids) - len(template.end_ids)]
     inside = tokens_touching(body_ids, spans, template) + [False] * len(template.end_ids)
     return inside if loss_on == "states_only" else [not flag for flag in inside]

@@ -20,6 +20,7 @@ from spa.worldmodel.relabel import replace_state
 from spa.worldmodel.rows import is_branch, rewritten_history
 
 States = Literal["truth", "believed", "random_coords"]
+# In "(3,1)=4" the coordinate is (3,1); the 4 is a digit on the board.
 _CELL = re.compile(r"\((\d+),(\d+)\)")
 
 

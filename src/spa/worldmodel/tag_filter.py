@@ -75,6 +75,7 @@ def filter_table(table: pa.Table, options: FilterOptions) -> tuple[pa.Table, Cou
     for prompt, response in rows:
         verdict = check_row(prompt, response, options)
         if verdict == KEPT and options.dedup:
+            # Prompts are lists or JSON strings, and a list cannot be in a set.
             key = (prompt if isinstance(prompt, str) else json.dumps(prompt, default=str), response)
             verdict = DUPLICATE if key in seen else KEPT
             seen.add(key)
@@ -128,4 +129,5 @@ def _first_block(text: str, tag: str) -> tuple[int, int] | None:
     if start < 0:
         return None
     end = text.find(f"</{tag}>", start)
+    # `<tag>` is two characters longer than its name.
     return None if end < 0 else (start + len(tag) + 2, end)
