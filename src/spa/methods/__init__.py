@@ -31,6 +31,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     for method in METHODS:
         batch = method(batch, episodes, context)
     if context.cfg.actor_rollout_ref.actor.world_loss.on:
+        # How much world text is trained for each sampled token.
         known = batch.ce_weights[batch.played] > 0
         context.metrics["rollout/world_tokens_ratio"] = float(
             known.sum() / batch.mask.sum().clamp(min=1)

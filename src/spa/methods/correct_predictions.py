@@ -16,6 +16,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     loss = context.cfg.actor_rollout_ref.actor.world_loss
     if not loss.on or loss.tokens != "right_beliefs":
         return batch
+    # Unlike ECHO's, these tokens were sampled: the loss reinforces what the policy wrote itself.
     correct = on_tokens(
         batch, episodes, partial(believed_states, template=context.template, right=True)
     )

@@ -16,5 +16,6 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     loss = context.cfg.actor_rollout_ref.actor.world_loss
     if not loss.on or loss.tokens != "shown_states":
         return batch
+    # Tokens of the environment are outside `mask`, so only this loss trains on them.
     shown = on_tokens(batch, episodes, partial(shown_states, template=context.template))
     return replace(batch, ce_weights=batch.ce_weights + shown)

@@ -21,6 +21,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
         return batch
     weights = batch.ce_weights
     if loss.fade:
+        # Over all episodes of the step: the filter would hide how many succeed.
         wins = [episode.success for episode in episodes if is_trainable(episode)]
         weights = weights * (wins.count(False) / len(wins))
     if loss.turns < 1:

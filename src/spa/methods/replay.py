@@ -29,6 +29,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     mini_batches = count_mini_batches(
         len(batch), size=actor.ppo_mini_batch_size, count=actor.ppo_num_mini_batches
     )
+    # For every mini-batch of every epoch; `with_replayed` deals them out.
     rows = sampled_rows(
         context, episodes, count=actor.replay.rows * mini_batches * actor.ppo_epochs
     )
@@ -53,6 +54,7 @@ def with_rows(batch: PPOBatch, rows: Sequence[Replayed]) -> PPOBatch:
     columns: dict[str, Any] = {item.name: getattr(batch, item.name) for item in fields(batch)}
     for name, value in columns.items():
         if isinstance(value, torch.Tensor):
+            # No turn and no episode (-1), and no sampled token.
             fill = -1 if name in ("turns", "episodes") else 0
             columns[name] = _longer(value, count, width - (name != "input_ids"), fill=fill)
     columns["input_ids"][old:] = ids
@@ -91,6 +93,7 @@ def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -
     wanted = [episode for episode in episodes if episode.success or not cfg.generate.success_only]
     picked = rng.permutation(len(wanted))[:count]
     found = corrected(cfg, context.template, [wanted[number] for number in picked])
+    # Too few rows are repeated in turn.
     return [found[number % len(found)] for number in range(count)] if found else []
 
 
@@ -103,6 +106,7 @@ def corrected(cfg: Config, template: ChatTemplate, episodes: Sequence[Episode]) 
         for episode in episodes
         for row in episode_rows(episode, action_sep=cfg.action_sep(episode.tag))[0]
     ]
+    # The control of stage 2, or replay would show the truth that SFT withheld.
     if cfg.generate.shuffle_next_states:
         rows = shuffle_next_states(rows, cfg.seed.train)
     sequences, _ = row_sequences(
