@@ -28,11 +28,14 @@ def read_options(thoughts: str) -> tuple[Option, ...]:
     """The options that the thoughts list, in their order. What is no option is left out: a head
     without a state, or without a plan."""
     found: list[Option] = []
+    # With a newline in front the first plan may begin at once, and none begins inside a line.
     _, *parts = f"\n{thoughts}\n".split(f"\n{_COULD}")
     for part in parts:
         plan, colon, state = part.partition(":\n")
         actions = tuple(action.strip() for action in plan.split(_THEN))
+        # The last state ends where the choice begins.
         state = state.partition(_DO)[0].strip("\n")
+        # A response that was cut off leaves a head such as "I could do Left" without a state.
         if colon and "\n" not in plan and all(actions) and state.strip():
             found.append((actions, state))
     return tuple(found)

@@ -12,6 +12,7 @@ MARKERS = tuple(marker for tag in TAGS for marker in (f"<{tag}>", f"</{tag}>"))
 MODES = ("base", "add_worldmodel")
 ORDERS = get_args(ReplyOrder)
 
+# Matches "</think>\n<answer>", but no blocks with text in between, "</think> so <answer>".
 _ANSWER_NEXT = re.compile(r"</think>\s*<answer>")
 _REMOVED = ("<think>", "</think>", "<answer>", "</answer>", "<|im_start|>", "<|im_end|>")
 """What the original takes out of the thoughts and the answer in mode "base", in this order."""
@@ -28,6 +29,7 @@ def find_block(text: str, tag: str) -> Span | None:
     """
     opening = f"<{tag}>"
     closing = f"</{tag}>"
+    # Of two openings it would be a guess which one the closing belongs to.
     if text.count(opening) != 1 or text.count(closing) != 1:
         return None
     start = text.index(opening) + len(opening)
@@ -85,6 +87,7 @@ def parse_reply(
     if order not in ORDERS:
         raise ValueError(f"order must be one of {ORDERS}, got {order!r}")
     think = find_block(text, "think")
+    # No tags inside these: a tag in a state would move the borders of other blocks.
     observation, prediction, answer = (
         _leaf(text, tag) for tag in ("observation", "prediction", "answer")
     )
@@ -112,6 +115,7 @@ def parse_reply(
         options = read_options(
             text[observation[1] + len("</observation>") : prediction[0] - len("<prediction>")]
         )
+        # The answer has to be one of the plans that were listed.
         in_order = any(plan == actions for plan, _ in options)
     thoughts = None if think is None else _thoughts(text, think, observation, prediction)
     if mode == "base" and thoughts and answer:
@@ -135,10 +139,12 @@ def _base_blocks(
     every character.
     """
     if not enable_think:
+        # A missing tag (-1) leaves `start` below the tag's own length.
         start = text.find("<answer>") + len("<answer>")
         end = text.find("</answer>", start) if start >= len("<answer>") else -1
         return think, (start, end) if end >= 0 else None
     thoughts = text.find("<think>")
+    # Where a lazy `.*?` would end: at the first closing that an answer follows.
     between = _ANSWER_NEXT.search(text, thoughts + len("<think>")) if thoughts >= 0 else None
     end = text.find("</answer>", between.end()) if between else -1
     if between is None or end < 0:
@@ -205,6 +211,7 @@ def _thoughts(text: str, think: Span, *states: Span | None) -> str:
     """The think block's text with the state blocks that lie inside it cut out."""
     start, end = think
     pieces = []
+    # In the order of the text, whatever the format asks for; None sorts first.
     for tag, span in sorted(
         zip(("observation", "prediction"), states, strict=True), key=lambda item: item[1] or ()
     ):
@@ -212,6 +219,7 @@ def _thoughts(text: str, think: Span, *states: Span | None) -> str:
             continue
         opening = span[0] - len(f"<{tag}>")
         closing = span[1] + len(f"</{tag}>")
+        # A prediction behind the answer is no part of the thoughts.
         if start <= opening and closing <= end:
             pieces.append(text[start:opening].strip())
             start = closing

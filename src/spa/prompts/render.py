@@ -57,6 +57,7 @@ class Prompter:
     @property
     def prefill(self) -> str:
         """What every reply is forced to begin with."""
+        # Forced, so that a model that was never fine-tuned begins in the format, too.
         return "<think>" if self.enable_think or self.mode == "add_worldmodel" else "<answer>"
 
     def first_messages(
@@ -104,6 +105,7 @@ class Prompter:
     def _turn_block(self, env: TextEnv, turn: int, actions_left: int) -> str:
         state = IMAGE if env.image() is not None else env.state_text(self.state_text)
         legal = env.legal_actions() if self.show_legal_actions else ()
+        # Listed behind the state, where `shown_state` takes them off again.
         if legal:
             state += f"{_LEGAL}{', '.join(legal)}"
         block = f"Turn {turn}:\n{STATE}{state}{_LEFT}{actions_left}."
@@ -174,12 +176,14 @@ def world_model_reply(
 
 def listed_actions(message: str, state: str) -> str:
     """The legal actions as a turn's message lists them after its state; "" if it lists none."""
+    # The last occurrence, since the rules may come before the state.
     _, found, rest = message.rpartition(f"{STATE}{state}{_LEGAL}")
     return rest.partition(_LEFT)[0] if found else ""
 
 
 def shown_state(message: str) -> str:
     """The state as a later turn's message shows it; "" if it is not laid out as a turn's message."""
+    # No rules in a later message: its first mark is that of the state.
     rest = message.partition(STATE)[2].rpartition(_LEFT)[0]
     state, listed, _ = rest.rpartition(_LEGAL)
     return state if listed else rest
@@ -197,6 +201,7 @@ def chosen_plan(actions: Sequence[str], state: str) -> str:
 
 def format_reward(reward: float) -> str:
     """A reward without float noise: at most four decimals, no trailing zeros."""
+    # -0.30000000000000004 becomes -0.3, and -0.00001 becomes 0.
     text = f"{reward:.4f}".rstrip("0").rstrip(".")
     return "0" if text in ("", "-0") else text
 

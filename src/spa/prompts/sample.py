@@ -72,6 +72,7 @@ def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:
         if action is None:
             return None
         _, _, terminated, truncated, info = env.step(action)
+        # Nothing has changed: what was done so far is the sample.
         if env.state_text(prompter.state_text) == state:
             break
         done.append(text)
@@ -80,6 +81,7 @@ def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:
         # do.
         if over and not info["success"] and not env.finite_puzzles:
             return None
+        # A slip: after this action the goal is no nearer.
         if not over and left is not None and env.optimal_steps() != left - 1:
             return None
         if over:

@@ -23,6 +23,7 @@ NOT_SEEING = (
     "the environment shows pictures, and this model reads only text. Use a vision-language model (Qwen2-VL, LLaVA and "
     "the like, with the files of its image processor), or render_mode: text in custom_envs."
 )
+# Texts that no template writes, to be found again in what it renders.
 _BEFORE = "BEFOREPLACEHOLDER"
 _AFTER = "AFTERPLACEHOLDER"
 
@@ -46,11 +47,13 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: Any, images: Any = None, *, stop_ids: Iterable[int] = ()) -> None:
         own = read_template(tokenizer)
+        # The caller's tokenizer keeps the template that it came with.
         self.tokenizer = copy.copy(tokenizer)
         self._tokens = TextTokens(tokenizer)
         self._token_texts: dict[int, str] = {}
         self._stops = frozenset(int(i) for i in stop_ids)
         self._image_text = "" if images is None else self._find_image_text(own)
+        # Exactly one image token per picture can be expanded to as many as the picture needs.
         writes_image = (
             images is not None and self.encode(self._image_text).count(images.image_id) == 1
         )
@@ -64,6 +67,7 @@ class ChatTemplate:
         if text != own:
             self.tokenizer.chat_template = text
         self._render = renderer(tokenizer, text)
+        # A message that spells one of the template's own markers must not open a turn.
         self._tokens.know_markers(self.parts.texts())
         self.has_system = self.parts.system_open is not None
         self.end_ids = self._tokens.encode_after(self.parts.end)
@@ -90,10 +94,12 @@ class ChatTemplate:
     def _begun(self, messages: tuple[Message, ...]) -> tuple[str, str]:
         """The text of the first prompt with guards in it, and the guard."""
         talk = list(messages) if self.has_system else without_system(messages)
+        # The template takes no conversation without a system message.
         if self.parts.user_open is None and talk and talk[0]["role"] != "system":
             talk = [{"role": "system", "content": ""}, *talk]
         guard, told = self._tokens.guarded([str(message["content"]) for message in talk])
         talk = [{**message, "content": text} for message, text in zip(talk, told, strict=True)]
+        # Some templates open a response with more than their generation prompt.
         return self._render(talk).removesuffix(self.parts.generation) + self.parts.after_user, guard
 
     def follow(
@@ -119,8 +125,10 @@ class ChatTemplate:
         """How many tokens of the end marker stand at the end of a reply."""
         end = self.end_ids
         tail = [int(i) for i in reply[-len(self.end_ids) :]]
+        # The token that ends a reply was sampled: nothing is written before it after the fact.
         if tail and tail[-1] == end[-1]:
             return len(end)
+        # A reply that was cut off inside the marker has the first part of it.
         return next(
             (n for n in range(min(len(tail), len(end) - 1), 0, -1) if tail[-n:] == end[:n]), 0
         )
@@ -205,6 +213,7 @@ class ChatTemplate:
         """The parts with the end of a reply: white space and the first special token after it; the
         end-of-sequence token if the template writes none."""
         control = self._tokens.special_ids | self._stops_of_tokenizer()
+        # A begin token may follow a reply, but it ends none.
         if (
             self.tokenizer.bos_token_id is not None
             and self.tokenizer.bos_token_id != self.tokenizer.eos_token_id
@@ -290,6 +299,7 @@ class TokenBuffer:
     def user_delta(self, text: str, images: Sequence[bytes] = ()) -> list[int]:
         """The ids that `append_user` would append."""
         count = len(self._template.end_ids)
+        # Sampled tokens alone: a marker that a prompt ends with is of another turn.
         tail = zip(self._ids[-count:], self._sampled[-count:], strict=True)
         reply = [token for token, sampled in tail if sampled]
         return self._template.follow(text, self._prefill, reply=reply, images=images)

@@ -79,6 +79,7 @@ def examine(
     if not reason:
         return template, parts, TemplateReport()
     pinned = pinned_template(parts, image_text)
+    # The replacement has to pass the same comparison.
     again = take_apart(render_with(pinned))
     if left := difference(render_with(pinned), parts, own=again):
         raise ModelError(
@@ -90,6 +91,7 @@ def examine(
 
 def _needs_pinning(template: str, own: Parts, parts: Parts) -> str:
     """Why a template cannot be used as it is, whatever its conversations are; "" if it can."""
+    # A server would write the date of the day, training writes a fixed one.
     if "strftime_now" in template:
         return "it writes the date"
     if own.system_open is None:

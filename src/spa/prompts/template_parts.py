@@ -112,6 +112,7 @@ def renderer(tokenizer: Any, template: str) -> Render:
     def render(messages: Sequence[Message], generation: bool = True) -> str:
         try:
             return _compile_jinja_template(template).render(
+                # Copies, since a template is code that could change what it is given.
                 messages=[dict(message) for message in messages],
                 tools=None,
                 documents=None,
@@ -138,6 +139,7 @@ def take_apart(render: Render) -> Parts:
     system_open, system_user = _find_system(render)
     lead: list[Message] = []
     user_open = None
+    # Some templates refuse a conversation without a system message, others one with it.
     try:
         user_open = render(_talk(FIRST)).partition(FIRST)[0]
     except ModelError:
@@ -158,6 +160,7 @@ def take_apart(render: Render) -> Parts:
     prompt = _THINK.sub("", generation)
     after_user = _THINK.sub("", header) if header.startswith(prompt) else prompt
     user_end = render([*lead, *_talk(FIRST, REPLY, USER)], generation=False).partition(USER)[2]
+    # Tabs show on which side the template strips user messages.
     padded = f"\t{USER}\t"
     trims = _trims(render([*lead, *_talk(FIRST, REPLY, padded)]))
     behind = (
@@ -222,6 +225,7 @@ def written(parts: Parts, messages: Sequence[Message]) -> str:
 
 def literal(text: str) -> str:
     """A text as a string of the template language."""
+    # Backslashes first, or those of the other escapes would be doubled.
     text = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
     return f"'{text}'"
 
@@ -253,6 +257,7 @@ def pinned_template(parts: Parts, image_text: str = "") -> str:
         "@end@": literal(parts.end),
     }
     text = _PINNED
+    # Plain replacement: templates are full of the braces that `format` would read.
     for mark, value in values.items():
         text = text.replace(mark, value)
     return _PARTS.replace("@image@", literal(image_text)) + text if image_text else text

@@ -14,7 +14,9 @@ import numpy as np
 
 FORMAT = re.compile(r"</?(think|answer|observation|prediction)>")
 """Marks of our replies: tokens of their own in some vocabularies, never turns of a conversation."""
+# Tried in this order: the first that joins with nothing is taken.
 _ANCHORS = ("\x01", "\n", ")", "§")
+# What tokenizers treat differently at the start of a text: a letter, a space, a tag, a line break.
 _PROBES = ("x", " x", "<", "\n")
 
 
@@ -37,6 +39,7 @@ class TextTokens:
     def know_markers(self, texts: Iterable[str]) -> None:
         """Added tokens in these texts of a chat template are control tokens, too."""
         joined = "\n".join(texts)
+        # A word like `user` is in every template and every message: only signs mark a turn.
         self._texts |= {
             text for text in self._others if text in joined and text.strip() and not text.isalnum()
         }
@@ -61,6 +64,7 @@ class TextTokens:
     def encode_with_ends(self, text: str, *, after: str) -> tuple[list[int], list[int]]:
         """Token ids of text behind the text `after`, control tokens read as text, and where in it
         each token ends."""
+        # Behind a control token a text is read like one at the beginning.
         border = self._control is not None and any(
             match.end() == len(after) for match in self._control.finditer(after)
         )
@@ -86,9 +90,11 @@ class TextTokens:
         control = self._control
         if control is None or not any(control.search(text) for text in texts):
             return "", list(texts)
+        # Unicode reserves the characters from U+FDD0 on for no text.
         guard = next(
             chr(i) for i in range(0xFDD0, 0x110000) if not any(chr(i) in text for text in texts)
         )
+        # "<|im_end|>" becomes "<" and "|im_end|>", neither of which is a control token.
         return guard, [
             control.sub(lambda match: match[0][0] + guard + match[0][1:], text) for text in texts
         ]
@@ -126,6 +132,7 @@ class TextTokens:
         for anchor in _ANCHORS:
             base = self.encode(anchor)
             tails = [self.encode(anchor + text) for text in _PROBES]
+            # An anchor must keep its own tokens whatever follows it.
             if not base or any(tail[: len(base)] != base for tail in tails):
                 continue
             behind = [tail[len(base) :] for tail in tails]
@@ -141,6 +148,7 @@ class TextTokens:
         """What spells a control token. The marks of our own format are none, whatever the
         vocabulary says."""
         found = [re.escape(text) for text in texts if len(text) > 1 and not FORMAT.fullmatch(text)]
+        # The longest first, since one mark may begin with another.
         return re.compile("|".join(sorted(found, key=len, reverse=True))) if found else None
 
 
@@ -151,5 +159,6 @@ def encode_with_ends(tokenizer: Any, text: str) -> tuple[np.ndarray, np.ndarray]
         ends = [end for _, end in found["offset_mapping"]]
         return np.asarray(found["input_ids"], dtype=np.int64), np.asarray(ends, dtype=np.int64)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    # Slow tokenizers give no offsets, so growing prefixes are decoded.
     ends = [len(tokenizer.decode(ids[: i + 1], skip_special_tokens=False)) for i in range(len(ids))]
     return np.asarray(ids, dtype=np.int64), np.asarray(ends, dtype=np.int64)

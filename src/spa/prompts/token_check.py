@@ -49,6 +49,7 @@ def appended(template: ChatTemplate, messages: Sequence[Message]) -> tuple[list[
     borders = []
     for reply, user in zip(messages[head::2], messages[head + 1 :: 2], strict=True):
         said = template.reply_ids(reply["content"], prefill)
+        # Only where a reply begins or ends may a server's tokens differ.
         borders += [len(ids), len(ids) + len(said) - len(template.end_ids)]
         ids += said
         ids += template.follow(user["content"], prefill, reply=said)
@@ -66,6 +67,7 @@ def joined_borders(ours: list[int], served: list[int], borders: Sequence[int]) -
     """How many places differ, all of them at borders. Raises ModelError if there are others."""
     if ours == served:
         return 0
+    # The comparison below is quadratic in the length.
     if max(len(ours), len(served)) > _LONGEST:
         ours = ours[:_LONGEST]
         served = served[:_LONGEST]

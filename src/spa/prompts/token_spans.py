@@ -19,6 +19,7 @@ def token_bounds(ids: Sequence[int] | np.ndarray, template: ChatTemplate) -> lis
     ids = [int(token) for token in ids]
     text = template.decode_reply(ids)
     parts = [template.token_text(token) for token in ids]
+    # The usual case: no token holds a part of a character.
     if "".join(parts) == text:
         ends = list(accumulate(map(len, parts)))
         return list(zip([0, *ends], ends, strict=False))
