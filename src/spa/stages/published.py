@@ -20,8 +20,8 @@ SPLITS = {
     "train": ("wm_train*.parquet", "train*.parquet"),
     "val": ("wm_val*.parquet", "val*.parquet", "test*.parquet"),
 }
-# Meets Hub names like SPA-sokoban-... and folders like
-# sftckpt/checkpoints_2_sokoban-...; a name like my-sokoban must not match.
+# Matches Hub names like SPA-sokoban-... and folders like
+# sftckpt/checkpoints_2_sokoban-..., but not a name like my-sokoban.
 _PUBLISHED = re.compile(
     r"SPA-(sokoban|frozenlake|sudoku)|sftckpt|checkpoints(_2_sokoban|_3_frozen_lake|_10_sudoku)"
 )
