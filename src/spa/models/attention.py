@@ -37,6 +37,7 @@ def plain_attention(
     rows, heads, q, width = query.shape
     key_heads = key.shape[1]
     columns = key.shape[2]
+    # `is_causal` puts the first query at the first key, which is right for whole sequences alone.
     if attention_mask is None and q == columns > LONGEST:
         out = nn.functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=scaling, enable_gqa=key_heads != heads
@@ -51,14 +52,18 @@ def plain_attention(
         query = (query * scaling).to(dtype)
         key = key.to(dtype)
         value = value.to(dtype)
+        # [B K, H / K, q, D]: the query heads that share a key head are neighbours.
         stacked = query.reshape(rows * key_heads, shared, q, width)
         keys = key.reshape(rows * key_heads, columns, width).transpose(1, 2)
         values = value.reshape(rows * key_heads, columns, width)
         parts = []
+        # A mask may let every query see every key, so blocks would save nothing.
         block = BLOCK if attention_mask is None else q
         for start in range(0, q, block):
             some = stacked[:, :, start : start + block]
             count = some.shape[2]
+            # Keys up to the block's last query; behind a cache,
+            # columns - q keys come before the first one.
             seen = columns - q + start + count
             scores = torch.bmm(
                 some.reshape(rows * key_heads, shared * count, width), keys[:, :, :seen]
@@ -74,6 +79,7 @@ def plain_attention(
 def _masked(scores: torch.Tensor, mask: torch.Tensor | None, rows: int, count: int) -> torch.Tensor:
     """`scores` [rows * K, shared * count, T] with what may not be seen far below zero: by `mask`,
     or all that follows each of the last `count` columns."""
+    # The last query sees all that there is.
     if mask is None and count == 1:
         return scores
     columns = scores.shape[2]

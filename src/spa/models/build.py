@@ -113,6 +113,7 @@ def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatT
     if device.type == "cpu" and not is_tiny(name, code=model_cfg.trust_remote_code):
         keep_freed_memory()
     autocast = pick_autocast(model_cfg.dtype, device)
+    # In the precision of training, whose numbers are the ones that have to agree.
     with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
         check_head(name, model)
     return model, template
@@ -168,6 +169,7 @@ def make_trainable(
         save_activations(body)
     if settings.packing or (settings.packing is None and device.type == "cuda"):
         autocast = pick_autocast(settings.dtype, device)
+        # Tried in the precision of training, which decides how exactly two ways can agree.
         with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
             pack_rows(model)
     if settings.use_torch_compile:
@@ -186,6 +188,7 @@ def compile_body(model: Any, *, backend: str = "inductor") -> None:
 
 def check_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
     """Raises ModelError if the tokenizer has ids that the model has no embedding for."""
+    # The highest id, not their number: vocabularies have gaps, embeddings often spare rows.
     highest = max(tokenizer.get_vocab().values())
     rows = model.get_input_embeddings().weight.shape[0]
     if highest >= rows:
@@ -211,6 +214,7 @@ def check_head(name: str, model: Any) -> None:
     """Raises ModelError if log-probs computed in chunks are not those of the model: architectures
     that change their logits in ways that we do not know are refused instead of being trained on
     wrong numbers."""
+    # Any text will do: two ways to compute the same log-probs are compared.
     ids = torch.arange(1, 7, device=model.device)[None]
     mask = torch.ones((1, 5), dtype=torch.bool, device=model.device)
     ours, _ = token_logprobs(model, ids, mask)

@@ -44,6 +44,7 @@ def token_logprobs(
     zero where the mask is False; entropies are zero unless asked for, and carry a gradient only
     with `entropy_grad`.
     """
+    # peft's own wrapper has the causal language model inside, and that the layers.
     body = (
         model.base_model
         if not hasattr(model, "get_base_model")
@@ -54,9 +55,13 @@ def token_logprobs(
     )  # [N, H]
     targets = input_ids[:, 1:][mask]  # [N]
     head = model.get_output_embeddings()
+    # Gemma 2 bounds its logits after the head, which is called alone here.
     softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
     how = (head, softcap, (with_entropy, entropy_grad), sampling)
+    # As many positions at a time as make one chunk of
+    # logits: [B, T, V] would be the largest tensor.
     rows = max(1, LOGITS_CHUNK // head.weight.shape[0])
+    # Recomputed in the backward pass, so that one chunk is alive there, too.
     parts = [
         checkpoint(_chunk, picked[i : i + rows], targets[i : i + rows], *how, use_reentrant=False)
         if torch.is_grad_enabled() and len(picked) > rows
@@ -90,6 +95,7 @@ def _chunk(
     entropy: tuple[bool, bool],
     sampling: SamplingParams,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    # float32: over a whole vocabulary, bfloat16 loses too much of a log-prob.
     logits = head(hidden).float()
     if softcap:
         logits = torch.tanh(logits / softcap) * softcap
@@ -103,6 +109,7 @@ def _chunk(
         probs = logits.softmax(-1)
         if sampling.top_k > 0 or sampling.top_p < 1:
             logits = logits.masked_fill(logits == -torch.inf, 0.0)  # 0 times infinity
+        # H = log Z - sum p logit.
         return logprobs, normalizer - (probs * logits).sum(-1)
 
 
@@ -137,6 +144,7 @@ def _read(
     """Hidden states [N, H] before each masked prediction, row by row."""
     if not packed:
         prefix = common_prefix(input_ids, mask) if shared else 0
+        # The tokens that all rows but the first are spared.
         if prefix * (len(input_ids) - 1) >= WORTH_SHARING:
             return _read_after(body, input_ids, prefix)[:, :-1][mask[:, prefix:]]
         seen = {} if images is None else images.inputs(input_ids)
@@ -149,6 +157,7 @@ def _read(
     read &= mask.any(1, keepdim=True)
     if not read.any():
         read[0, 0] = True  # a model cannot read nothing
+    # [1, N]: a position of 0 marks where the next row begins.
     positions = columns.expand_as(read)[read][None]
     hidden = body(
         input_ids=input_ids[read][None], position_ids=positions, use_cache=False
@@ -169,6 +178,7 @@ def _read_after(body: Any, input_ids: torch.Tensor, prefix: int) -> torch.Tensor
     flow into it."""
     cache: Any = DynamicCache()
     body(input_ids=input_ids[:1, :prefix], past_key_values=cache, use_cache=True)
+    # Views, not copies: the rows share these keys and values, and their gradients meet there.
     for layer in cache.layers:
         layer.keys, layer.values = (
             part.expand(len(input_ids), -1, -1, -1) for part in (layer.keys, layer.values)
@@ -198,6 +208,7 @@ def _gap(model: Any, usual: Callable[[], torch.Tensor], other: Callable[[], torc
     """The largest difference between what two ways to read give, as a share of the largest number;
     the model is as it was afterwards."""
     was_training = model.training
+    # Without dropout, which would differ between the two readings.
     model.eval()
     with torch.no_grad():
         expected = usual().float()
@@ -237,6 +248,7 @@ def pack_rows(model: Any) -> bool:
     if sees(body.config):
         return False
     ids = _trial_rows(body)
+    # Wanted predictions of unequal number, so that rows of unequal length are packed.
     mask = torch.tensor([[True] * 6, [True] * 3 + [False] * 3], device=body.device)
     gap = _gap(model, *(partial(_read, body, ids, mask, packed=flag) for flag in (False, True)))
     packs = gap <= TOLERANCE
@@ -283,6 +295,7 @@ def micro_batches(
         longest = int(lengths[order[start]])
         if max_tokens is None:
             count = rows or len(order)
+        # Packed rows cost their own tokens, padded ones as many as the longest has.
         elif packed:
             before = int(ends[start]) - longest
             count = max(1, int((ends <= before + max_tokens).sum()) - start)

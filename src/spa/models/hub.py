@@ -20,6 +20,7 @@ from spa.errors import DataError, ModelError, SpaError
 
 Kind = Literal["model", "dataset"]
 
+# What a model needs. Pickled weights (*.bin) are left out: loading them can run code.
 FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
 CODE = ("*.py",)
 OTHERS = ("original/*", "onnx/*", "openvino/*", "metal/*")  # the same weights in other formats

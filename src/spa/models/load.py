@@ -37,6 +37,7 @@ pre-training."""
 VALUE_HEAD = "value_head.safetensors"
 KEPT = Path("~/.cache/spa/models")
 """Models that a plain name such as `smollm2` finds: what `spa model import-gguf smollm2` made."""
+# global_step_1505, in the original's checkpoints as in ours.
 _STEP = re.compile(r"global_step_(\d+)")
 
 
@@ -60,6 +61,7 @@ def model_source(name: str, *, code: bool = False) -> Path:
             )
         path = download_model(name, code=code)
     if not (path / "config.json").is_file():
+        # By number: as text, global_step_9 would come after global_step_100.
         steps = sorted(
             (int(m[1]), m[0]) for child in path.iterdir() if (m := _STEP.fullmatch(child.name))
         )
@@ -92,6 +94,7 @@ def indexed_weights(folder: Path) -> list[Path]:
         except (OSError, ValueError, KeyError, AttributeError) as error:
             raise ModelError(f"{index} is damaged: {error}. Copy or download it again") from error
     for name in sorted(named):
+        # An index comes from others and must not make this machine read elsewhere.
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ModelError(
                 f"{folder}: its index names {name}, a file outside the folder. Move it into the folder"
@@ -126,6 +129,7 @@ def load_tokenizer(
     replaces unusual tokenizers by the one it expects for the architecture.
     """
     source = model_source(name, code=trust_remote_code)
+    # An adapter alone: the tokenizer is its base model's.
     if not (source / "config.json").is_file() and not (source / "tokenizer_config.json").is_file():
         source = model_source(
             read_adapter(source)["base_model_name_or_path"], code=trust_remote_code
@@ -163,6 +167,7 @@ def stop_ids(name: str, *, code: bool = False) -> tuple[int, ...]:
         return ()
     with _explained(name):
         found = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+    # One id, a list of ids, or null.
     return tuple(i for i in (found if isinstance(found, list) else [found]) if isinstance(i, int))
 
 
@@ -211,6 +216,7 @@ def load_policy(
             output_loading_info=True,
         )
     model, found = loaded
+    # transformers would start these at random, with a warning only.
     if found["missing_keys"]:
         raise ModelError(
             f"{name}: the weights of {len(found['missing_keys'])} parameters are not in its files, "
@@ -310,6 +316,7 @@ def load_critic(
 ) -> Critic:
     """A critic on the body of a causal LM (or a saved critic, whose head is read too)."""
     source = model_source(name, code=trust_remote_code)
+    # A saved critic is a body without a language-model head.
     saved = (source / VALUE_HEAD).is_file()
     model = load_policy(
         name, dtype=dtype, attention=attention, trust_remote_code=trust_remote_code, head=not saved

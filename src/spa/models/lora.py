@@ -51,6 +51,7 @@ def add_adapters(
     """
     peft = _peft()
     targets = target_modules if isinstance(target_modules, str) else list(target_modules)
+    # No dropout: PPO compares log-probs of two passes.
     config = peft.LoraConfig(
         r=rank, lora_alpha=alpha, lora_dropout=0.0, bias="none", target_modules=targets
     )
@@ -72,6 +73,7 @@ def add_adapters(
 
 
 def _inject(model: Any, config: Any, seed: int) -> None:
+    # The global generator is put back afterwards, so that no other code notices.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # peft draws the first matrices from the global generator
         _peft().inject_adapter_in_model(config, model, _NAME)
@@ -106,6 +108,7 @@ def save_model(model: Any, folder: Path) -> None:
     if not has_adapters(model):
         model.save_pretrained(folder)
         return
+    # Merged weights to serve, the adapters apart to resume from.
     model.save_pretrained(folder, state_dict=merged_state(model))
     peft = _peft()
     apart = Path(folder) / ADAPTER
@@ -180,6 +183,7 @@ def apply_adapter(model: Any, folder: Path) -> None:
             f"{folder}: the adapter does not fit its base model: {one_line(error)[:300]}"
         ) from error
     load_adapters(model, folder)
+    # Merged while the adapters are there, loaded once the plain layers are back.
     state = merged_state(model)
     for name, layer in _tuner_layers(model).items():
         parent, _, last = name.rpartition(".")
@@ -228,6 +232,7 @@ def merged_state(model: Any) -> dict[str, torch.Tensor]:
         if not _is_adapter(key)
     }
     for name, layer in _tuner_layers(model).items():
+        # W plus the scaled product of the adapter's two matrices.
         state[f"{name}.weight"] = layer.get_base_layer().weight + layer.get_delta_weight(_NAME)
     return state
 

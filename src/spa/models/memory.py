@@ -63,8 +63,10 @@ def adapter_parameters(shape: ModelShape, rank: int) -> int:
 
 def training_state(shape: ModelShape, *, lora_rank: int = 0) -> int:
     """Bytes of weights, gradients and Adam moments of a model that is trained."""
+    # Weights, gradients and two Adam moments, four numbers for each parameter.
     if lora_rank == 0:
         return 4 * FULL * shape.parameters
+    # The frozen base has weights alone.
     return FULL * shape.parameters + 4 * FULL * adapter_parameters(shape, lora_rank)
 
 
@@ -73,12 +75,14 @@ def activations(shape: ModelShape, tokens: int, *, checkpointing: bool, width: i
 
     width: bytes of a number in matrix products. The residual stream and the norms stay in float32.
     """
+    # What one layer keeps for each token.
     residual = 2 * FULL * shape.hidden
     norms = 2 * (2 * FULL + width) * shape.hidden
     attention = width * (3 * shape.query_width + 4 * shape.key_width)
     mlp = 4 * width * shape.intermediate
     block = residual + norms + attention + mlp
     last_norm = 2 * FULL * shape.hidden
+    # One input for each layer, and the layer that is being recomputed in full.
     if checkpointing:
         return tokens * (shape.layers * FULL * shape.hidden + block + last_norm)
     return tokens * (shape.layers * block + last_norm)
@@ -91,4 +95,5 @@ def logits() -> int:
 
 def cache(shape: ModelShape, episodes: int, length: int, *, width: int = HALF) -> int:
     """Bytes of the keys and values of all `episodes` that are played, of `length` tokens each."""
+    # 2: keys and values.
     return episodes * 2 * length * shape.layers * shape.key_width * width

@@ -76,6 +76,7 @@ def precision_of(
     best: Dtype = "float32" if tiny else PRECISION[feature or processor_feature()]
     trained = asked[KEYS[0]] if asked[KEYS[0]] != "auto" else kept.get(KEYS[0], best)
     table: dict[str, Dtype] = dict.fromkeys(asked, trained)
+    # A sampler in bfloat16 next to a trainer in float32 would be another policy.
     table[KEYS[1]] = "float32" if trained == "float32" else best
     return {
         key: kept.get(key, table[key]) if value == "auto" else value for key, value in asked.items()

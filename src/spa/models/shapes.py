@@ -5,6 +5,7 @@ from typing import Any
 
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
+# What the sizes share.
 _QWEN2: dict[str, Any] = {
     "vocab_size": 151936,
     "num_key_value_heads": 2,
@@ -62,6 +63,7 @@ _LLAMA_1B: dict[str, Any] = {
 def known_config(name: str) -> PretrainedConfig | None:
     """The configuration of Qwen2.5 (0.5B, 1.5B, 3B) and Llama 3.2 (1B), by their Hub names; None
     for other names."""
+    # "Qwen/Qwen2.5-0.5B-Instruct" has the shape of "Qwen2.5-0.5B".
     short = name.rpartition("/")[2].removesuffix("-Instruct")
     if short.startswith("Qwen2.5-") and (size := short.removeprefix("Qwen2.5-")) in _QWEN2_SIZES:
         shape: dict[str, Any] = {**_QWEN2, **_QWEN2_SIZES[size]}

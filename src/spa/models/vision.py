@@ -45,6 +45,7 @@ class ImageReader:
         """How many tokens each picture takes."""
         if self.fixed is not None:
             return [self.fixed] * len(images)
+        # `image_grid_thw` counts patches, of which a token holds merge x merge.
         return [int(grid.prod()) // self.merge**2 for grid in self.inputs(images)["image_grid_thw"]]
 
     def expand(self, ids: Sequence[int], images: Sequence[bytes]) -> list[int]:
@@ -94,6 +95,7 @@ class RowImages:
     def inputs(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """The inputs of the model besides `input_ids` [B, T]; none without a picture."""
         keys = next((row.keys() for row in self.rows if row), ())
+        # One row's pictures behind the other's; the model finds them by its image tokens.
         out = {
             key: torch.cat([row[key] for row in self.rows if row]).to(input_ids.device)
             for key in keys
@@ -132,6 +134,7 @@ def image_reader(folder: Path, *, code: bool = False) -> ImageReader | None:
     ):
         return None
     config = AutoConfig.from_pretrained(folder, trust_remote_code=code)
+    # Two names for the same thing in transformers' configurations.
     image_id = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
     if not sees(config) or image_id is None:
         return None
