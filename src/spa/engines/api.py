@@ -50,6 +50,7 @@ KEYS = {
     "together": "TOGETHER_API_KEY",
     "anthropic": "ANTHROPIC_API_KEY",
 }
+# Whatever else ends a response (content_filter, tool_calls) refuses it.
 FINISH_REASONS: dict[Any, Literal["stop", "length"]] = {
     "stop": "stop",
     "eos": "stop",
@@ -94,6 +95,8 @@ class Pacer:
             now = time.monotonic()
             slot = max(now, self._next)
             self._next = slot + self._gap
+        # Slots are given out under the lock and waited
+        # for outside it, so that threads wait together.
         time.sleep(slot - now)
 
 
@@ -182,6 +185,7 @@ class ApiEngine:
         self._key = api_key(entry)
         self._sdk_error = openai.APIError
         try:
+            # The SDK insists on a key where a server asks for none.
             self._client = openai.OpenAI(
                 api_key=self._key or "none",
                 base_url=self.address,
@@ -232,6 +236,7 @@ class ApiEngine:
         completions = [completion for completion, _ in answers]
         failed = [c.text for c in completions if c.finish_reason == "error"]
         silent = len(failed) > 1 and not any(refused for _, refused in answers)
+        # All have failed, and no earlier response shows that this server works at all.
         if failed and len(failed) == len(completions) and (silent or not len(self.store)):
             raise ModelError(
                 f"{self.address} answered none of {len(failed)} requests: {failed[0]}\n{self._kept()}"
@@ -298,6 +303,7 @@ class ApiEngine:
         sendable: Any = [
             {**message, "content": _without_surrogates(message["content"])} for message in messages
         ]
+        # In `extra_body` the SDK lets fields pass that it does not know, such as top_k.
         request = {"model": self.name, "messages": sendable, "extra_body": dict(settings)}
         try:
             response = self._read(self._send(request))
@@ -378,6 +384,7 @@ class ApiEngine:
                 f"{where}: there is no such model, or {self.address} does not speak the chat protocol. Check "
                 f"model_name and base_url of its entry in model_info. {text}"
             )
+        # Timeouts, conflicts and rate limits pass; the SDK's retries were too few.
         if status is None or status < 400 or status >= 500 or status in (408, 409, 425, 429):
             return Unanswered(
                 f"{where}: {text}" if status is None else f"{where}: status {status}: {text}"

@@ -103,6 +103,7 @@ def trained_kind(cfg: Config) -> EngineKind:
     name = engine_name(cfg)
     rollout = cfg.actor_rollout_ref.rollout
     kind = engine_kind(name)
+    # Only then are the raw logits those of the policy that samples.
     sampling = rollout.temperature == 1 and rollout.top_p >= 1 and rollout.top_k < 1
     if not kind.trainable:
         raise ConfigError(
@@ -210,6 +211,7 @@ def vllm_engine(
             "gpu_memory_utilization": rollout.gpu_memory_utilization,
             "tensor_parallel_size": rollout.tensor_model_parallel_size,
             "enable_chunked_prefill": rollout.enable_chunked_prefill,
+            # vLLM refuses fewer tokens in a batch than sequences.
             "max_num_batched_tokens": max(rollout.max_num_batched_tokens, rollout.max_num_seqs),
         }
     dtype = pick_autocast(rollout.dtype, device) or torch.float32

@@ -30,10 +30,12 @@ def can_fuse(model: Any, dtype: torch.dtype) -> bool:
     config = getattr(model, "config", None)
     if config is None or config.model_type not in MODELS or not attends_to_everything(config):
         return False
+    # Subclasses (adapters, quantised layers) compute more than a product with their weight.
     if any(
         type(module) is not nn.Linear for module in model.modules() if isinstance(module, nn.Linear)
     ):
         return False
+    # Other matrices than these would be left out of the pass below.
     linear = {
         name.rpartition(".")[2]
         for name, module in model.named_modules()
@@ -50,6 +52,7 @@ class Matrix:
     there is one."""
 
     def __init__(self, layers: list[Any], dtype: torch.dtype) -> None:
+        # A copy, hence `refresh` after every update.
         weight = torch.cat([layer.weight.detach() for layer in layers]).to(dtype)
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
         self.bias = torch.cat(biases).to(dtype) if biases else None
@@ -142,6 +145,7 @@ class FusedModel:
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: GrowingCache
     ) -> torch.Tensor:
         rows, q = ids.shape
+        # float32 from here on: only products with matrices are in `dtype`.
         x = self.embed(ids).float()
         cos, sin = self.rotary(x, positions)
         half = self.width // 2
@@ -162,6 +166,7 @@ class FusedModel:
             x = x + layer.out(self._attend(queries, keys, values, mask, head))
             gate, up = layer.gate_up(layer.between(x)).chunk(2, dim=-1)
             x = x + layer.down(layer.act(gate) * up)
+        # The head reads the last position alone: it is the largest matrix.
         last = x.view(rows, q, -1)[:, -1]
         return self.head(self.norm(last))[:, None]
 
@@ -171,6 +176,7 @@ class FusedModel:
         """[B, q, H + 2 K, D] -> scaled queries [B, H, q, D] and keys [B, K, q, D], both turned, and
         values."""
         turned = self.heads + self.key_heads
+        # Rotated in float32, as in the trainer under autocast.
         both = qkv[:, :, :turned].float()
         both = torch.addcmul(both * turn[0], both.roll(self.width // 2, -1), turn[1])
         queries = (both[:, :, : self.heads] * self.scale).to(self.dtype)
@@ -195,6 +201,7 @@ class FusedModel:
         shared = self.heads // self.key_heads
         columns = keys.shape[2]
         early = 0 if head is None else head[0].shape[1]
+        # So many rows that their scores [rows, H, q, T] stay within PREFILL_SCORES numbers.
         block = max(1, PREFILL_SCORES // (self.heads * q * (early + columns)))
         parts = []
         for i in range(0, rows, block):
@@ -204,6 +211,7 @@ class FusedModel:
                 -1, self.heads, q, columns
             )
             scores = scores.add_(mask[some])
+            # One softmax over the shared columns and those of the row.
             if head is not None:
                 scores = torch.cat(
                     [self._across(queries[some], head[0].transpose(1, 2)), scores], dim=-1
@@ -221,6 +229,7 @@ class FusedModel:
     def _across(self, x: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
         """x [B, H, q, n] times `shared` [K, n, m], the same for all rows -> [B, H, q, m]."""
         rows, heads, q, n = x.shape
+        # All rows in one product per key head: [K, B H / K q, n].
         of_head = (
             x.reshape(rows, self.key_heads, -1, n).transpose(0, 1).reshape(self.key_heads, -1, n)
         )

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
+# Takes the place of tensors that were given away.
 _GONE = torch.empty(0)
 Head = list[tuple[torch.Tensor, torch.Tensor]]
 """Keys and values [K, c, D] of each layer, of the c tokens that all rows of a batch begin with."""
@@ -46,6 +47,7 @@ class KVStore:
     def shrink(self) -> None:
         """Drop rows of finished episodes, once they are half of all rows."""
         living = list(self.episodes)
+        # Copying the rest pays once it frees half of the memory.
         if not living or 2 * len(living) > len(self.keys[0]):
             return
         rows = torch.tensor([episode.row for episode in living], device=self.keys[0].device)
@@ -97,6 +99,7 @@ class GrowingLayer(DynamicLayer):
                 (*value_states.shape[:2], 0, value_states.shape[-1])
             )
         if end > self._keys.shape[-2]:
+            # Room in proportion to the length keeps the copies a small share of the work.
             self._keys = _grown(self._keys, self.length, end + max(64, end // 8))
             self._values = _grown(self._values, self.length, end + max(64, end // 8))
         self._keys[:, :, self.length : end] = key_states
@@ -131,6 +134,7 @@ class GrowingLayer(DynamicLayer):
     def taken(self, rows: torch.Tensor, columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of some columns of some rows, [R, H, c, D]; rows: int64 [R], columns: int64 [R,
         c]."""
+        # Two index tensors around a slice put their axes first: [R, c, H, D].
         return (
             self._keys[rows[:, None], :, columns].transpose(1, 2),
             self._values[rows[:, None], :, columns].transpose(1, 2),
@@ -183,6 +187,8 @@ class GrowingCache(DynamicCache):
         skipped = self.shared
         width = max(len(row.ids) for row in rows if row is not None) - skipped
         device = next(iter(parts)).keys[0].device
+        # For each store: its rows, their places in the
+        # batch, the columns to copy, whether it is used up.
         moves = [
             (
                 store,

@@ -70,6 +70,7 @@ class LocalEngine:
         self.model = model
         self.template = template
         self.version = version
+        # Windows and recurrent states cannot be cut out of a batch and put together again.
         self.safe = template.images is not None or not attends_to_everything(model.config)
         self.keep_cache = keep_cache and not self.safe
         self._episodes: dict[str, EpisodeKV] = {}
@@ -85,6 +86,7 @@ class LocalEngine:
                 f"the local engine cannot sample from this architecture ({model.config.model_type}): token by token it "
                 "computes something else than at once. Take another model, or actor_rollout_ref.rollout.name=vllm."
             )
+        # The trial has left rows of its own.
         self._episodes.clear()
         self.autocast = autocast
         if not self.safe and can_fuse(model, autocast or next(model.parameters()).dtype):
@@ -150,6 +152,7 @@ class LocalEngine:
             self.model.load_state_dict(source.state_dict())
         if isinstance(self.sampler, FusedModel):
             self.sampler.refresh(self.model)
+        # These keys and values are those of the old weights.
         self._episodes.clear()
         self.version = version
         if torch.cuda.is_available():
@@ -181,6 +184,7 @@ class _Batch:
         self.sampling = sampling
         self.device = next(engine.model.parameters()).device
         self.dtype = engine.autocast or next(engine.model.parameters()).dtype
+        # [B, max_tokens]: the draws of a row come from its own seed, so its batch does not matter.
         self.uniforms = torch.from_numpy(
             np.stack(
                 [
@@ -210,9 +214,11 @@ class _Batch:
                     self.logprobs[row].append(value)
             alive &= ~ended
             writing = [writes and not stops for writes, stops in zip(writing, told[2], strict=True)]
+            # Nothing more is sampled, so the last token need not be read.
             if not any(writing) or step + 1 == self.sampling.max_tokens:
                 break
             if self._too_few(sum(writing)):
+                # What has finished is put aside before its row goes.
                 keep = alive.nonzero()[:, 0]
                 self._leave([i for i, writes in enumerate(writing) if not writes])
                 self._keep_rows(keep)
@@ -260,6 +266,7 @@ class _Batch:
             for i, length in zip(unique, held.tolist(), strict=True)
         ]
         past = torch.arange(int(held.max()) - self.cache.shared, device=self.device)[None]
+        # Rows are laid out from column 0 on; what is beyond a row's own length is a hole.
         valid = self.cache.shared + past < held[:, None]
         fresh = not any(rows)
         stores = {row.store for row in rows if row is not None}
@@ -269,6 +276,7 @@ class _Batch:
         if fresh and self.cache.shared and (groups := _alike(new)):
             new, valid, held = self._read_beginnings(new, groups, valid, held)
         logits, valid = self._read_chunk(new, valid, held)
+        # Back from rows that were read once to one row for each prompt.
         place = {prompt: row for row, prompt in enumerate(unique)}
         expand = torch.tensor([place[s] for s in source], device=self.device)
         if len(unique) < len(source):
@@ -307,6 +315,7 @@ class _Batch:
             return []
         first, *others = [prompt.token_ids for prompt in self.prompts]
         known = [kv for kv in cached if kv is not None]
+        # At least one token of each prompt is left to read, since its logits are wanted.
         tokens = min([len(ids) - 1 for ids in (first, *others)] + [len(kv.ids) for kv in known])
         for ids in others:
             tokens = _common(first[:tokens], ids)
@@ -338,6 +347,7 @@ class _Batch:
             real[r, width - len(tokens) :] = True
         ids = ids.to(self.device)
         real = real.to(self.device)
+        # Positions count a row's own tokens; the pads before them get 0.
         positions = (held[:, None] + real.cumsum(1) - 1).clamp(min=0)
         causal = torch.ones((width, width), dtype=torch.bool, device=self.device).tril()
         # Pad queries look at themselves, so that no row of the softmax is empty; nobody reads their
@@ -350,6 +360,7 @@ class _Batch:
 
     def _read_next(self, ids: torch.Tensor, alive: torch.Tensor) -> torch.Tensor:
         """Read the token just sampled in every row; returns logits [B, V]."""
+        # What is written behind the end of a reply is a hole.
         self.valid = torch.cat([self.valid, alive[:, None]], dim=-1)
         if self.engine.safe:
             out = self.engine.sampler(
@@ -362,6 +373,7 @@ class _Batch:
             logits = out.logits[:, -1]
         else:
             allowed = self.valid.clone()
+            # Its own column in any case, or the softmax of a row that has ended would be empty.
             allowed[:, -1] = True
             logits = self._forward(
                 ids[:, None], self.positions[:, None], allowed[:, None, :], self.cache
@@ -410,15 +422,18 @@ class _Batch:
 
     def _leave(self, batch_rows: Sequence[int], *, last: bool = False) -> None:
         """Put the keys and values of finished rows aside for their next turn, if they have one."""
+        # No turn follows the last one, so its cache is not kept.
         batch_rows = [b for b in batch_rows if self.prompts[self.rows[b]].turns_left != 1]
         if not self.engine.keep_cache or not batch_rows:
             return
         rows = torch.tensor(batch_rows, device=self.device)
         valid = self.valid[rows]
         lengths = valid.sum(1).tolist()
+        # The columns that hold tokens first, in their order: rows without holes.
         columns = (~valid).int().argsort(dim=1, stable=True)[:, : max(lengths)]
         prompts = [self.prompts[self.rows[b]] for b in batch_rows]
         written = [self.ids[self.rows[b]] for b in batch_rows]
+        # The last sampled token was not read: it is new to the next turn.
         ids = [
             np.concatenate([prompt.token_ids, np.asarray(reply, dtype=np.int32)])[
                 : self.cache.shared + length
@@ -451,6 +466,7 @@ def _alike(rows: Sequence[np.ndarray]) -> list[tuple[int, int]] | None:
     beginnings once saves too little."""
     groups: list[list[int]] = []
     tokens: list[int] = []
+    # In the order of their tokens, neighbours have the most in common.
     for i in sorted(range(len(rows)), key=lambda i: rows[i].tolist()):
         shared = _common(rows[groups[-1][0]][: tokens[-1]], rows[i][:-1]) if groups else 0
         if groups and shared > (tokens[-1] - shared) * len(groups[-1]):
@@ -461,6 +477,7 @@ def _alike(rows: Sequence[np.ndarray]) -> list[tuple[int, int]] | None:
             tokens.append(len(rows[i]) - 1)
     found = {i: (number, tokens[number]) for number, group in enumerate(groups) for i in group}
     rest = max(len(ids) - found[i][1] for i, ids in enumerate(rows))
+    # Tokens that are read with groups, padding included, against those without.
     if len(groups) * max(tokens) + len(rows) * rest > _MUCH_LESS * len(rows) * max(map(len, rows)):
         return None
     return [found[i] for i in range(len(rows))]

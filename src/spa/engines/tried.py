@@ -52,6 +52,7 @@ def _gap(model: Any, make_batch: MakeBatch) -> float:
         np.arange(first, first + TOKENS[-1][-1] + 1, dtype=np.int32) % words for first in (3, 7)
     ]
     rows = [torch.from_numpy(talk.astype(np.int64)).to(device)[None] for talk in talks]
+    # [T, V] of one pass without a cache, which the engine's way has to agree with.
     expected = [
         model(input_ids=row, use_cache=False).logits[0].float().log_softmax(-1) for row in rows
     ]

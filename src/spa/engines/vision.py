@@ -46,6 +46,7 @@ def sample_seeing(
     """Ids, int32 [L], and their log-probs, float32 [L], of one reply per prompt."""
     device = next(model.parameters()).device
     width = max(len(prompt.token_ids) for prompt in prompts)
+    # Any id will do, since pads are masked; it must only be none of a picture's.
     pad = min(stop_ids)
     ids = torch.full((len(prompts), width), pad, dtype=torch.int64)
     real = torch.zeros((len(prompts), width), dtype=torch.int64)
@@ -60,6 +61,7 @@ def sample_seeing(
         [np.random.Generator(np.random.PCG64(p.seed)).random(sampling.max_tokens) for p in prompts]
     )
     draw = _Draw(torch.from_numpy(uniforms).to(device), sampling, reader.image_id)
+    # Greedy, among the single token that `_Draw` leaves.
     settings = GenerationConfig(
         max_new_tokens=sampling.max_tokens,
         do_sample=False,
@@ -83,6 +85,7 @@ def sample_seeing(
     logprobs = torch.stack(draw.logprobs, dim=1).cpu().numpy().astype(np.float32)
     replies = []
     for row, value in zip(written, logprobs, strict=True):
+        # Rows that ended early were filled up to the longest.
         ends = np.flatnonzero(np.isin(row, list(stop_ids)))
         length = int(ends[0]) + 1 if len(ends) else len(row)
         replies.append((row[:length], value[:length]))

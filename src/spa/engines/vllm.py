@@ -70,6 +70,7 @@ class VllmEngine:
         self.sleeps = sleeps
         self._asleep = False
         self._playing: set[str] = set()
+        # Token ids in both directions: vLLM needs no tokenizer.
         settings: dict[str, Any] = {
             "model": str(model_source(name, code=trust_remote_code)),
             "skip_tokenizer_init": True,
@@ -154,6 +155,7 @@ class VllmEngine:
             expected = token_logprobs(model, ids, mask)[0][mask].cpu().numpy()
         model.train(was_training)
         gap = float(np.abs(expected - reply.logprobs).max())
+        # Written so that NaN is too large as well.
         if not gap <= TOLERANCE[self.dtype]:
             raise TrainingError(
                 f"vllm samples from other weights than the trainer's: log-probs differ by {gap:.3g} after the weights "
@@ -176,6 +178,7 @@ class VllmEngine:
         return self._vllm.SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
+            # 0 is vLLM's word for no limit, -1 ours.
             top_k=max(sampling.top_k, 0),
             max_tokens=sampling.max_tokens,
             seed=seed,
@@ -214,6 +217,7 @@ class VllmEngine:
     def _reload(self, folder: Path) -> None:
         self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
         self.llm.collective_rpc("refresh_head")
+        # Its keys and values are those of the old weights.
         self.llm.reset_prefix_cache()
 
     def _wake(self) -> None:
@@ -223,6 +227,7 @@ class VllmEngine:
 
     def _rest(self) -> None:
         if self.sleeps and not self._asleep:
+            # Level 1 moves the weights to main memory and drops the cache.
             self.llm.sleep(level=1)
             self._asleep = True
 
