@@ -56,6 +56,7 @@ class Replica:
     ) -> Iterator[tuple[torch.Tensor, bool]]:
         """The rows of each forward pass and whether they count. Where ranks must stay in step,
         those with fewer micro-batches than others read `dummy` rows that do not."""
+        # A rank without rows still makes one backward pass where gradients are averaged.
         count = (
             self.world.all_reduce_max(len(cut)) if self.in_step else max(len(cut), int(backward))
         )
@@ -69,11 +70,14 @@ class Replicated(Replica):
 
     def __init__(self, model: Any, world: World) -> None:
         super().__init__(model, world)
+        # Gradients live in the buckets that are sent: one copy less.
         self._ddp = DistributedDataParallel(FunctionModule(model), gradient_as_bucket_view=True)
 
     def forward(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
         """`work(model, *args)`, with gradients averaged over the ranks if it is the step's last."""
+        # Without gradients there is nothing to send, so no rank waits.
         if not torch.is_grad_enabled():
             return work(self.model, *args)
+        # Gradients are added up here first and sent with the last micro-batch.
         with nullcontext() if last else self._ddp.no_sync():
             return self._ddp(work, *args)

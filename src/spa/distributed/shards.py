@@ -49,6 +49,7 @@ class Sharded(Replica):
     ) -> None:
         super().__init__(model, world)
         self._device = next(model.parameters()).device
+        # Copied before the cut, after which parameters are shards.
         self._whole = copy.deepcopy(model).requires_grad_(False) if keeps_whole else None
         options: dict[str, Any] = {
             "mesh": mesh_of(world, sharding.group, self._device.type),
@@ -71,11 +72,13 @@ class Sharded(Replica):
     def full_model(self) -> Any:
         """The whole copy, brought up to date one parameter at a time; None on a rank that keeps
         none."""
+        # A forward pass may have left modules gathered; parameters are read as shards.
         for module in self._root.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
         targets = dict(self._whole.named_parameters()) if self._whole is not None else {}
         for name, parameter in self.model.named_parameters():
+            # Frozen weights never change, so the copy has them already.
             if parameter.requires_grad:
                 full = full_tensor(parameter, self._device)
                 if targets:
@@ -136,6 +139,7 @@ def full_tensor(value: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def like(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
     """`whole`, cut as `parameter` is; every rank has the whole and takes its own part of it."""
+    # Adam's step counter is no shard of anything.
     if not isinstance(parameter, DTensor) or whole.shape != parameter.shape:
         return whole
     moved = whole.to(device=parameter.device, dtype=whole.dtype)

@@ -62,6 +62,7 @@ class World:
         if self.size == 1:
             return work(list(items))
         keys = [by(item) if by else index for index, item in enumerate(items)]
+        # Numbered in the order of their first item, the same on every rank.
         turn = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         mine = [
             item
@@ -69,6 +70,7 @@ class World:
             if turn[key] % self.size == self.rank
         ]
         packed = self.gather([pack(result) for result in work(mine)])
+        # Each rank's results are in the order of its items, so they are taken from the front.
         streams = [iter(results) for results in packed]
         return [unpack(next(streams[turn[key] % self.size])) for key in keys]
 
@@ -78,6 +80,8 @@ class World:
         if self.size == 1:
             return torch.arange(len(lengths))
         order = torch.argsort(lengths, stable=True, descending=True)
+        # 0 1 2 2 1 0 0 1 ...: the rank with the longer
+        # row of a round gets the shorter one of the next.
         place = torch.arange(len(order)) % (2 * self.size)
         return order[torch.minimum(place, 2 * self.size - 1 - place) == self.rank]
 
@@ -87,6 +91,7 @@ class World:
             return [value]
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         with self._together("exchange results"):
+            # Lengths first, since `all_gather` wants equal shapes.
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
             dist.all_gather(sizes, torch.tensor([len(data)]))
             most = int(torch.cat(sizes).max())

@@ -34,6 +34,7 @@ class BestOfNPlanner(Planner):
     def proposals(self, expansion: Expansion) -> list[Prompt]:
         """`n` samples of the prompt, each with a seed of its own."""
         prompt = expansion.prompt
+        # Names with # mark the planner's own questions, whose caches go right after the call.
         others = [
             replace(
                 prompt,
@@ -72,10 +73,13 @@ class BestOfNPlanner(Planner):
         if tree.fault:
             return tree.failed()
         values = [node.value for node in tree.nodes[: self.n]]
+        # A response counts by its own state, or as the goal if the search below it reached one.
         for node in tree.nodes:
             values[node.root] = max(
                 values[node.root], node.value if node.value >= GOAL else NO_STATE
             )
+        # `argmax` takes the first of equal values: the response
+        # that the engine alone would give comes first.
         chosen = int(np.argmax(values))
         goals: list[Node] = [node for node in tree.goals() if node.root == chosen]
         if self.keep and goals:

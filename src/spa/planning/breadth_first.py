@@ -40,6 +40,7 @@ class BreadthFirstPlanner(Planner):
         self.search(searched, replace(sampling, temperature=0.0))
         plans = [plan or _shortest_path(tree) for tree, plan in zip(trees, plans, strict=True)]
         questions = [self._question(tree, plan) for tree, plan in zip(trees, plans, strict=True)]
+        # Games that have failed ask nothing, so responses are taken one by one.
         responses = iter(
             self.ask([question for question in questions if question is not None], sampling)
         )
@@ -60,6 +61,7 @@ class BreadthFirstPlanner(Planner):
             )
             for action in prompt.context.action_names()
         ]
+        # All or none: with an action left out, the search would miss paths through it.
         return asked if all(map(self._fits, asked)) else []
 
     def horizon(self, prompt: Prompt) -> int:
@@ -77,6 +79,7 @@ class BreadthFirstPlanner(Planner):
         text = world_model_reply(state, f" {plan_sentence(actions)} ", "", "", order="plan_first")
         begun = text[: text.index(_PREDICTION) + len(_PREDICTION)]
         assert self.template is not None
+        # Appended to the prompt's tokens, which stay as they are, and so does their cache.
         ids = np.asarray(self.template.reply_tokens(begun, prompt.prefill)[0], dtype=np.int32)
         return replace(prompt, prefill=begun, token_ids=np.concatenate([prompt.token_ids, ids]))
 
@@ -116,7 +119,9 @@ class BreadthFirstPlanner(Planner):
             return tree.failed()
         if self.keep and (rest := plan[len(self._turn(plan)) :] if plan else []):
             self.plans[prompt.episode_id] = rest
+        # A turn that follows a plan searches nothing.
         kept = bool(plan) and not tree.nodes
+        # The response that is played is root 0 of the record, and those of the search move up.
         tree.nodes = [*played, *(replace(node, root=node.root + 1) for node in tree.nodes)]
         self.record({**tree.line(0), "named": bool(plan), **({"kept": True} if kept else {})})
         return whole

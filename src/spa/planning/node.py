@@ -112,6 +112,7 @@ def simulate(
 ) -> Outcome:
     """Where the actions lead in a copy with chance of its own; not known if it cannot be copied or
     nothing is done."""
+    # Sampled even if there is no copy, so that later samples do not depend on that.
     seed = int(rng.integers(2**31))
     if env is None:
         return Outcome()
@@ -123,6 +124,7 @@ def simulate(
     over = False
     for text in actions:
         action = twin.to_action(text)
+        # As in play: an unknown action is left out.
         if action is None:
             continue
         done = True

@@ -126,6 +126,7 @@ class Planner(ABC):
     def follow_plan(self, tree: Tree) -> list[Node]:
         """What is left of the path that the episode is on; empty if it is on none, if the path has
         led elsewhere, or if the game fails, which the tree notes."""
+        # Taken out here; what is left after this turn is put back by the caller.
         plan = self.plans.pop(tree.prompt.episode_id, [])
         try:
             with boundary("planning", MAKING_S):
@@ -145,6 +146,7 @@ class Planner(ABC):
         for start in range(0, len(prompts), self.rows):
             part = prompts[start : start + self.rows]
             responses += self.engine.generate(part, sampling)
+            # A question is asked once, so nothing of it needs caching.
             self.engine.forget([prompt.episode_id for prompt in part if "#" in prompt.episode_id])
             release_memory()
         return responses
@@ -164,8 +166,10 @@ class Planner(ABC):
             tree.fault = str(error)
             return []
         expansions = list[Expansion]()
+        # The real state is never entered again, however long the way back to it.
         tree.entered.add(shown.strip())
         for node in tree.nodes:
+            # In the order in which nodes were found, as many as `width` allows.
             if (
                 node.depth != depth - 1
                 or len(expansions) == self.width
@@ -204,6 +208,7 @@ class Planner(ABC):
         env = expansion.env
         parsed = [self._parse(prompt, response) for response in responses]
         rng = stream(prompt.seed, "imagine")
+        # Simulated with every dynamics: it tells how often predictions are right.
         truths = [simulate(env, each.actions, self.state_text, rng) for each in parsed]
         outcomes = truths
         states = [each.prediction for each in parsed]
@@ -213,6 +218,7 @@ class Planner(ABC):
                 for each, truth in zip(parsed, truths, strict=True)
             ]
             states = [outcome.state for outcome in outcomes]
+        # A derangement: no response keeps its own prediction if that can be avoided.
         if self.dynamics == "shuffled":
             states = [states[number] for number in derange(states, rng)]
         nodes = list[Node]()
@@ -227,6 +233,8 @@ class Planner(ABC):
                     state=state,
                     value=_value(prompt.context, each, state),
                     correct=correct,
+                    # After a wrong prediction the true copy would
+                    # not be where the search believes to be.
                     env=outcome.env if self.dynamics == "oracle" or correct else None,
                     root=number if expansion.depth == 1 else expansion.root,
                     depth=expansion.depth,
@@ -248,6 +256,7 @@ class Planner(ABC):
             max_actions=self.max_actions,
             order=prompt.reply_order,
         )
+        # `actions_left` None takes the whole plan.
         return replace(parsed, actions=parsed.actions[: prompt.actions_left])
 
     def _spoilt(
@@ -256,6 +265,8 @@ class Planner(ABC):
         """The true outcome or, with probability `spoil`, that of as many random actions."""
         if env is None:
             return truth
+        # Both are sampled whatever `spoil` is, so that a
+        # higher one corrupts the same states and more.
         other = simulate(env, env.random_plan(rng, len(parsed.actions)), self.state_text, rng)
         return other if rng.random() < self.spoil else truth
 
@@ -280,6 +291,7 @@ def with_prefill(question: Prompt, prompt: Prompt, response: Completion) -> Comp
     if response.finish_reason == "error":
         return response
     whole = replace(response, text=question.prefill.removeprefix(prompt.prefill) + response.text)
+    # Given tokens come before the sampled ones: the episode's buffer holds both.
     begun = question.token_ids[len(prompt.token_ids) :]
     if response.token_ids is None or not len(begun):
         return whole

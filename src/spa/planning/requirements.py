@@ -25,6 +25,7 @@ def require_dynamics(
         tag,
         instead="nothing can be planned: imagine.n must be 1 (in self-play generate.imagine.n, as in the preset tiny)",
     )
+    # Predictions are in the words of `world_state_text`, prompts in those of `state_text`.
     hidden = env.state_text("grid_and_coords") != env.world_state_text("grid_and_coords")
     if (depth > 1 or plans == "every_action") and (
         hidden or env.image() is not None or env.players > 1

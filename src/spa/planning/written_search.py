@@ -100,12 +100,14 @@ def searching(
         moves = list[Move]()
         for action, next_key, outcome in (yield key):
             path = (*paths[key], action)
+            # The outcome first: a hole that was found before is a hole again.
             status = outcome or (SEEN if next_key in paths else "")
             moves.append(Move(action, next_key, status))
             if status == GOAL:
                 return Search((*lines, Line(key, paths[key], tuple(moves), ())), path)
             if not status:
                 paths[next_key] = path
+                # Beyond the limit a state is found, but never expanded.
                 if len(path) < max_depth:
                     queue.append(next_key)
         lines.append(Line(key, paths[key], tuple(moves), tuple(queue)))
@@ -193,6 +195,7 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
             outcome = twin.state_outcome()
             assert next_key is not None
             successors.append((name, next_key, outcome))
+            # A state that ends the game has no successors.
             if not outcome and next_key not in copies:
                 copies[next_key] = twin
                 queue.append(next_key)
@@ -208,6 +211,7 @@ def dealt(true: Transitions, rng: np.random.Generator) -> dict[str, tuple[Succes
     world = dict[str, tuple[Successor, ...]]()
     for key, successors in true.items():
         order = rng.permutation(len(successors))
+        # The actions keep their places; only what follows them is dealt.
         world[key] = tuple(
             (action, *successors[int(other)][1:])
             for (action, _, _), other in zip(successors, order, strict=True)
@@ -239,9 +243,11 @@ def read_line(text: str, actions: Sequence[str]) -> Line | None:
     listed, _, open_keys = rest.partition(";")
     moves = list[Move]()
     for word in listed.split():
+        # "Left30" is the action Left and the state 30; "Left" alone names no state.
         action = next((name for name in actions if word.startswith(name) and word != name), None)
         if action is not None:
             moves.append(Move(action, word[len(action) :], ""))
+        # A word behind a move is its status, and a move has one.
         elif moves and not moves[-1].status:
             moves[-1] = replace(moves[-1], status=word)
         else:
@@ -272,6 +278,7 @@ def score_search(
     written = text.split("\n")
     for number, each in enumerate(written if complete else written[:-1]):
         line = read_line(each, actions)
+        # The line after the goal is the path; any other line that cannot be read ends the scoring.
         if line is None or goal is not None:
             last = complete and number == len(written) - 1
             score, errors = (
@@ -280,6 +287,7 @@ def score_search(
             break
         score, errors = _score_head(score, errors, line, queue, paths, expanded)
         expanded.add(line.key)
+        # By the text's own account: a state that it skipped stays open.
         queue = [key for key in queue if key != line.key]
         path = paths.get(line.key, line.path)
         known = {action: key for action, key, _ in true.get(line.key, ())}
@@ -294,11 +302,13 @@ def score_search(
                 moves_right=score.moves_right + right,
                 status_right=score.status_right + (move.status == status),
             )
+            # Claimed or true, the search has to end with the path to it.
             if GOAL in (status, move.status):
                 goal = (*path, move.action)
             elif not status:
                 paths[move.key] = (*path, move.action)
                 queue.append(move.key)
+        # All actions in their order; only the goal may end a line early.
         done = [move.action for move in line.moves]
         if done != list(known)[: len(done)] or (goal is None and len(done) < len(known)):
             errors.append("wrong_move")
@@ -306,6 +316,7 @@ def score_search(
             errors.append("wrong_open")
     else:
         errors.append("no_goal" if complete else "over_limit")
+    # Every part is right, but not the text: other white space, for example.
     if not errors and text != write_search(wanted):
         errors.append("unreadable")
     return replace(score, failure=errors[0] if errors else "")
@@ -356,6 +367,7 @@ def search_metrics(scores: Sequence[SearchScore]) -> Metrics:
     if not scores:
         return {}
 
+    # Pooled over responses: long searches count more than short ones.
     def share(right: str, of: str) -> float:
         return sum(getattr(each, right) for each in scores) / max(
             1, sum(getattr(each, of) for each in scores)

@@ -65,6 +65,7 @@ def random_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
 
     def reply(prompt: Prompt) -> str:
         rng = np.random.Generator(np.random.PCG64(prompt.seed))
+        # Turns of every length, so that the data show long plans and short ones.
         count = int(rng.integers(1, max_actions + 1))
         answer = f" {prompt.action_sep} ".join(prompt.context.random_plan(rng, count))
         return formatted(prompt, answer)
@@ -76,11 +77,13 @@ def formatted(
     prompt: Prompt, answer: str, *, observation: str = "unknown", prediction: str = "unknown"
 ) -> str:
     """An answer in the format that the prompt asks for."""
+    # Without thoughts the prefill opens the answer.
     if prompt.prefill == "<answer>":
         return f"<answer>{answer}</answer>"
     if prompt.mode == "add_worldmodel":
         thoughts = ""
         if prompt.reply_order == "choose_plan":
+            # No limit: an answer has more characters than actions.
             actions = split_actions(answer, action_sep=prompt.action_sep, max_actions=len(answer))
             thoughts = chosen_plan(actions, prediction)
         return world_model_reply(
