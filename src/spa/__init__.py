@@ -58,6 +58,7 @@ def __getattr__(name: str) -> "Any":
     if name not in _MODULES:
         raise AttributeError(f"module 'spa' has no attribute {name!r}")
     value = getattr(import_module(_MODULES[name]), name)
+    # The next access finds the name without this function.
     globals()[name] = value
     return value
 

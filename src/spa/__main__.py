@@ -43,6 +43,7 @@ def run() -> NoReturn:
         # The interpreter ends with the default handler in place: one more Ctrl-C would change the
         # exit status.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Ends the process if something still keeps it after the time of grace.
         threading.Thread(target=_end, args=(status,), daemon=True, name="spa-end").start()
         _flush_streams()
     sys.exit(status)
@@ -69,6 +70,7 @@ def _flush_streams() -> None:
         try:
             stream.flush()
         except OSError:
+            # What Python flushes at its end then goes nowhere, without an error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

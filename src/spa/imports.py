@@ -20,6 +20,7 @@ def find_modules_in(folder: str | os.PathLike[str]) -> None:
     """Let modules of a folder be imported, after all that can be imported already."""
     path = os.path.abspath(folder)
     if path not in sys.path:
+        # At the end: a file of the user must not hide an installed module of its name.
         sys.path.append(path)
 
 

@@ -18,6 +18,7 @@ def install_hint(extra: str) -> str:
     a repository."""
     origin = _origin()
     url = origin.get("url", "")
+    # PEP 610: a folder has `dir_info`, a repository `vcs_info`; a wheel from an index has neither.
     if "dir_info" in origin:
         editable = "-e " if origin["dir_info"].get("editable") else ""
         return f"pip install {editable}'{unquote(urlsplit(url).path)}[{extra}]'"
@@ -30,6 +31,7 @@ def commit() -> str:
     """Return the Git commit of this installation: of its clone or of the repository that pip read;
     "" if unknown."""
     known = _origin().get("vcs_info", {}).get("commit_id")
+    # src/spa/install.py is two folders below the clone, if this is one.
     root = Path(__file__).parents[2]
     if known or not (root / ".git").exists():
         return known or ""

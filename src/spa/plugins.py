@@ -16,6 +16,7 @@ from spa.errors import ConfigError
 def plugins(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of the group `spa.GROUP` by name, sorted."""
     found = entry_points(group=f"spa.{group}")
+    # Sorted, since the order of installed packages depends on the machine.
     return {point.name: point for point in sorted(found, key=lambda point: point.name)}
 
 

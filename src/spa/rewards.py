@@ -36,6 +36,7 @@ def load_rewards(key: str, setting: str | Mapping[str, float] | None) -> tuple[W
     """
     if setting is None:
         return ()
+    # One function by name is a sum of one term.
     weights = {setting: 1.0} if isinstance(setting, str) else setting
     return tuple(
         WeightedReward(name, None if name == GAME else load_setting(key, name, (GAME,)), weight)
@@ -71,6 +72,7 @@ def _value(term: WeightedReward, turn: Turn) -> float:
     assert term.function is not None
     try:
         value = float(term.function(turn))
+    # Code of the user: what it raises is shown with its name, not as a fault of ours.
     except Exception as error:
         raise ConfigError(
             f"the reward function {term.name} raised {type(error).__name__}: {error}"

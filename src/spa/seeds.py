@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def stream_seed(base: int, purpose: str, *indices: int) -> int:
     """A 63-bit seed for the stream named by `purpose` and `indices`; the same on every machine and
     Python version."""
+    # For example "10000/minibatch/3".
     key = "/".join([str(base), purpose, *map(str, indices)])
+    # 63 bits fit into signed integers, as those of NumPy and parquet are.
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
 
 
@@ -44,12 +46,14 @@ def derange(values: Sequence[Hashable], rng: np.random.Generator) -> np.ndarray:
     would map each text to one other text, which is a transition rule that can be learnt.)
     """
     known: dict[Hashable, int] = {}
+    # Equal values get one code, so that the search below compares numbers.
     codes = np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
     donors = rng.permutation(len(codes))
     for i in range(len(codes)):
         own = codes[i]
         if codes[donors[i]] != own:
             continue
+        # j must not have i's value, nor a donor with it: then both end with another value.
         partners = np.flatnonzero((codes != own) & (codes[donors] != own))
         if len(partners):
             j = partners[rng.integers(len(partners))]

@@ -214,6 +214,7 @@ class Episode:
                 if value:
                     out["images"] = [base64.b64encode(image).decode() for image in value]
                 continue
+            # Defaults are left out, which keeps the files of most runs smaller.
             if (item.name, value) in (
                 ("reply_order", "prediction_first"),
                 ("history", True),
@@ -233,6 +234,7 @@ class Episode:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the replay as static HTML."""
+        # Only notebooks need it, and this module is imported by everything.
         from spa.api.html import episode_html
 
         return episode_html(self)
@@ -241,6 +243,7 @@ class Episode:
     def from_json(cls, data: dict[str, Any]) -> Episode:
         """The inverse of `to_json`."""
         data = dict(data)
+        # JSON has neither int16 nor float32, so the types are put back.
         dtypes = {
             "token_ids": np.int32,
             "sampled": np.bool_,
@@ -293,6 +296,7 @@ def _turn_from_json(data: dict[str, Any]) -> Turn:
 def _check(name: str, value: torch.Tensor | None, shape: tuple[int, ...], dtype: str) -> None:
     if value is None:
         return
+    # The type's name, so that this module needs no torch to be imported.
     if tuple(value.shape) != shape or str(value.dtype) != f"torch.{dtype}":
         raise ValueError(
             f"{name}: expected {dtype} {shape}, got {value.dtype} {tuple(value.shape)}"
