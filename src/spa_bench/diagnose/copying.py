@@ -44,9 +44,11 @@ def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict
     A sampled token's log-prob is that of what the model wrote, not of what was true; read it
     together with `right`.
     """
+    # Only log-probs that line up with the tokens can be given to states.
     scored = [
         r for r in rollouts if r.logprobs and r.token_ids and len(r.logprobs) == len(r.token_ids)
     ]
+    # Split first: train and val sample differently, and mixing them would look like a trend.
     steps: dict[str, dict[int, list[StateToken]]] = defaultdict(lambda: defaultdict(list))
     if tokenizer is not None:
         for rollout in scored:
@@ -81,6 +83,7 @@ def state_tokens(rollout: Rollout, tokenizer: Any) -> Iterator[StateToken]:
     mask = rollout.mask or [True] * len(ids)
     if len(mask) != len(ids):
         return
+    # Each run of trained tokens is one response: between responses lies text of the environment.
     spans = [
         [place for place, _ in run]
         for trained, run in groupby(enumerate(mask), lambda item: item[1])
@@ -89,12 +92,15 @@ def state_tokens(rollout: Rollout, tokenizer: Any) -> Iterator[StateToken]:
     for turn, span in enumerate(spans):
         reply = [ids[place] for place in span]
         text = _text(tokenizer, reply)
+        # With a record, the true states; without one, the response's own observation.
         known = turn + 1 < len(rollout.states)
         before = rollout.states[turn] if known else inside(text, "observation")
         block = find_block(text, "prediction")
         if block is None or not before:
             continue
         after = rollout.states[turn + 1] if known else None
+        # Prefixes are decoded, since texts of single tokens do not add up: a character may span
+        # tokens.
         ends = [len(_text(tokenizer, reply[: count + 1])) for count in range(len(reply))]
         for token, (copied, right) in _judged(
             text[slice(*block)], block[0], before, after, ends
@@ -122,9 +128,11 @@ def _judged(
     )
     found: dict[int, tuple[bool, bool | None]] = {}
     for place, (unit, start, end) in placed_units(said).items():
+        # Token i covers characters ends[i-1] to ends[i]; a unit may lie across several tokens.
         first = bisect_right(ends, offset + start)
         last = bisect_right(ends, offset + end - 1)
         for token in range(first, last + 1):
+            # A token is copied, or right, only if all units that it touches are.
             copied, right = found.get(token, (True, None if new is None else True))
             found[token] = (
                 copied and old.get(place) == unit,
@@ -164,10 +172,13 @@ def fall(first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, float]:
     ]
     parts = {"mixture": 0.0}
     for kind in KINDS:
+        # A kind without tokens at one end takes the likelihood of the other end, so its own part is
+        # 0.
         ends = [first[kind]["nll"], last[kind]["nll"]]
         one, two = (
             next((nll for nll in order if nll is not None), 0.0) for order in (ends, ends[::-1])
         )
+        # Means over both ends as weights: the parts add up without an interaction term.
         parts[kind] = (shares[0][kind] + shares[1][kind]) / 2 * (one - two)
         parts["mixture"] += (one + two) / 2 * (shares[0][kind] - shares[1][kind])
     return {"total": sum(parts.values()), **parts}

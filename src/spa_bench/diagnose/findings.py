@@ -17,6 +17,7 @@ from spa_bench.diagnose.predictions import drift, inside, world_model
 from spa_bench.diagnose.replay import Game, replay_report, replayed
 from spa_bench.diagnose.rollouts import Chat, Rollout
 
+# The header of another role's message in the formats of Qwen (ChatML), Llama 3 and Gemma.
 _ROLE = re.compile(
     r"<\|im_start\|>(?:user|system|tool)|<\|start_header_id\|>(?:user|system|tool)|<start_of_turn>user"
 )
@@ -32,6 +33,7 @@ def diagnose(
     if tokenizer is not None:
         rollouts = [with_text(rollout, tokenizer) for rollout in rollouts]
     replays = [] if game is None else [replayed(rollout, game) for rollout in rollouts]
+    # From here on rollouts have the true states of their replay, which all checks below use.
     rollouts = [replay.rollout for replay in replays] or rollouts
     report: dict[str, Any] = {
         "rollouts": len(rollouts),
@@ -86,10 +88,12 @@ def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
             continue
         if not any(mask):
             found["nothing_trained"].append(rollout.where)
+        # With one response there may be no text of the environment to mask.
         elif all(mask) and len(rollout.replies) > 1:
             found["all_trained"].append(rollout.where)
         if any(
             trained and math.isnan(score)
+            # strict=False: a record without log-probs has none to compare.
             for trained, score in zip(mask, rollout.logprobs or (), strict=False)
         ):
             found["without_logprob"].append(rollout.where)
@@ -137,8 +141,10 @@ def retokenised(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:
 def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     """Mean, spread, groups of a training step without a spread (from which a group baseline learns
     nothing), and the mean by turn."""
+    # The training step is part of the key: a puzzle may come again with a policy that has changed.
     groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for rollout in rollouts:
+        # Groups of validation teach nothing anyway; their equal rewards are no loss.
         if rollout.reward is not None and rollout.split != "val":
             groups[rollout.split, rollout.step, rollout.group].append(rollout.reward)
     several = [values for values in groups.values() if len(values) > 1]
@@ -184,6 +190,7 @@ def _lacking(chat: Chat, tag: str) -> int:
     asked = False
     lacking = 0
     for role, text in chat:
+        # The message must come before the response: a tag that the model invents is not asked for.
         lacking += asked and role == "assistant" and not _has(text, tag)
         asked = asked or (role != "assistant" and f"<{tag}>" in text)
     return lacking
@@ -196,6 +203,7 @@ def repetition(rollouts: Sequence[Rollout], n: int = 4) -> dict[str, Any]:
     for reply in (reply for rollout in rollouts for reply in rollout.replies):
         words = reply.split()
         grams = [tuple(words[index : index + n]) for index in range(len(words) - n + 1)]
+        # Share of n-grams that are repeats: 0 for all different, near 1 for a loop.
         shares.append(1 - len(set(grams)) / len(grams) if grams else 0.0)
     return {
         "mean": fmean(shares) if shares else 0.0,
@@ -210,12 +218,14 @@ def collapse(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     groups: dict[str, list[str]] = defaultdict(list)
     for rollout in rollouts:
         if rollout.replies:
+            # The first response only: later ones have different prompts within a group.
             reply = rollout.replies[0]
             span = find_block(reply, "answer")
             groups[rollout.group].append(reply if span is None else inside(reply, "answer"))
     total = sum(map(len, groups.values()))
     if not total:
         return {}
+    # I(prompt; response) = H(response) - H(response | prompt).
     every = entropy(Counter(reply for values in groups.values() for reply in values))
     within = sum(len(values) / total * entropy(Counter(values)) for values in groups.values())
     return {
@@ -280,6 +290,7 @@ def findings(report: Mapping[str, Any]) -> list[str]:
             f"{report['repetition']['replies_over_half']} replies repeat themselves for more than half"
         )
     bits = report["collapse"]
+    # A handful of groups cannot show dependence on the prompt, and 0.1 bit is near none.
     if bits and bits["groups"] > 3 and bits["information"] < 0.1:
         out.append(
             f"replies hardly depend on the prompt ({bits['information']:.2f} bits): the policy may have collapsed"
@@ -313,6 +324,7 @@ def _world_findings(report: Mapping[str, Any]) -> list[str]:
         out.append(
             f"{model['copied']} of {model['prediction']} predictions repeat the observation: copying, no dynamics"
         )
+    # Only rows with true states for all predictions: otherwise copying was judged on fewer of them.
     rows = [
         row for row in report["drift"]["by_turn"] if row.get("with_states") == row["predictions"]
     ]

@@ -47,6 +47,7 @@ def _charts(report: Mapping[str, Any]) -> dict[str, list[Chart]]:
         lines = [
             Series(
                 kind,
+                # A step without tokens of a kind has no mean.
                 tuple((float(r["step"]), r[kind]["nll"]) for r in rows if r[kind]["tokens"]),
                 color=color,
             )

@@ -30,6 +30,7 @@ def predictions(rollout: Rollout) -> Iterator[Prediction]:
     """What the replies of a rollout predict, reply by reply."""
     for turn, place, reply in _turns(rollout):
         if text := inside(reply, "prediction"):
+            # Prediction t is about state t + 1, so both states have to be in the record.
             known = turn + 1 < len(rollout.states)
             yield Prediction(
                 turn=turn,
@@ -54,10 +55,12 @@ def _right(rollout: Rollout, text: str, *, state: int, message: int) -> bool | N
         return words(text) == words(rollout.states[state])
     if rollout.states or not 0 <= message < len(rollout.chat):
         return None
+    # Without a record the next message is searched: it shows the state among other text.
     return words(text) in words(rollout.chat[message][1])
 
 
 def _count_actions(rollout: Rollout, turn: int, reply: str) -> int | None:
+    # What was executed counts, where it is recorded: an answer may name more.
     if turn < len(rollout.actions):
         return len(rollout.actions[turn])
     answer = inside(reply, "answer")
@@ -72,6 +75,8 @@ def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     for rollout in rollouts:
         for turn, place, reply in _turns(rollout):
             said, told = (inside(reply, tag) for tag in ("observation", "prediction"))
+            # The observation is judged by the message before the response, the prediction by the
+            # one after.
             for name, text, state, message in (
                 ("observation", said, turn, place - 1),
                 ("prediction", told, turn + 1, place + 1),
@@ -117,6 +122,7 @@ def _row(held: Sequence[Prediction]) -> dict[str, Any]:
         "right": sum(bool(said.right) for said in held),
     }
     known = [(said.text, said.before, said.after) for said in held if said.before is not None]
+    # Both are needed: the change is measured from the state before.
     pairs = [
         (text, before, after)
         for text, before, after in known

@@ -21,13 +21,17 @@ from spa.errors import DataError
 Chat = tuple[tuple[str, str], ...]
 """(role, text) of every message, replies included."""
 
+# ChatML: `<|im_start|>role\n text <|im_end|>`; the last message may be cut off.
 _HEADER = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|$)", re.S)
+# The same after special tokens were dropped in decoding: a line with nothing but the role.
 _BARE_HEADER = re.compile(r"\n(user|assistant|tool)\n")
 # the files of a run's episodes: what they were played for, and the step
 _OURS = re.compile(r"(.+)-(\d{6,})")
 _LOGPROBS = ("logprobs", "completion_logprobs", "sampling_per_token_logps", "old_per_token_logps")
 _LARGEST = 1e300
 _BATCH = 64  # rows of a parquet table that are in memory as Python objects
+# Masks of several stacks, those that exclude the environment's tokens first: a row may have a mask
+# of the padding, too.
 _MASKS = ("env_mask", "tool_mask", "completion_mask", "loss_mask", "response_mask")
 
 
@@ -82,6 +86,7 @@ def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
 
 def _dated(file: Path) -> Iterator[Rollout]:
     """The rollouts of a file, those of a run's own with the step and the purpose that its name has."""
+    # A run's own name has step and purpose; in other stacks' files the row has to say them.
     name = _OURS.fullmatch(file.stem)
     for rollout in _file(file):
         named = name and rollout.stack == "spa"
@@ -109,6 +114,7 @@ def _file(file: Path) -> Iterator[Rollout]:
         message = (
             data[0] if isinstance(data, list) and data and isinstance(data[0], Mapping) else {}
         )
+        # A JSON list of messages is one rollout, a list of anything else is several rows.
         is_list = isinstance(data, list) and not ("role" in message or "from" in message)
         for index, row in enumerate(data if is_list else [data], 1):
             yield from read_rows(row, f"{file}, row {index if is_list else number}")
@@ -153,8 +159,10 @@ def read_rows(row: Any, where: str) -> Iterator[Rollout]:
 def _unbatched(row: Any) -> list[Any]:
     """The rows of a batch in columns: TRL's rollout functions return such."""
     ids = row.get("completion_ids") if isinstance(row, Mapping) else None
+    # A list of lists is a batch: one inner list per rollout.
     if not (isinstance(ids, list) and ids and isinstance(ids[0], list)):
         return [row]
+    # Columns of another length belong to the batch as a whole.
     columns = {
         name: value
         for name, value in row.items()
@@ -172,11 +180,14 @@ def read_row(row: Any, where: str) -> Rollout:
         raise DataError(
             f"{where}: a rollout is a JSON object or a list of messages, not {type(row).__name__}"
         )
+    # Keys in order of how surely they tell a stack: ours and verifiers' are unique.
     if "episode_id" in row and "turns" in row:
         return _ours(row, where)
     if isinstance(row.get("nodes"), list):
         return _trace(row, where)
     if "completion" in row:
+        # TRL's tables of completions have an advantage; its other rows look like those of
+        # verifiers.
         table = "advantage" in row
         stack = "TRL" if table else "verifiers or TRL"
         told = _chat(row["completion"], "assistant")
@@ -197,6 +208,7 @@ def read_row(row: Any, where: str) -> Rollout:
         )
     ids, mask = _tokens(row)
     begin = next((index for index, (role, _) in enumerate(chat) if role == "assistant"), len(chat))
+    # Without an id, rollouts with the same messages before the first response are one group.
     group = str(
         row.get(
             "example_id", row.get("uid", row.get("group", chat[:begin] or row.get("prompt_ids")))
@@ -237,6 +249,8 @@ def _trace(row: Mapping[str, Any], where: str) -> Rollout:
     node that was not sampled."""
     nodes = row["nodes"]
     path = []
+    # The last branch, from its leaf back to the root. The bound stops at a damaged file whose
+    # parents form a circle.
     index = len(nodes) - 1 if nodes else None
     while index is not None and len(path) < len(nodes):
         path.append(nodes[index])
@@ -247,6 +261,7 @@ def _trace(row: Mapping[str, Any], where: str) -> Rollout:
         (place for place, node in enumerate(path) if _role(node) == "assistant"), len(path)
     )
     sampled = [node["message"] for node in nodes if node.get("sampled")]
+    # A response in the path that was not sampled is a copy of one that was, tokenised again.
     again = [node for node in path if _role(node) == "assistant" and not node.get("sampled")]
     ids = tuple(int(token) for node in path[first:] for token in node.get("token_ids") or ())
     mask = tuple(bool(trained) for node in path[first:] for trained in node.get("mask") or ())
@@ -320,6 +335,8 @@ def _chat(value: Any, role: str) -> Chat:
     """Messages of a list (`role` and `content`, or `from` and `value`), or of a text: ChatML is
     taken apart, any other is one message of `role`."""
     if isinstance(value, str):
+        # The generation prompt is part of the input, so verl's output begins inside the assistant's
+        # message.
         begins = (
             value
             if value.startswith("<|im_start|>") or role != "assistant"
@@ -337,6 +354,7 @@ def _chat(value: Any, role: str) -> Chat:
         text = message.get("content", message.get("value")) or ""
         parts = text if isinstance(text, list) else [{"text": text}]
         text = "".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
+        # ShareGPT's names of the roles.
         out.append(({"gpt": "assistant", "human": "user"}.get(name, name), text))
     return tuple(out)
 
@@ -346,6 +364,7 @@ def _split(chat: Chat) -> Chat:
     its messages."""
     if len(chat) != 1:
         return chat
+    # Split at role headers: text, role, text, role, text; the first text is the response.
     parts = ["assistant", *_BARE_HEADER.split(chat[0][1])]
     return tuple(zip(parts[::2], parts[1::2], strict=True))
 
@@ -378,6 +397,7 @@ def _logprobs(
         or not all(score is None or _is_number(score) for score in found)
     ):
         return None
+    # One number per trained token: spread over all tokens, 0 elsewhere.
     if mask is not None and len(found) == sum(mask) < len(ids) == len(mask):
         return tuple(_spread({"logprobs": found, "mask": mask}))
     return tuple(map(_score, found)) if len(found) == len(ids) else None
@@ -385,6 +405,7 @@ def _logprobs(
 
 def _number(row: Mapping[str, Any], *names: str) -> int | None:
     """An integer of a record, or of the data that stacks keep with it."""
+    # The row itself, then the data of verifiers (`info`) and of verl (`extra_info`).
     places = [
         row,
         *(row[name] for name in ("info", "extra_info") if isinstance(row.get(name), Mapping)),

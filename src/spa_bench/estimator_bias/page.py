@@ -34,6 +34,7 @@ def tables(*, group_size: int = 4, critic_error: float = 0.0) -> list[str]:
 
 def _cells(verdict: Verdict) -> Iterator[str]:
     yield f"{verdict.scale:.2f}"
+    # Rounding of float64 sums is far below this; a biased estimator is far above.
     yield "0" if verdict.error < 1e-9 else f"{verdict.error:.2f}"
     yield f"{verdict.angle:.0f}°"
     yield f"{verdict.noise:.1f}"
@@ -48,6 +49,7 @@ def _published_bias() -> list[str]:
         "|---|" + "---|" * len(sizes),
     ]
     for name in SPECIMENS:
+        # Parameters are numbered by state and action: index 1 is `go` in `start`.
         found = [
             judge(episodes, groups_of(episodes, size), ESTIMATORS[name]).mean[1] for size in sizes
         ]

@@ -61,6 +61,7 @@ class Episodes:
 
 def enumerate_episodes(world: World) -> Episodes:
     """List every episode of the world with its probability."""
+    # Parameters of all states in one vector [P]: a state's logits begin at its offset.
     offsets = {}
     width = 0
     for state, actions in world.actions.items():
@@ -71,6 +72,7 @@ def enumerate_episodes(world: World) -> Episodes:
         state: torch.softmax(torch.tensor(world.logits[state], dtype=torch.float64), 0)
         for state in world.states
     }
+    # By state and turn, since the value of a state depends on the turns that are left.
     known: dict[tuple[str, int], float] = {}
     found: list[tuple[float, list[tuple[str, int, float]]]] = []
 
@@ -85,6 +87,7 @@ def enumerate_episodes(world: World) -> Episodes:
             )
         return known[state, turn]
 
+    # Depth first over every action and outcome; each leaf is one episode with its probability.
     def play(state: str | None, probability: float, turns: list[tuple[str, int, float]]) -> None:
         if state is None or len(turns) == world.max_turns:
             found.append((probability, turns))
@@ -108,6 +111,7 @@ def enumerate_episodes(world: World) -> Episodes:
                 value(state, turn),
             )
             part = slice(offsets[state], offsets[state] + len(pi[state]))
+            # grad log softmax: 1 at the chosen action minus pi at every action of the state.
             scores[row, turn, part] = -pi[state]
             scores[row, turn, offsets[state] + action] += 1.0
     chances = torch.tensor([chance for chance, _ in found], dtype=torch.float64)
@@ -120,6 +124,7 @@ def _sure(reward: float, state: str | None) -> tuple[Outcome, ...]:
     return (Outcome(probability=1.0, reward=reward, state=state),)
 
 
+# Q(stop) = 0.4 and Q(go) = 0.5 + 0.2, so dJ/dz = p (1 - p) (0.7 - 0.4) = 0.075 at p = 1/2.
 STOP_OR_GO = World(
     name="stop or go",
     text="stopping pays 0.4; going on pays 0 or 1 at random, then 0.2 at a second turn without a choice",
@@ -138,6 +143,8 @@ STOP_OR_GO = World(
 )
 """The toy of docs/methods.md, after verl-project/verl#7244."""
 
+# Credit over several turns: the reward of opening belongs to taking the key. `last` is reached with
+# and without it.
 KEY_AND_DOOR = World(
     name="key and door",
     text="three turns, one reward at the end: take the key first, then open the door, which needs it",
@@ -151,6 +158,7 @@ KEY_AND_DOOR = World(
     logits={"start": (0.0, 0.5), "key": (0.0, 0.0), "no key": (0.3, 0.0), "last": (0.0, 0.0)},
 )
 
+# Chance of +-1 outweighs what a choice is worth: estimators differ in noise here.
 NOISY_TURNS = World(
     name="noisy turns",
     text="two turns whose rewards of -1 or +1 are chance; each right choice adds 0.3",
@@ -168,6 +176,8 @@ NOISY_TURNS = World(
     logits={"first": (0.0, 0.0), "second": (0.0, 0.0)},
 )
 
+# The same state at different turns: its reward to come depends on the turns left, so the state
+# alone is a biased anchor for GiGPO.
 REVISITS = World(
     name="revisits",
     text="up to four turns between hall and room: a prize may be taken in the room, waiting in the hall costs nothing",

@@ -83,6 +83,8 @@ BENCHES: Mapping[str, BenchScale] = {
         hours={"selfplay": 0.1, "sft": 1.0, "ppo": 1.2},
         common=(
             "trainer.test_freq=5",
+            # The shipped presets of this size replay states in PPO; here every method starts from
+            # plain PPO.
             "actor_rollout_ref.actor.loss_mask=sampled",
             "actor_rollout_ref.actor.replay.rows=0",
             "actor_rollout_ref.actor.replay.loss_on=null",
@@ -116,6 +118,8 @@ class Bench:
     @cached_property
     def grid(self) -> Plan:
         """Every stage once, seed by seed: what is finished early compares all methods."""
+        # All methods of a seed before the next seed: an interrupted bench still compares like with
+        # like.
         order = [parts[seed] for seed in range(self.seeds) for parts in self.trainings.values()]
         return plan_grid(order, [self.root])
 
@@ -130,6 +134,8 @@ class Bench:
                 took.setdefault((task.stage, _board(self, task)), []).append(
                     known.seconds / 3600 if known else 0.0
                 )
+        # Measured stages of the same board and kind predict best; the scale's numbers fill the
+        # gaps.
         known = {key: float(np.mean(hours)) for key, hours in took.items()}
         usual = BENCHES[self.scale].hours
         return sum(
@@ -139,6 +145,7 @@ class Bench:
 
 
 def _board(made: Bench, task: Task) -> str:
+    # <root>/<board>/seed_<n>/<method>/<stage>: the first part names the board.
     return task.folder.relative_to(made.root).parts[0]
 
 
@@ -200,6 +207,7 @@ def training_of(
         seed=seed,
         root=root,
     )
+    # A method without self-play gets PPO steps instead, so that totals of episodes are equal.
     if not chosen.fine_tuned:
         return Training(folder=folder, world_model=None, ppo=longer(with_steps(chosen, ppo)))
     return Training(folder=folder, world_model=first, ppo=with_steps(chosen, ppo))
@@ -240,6 +248,7 @@ def run_bench(
     made.root.mkdir(parents=True, exist_ok=True)
     failed = _train(made, parallel, pool, work) if train else None
     result = results(made)
+    # Controls are planned after the ranking: only for the best methods are they worth their hours.
     if controls and failed is None:
         best = [entry["method"] for entry in result["leaderboard"]["environment_steps"]]
         best = [
@@ -248,6 +257,7 @@ def run_bench(
         made = with_controls(made, best[:controls])
         failed = _train(made, parallel, pool, work) if train else None
         result = results(made)
+    # Budgets are known only when the trainings are done, so Q-learning comes last.
     result["q_learning"] = _q_learning(made, result["budgets"]["environment_steps"], train=train)
     write_atomic(
         made.root / RESULTS,
@@ -265,6 +275,7 @@ def _q_learning(
     unless `train`."""
     found: dict[str, list[dict[str, Any]]] = {}
     for (board, _), trainings in made.trainings.items():
+        # One table per board and seed serves all methods.
         if board in budgets and board not in found:
             parts = [q_learning(one, round(budgets[board]), learn=train) for one in trainings]
             found[board] = [part for part in parts if part is not None]
@@ -295,6 +306,8 @@ def results(made: Bench) -> dict[str, Any]:
             result = read_training(training, seed)
             if result is None:
                 continue
+            # The puzzles are the same for all methods of a board and seed, so this is computed
+            # once.
             if (board, seed) not in optima:
                 optima[board, seed] = optimum(training.ppo)
             found[board, name].append(result)
@@ -326,6 +339,7 @@ def optimum(cfg: Config) -> float | None:
     worker = setup.make_worker(cfg, None, mode=cfg.ctx_manager.mode)
     shares = []
     for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
+        # One look per puzzle: members of a group play the same one.
         look = worker.peek_reset(spec) if spec.member == 0 else None
         if look is not None:
             shares.append(look.env.best_success(cfg.most_actions(spec.tag)))

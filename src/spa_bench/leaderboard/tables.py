@@ -46,6 +46,7 @@ def row_of(
             "pass@1": round(values[0], 4),
         }
         for step, values in sorted(result.curve.items())
+        # Steps without a line in metrics.jsonl have no known cost.
         if step in spent
     ]
     return {
@@ -84,6 +85,8 @@ def leaderboard(rows: Sequence[Row], found: Mapping[tuple[str, str], Sequence[Se
         for row in rows:
             if row["curve"]:
                 ends.setdefault(row["env"], []).append(row["curve"][-1][measure])
+        # The smallest budget that any training ended with: all curves reach it, none is
+        # extrapolated.
         budgets[measure] = {board: min(values) for board, values in ends.items()}
         for row in rows:
             budget = budgets[measure].get(row["env"])
@@ -116,6 +119,7 @@ def _entries(rows: Sequence[Row], names: Sequence[str], measure: str) -> list[Ro
             },
             "iqm": None,
         }
+        # An IQM over fewer boards is not comparable, so a method needs a number on each.
         if all(scores[name]):
             entry["iqm"] = interval_json(iqm_interval(scores[name]))
             for other in (REFERENCE, BASELINE):
@@ -123,6 +127,7 @@ def _entries(rows: Sequence[Row], names: Sequence[str], measure: str) -> list[Ro
                     better = probability_of_improvement(scores[name], scores[other])
                     entry[f"better_than_{other}"] = {"mean": round(better, DIGITS)}
         entries.append(entry)
+    # -mean is at most 0, so 1.0 sorts methods without an IQM last.
     return sorted(entries, key=lambda entry: -entry["iqm"]["mean"] if entry["iqm"] else 1.0)
 
 
@@ -137,6 +142,8 @@ def _scores(
     """Per board the runs' Pass@1 as a share of the board's optimum, where that is known."""
     return [
         [
+            # Relative to the optimum, so that boards of different difficulty weigh alike; 1.0 if it
+            # is unknown.
             row[f"at_{measure}"] / (row["optimum"] or 1.0)
             for row in rows
             if (row["method"], row["env"]) == (name, board) and row[f"at_{measure}"] is not None
@@ -154,6 +161,7 @@ def _differences(found: Mapping[tuple[str, str], Sequence[SeedResult]], name: st
         sides = [
             {board: _after(found[board, method]) for board in boards} for method in (name, other)
         ]
+        # Only seeds that both methods have on every board: differences are paired within a seed.
         shared = (
             set.intersection(*(set(side[board]) for side in sides for board in boards))
             if boards
@@ -162,6 +170,7 @@ def _differences(found: Mapping[tuple[str, str], Sequence[SeedResult]], name: st
         firsts, seconds = (
             [
                 {
+                    # The board is part of the key, since boards may share puzzle names.
                     f"{board}/{puzzle}": value
                     for board in boards
                     for puzzle, value in side[board][seed].items()
@@ -170,6 +179,7 @@ def _differences(found: Mapping[tuple[str, str], Sequence[SeedResult]], name: st
             ]
             for side in sides
         )
+        # The reference minus itself would be a difference of exactly 0.
         gap = (
             paired_by_puzzle(list(zip(firsts, seconds, strict=True)), seed=0)
             if other != name
@@ -281,6 +291,7 @@ def _boards(result: Mapping[str, Any], name: str) -> set[str]:
 
 def _alone(boards: set[str], of: set[str]) -> str:
     """The boards, where they are not all of them."""
+    # `<` on sets: a proper subset of the boards.
     return f" ({', '.join(sorted(boards))} alone)" if boards and boards < of else ""
 
 
@@ -356,6 +367,7 @@ def _sorted_out(
     """One line each for the methods whose interval of differences lies above, below and across 0."""
     names: list[list[str]] = [[], [], []]
     for name, gap in sorted(gaps.items(), key=lambda item: -item[1]["mean"]):
+        # By the interval, not by the mean: a lead that may be chance counts as level.
         side = 0 if gap["low"] > 0 else 1 if gap["high"] < 0 else 2
         names[side].append(f"{name} {round(100 * gap['mean']):+d}{_alone(boards[name], every)}")
     return [
@@ -399,6 +411,7 @@ def _seen(rows: Sequence[Row], name: str) -> str:
 
 
 def _sampled(rows: Sequence[Row], name: str) -> float | None:
+    # The last point of a curve has all that the training sampled.
     found = [row["curve"][-1]["tokens"] for row in rows if row["method"] == name and row["curve"]]
     return float(np.mean(found)) if found else None
 

@@ -42,6 +42,7 @@ def write_page(
         lines += _perplexity(result["perplexity"])
     lines += _settings(result)
     lines += ["## Commands", "", "| row | command |", "| --- | --- |"]
+    # Only rows with results have a command worth repeating; the others are listed as not run.
     rows = {
         row["id"]: row["command"]
         for table in result["tables"].values()
@@ -71,6 +72,7 @@ def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
     for table in result["tables"].values():
         for finding in table["findings"]:
             said = finding.get("sentence", "–")
+            # A note for one environment comes before the note for the claim as a whole.
             note = notes.get(f"{finding['text']} ({finding['environment']})") or notes.get(
                 finding["text"]
             )
@@ -105,6 +107,7 @@ def _table(table: Mapping[str, Any]) -> list[str]:
     for row in finished:
         model = row["model"].rpartition("/")[2]
         before = row["before"].get("pass@1")
+        # The paper's numbers are those of its own models: shown, never subtracted.
         paper = "–" if row["paper"] is None else " / ".join(f"{value:g}" for value in row["paper"])
         cells = [
             row["environment"],
@@ -112,6 +115,7 @@ def _table(table: Mapping[str, Any]) -> list[str]:
             _world_model(row["world_model"]),
             "–" if before is None else f"{100 * before['mean']:.1f}",
             interval_text(row["after"].get("pass@1")),
+            # Intervals of each seed would be over puzzles; the list shows the scatter over seeds.
             ", ".join(
                 f"{100 * part['pass@1']['mean']:.1f}"
                 for part in row["each_seed"]
@@ -139,6 +143,7 @@ def _table(table: Mapping[str, Any]) -> list[str]:
 
 def _world_model(parts: Sequence[Mapping[str, float]]) -> str:
     """Mean over seeds of the exactly right observations and predictions after SFT."""
+    # A result may lack one of the two numbers for some seeds.
     found = [
         [part[name] for part in parts if name in part]
         for name in ("observation_exact", "prediction_exact")
@@ -149,6 +154,7 @@ def _world_model(parts: Sequence[Mapping[str, float]]) -> str:
 def _settings(result: Mapping[str, Any]) -> list[str]:
     """How each environment is played: what is changed in which shipped configuration."""
     rows = [row for table in result["tables"].values() for row in table["rows"]]
+    # The configuration of an environment is the same in all tables, so the last row read will do.
     presets = {row["environment"]: row["preset"] for row in rows}
     common = SCALES[result["scale"]].common
     lines = ["## Settings", "", "| environment | configuration | changes |", "| --- | --- | --- |"]
@@ -176,6 +182,7 @@ def _curves(name: str, table: Mapping[str, Any], images: Path, page: Path) -> li
                 for row in found
                 if row["curve"] and all(f"pass@{k}" in part for part in row["curve"])
             ]
+            # A curve of a single validation is a point, which the table has already.
             if not any(len(row["curve"]) > 1 for row in rows):
                 continue
             title = f"Pass@{k} over training, {environment}, {model.rpartition('/')[2]}"
@@ -197,6 +204,7 @@ def curve_chart(title: str, rows: Sequence[Mapping[str, Any]], k: int) -> Chart:
     series = []
     for index, row in enumerate(rows):
         points = tuple((float(part["step"]), float(part[f"pass@{k}"])) for part in row["curve"])
+        # Only Pass@1 has a range: `mean_curve` records it for no other k.
         bands = (
             tuple((float(part["low"]), float(part["high"])) for part in row["curve"])
             if k == 1
@@ -216,6 +224,8 @@ def _perplexity(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
             "| --- | --- | ---: | ---: | ---: | ---: |",
         ]
         for row in rows:
+            # Every state text was measured twice: alone and at the end of its prompt. One row shows
+            # both.
             if row["context"] != "alone":
                 continue
             shown = next(
@@ -236,6 +246,8 @@ def _perplexity(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
 
 
 def _short(number: float) -> str:
+    # Perplexities above 10,000 say only "far from natural text"; one digit and an exponent are
+    # enough.
     return f"{number:.1f}" if number < 10_000 else f"{number:.0e}"
 
 

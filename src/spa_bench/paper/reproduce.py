@@ -89,10 +89,12 @@ def make_plan(
     count = SCALES[scale].seeds if seeds is None else seeds
     if count < 1:
         raise ConfigError(f"--seeds is {count}; it must be at least 1")
+    # Tables share rows: an experiment of several tables is trained once.
     rows = {row.id: row for table in tables for row in table.experiments}
     trainings = {
         key: tuple(training_of(row, scale, root, overrides, seed) for seed in range(count))
         for key, row in rows.items()
+        # An exact id selects itself alone, although it may be a part of a longer id.
         if not only or any(text == key or (text not in rows and text in key) for text in only)
     }
     models = SCALES[scale].models if "perplexity" in wanted else ()
@@ -119,10 +121,12 @@ def training_of(
     chosen = method(row.method)
     changes = (*SCALES[scale].common, *setting.overrides, f"model_path={row.model}", *overrides)
     folders = (row.model.rpartition("/")[2], row.environment, f"seed_{seed}", row.method)
+    # Names of models and environments hold slashes and spaces, which folder names must not.
     folder = root.joinpath(*(re.sub(r"[^\w.-]+", "-", name) for name in folders))
     first, ppo = stage_configs(
         chosen, setting.preset, changes, folder, f"{row.id}/seed {seed}", seed=seed, root=root
     )
+    # Methods that are PPO from the base model have no self-play and no SFT.
     return Training(folder=folder, world_model=first if chosen.fine_tuned else None, ppo=ppo)
 
 
@@ -143,6 +147,8 @@ def run_tables(
     failed = None
     if train:
         trainings = made.trainings.values()
+        # `replace` makes a copy without the cached plan, so that stages finished meanwhile count as
+        # done.
         failed = finish_grid(
             trainings, lambda: replace(made).grid, parallel=parallel, pool=pool, work=work
         )
@@ -154,6 +160,7 @@ def run_tables(
     )
     if page is not None:
         write_page(result, page, notes=notes)
+    # Raised only after everything finished has been written.
     if failed is not None:
         raise failed
     return result
@@ -165,6 +172,8 @@ def _perplexity(made: Reproduction, model: str, *, measure: bool) -> dict[str, A
     known = read_object(path)
     if known or not measure:
         return known
+    # State perplexity depends on the model alone. Of the overrides only the trainer's (device,
+    # threads) make sense for it.
     cfg = load_config(
         "base", [override for override in made.overrides if override.startswith("trainer.")]
     )
@@ -184,6 +193,7 @@ def results(made: Reproduction, perplexity: Mapping[str, Any]) -> dict[str, Any]
         "tables": {
             table.name: _table(made, table, found)
             for table in made.tables
+            # Perplexity is a table without trainings and has a section of its own.
             if table.name != "perplexity"
         },
         "perplexity": {model: _beside_paper(measured) for model, measured in perplexity.items()},
@@ -199,6 +209,7 @@ def _table(
         if found.get(row.id):
             by_model[row.model][row.environment, row.method] = found[row.id]
     judged = []
+    # Claims compare methods that started from the same model, so each model is judged alone.
     for model, of_model in by_model.items():
         for finding in table.findings:
             here = {

@@ -22,6 +22,8 @@ def rates(results: Sequence[SeedResult], moment: str) -> dict[str, dict[str, flo
         strata = [
             list(per_puzzle(result.moments.get(moment, {}), k).values()) for result in results
         ]
+        # A seed in which no puzzle has k attempts would make the mean over seeds one over fewer
+        # seeds.
         if strata and all(strata):
             out[f"pass@{k}"] = interval_json(rate_interval(strata, seed=0))
     return out
@@ -39,6 +41,7 @@ def judge(finding: Finding, results: Mapping[str, Sequence[SeedResult]]) -> dict
     first = results.get(finding.first) or ()
     second = results.get(finding.second) or ()
     base = {"text": finding.text, "environment": finding.environment, "kind": finding.kind}
+    # `keeps` compares a training with itself: Pass@8 after PPO minus before, puzzle by puzzle.
     if finding.kind == "keeps":
         second = first
         gap = difference(first, first, k=8, moments=("after", "before"))
@@ -56,6 +59,7 @@ def judge(finding: Finding, results: Mapping[str, Sequence[SeedResult]]) -> dict
             if gap.high < 0
             else "no difference found"
         )
+    # A null claim needs an equivalence test: an interval that merely includes 0 shows nothing.
     elif finding.kind == "no_gain":
         verdict = (
             "contradicted" if gap.low > 0 else "reproduced" if gap.high < MARGIN else "undecided"
@@ -89,6 +93,8 @@ def interquartile_means(results: Mapping[tuple[str, str], Sequence[SeedResult]])
             ]
             for environment in environments
         ]
+        # Methods that lack an environment are left out: an IQM over easier games would flatter
+        # them.
         if len(environments) > 1 and all(scores):
             out[method] = interval_json(iqm_interval(scores))
     return out
@@ -98,10 +104,12 @@ def mean_curve(results: Sequence[SeedResult]) -> list[dict[str, float | int]]:
     """Validation steps that all seeds have, with the means over seeds and the range of Pass@1."""
     if not results:
         return []
+    # A step that only some seeds have would make the curve jump.
     shared = sorted(set.intersection(*(set(result.curve) for result in results)))
     rows = []
     for step in shared:
         firsts = [result.curve[step][0] for result in results]
+        # Pass@8 needs eight attempts per puzzle, which not every validation makes.
         eighths = [value for result in results if (value := result.curve[step][1]) is not None]
         rows.append(
             {

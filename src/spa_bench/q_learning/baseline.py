@@ -16,6 +16,7 @@ def q_learning(training: Training, steps: int, *, learn: bool) -> dict[str, Any]
     environment has no table."""
     path = training.folder.parent / "q_learning.json"
     known = read_object(path)
+    # The table depends on the budget of actions, so a file with another budget is out of date.
     if known.get("steps") == steps:
         return known
     found = validation.validate_tables(training.ppo, steps) if learn else None
@@ -28,6 +29,7 @@ def comparison_lines(trainings: Sequence[Training]) -> list[str]:
     """Tabular Q-learning after as many actions as each of these trainings has taken."""
     lines = []
     for seed, training in enumerate(trainings):
+        # The budget is what the training had used at its last PPO step, self-play included.
         steps = round(max(used.environment_steps for used in spent(training).values()))
         found = q_learning(training, steps, learn=True)
         lines.append(

@@ -26,6 +26,7 @@ def validate_tables(cfg: Config, steps: int) -> dict[str, Any] | None:
     worker = setup.make_worker(cfg, None, mode="base")
     try:
         setup.check_puzzles(cfg, cfg.es_manager.val.env_configs.tags, require_copies)
+    # Without copies or a list of actions there is no table, and the line is left out.
     except ConfigError:
         return None
     most = setup.most_actions(cfg)
@@ -44,6 +45,7 @@ def validate_tables(cfg: Config, steps: int) -> dict[str, Any] | None:
 
 def training_games(cfg: Config, worker: setup.RolloutWorker) -> Iterator[TextEnv]:
     """The training puzzles one after another, without end, each before its first action."""
+    # Training puzzles exclude those of validation, as for every method.
     held_out = setup.validation_hashes(cfg, worker)
     step = 0
     while True:

@@ -23,6 +23,7 @@ from spa.types import Message
 
 THOUGHTS = ("Let me try this.", "I will see what happens.", "This may work.")
 _CELL = re.compile(r"\(\d,\d\)")
+# The player's cell in a coordinate sentence: the `(1,2)` of `Player (P) is at (1,2)`.
 _PLAYER = re.compile(r"[Pp]layer \(.\) is at (\(\d,\d\))")
 _AFTER_PLAYER = (" in a hole", " on the goal")
 _HABIT_ACTIONS = 3  # of a reply; the actions after them are chosen by the table of the third
@@ -41,6 +42,7 @@ class Game:
     weight: float
 
 
+# Weights add up to 1. Two thirds are coordinate sentences of FrozenLake without slipping.
 GAMES = (
     Game("frozen_lake", {"is_slippery": False}, "coords", 0.66),
     Game("frozen_lake", {"is_slippery": False}, "grid", 0.06),
@@ -75,6 +77,7 @@ class Documents:
         self, env: TextEnv, state_text: StateText, mode: PromptMode
     ) -> tuple[Message, ...]:
         rng = self.rng
+        # Random limits and counts: the prompt's numbers must not always be the same.
         limit = int(rng.choice((1, 2, 3, 3, 3, 4, 5, 5)))
         prompter = Prompter(
             mode=mode,
@@ -96,13 +99,16 @@ class Documents:
                 {"role": "assistant", "content": self._reply(env, prompter, shown.text, count)}
             )
             left = max(1, left - count)
+            # Rewards are random as well, so no document connects an action with its reward.
             reward = float(rng.choice((0, 0, 0, 1, -0.1, -0.2, 0.9, -0.5)))
             shown.text = self._state(env, state_text)
             message = prompter.next_message(shown, turn=turn + 1, actions_left=left, reward=reward)
             messages.append(message)
+        # A conversation ends with a response: the last message would be a prompt without one.
         return tuple(messages[:-1])
 
     def _reply(self, env: TextEnv, prompter: Prompter, state: str, count: int) -> str:
+        # Another puzzle: even the legal actions must not be those of the state that is shown.
         env.reset(seed=int(self.rng.integers(2**31)))
         predicted = None if prompter.mode == "base" else corrupted(state, self.rng)
         cells = [player_cell(text) for text in (state, predicted) if text is not None]
@@ -115,10 +121,12 @@ class Documents:
         """The reply's action at `position`, by habit if the player's cells are known and there are
         four actions."""
         names = env.action_names()
+        # Actions follow from the cells in the text, never from what an action does.
         known = [cell for cell in cells if cell is not None]
         if len(known) < len(cells) or len(names) != HABITS.shape[-1]:
             return env.random_action(self.rng)
         tables = HABITS[min(position, _HABIT_ACTIONS - 1)]
+        # A log-linear policy: the weights of the seen and the predicted cell add up.
         weights = np.exp(sum(tables[(i, *cell)] for i, cell in enumerate(known)))
         return names[int(self.rng.choice(len(names), p=weights / weights.sum()))]
 
@@ -169,8 +177,10 @@ def corrupted(state: str, rng: np.random.Generator) -> str:
         size = 1 + max(int(digit) for cell in cells for digit in re.findall(r"\d", cell.group()))
         row, column = rng.integers(max(size, 4), size=2)
         named = cells[int(rng.integers(len(cells)))].group()
+        # A cell that the state names already (a hole, the goal) is as likely as a random one.
         new = named if rng.random() < 0.5 else f"({row},{column})"
         return state[: chosen.start()] + new + state[chosen.end() :]
+    # A drawing has no cells: one character becomes another one of the same drawing.
     places = [i for i, character in enumerate(state) if not character.isspace()]
     at = places[int(rng.integers(len(places)))]
     return state[:at] + state[places[int(rng.integers(len(places)))]] + state[at + 1 :]

@@ -29,6 +29,7 @@ PREFILL = "<think>"
 SCHEDULE = 3000  # steps that the learning rate's cosine is laid out for
 # steps that are trained: a base that was annealed to the end fine-tunes worse (experiments/0003)
 STEPS = 1300
+# Frequent words of prompts become tokens; everything else is bytes, which cost context.
 WORDS = (
     "Left", "Right", "Up", "Down", "rows", "columns", "From", "to",
     "by", "row", "column", "the", "a", "is", "are", "at",
@@ -36,6 +37,7 @@ WORDS = (
     "action", "actions", "state", "turn", "goal", "player", "box", "target",
     "hole", "wall", "empty", "number", "find", "click", "search", "buy", "now", "answer", "question", "next",
 )  # fmt: skip
+# Pieces of a response, cut where the format changes between blocks.
 REPLY_PIECES = (
     "<think>", "</think>", "<answer>",
     "</answer>", "</think><answer>", "<observation>\n", "\n</observation><prediction>\n",
@@ -59,6 +61,7 @@ def pretrain_tiny(
     in `folder`."""
     texts, states = prompt_texts()
     sentences = [line for state in states for line in state.splitlines() if "(" in line]
+    # Coordinate sentences are cut a second time, without whole states as separators.
     phrases = [*fixed_phrases(texts, states), *fixed_phrases(sentences, ()), *REPLY_PIECES]
     tokenizer = build_tokenizer([p for p in phrases if p.strip()], WORDS)
     model = new_model(len(tokenizer), seed, tokenizer)
@@ -82,8 +85,12 @@ def pretrain_tiny(
     for step in range(steps):
         ids, mask = next(batches)
         optimizer.at(step)
+        # float32 weights, bfloat16 products: the optimizer needs the precision, the matrices do
+        # not.
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logprobs, _ = token_logprobs(model, ids, mask)
+        # Mean over trained tokens of the batch, so that long and short responses weigh by their
+        # tokens.
         loss = -logprobs.sum() / mask.sum()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -92,6 +99,7 @@ def pretrain_tiny(
         tokens += ids.numel()
         speed = tokens / (time.monotonic() - started)
         progress.update(step + 1, {"loss": f"{loss.item():.4f}", "tokens/s": f"{speed:,.0f}"})
+        # Batches of ever new lengths leave freed memory with the C library.
         if step % 100 == 0:
             release_memory()
     progress.close()
@@ -115,6 +123,7 @@ def new_model(vocabulary: int, seed: int, tokenizer) -> Qwen2ForCausalLM:
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
+    # Weights are seeded inside a fork: the caller's generator is left as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "pretrain/weights"))
         model = Qwen2ForCausalLM(config)
@@ -140,6 +149,8 @@ def document_batches(
     with about `max_tokens` tokens. Replies and displacement texts are trained on, prompts are not.
     """
     while True:
+        # Sorting within a pool keeps padding small; the shuffle keeps lengths from rising over the
+        # pool.
         tokenised = [tokenise(documents.next(), template) for _ in range(pool)]
         lengths = torch.tensor([len(ids) for ids, _ in tokenised])
         rows = list(micro_batches(lengths, rows=None, max_tokens=max_tokens))
@@ -153,9 +164,11 @@ def tokenise(
     """Token ids of a document, and which of them are trained on."""
     if isinstance(document, str):
         ids = [*template.encode(document), template.end_id]
+        # Nothing predicts the first token.
         return ids, [False, *[True] * (len(ids) - 1)]
     ids = template.start(document[:2], PREFILL)
     mask = [False] * len(ids)
+    # Messages alternate: system and first prompt, then response, prompt, response ...
     for i in range(2, len(document), 2):
         reply = template.reply_ids(document[i]["content"], PREFILL)
         delta = (
@@ -176,4 +189,5 @@ def padded(sequences: list[tuple[list[int], list[bool]]]) -> tuple[torch.Tensor,
     for row, (tokens, trained) in enumerate(sequences):
         ids[row, : len(tokens)] = torch.tensor(tokens)
         mask[row, : len(tokens)] = torch.tensor(trained)
+    # mask[:, 1:]: logits at t predict token t + 1, so [B, T] -> [B, A] with A = T - 1.
     return ids, mask[:, 1:]

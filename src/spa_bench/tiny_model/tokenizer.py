@@ -19,13 +19,16 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+# `(1,2)` or ` (1,2)`: the space belongs to the token, as in sentences.
 _CELL = r" ?\(\d,\d\)"
+# What differs from puzzle to puzzle: cells and single digits.
 _VARYING = re.compile(_CELL + r"|\d")
 
 
 def fixed_phrases(texts: Iterable[str], varying: Iterable[str]) -> list[str]:
     """The pieces of `texts` between digits, cells and the `varying` strings, in order of first
     appearance."""
+    # Longest first: an alternation takes the first alternative that matches.
     cut = re.compile(
         "|".join([*map(re.escape, sorted(varying, key=len, reverse=True)), _VARYING.pattern])
     )
@@ -40,15 +43,18 @@ def fixed_phrases(texts: Iterable[str], varying: Iterable[str]) -> list[str]:
 def build_tokenizer(phrases: Iterable[str], words: Iterable[str]) -> PreTrainedTokenizerFast:
     """A byte-level tokenizer that knows these phrases and words; a word is known with and without a
     space before it."""
+    # A phrase inside a longer one must come after it in the pattern below.
     phrases = sorted(dict.fromkeys(phrases), key=len, reverse=True)
     cells = [f" ({row},{column})" for row in range(10) for column in range(10)]
     known = [*phrases, *cells, *(form for word in words for form in (word, " " + word))]
     encoder = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     vocabulary: dict[str, int] = {}
+    # Bytes get the first ids, so that any text has an encoding.
     for text in [PAD, START, END, *sorted(pre_tokenizers.ByteLevel.alphabet())]:
         vocabulary[text] = len(vocabulary)
     for text in known:
         vocabulary.setdefault(_byte_characters(encoder, text), len(vocabulary))
+    # ignore_merges: a piece in the vocabulary is one token; any other falls apart into its bytes.
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
     pattern = "|".join(
         [*(re.escape(p) for p in phrases), _CELL, r" ?[A-Za-z]+", r"\d", r"\s", r"[^\sA-Za-z\d]"]
