@@ -25,6 +25,7 @@ class StreakGuard:
         return f"{self.run} times in a row: {self.advice}" if 0 < self.limit <= self.run else None
 
 
+# The limits in this file are those of RAGEN-2.
 def empty_batch_guard(limit: int = 5) -> StreakGuard:
     """For steps whose rollout filter kept no group: `observe(kept == 0)`."""
     advice = (
@@ -64,6 +65,7 @@ class VarianceGuard:
         """The guard after an update with mean in-group standard deviation `std` (over all groups)."""
         if self.seen < self.window:
             return replace(self, seen=self.seen + 1, total=self.total + std)
+        # Relative to the start of this run, since the unit of scores differs from game to game.
         low = std < self.fraction * self.baseline
         return replace(self, seen=self.seen + 1, run=self.run + 1 if low else 0)
 

@@ -50,7 +50,7 @@ KEYS = {
     "together": "TOGETHER_API_KEY",
     "anthropic": "ANTHROPIC_API_KEY",
 }
-# Whatever else ends a response (content_filter, tool_calls) refuses it.
+# Every other reason (content_filter, tool_calls) raises `Refused`.
 FINISH_REASONS: dict[Any, Literal["stop", "length"]] = {
     "stop": "stop",
     "eos": "stop",
@@ -384,7 +384,7 @@ class ApiEngine:
                 f"{where}: there is no such model, or {self.address} does not speak the chat protocol. Check "
                 f"model_name and base_url of its entry in model_info. {text}"
             )
-        # Timeouts, conflicts and rate limits pass; the SDK's retries were too few.
+        # Faults that may pass: connection, server, timeout, conflict, rate limit.
         if status is None or status < 400 or status >= 500 or status in (408, 409, 425, 429):
             return Unanswered(
                 f"{where}: {text}" if status is None else f"{where}: status {status}: {text}"

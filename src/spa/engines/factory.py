@@ -130,6 +130,7 @@ def engine_name(cfg: Config, model_name: str = "") -> str:
     `auto`."""
     if model_name == RANDOM:
         return RANDOM
+    # An entry of `model_info` is always behind an API, whatever `rollout.name` says of others.
     if model_name in cfg.model_info:
         return "openai"
     return on_this_machine(cfg).actor_rollout_ref.rollout.name
@@ -223,6 +224,7 @@ def vllm_engine(
         max_rows=rollout.max_num_seqs,
         sleeps=on_gpu and rollout.free_cache_engine,
         trust_remote_code=cfg.actor_rollout_ref.model.trust_remote_code,
+        # The user's own options win.
         options=options | dict(rollout.engine_kwargs),
     )
 

@@ -72,6 +72,7 @@ def explained(name: str, kind: Kind, error_type: type[SpaError]) -> Iterator[Non
     )
     try:
         yield
+    # Before RepositoryNotFoundError, of which it is a kind.
     except GatedRepoError as error:
         raise error_type(
             f"{name}: access to this {what} is restricted. Accept its terms on {page}, then run `hf auth login` "
@@ -82,6 +83,7 @@ def explained(name: str, kind: Kind, error_type: type[SpaError]) -> Iterator[Non
             f"{name}: there is no such {what} on the Hub, or it is private. Check the spelling (owner/name); for a "
             f"private {what} run `hf auth login` once."
         ) from error
+    # A kind of OSError, so it comes before that.
     except LocalEntryNotFoundError as error:
         option = "" if kind == "model" else "--repo-type dataset "
         more = " or use builtin:tiny" if kind == "model" else ""

@@ -31,6 +31,7 @@ def processor_feature() -> Feature:
         ("amx", "_is_amx_tile_supported"),
         ("avx512_bf16", "_is_avx512_bf16_supported"),
     ):
+        # Private functions of PyTorch, which another version may lack.
         asked: Any = getattr(torch.cpu, question, None)
         if asked is not None and asked():
             return feature  # pyright: ignore[reportReturnType]
@@ -100,6 +101,7 @@ def _saved(folder: Path) -> dict[str, Dtype]:
     """The precisions in the `config.yaml` that a stage began with; empty if there is none that can
     be read."""
     try:
+        # Plain YAML: the file may be of a version with another schema.
         tree = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
         return {key: reduce(lambda part, name: part[name], key.split("."), tree) for key in KEYS}
     except (OSError, yaml.YAMLError, KeyError, TypeError):

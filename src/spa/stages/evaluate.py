@@ -91,7 +91,7 @@ def evaluate_target(
     known = training_hashes(target.run) if target.run else None
     puzzles, seen = unseen_puzzles(cfg, worker, known or frozenset())
     identity = eval_identity(cfg, target)
-    # The key is in the file names: an evaluation with other settings never resumes from these.
+    # The key guards what is kept: an evaluation with other settings never resumes from it.
     key = groups_key(identity, side_by_side(cfg))
     kept = Store(output.with_suffix(".groups.jsonl"), key)
     record = output.with_suffix(f".imagined-{key[:8]}.jsonl")
@@ -145,7 +145,7 @@ def evaluate_target(
     if target.api is not None:
         played = {spec.episode_id for puzzle in puzzles for spec in puzzle.specs}
         result["usage"] = usage(replies, prices, played)
-    # Before anything is written: an evaluation in which every episode failed leaves no result.
+    # Before the result is written: an evaluation in which every episode failed leaves none.
     if not any(found["episodes"] for found in result["tags"].values()):
         errors = next(
             (a.error for group in groups for a in group.attempts if a.error), "no reason was given"

@@ -217,11 +217,10 @@ def selfplay_engine(
         )
     elif cfg.generate.imagine.on:
         log.warning("generate.imagine has no effect: the model does not play")
-    # Of several policies one is chosen for each episode, by
-    # its name: the same on every rank and after resuming.
     engine = next(iter(players.values()))
     if len(players) > 1:
         names = list(players)
+        # Chosen by the name of the episode: the same on every rank and after resuming.
         engine = MixedEngine(
             list(players.values()), lambda prompt: names.index(policy_of(cfg, prompt.episode_id))
         )

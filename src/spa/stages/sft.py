@@ -215,8 +215,8 @@ def update(
     """One optimiser step; the gradient does not depend on how the batch is cut, nor on how many
     ranks share it."""
     tokens = token_batch(batch, reader)
-    # Counted before the batch is cut, over all ranks: a mean
-    # of micro-batch means would weigh short responses more.
+    # Counted before the batch is cut, over all ranks: in a mean of micro-batch means, the tokens of
+    # short responses would weigh more.
     targets = max(1, int(tokens.mask.sum()))
     # Dropout as configured: unlike PPO, no ratio compares with scores that were taken without it.
     found = update_model(
