@@ -42,6 +42,8 @@ class GameChat:
         self.fault = ""
         try:
             with boundary("the puzzle"):
+                # Members of a group share the puzzle; a noise seed of its own gives each other
+                # chance.
                 self.env.reset(
                     seed=seed, options={} if noise_seed is None else {"noise_seed": noise_seed}
                 )
@@ -64,10 +66,14 @@ class GameChat:
         if self.stop is not None:
             raise ValueError("the episode is over; begin another")
         prefill = self.prompter.prefill
+        # Parser and penalties must see what the trainer sees: a response that begins with the
+        # prefill.
         text = reply.lstrip() if reply.lstrip().startswith(prefill) else prefill + reply
+        # One budget over the whole episode: actions of earlier turns count.
         used = sum(len(turn.executed) for turn in self.turns)
         left = self.prompter.max_actions_per_traj - used
         try:
+            # Turn and message in one boundary: either may fail inside the environment.
             with boundary("the turn"):
                 turn, ended = take_turn(
                     self.env,
@@ -113,6 +119,7 @@ class GameChat:
     def states(self) -> tuple[str, ...]:
         """What should be known before each reply, and at last: what predictions are measured
         against."""
+        # The state before each turn, and the one after the last: one more than there are turns.
         return (
             *(turn.target for turn in self.turns),
             *(turn.next_target for turn in self.turns[-1:]),
@@ -136,6 +143,8 @@ def token_episode(
     is `error`), nothing is trained on: its mask is 0.
     """
     prompt = template.start(chat.begin(seed, noise_seed), chat.prompter.prefill)
+    # Ids are only appended. Tokenising the conversation again could give other ids than were
+    # sampled, and log-probs would be those of another text.
     ids: list[int] = []
     logprobs: list[float] = []
     mask: list[int] = []
@@ -149,12 +158,14 @@ def token_episode(
             break
         answer = template.follow(told, chat.prompter.prefill, reply=reply)
         ids = ids + answer
+        # The game's tokens have no log-prob of the policy; 0 keeps the columns equally long.
         logprobs = logprobs + [0.0] * len(answer)
         mask = mask + [0] * len(answer)
     return {
         "prompt_ids": prompt,
         "completion_ids": ids,
         "logprobs": logprobs,
+        # An environment that broke says nothing about the policy.
         "env_mask": [0] * len(mask) if chat.stop is StopReason.ERROR else mask,
         "score": chat.score,
         "success": chat.success,

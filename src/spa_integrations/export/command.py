@@ -25,6 +25,7 @@ def serve(options: argparse.Namespace) -> int:
         import uvicorn
 
         from spa_integrations.export.openenv import application
+    # Both are missing without the extra: the server and OpenEnv's base classes.
     except ImportError as error:
         raise ConfigError(
             f"spa env serve needs OpenEnv: {install_hint('openenv')} ({error})"
@@ -32,5 +33,6 @@ def serve(options: argparse.Namespace) -> int:
     app = application(options.tag, options.config)
     write_out(f"{options.tag} for OpenEnv clients: http://127.0.0.1:{options.port}\n")
     sys.stdout.flush()
+    # 127.0.0.1 only: the server has no password, and anyone who reaches it may play.
     uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning")
     return 0

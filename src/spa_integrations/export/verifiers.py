@@ -52,6 +52,8 @@ class SpaTaskset(vf.Taskset[SpaTask, SpaConfig]):
         chat = make_chat(config.tag, config.config, mode=config.mode)
         for seed in range(config.first_seed, config.first_seed + config.puzzles):
             system, user = chat.begin(seed)
+            # Tasks travel between processes as data: the game is made again from tag, configuration
+            # and seed.
             data = SpaData(
                 name=f"{config.tag}#{seed}",
                 prompt=user["content"],
@@ -97,6 +99,7 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):
                 {"role": message.role, "content": message.content or ""} for message in prompt or []
             ]
         async with AsyncOpenAI(base_url=endpoint, api_key=secret, max_retries=0) as client:
+            # The endpoint records the response on the trace, so it is not read here.
             await client.chat.completions.create(model=ctx.model, messages=told)  # type: ignore[arg-type]
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")
 
@@ -118,8 +121,10 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
         """Play one puzzle. Raises EnvFault if its environment breaks: the trace is then an error
         and has no reward."""
         data: SpaData = task.data  # type: ignore[assignment]
+        # Making a game reads configuration files; a thread keeps the other rollouts going.
         chat = await asyncio.to_thread(make_chat, data.tag, data.config, mode=data.mode)
         async with agents.player.interaction(task) as interaction:
+            # The id of the trace is new for every rollout: the same puzzle with other chance.
             chat.begin(data.seed, stream_seed(data.seed, "verifiers/noise", interaction.trace.id))
             segment = await interaction.turn()
             while not segment.terminated:
@@ -127,6 +132,7 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
                 if told is None:
                     break
                 segment = await interaction.turn(told)
+            # Raised and not recorded: a broken environment must not become a reward of 0.
             if chat.stop is StopReason.ERROR:
                 raise EnvFault(chat.fault)
         record(chat, interaction.trace)

@@ -39,5 +39,7 @@ def _own_logging() -> Iterator[None]:
     try:
         yield
     finally:
+        # Handlers and level as they were: a library's basicConfig would repeat every line of the
+        # run.
         root.setLevel(before[0])
         root.handlers[:] = before[1]

@@ -7,6 +7,7 @@ import re
 import sys
 from functools import lru_cache
 
+# Only single letters besides these, so that no name of Python can be called.
 FUNCTIONS = {
     "sqrt",
     "exp",
@@ -30,6 +31,8 @@ FUNCTIONS |= {"sinh", "cosh", "tanh", "erf", "Abs", "Si", "Ci", "Ei", "li"}
 @lru_cache
 def evaluates(data: type) -> bool:
     """Whether the module of a data set runs text as Python (`eval`, SymPy's `parse_expr`)."""
+    # By the source of the scorer's module: a data set that only compares strings may see any
+    # answer.
     source = inspect.getsource(sys.modules[data.__module__])
     return re.search(r"\beval\(", source) is not None or (
         "parse_expr" in source and "sympy" in source
@@ -40,10 +43,13 @@ def is_harmless(answer: str) -> bool:
     """Whether an answer is a Python literal, or a formula of numbers, single letters and known
     functions."""
     try:
+        # A literal runs nothing. Whatever else is no formula is refused below.
         ast.literal_eval(answer)
         return True
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        # Names with two or more letters are checked; `2x` is a number and the letter x.
         words = re.findall(r"[^\W\d]\w*", answer)
+        # `.` before a letter is an attribute, `_` begins dunder names: neither occurs in a formula.
         plain = re.fullmatch(r"[\w\s+\-*/^().,=]*", answer) and not re.search(
             r"\.\s*[^\W\d]|_", answer
         )

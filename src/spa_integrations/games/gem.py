@@ -16,13 +16,16 @@ from spa_integrations.games.text import ANSWER_LIMIT, clean, content, require_ta
 
 TRIES = 20  # moves that are drawn before random play gives up finding one that is understood
 MISREAD = -0.1  # what GEM pays for an action that it cannot read; that ends the game, too
+# `\boxed{Up}` -> `Up`; braces inside are no move.
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
+# Lines around the board that ask for a move, such as `Enter your guess`.
 _ASKS = re.compile(r"(?m)^(?:Enter your|Here is the current|Current board).*$\n?")
 
 
 class Gem(TextEnv):
     """A game of GEM; further options go to `gem.make`. Actions are written without the `\\boxed{}` that GEM reads."""
 
+    # Copied by `TextEnv.clone`; what is not named here is shared and never changes.
     changes = ("game", "own", "said")
 
     def __init__(self, task: str, **options: Any) -> None:
@@ -31,6 +34,7 @@ class Gem(TextEnv):
         # it has one opening
         self.task, self.own, self.finite_puzzles = task, OwnRandomness(0), "TowerofHanoi" in task
         try:
+            # GEM's games draw from global generators too, so making one is kept inside its own.
             with self.own:
                 self.game: Any = library.make(task, **options)
         except Exception as error:
@@ -58,8 +62,11 @@ class Gem(TextEnv):
         self.own = OwnRandomness(stream_seed(puzzle, "gem/puzzle"))
         with self.own:
             self.prompt, info = self.game.reset(seed=stream_seed(puzzle, "gem/puzzle") % 2**31)
+        # One stream makes the puzzle, another one the chance after it.
         self.own = OwnRandomness(stream_seed(noise, "gem/noise"))
         self.over, self.said, self.board = False, [], _board(info)
+        # Everything that the game holds goes into the puzzle's text: its hash must tell puzzles
+        # apart although the prompt looks alike.
         self.puzzle = f"{self.task}\n{self.prompt}\n{content(self.game)}"
         return self.state_text("grid"), {}
 
@@ -86,6 +93,8 @@ class Gem(TextEnv):
     def _tried(self, move: str) -> tuple[Any, OwnRandomness, tuple[Any, ...]] | None:
         """The game, its chance and what it answered after a move, all on copies; None if it could
         not be read."""
+        # GEM ends the game at a move that it cannot read. On a copy the move costs nothing, and the
+        # game goes on from where it was.
         game = copy.deepcopy(self.game)
         own = copy.deepcopy(self.own)
         try:
@@ -93,6 +102,7 @@ class Gem(TextEnv):
                 answer = game.step(f"\\boxed{{{move}}}")
         except Exception:  # noqa: BLE001 - a game that breaks on a move has not taken it
             return None
+        # How GEM answers a move that it cannot read: it ends the game and pays exactly this.
         return None if answer[2] and answer[1] == MISREAD else (game, own, answer)
 
     def state_text(self, mode: StateText) -> str:
@@ -108,15 +118,18 @@ class Gem(TextEnv):
     def to_action(self, text: str) -> Action | None:
         """The move, `\\boxed{}` left out; None if it is empty or longer than 1,000 characters."""
         text = (_BOXED.search(text) or [text, text])[1].strip() if len(text) <= ANSWER_LIMIT else ""
+        # Braces and backslashes would close or nest the \boxed{} around the move.
         return text if text and text.isprintable() and not set(text) & set("{}\\") else None
 
     def random_action(self, rng: Any) -> str:
         """A move that GEM draws, or one like its prompt's examples, that the game can read."""
+        # After the end any move will do: it is not taken.
         drawn = (self._draw(rng) for _ in range(TRIES))
         return next((move for move in drawn if self.over or self._tried(move)), self._draw(rng))
 
     def _draw(self, rng: Any) -> str:
         try:
+            # Drawn from a generator seeded by `rng`, as GEM samples from the global one.
             with OwnRandomness(int(rng.integers(2**31))):
                 return str(self.to_action(self.game.sample_random_action()))
         except NotImplementedError:

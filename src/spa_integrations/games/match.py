@@ -26,6 +26,7 @@ class Match:
         self.over = False
         with self.own:
             self.game = library.make(task, **options)
+            # Wrappers rewrite observations into one text; the messages themselves are needed here.
             while isinstance(self.game, library.Wrapper):
                 self.game = self.game.env
             self.game.reset(num_players=players, seed=seed % 2**31)
@@ -44,6 +45,8 @@ class Match:
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Match":
+        # Word lists are never written to, so copies share them: `memo` makes deepcopy keep the
+        # object.
         for value in vars(self.game).values():
             if isinstance(value, list | set | dict) and len(value) > LARGE:
                 memo[id(value)] = value
@@ -62,12 +65,14 @@ class Match:
         """A copy in which whose turn it is has made a move; None if it is not valid."""
         trial = copy.deepcopy(self)
         state = trial.game.state
+        # Whose turn it is changes with a move, so the mover is remembered before.
         mover = trial.game.state.current_player_id
         try:
             with trial.own:
                 trial.game.step(move)
         except Exception:  # noqa: BLE001 - a game that breaks on a move has not taken it
             return None
+        # TextArena counts an invalid move, or ends the game with a note about the mover.
         if state.error_count or state.game_info[mover].get("invalid_move"):
             return None
         trial.over = bool(state.done)
@@ -86,6 +91,7 @@ class Match:
     def let_opponent_move(self) -> None:
         """Random valid moves until it is the agent's turn."""
         while not self.over and self.game.state.current_player_id != 0:
+            # Not one valid move in TRIES: the match ends here rather than running for ever.
             self.over = (
                 not any(self.attempt(self.candidate(self.chance)) for _ in range(TRIES))
                 or self.over
@@ -93,7 +99,9 @@ class Match:
 
     def listed(self) -> list[str]:
         """The moves that the game lists for whose turn it is, where its last board does so."""
+        # The newest message first: lists of earlier boards are out of date.
         for _, text, _ in reversed(self.game.state.observations[self.game.state.current_player_id]):
+            # A board that lists moves, such as `Available Moves: [0], [4]`; each bracket is one.
             if found := re.search(
                 r"(?i)(?:available|valid|legal|possible) (?:moves|actions)[^\[\n]*(\[.*)", str(text)
             ):

@@ -19,6 +19,7 @@ from spa_integrations.games import load_package
 from spa_integrations.games.randomness import OwnRandomness
 from spa_integrations.games.text import require_task
 
+# X and O by the order of the agents, a dot for a free cell.
 MARKS = "XO."
 LABELS = {
     "connect_four": tuple(f"Column {number}" for number in range(1, 8)),
@@ -39,6 +40,7 @@ class PettingZooGame(TextEnv):
         load_package("pettingzoo")
         require_task("pettingzoo", task, self.tasks())
         try:
+            # `.unwrapped`: PettingZoo's own wrappers end the game at an illegal move.
             self.game: Any = (
                 importlib.import_module(f"pettingzoo.classic.{task}").env(**options).unwrapped
             )
@@ -54,6 +56,7 @@ class PettingZooGame(TextEnv):
             )
         count = int(self.game.action_space(self.game.possible_agents[0]).n)
         numbered = tuple(f"Action {number}" for number in range(count))
+        # `connect_four_v3` -> `connect_four`: labels hold for all versions.
         self.task, self.names = task, LABELS.get(task.rpartition("_v")[0], numbered)
         self.observation_space, self.action_space = text_space(), label_space(count)
 
@@ -86,6 +89,7 @@ class PettingZooGame(TextEnv):
         """A move of whose turn it is; one that the mask does not allow changes nothing."""
         index = action_index(action, self.names)
         mover = self.current_player()
+        # Illegal moves never reach PettingZoo, which would end the game with a penalty.
         valid = index is not None and self.names[index] in self.legal_actions()
         rewards = [0.0, 0.0]
         if valid:
@@ -97,11 +101,13 @@ class PettingZooGame(TextEnv):
             self.ending = f"{winners[0]} has won." if winners else "A draw." if self.over else ""
         successes = [self.over and reward > 0 for reward in rewards]
         info = {"action_is_valid": valid, "action_is_effective": valid, "success": successes[mover]}
+        # The reward is the mover's; the other seat's is in `rewards`.
         info |= {"rewards": rewards, "successes": successes}
         return self.state_text("grid"), rewards[mover], self.over, False, info
 
     def state_text(self, mode: StateText) -> str:
         """The board, and who is to move or has won. Both players see the same, in every mode."""
+        # [rows, columns, 2]: one plane for each player's pieces, as the first agent sees them.
         board = self.game.observe(self.game.possible_agents[0])["observation"]
         rows = ["".join(MARKS[0 if a else 1 if b else 2] for a, b in row) for row in board]
         return "\n".join([*rows, self.ending or f"{MARKS[self.current_player()]} is to move."])

@@ -16,8 +16,10 @@ class OwnRandomness:
     """
 
     def __init__(self, seed: int) -> None:
+        # Seeding is global, so the outer state is put back at once.
         outside = _state()
         random.seed(seed)
+        # NumPy takes 32 bits.
         np.random.seed(seed % 2**32)
         self.own = _state()
         _set_state(outside)

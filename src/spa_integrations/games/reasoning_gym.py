@@ -34,6 +34,7 @@ class ReasoningGym(TextEnv):
         self.options = options
         self.create = library.create_dataset
         try:
+            # Options are checked by making a first question: only the data set knows them.
             self.question(0)
         except Exception as error:
             raise ConfigError(
@@ -50,6 +51,7 @@ class ReasoningGym(TextEnv):
         """Draw the question of a seed: a data set of one, made with that seed."""
         self.own = OwnRandomness(stream_seed(seed, "reasoning_gym/global"))
         with self.own:
+            # One entry: the seed of the data set is the seed of the question.
             self.data = self.create(self.task, seed=seed % 2**31, size=1, **self.options)
             self.entry = self.data[0]
 
@@ -73,6 +75,7 @@ class ReasoningGym(TextEnv):
         score = 0.0
         if answer is not None:
             score = self.score(str(answer))
+            # Partial scores are paid, but only 1 counts as right.
             self.right = score >= 1.0
             self.wrong += not self.right
         done = answer is not None
@@ -126,6 +129,7 @@ class ReasoningGym(TextEnv):
     def expert_actions(self, limit: int) -> tuple[str, ...]:
         """The library's own answer, if it can be written as an action and its scorer gives it 1."""
         answer = str(self.entry["answer"]).strip()
+        # `||` separates actions, so such an answer could not be written.
         fits = self.to_action(answer) is not None and "||" not in answer and not self._over
         return (answer,)[:limit] if fits and self.score(answer) >= 1.0 else ()
 

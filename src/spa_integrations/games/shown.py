@@ -27,12 +27,16 @@ MOST_NUMBERS = 200
 
 def uncoloured(drawing: str) -> str:
     """A terminal drawing with its colours as marks."""
+    # ANSI colours: `ESC [ 41 m x ESC [ 0 m`. A colour carries meaning (the player's cell), so it
+    # becomes a mark instead of being dropped.
     return re.sub(
         r"\x1b\[[\d;]*m", "", re.sub(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m", _mark, drawing, flags=re.S)
     )
 
 
 def _mark(match: re.Match[str]) -> str:
+    # 41 to 47 are backgrounds: all become 4. Sorted, a background comes before a colour of the
+    # letter.
     codes = [
         int(code) // 10 if 40 < int(code) < 48 else int(code)
         for code in match[1].split(";")
@@ -45,6 +49,7 @@ def is_small(space: Any) -> bool:
     """Whether a space's values are text, or few whole numbers."""
     if isinstance(space, spaces.Tuple | spaces.Dict):
         return all(map(is_small, space.values() if isinstance(space, spaces.Dict) else space))
+    # Pixels are integers too, but far more than a text can show.
     if isinstance(space, spaces.Box):
         return (
             space.dtype is not None
@@ -58,6 +63,7 @@ def is_small(space: Any) -> bool:
 
 def rules(env: Any, *, drawn: bool) -> str:
     """What the environment's own documentation says before its tables, at most 1,500 characters."""
+    # Gymnasium's docstrings describe the game first, then its spaces in tables.
     text = re.split(
         r"\n#+ (?:Action|Observation) Space", inspect.getdoc(type(env)) or type(env).__name__
     )[0]

@@ -11,13 +11,16 @@ from spa.errors import ConfigError
 ANSWER_LIMIT = 1000
 """Characters of the longest action that is read."""
 
+# Tags of the response format in a state would end the block that quotes it.
 _TAGS = re.compile(r"<(/?(?:think|answer|observation|prediction))>", re.I)
+# Control characters without tab and newline.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def clean(text: str) -> str:
     """A foreign text as a state: no white space at its ends or before line ends, no control
     characters, and tags of the reply format in round brackets. Never empty."""
+    # Lone surrogates cannot be encoded; they become question marks.
     text = _CONTROL.sub("", text.encode("utf-8", "replace").decode())
     text = "\n".join(line.rstrip() for line in text.splitlines())
     return _TAGS.sub(r"(\1)", text).strip() or "(nothing)"
@@ -32,14 +35,17 @@ def content(value: Any) -> str:
 def _plain(value: Any, depth: int) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    # Objects may refer to each other in circles.
     if depth > 8:
         return type(value).__name__
     if isinstance(value, Mapping):
         return {str(key): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, depth + 1) for item in value]
+    # The order of a set differs between processes; a hash of this text must not.
     if isinstance(value, set | frozenset):
         return sorted((_plain(item, depth + 1) for item in value), key=str)
+    # NumPy arrays and scalars.
     if hasattr(value, "tolist"):
         return value.tolist()
     return {"type": type(value).__name__, **_plain(getattr(value, "__dict__", {}), depth + 1)}
@@ -48,6 +54,8 @@ def _plain(value: Any, depth: int) -> Any:
 def similar(form: str, rng: Any) -> str:
     """A move of the same form with other numbers and letters, drawn from the NumPy generator `rng`."""
     numbers = [int(digits) for digits in re.findall(r"\d+", form)]
+    # Several numbers (`[1 2]`) are likely coordinates and go at most one beyond the example; a
+    # single number may be any digit.
     most = max(numbers, default=0) + 1 if len(numbers) > 1 else max([9, *numbers])
     form = re.sub(r"\d+", lambda _: str(int(rng.integers(most + 1))), form)
     return re.sub(r"\b[A-Z]\b", lambda _: "ABCDEFGHIJ"[int(rng.integers(10))], form)

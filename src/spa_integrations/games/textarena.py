@@ -33,6 +33,7 @@ class TextArena(TextEnv):
             require_choice(f"textarena:{task}", "know", know, ("shown", "game_state")),
         )
         problems = []
+        # Tried with one player, then with two: the registry does not say how many a game needs.
         for players in (1, 2):
             self.how = (library, task, options, players)
             try:
@@ -43,6 +44,7 @@ class TextArena(TextEnv):
         else:
             why = "; ".join(dict.fromkeys(problems))
             raise ConfigError(f"env_type 'textarena:{task}': cannot be played by one or two: {why}")
+        # Three seeds with the same puzzle: the game has one opening.
         self.finite_puzzles = len({Match(*self.how, seed=seed).puzzle() for seed in range(3)}) == 1
         self.observation_space, self.action_space = text_space(), text_space(ANSWER_LIMIT)
 
@@ -61,6 +63,8 @@ class TextArena(TextEnv):
         self.match = Match(*self.how, seed=puzzle)
         self.puzzle = self.match.puzzle()
         self.since = 0
+        # The opponent may begin; its first moves belong to the puzzle, so chance is renewed after
+        # them.
         self.match.let_opponent_move()
         self.match.renew_noise(noise)
         return self.state_text("grid"), {}
@@ -78,9 +82,11 @@ class TextArena(TextEnv):
         move = self.to_action(action) if isinstance(action, str) and not self.match.over else None
         valid = move is not None and self.match.attempt(str(move))
         if valid:
+            # What was said from here on belongs to this move.
             self.since = seen
             self.match.let_opponent_move()
             reward = float((self.match.game.state.rewards or {}).get(0, 0.0))
+        # 1 is a win in TextArena.
         won = valid and self.match.over and reward >= 1
         info = {
             "action_is_valid": valid,
@@ -102,6 +108,7 @@ class TextArena(TextEnv):
             if boards
             else ("GAME_MESSAGE", "GAME_ACTION_DESCRIPTION", "PLAYER_ACTION")
         )
+        # A game without boards is a conversation: its state is all of it.
         said = self.match.told(*kinds, since=self.since if boards else 0)
         ending = (
             f"Game over. {self.match.game.state.game_info[0].get('reason') or ''}"
@@ -123,6 +130,7 @@ class TextArena(TextEnv):
         text = text.strip()
         if not text or len(text) > ANSWER_LIMIT or not text.isprintable():
             return None
+        # Moves are read in square brackets, which are added where they are missing.
         return text if "[" in text else f"[{text}]"
 
     def legal_actions(self) -> tuple[str, ...]:

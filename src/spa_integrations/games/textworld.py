@@ -36,6 +36,7 @@ class TextWorldGame(TextEnv):
             task,
             require_choice(f"textworld:{task}", "know", know, ("shown", "facts")),
         )
+        # The library's own command-line parser knows each challenge's settings and their defaults.
         parser = argparse.ArgumentParser()
         load_package("textworld", "textworld.challenges").CHALLENGES[task][2](parser)
         given = {action.dest: action.default for action in parser._actions if action.dest != "help"}
@@ -45,6 +46,7 @@ class TextWorldGame(TextEnv):
                 f"env_type 'textworld:{task}': unknown option {unknown[0]!r}, {nearest(unknown[0], given)}"
             )
         given = {name: DEFAULTS.get(name, value) for name, value in given.items()} | options
+        # Sorted and hashable: the key of the cache of games.
         self.settings = tuple(sorted(given.items()))
         self.observation_space, self.action_space = text_space(), text_space(ANSWER_LIMIT)
 
@@ -60,6 +62,7 @@ class TextWorldGame(TextEnv):
         super().reset(seed=seed)
         puzzle, _ = reset_seeds(self, seed, options)
         try:
+            # Shallow: `reset` replaces the state, and the generated game is shared.
             self.game = copy.copy(
                 made(self.task, self.settings, stream_seed(puzzle, "textworld/puzzle") % 2**31)
             )
@@ -81,6 +84,7 @@ class TextWorldGame(TextEnv):
         valid = isinstance(action, str) and action in self.legal_actions()
         if valid:
             self.now, score, self.over = self.game.step(action)
+            # Scores become shares, so that every game pays 1 in all.
             reward = (score - self.score) / max(1, self.now["max_score"])
             self.score = score
         changed = fact_lines(self.now["facts"]) != before

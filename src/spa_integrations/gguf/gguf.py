@@ -15,6 +15,7 @@ from transformers.utils import logging as hf_logging
 from spa.errors import ModelError, one_line
 from spa.install import install_hint
 
+# The first four bytes of every GGUF file.
 MAGIC = b"GGUF"
 SPLITS_DIGITS = frozenset(
     {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
@@ -47,6 +48,7 @@ def import_gguf(file: Path, folder: Path) -> Imported:
     it, or if the folder is there already.
     """
     check_file(file)
+    # An empty folder is taken: the user may have made it for this.
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ModelError(f"{folder} is there already. Choose another folder, or remove it first.")
     fields = read_fields(file)
@@ -77,6 +79,8 @@ def import_gguf(file: Path, folder: Path) -> Imported:
             "it has no chat template: name one with actor_rollout_ref.model.chat_template"
         )
     home = folder.resolve()  # `.` has no name
+    # Written next to the target and renamed at the end: a crash leaves no half model that would
+    # load.
     part = home.with_name(f".{home.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -139,6 +143,7 @@ def read_fields(file: Path) -> dict[str, str]:
         values = {
             k: field.contents()
             for k, field in reader.fields.items()
+            # `.rope.scal` matches `<architecture>.rope.scaling.*` and `.rope.scale_linear`.
             if k in wanted or ".rope.scal" in k
         }
         found = {name: one_line(values.get(key, "")) for name, key in keys.items()}
@@ -166,6 +171,7 @@ def _scaling(reader: Any, values: dict[str, Any], architecture: str) -> str:
     without a type for a linear one."""
     if architecture == "gemma4":
         return ""  # its factors are those of every Gemma 4, which transformers knows
+    # Factors per frequency are tensors of the file, not fields.
     tensors = [
         tensor.name
         for tensor in reader.tensors
@@ -194,17 +200,21 @@ def plain_model(file: Path) -> Any:
         **source, dtype=torch.float32, output_loading_info=True
     )
     loaded, info = found
+    # A GGUF of adapters or of a part of the model loads without an error, its other weights random.
     if info["missing_keys"]:
         raise ModelError(
             f"{file}: the weights of {len(info['missing_keys'])} parameters are not in it, {min(info['missing_keys'])} "
             "among them. Take a file of the whole model."
         )
     config = AutoConfig.from_pretrained(**source)
+    # With these the saved folder would ask for the GGUF again.
     for name in ("quantization_config", "_name_or_path"):
         config.__dict__.pop(name, None)
+    # On meta, no memory is used for weights that `assign` replaces.
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(loaded.state_dict(), assign=True)
+    # After `assign`, input and output embeddings are two tensors again.
     model.tie_weights()
     model.generation_config = loaded.generation_config
     return model

@@ -23,6 +23,7 @@ from spa.worldmodel.rows import by_reason
 
 PAPER = "https://arxiv.org/abs/2510.15047"
 DATA_FILES = (TRAIN_FILE, VAL_FILE, SUMMARY)
+# Settings that say how a data set or a model was made; paths and names of this machine stay here.
 SHOWN = (
     "generate.policy",
     "state_text",
@@ -66,11 +67,13 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
             f"{folder}: neither a data set ({TRAIN_FILE}) nor a checkpoint (config.json). Name a run's data folder or "
             "one of its global_step_N folders."
         )
+    # A marker lists checksums. Checkpoints of other tools have none and are not checked.
     if (folder / MARKER).is_file() and (problem := damage(folder, hashes=True)):
         raise ModelError(
             f"{folder} is damaged: {problem}. Share another step, or run that stage again."
         )
     parts = [folder, *([folder / "critic"] if critic else [])]
+    # Sorted, so that the list is the same on every machine.
     paths = sorted(
         {
             path
@@ -89,12 +92,14 @@ def push(upload: HubUpload, name: str, *, private: bool = True, endpoint: str | 
     out."""
     api = HfApi(endpoint=endpoint)
     with explained(name, upload.kind, _error(upload.kind)):
+        # exist_ok: pushing again adds a commit to the same repository.
         url = api.create_repo(name, repo_type=upload.kind, private=private, exist_ok=True)
         operations = [
             CommitOperationAdd(path_in_repo=target, path_or_fileobj=path)
             for target, path in upload.files.items()
         ]
         card = CommitOperationAdd(path_in_repo="README.md", path_or_fileobj=upload.card.encode())
+        # One commit for all files: a reader never sees a card without its model.
         api.create_commit(
             name, [*operations, card], commit_message="Upload by spa", repo_type=upload.kind
         )
@@ -162,6 +167,7 @@ def model_card(folder: Path, name: str) -> str:
         "library_name": "transformers",
         "tags": ["world-model", "agents", "reinforcement-learning"],
     }
+    # A name that is also a folder here was a local model, although it looks like a Hub name.
     if _NAME.fullmatch(base) and not Path(base).exists():
         head["base_model"] = base
     step = folder.name.removeprefix("global_step_")
@@ -187,6 +193,7 @@ def _stages(stage_dir: Path) -> str:
         return ""
     if known.fingerprint.stage == "sft":
         return ": fine-tuning on played games, and no reinforcement learning yet"
+    # A stage with a parent started from another stage's result, which is SFT.
     return (
         ": fine-tuning on played games, then multi-turn PPO"
         if known.fingerprint.parent
@@ -232,6 +239,7 @@ def _last_validation(path: Path, step: int) -> dict[str, float]:
             if key.startswith(("val/", "val-env/"))
             and key.rpartition("/")[2] in ("success", "pass@1", "pass@8", "loss")
         }
+        # Lines without validation keep the figures of the last one.
         last = {
             key: value for key, value in found.items() if isinstance(value, int | float)
         } or last
