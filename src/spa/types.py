@@ -91,7 +91,7 @@ class Prompt:
     mode: PromptMode = "base"  # of the reply that is asked for, for policies without a model
     action_sep: str = "||"  # between the actions of an answer, for the same
     reply_order: ReplyOrder = "prediction_first"  # of world-model replies, for the same
-    # of the episode, this one included: the last is not cached; None: nobody knows
+    # of the episode, this one included: the last is not cached; None: unknown
     turns_left: int | None = None
     actions_left: int | None = None  # of the episode; None: as many as a reply may hold
     context: Any = None  # the live environment, for policies and planners only; never sent anywhere

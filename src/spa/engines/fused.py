@@ -158,7 +158,7 @@ class FusedModel:
                 layer.qkv(layer.before(x)).view(rows, q, -1, self.width), turn
             )
             keys, values = cache.append(index, keys, values)
-            if keys.shape[2] > mask.shape[-1]:  # columns that nobody has written yet
+            if keys.shape[2] > mask.shape[-1]:  # columns that hold no token yet
                 mask = nn.functional.pad(
                     mask, (0, keys.shape[2] - mask.shape[-1]), value=torch.finfo(self.dtype).min
                 )

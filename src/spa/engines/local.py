@@ -184,7 +184,7 @@ class _Batch:
         self.sampling = sampling
         self.device = next(engine.model.parameters()).device
         self.dtype = engine.autocast or next(engine.model.parameters()).dtype
-        # [B, max_tokens]: the draws of a row come from its own seed, so its batch does not matter.
+        # [B, max_tokens]: a row's random numbers come from its own seed, whatever its batch.
         self.uniforms = torch.from_numpy(
             np.stack(
                 [
@@ -350,8 +350,8 @@ class _Batch:
         # Positions count a row's own tokens; the pads before them get 0.
         positions = (held[:, None] + real.cumsum(1) - 1).clamp(min=0)
         causal = torch.ones((width, width), dtype=torch.bool, device=self.device).tril()
-        # Pad queries look at themselves, so that no row of the softmax is empty; nobody reads their
-        # output.
+        # Pad queries look at themselves, so that no row of the softmax is empty; their output is
+        # not read.
         own = torch.eye(width, dtype=torch.bool, device=self.device)
         inner = (causal[None] & real[:, None, :]) | own[None]
         allowed = torch.cat([valid[:, None, :].expand(-1, width, -1), inner], dim=-1)

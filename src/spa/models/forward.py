@@ -277,7 +277,7 @@ def switch_off_dropout(model: nn.Module) -> None:
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
         for name, value in vars(module).items():
-            # attention layers, layerdrop: a number beside `training`
+            # attention layers, layerdrop: a number next to `training`
             if "drop" in name and isinstance(value, float):
                 setattr(module, name, 0.0)
 

@@ -333,7 +333,7 @@ def save_activations(model: Any) -> None:
         getattr(model, "activation_checkpointing_enable", None)
         or model.gradient_checkpointing_enable
     )
-    enable()  # the second name is that of older versions of transformers
+    enable()  # the name depends on the version of transformers
 
 
 class _explained:
@@ -347,7 +347,7 @@ class _explained:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if not isinstance(error, Exception) or isinstance(error, SpaError | MemoryError):
-            # anything else comes of what stands in the folder: a wrong value raises whatever it
+            # anything else comes of what is in the folder: a wrong value raises whatever it
             # meets first
             return
         text = one_line(error) or type(error).__name__

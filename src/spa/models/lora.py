@@ -19,7 +19,7 @@ from torch import nn
 from spa.errors import ModelError, one_line
 from spa.install import install_hint
 
-ADAPTER = "adapter"  # folder of the adapters beside the merged weights
+ADAPTER = "adapter"  # folder of the adapters, next to the merged weights
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."  # what peft puts before every key of a saved adapter
@@ -75,7 +75,7 @@ def add_adapters(
 def _inject(model: Any, config: Any, seed: int) -> None:
     # The global generator is put back afterwards, so that no other code notices.
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # peft draws the first matrices from the global generator
+        torch.manual_seed(seed)  # peft samples the first matrices from the global generator
         _peft().inject_adapter_in_model(config, model, _NAME)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(_is_adapter(name))

@@ -154,7 +154,7 @@ def take_apart(render: Render) -> Parts:
         raise ModelError(
             "the chat template drops or reorders messages; it cannot be used for multi-turn episodes."
         )
-    # What stands before a finished reply may be more than the generation prompt: there may be none,
+    # What comes before a finished reply may be more than the generation prompt: there may be none,
     # or the model is expected to write the rest of the header itself (a channel's name). Replies
     # begin after all of it.
     prompt = _THINK.sub("", generation)

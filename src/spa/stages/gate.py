@@ -224,7 +224,8 @@ def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
     told = _told(directory)
     if told and not cfg.gate.enable:
         return told
-    last = max(directory.glob("extra_*"), default=directory)  # where older versions trained on
+    # A run may hold further SFT steps after a gate, in folders of their own.
+    last = max(directory.glob("extra_*"), default=directory)
     if not (last / "metrics.jsonl").is_file():
         return told
     gate = judge(cfg, measurements(last / "metrics.jsonl"))

@@ -25,7 +25,7 @@ from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
 API = "api"
 STAGES = ("ppo", "sft")
 _HASH = re.compile(rb'"puzzle_hash":"([0-9a-f]+)"')
-# bytes of a recorded episode that are searched for its hash; it stands before turns and tokens
+# bytes of a recorded episode that are searched for its hash; it comes before turns and tokens
 _HEAD = 2000
 
 

@@ -43,7 +43,7 @@ class Models:
     template: ChatTemplate
     device: torch.device
     kl: KLController
-    replay: list[Replayed] = field(default_factory=list)  # rows of stage 2 to draw from
+    replay: list[Replayed] = field(default_factory=list)  # rows of stage 2 to sample from
     health: Health = field(default_factory=Health)
 
     def set_learning_rates(self, step: int) -> None:
@@ -116,8 +116,8 @@ def load_models(cfg: Config, resume: Path | None = None) -> Models:
     model_cfg = cfg.actor_rollout_ref.model
     actor_cfg = cfg.actor_rollout_ref.actor
     total = cfg.trainer.total_training_steps
-    # Adapters go on from themselves on the base that they were made for; everything else from the
-    # saved weights.
+    # Adapters resume on the base that they were made for; without them the saved weights are
+    # loaded.
     source = str(resume) if resume and model_cfg.lora_rank == 0 else path
     policy, template = setup.load_actor(cfg, source, device)
     setup.make_trainable(

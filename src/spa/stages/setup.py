@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 # Held-out puzzles in a row, after which a game counts as too small for its validation set.
 MAX_REDRAWS = 100
-# puzzles that are not held out, of so many drawn: below that a game has too few
+# puzzles that are not held out, of so many sampled: below that a game has too few
 FRESH = 8
 FRESH_OF = 32
 

@@ -108,7 +108,7 @@ def batch_order(rows: Sequence[int], size: int, *, seed: int, skip: int = 0) -> 
     while True:
         rng = stream(seed, "sft/order", epoch)
         batches = spread_evenly(rows, size, rng.permutation(len(rows)).tolist())
-        # The numbering of batches follows from sizes, so their order is drawn as well.
+        # The numbering of batches follows from sizes, so their order is random as well.
         for number in rng.permutation(len(batches)):
             if passed >= skip:
                 yield batches[number]
