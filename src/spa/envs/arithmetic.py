@@ -11,6 +11,7 @@ from fractions import Fraction
 
 MAX_LENGTH = 300
 MAX_DEPTH = 30
+# `0`, `12`, `(`; neither `007` nor an integer of ten digits.
 _TOKEN = re.compile(r"\s*((?:0+|[1-9][0-9]{0,8})(?![0-9])|[-+*/()])")
 _ALIASES = str.maketrans({"×": "*", "÷": "/", "−": "-"})
 
@@ -37,6 +38,7 @@ def parse_expression(text: str) -> Expression | None:
     except _NotArithmetic:
         return None
     numbers = tuple(int(token) for token in tokens if token.isdigit())
+    # Something behind a complete expression (`1 2`, `1)`) makes it none.
     return Expression(value, numbers) if parser.place == len(tokens) else None
 
 
@@ -89,6 +91,7 @@ class _Parser:
         return value
 
     def _factor(self, depth: int) -> Fraction | None:
+        # Depth is counted here: signs and brackets are all that can nest.
         if depth > MAX_DEPTH or self.place >= len(self.tokens):
             raise _NotArithmetic
         if sign := self._take("-+"):

@@ -46,6 +46,7 @@ class Bandit(TextEnv):
         *,
         lo_arm_name: str = "Phoenix",
         hi_arm_name: str = "Dragon",
+        # The original's arms: 0.1 for sure, against 1 with probability 0.25.
         lo_arm_score: float = 0.1,
         hi_arm_loscore: float = 0.0,
         hi_arm_hiscore: float = 1.0,
@@ -162,6 +163,7 @@ def _arm_name(option: str, value: object) -> str:
     """An arm's name without white space around it; raises ConfigError if it cannot be written as an
     action."""
     name = value.strip() if isinstance(value, str) else ""
+    # `||` separates actions, and tags of the response format have angle brackets.
     if not name or len(name) > 100 or any(mark in name for mark in ("||", "<", ">", "\n")):
         raise ConfigError(
             f"{NAME}: option {option!r} must be a short name without '||', '<' and '>', got {value!r}"

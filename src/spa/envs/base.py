@@ -150,9 +150,11 @@ class TextEnv(gymnasium.Env[str, Action]):
             action = None if twin is None else twin.to_action(plan[-1])
             if twin is not None and action is not None:
                 over = (
+                    # [1]: whether the episode is over.
                     checked_step(twin.step(action))[1]
                     or twin.current_player() != self.current_player()
                 )
+                # The other actions of the plan are drawn from the state at the start of the turn.
                 twin = None if over else twin
         return tuple(plan)
 
@@ -166,6 +168,7 @@ class TextEnv(gymnasium.Env[str, Action]):
         ):
             return None
         try:
+            # A copy of the generator: the plan itself is drawn alike, with and without a rehearsal.
             return self.clone(int(copy.deepcopy(rng).integers(2**31)))
         except NotImplementedError:
             return None
@@ -213,7 +216,9 @@ class TextEnv(gymnasium.Env[str, Action]):
         """
         if self.changes is None:
             raise NotImplementedError
+        # Shallow: boards, tables and data that never change are shared with the original.
         twin = copy.copy(self)
+        # Gymnasium's generator counts as well: `reset(seed=None)` draws from it.
         for name in ("_np_random", *self.changes):
             setattr(twin, name, copy.deepcopy(getattr(twin, name)))
         if noise_seed is not None:

@@ -91,8 +91,10 @@ def measure(
     wins = 0
     score = 0.0
     for seed in range(puzzles):
+        # As in training, chance has another seed than the puzzle.
         env.reset(seed=seed, options={"noise_seed": stream_seed(seed, "card/noise")})
         text = env.puzzle_text()
+        # The zero byte keeps texts apart: "ab", "c" and "a", "bc" have other hashes.
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
         texts.add(text)
         best.append(env.best_success(max_actions))
@@ -138,9 +140,11 @@ def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, flo
     total = 0.0
     for _ in range(max_actions):
         action = env.to_action(env.random_action(rng))
+        # Not understood: it still counts as one of `max_actions`.
         if action is None:
             continue
         _, reward, terminated, truncated, info = env.step(action)
+        # Random play moves for all players; the card scores the first.
         total += float(reward if env.players == 1 else info["rewards"][0])
         if terminated or truncated:
             return bool(info["success"] if env.players == 1 else info["successes"][0]), total

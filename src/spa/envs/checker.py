@@ -26,6 +26,8 @@ from spa.types import IMAGE
 
 Make = Callable[[], TextEnv]
 INFO_KEYS = ("action_is_valid", "action_is_effective", "success")
+# Without labels, tags and separators of the format, numbers that int() refuses (over 4,300
+# digits), a long text, and a lone surrogate, which is no valid UTF-8.
 NONSENSE = (
     "",
     " ",
@@ -80,6 +82,7 @@ def run_checks(checks: Checks) -> Iterator[Finding]:
     for name, run in checks.items():
         finding = run_check(name, run)
         yield finding
+        # Every other check needs an instance.
         if name == MADE and not finding.ok:
             return
 
@@ -180,6 +183,7 @@ def _gymnasium(make: Make) -> None:
 
 
 def _story(env: TextEnv, seed: int, steps: int) -> list[Any]:
+    # Another noise seed than the puzzle's, so that mixing them up shows.
     first, _ = env.reset(seed=seed, options={"noise_seed": seed + 1})
     start = [first, env.puzzle_text(), env.instruction("grid")]
     return start + [
@@ -189,6 +193,7 @@ def _story(env: TextEnv, seed: int, steps: int) -> list[Any]:
 
 def _deterministic(make: Make, seeds: int, steps: int) -> None:
     advice = "draw from spa.seeds.stream(seed, ...) in reset and keep nothing from the last episode"
+    # One instance for all seeds: what it keeps from the last episode shows.
     used = make()
     for seed in range(seeds):
         fresh = _story(make(), seed, steps)
@@ -272,6 +277,7 @@ def _reading(make: Make, seeds: int) -> None:
     advice += "turns lose their later actions; leave it to step to call an action invalid"
     for seed in range(seeds):
         env = make()
+        # Never moved: it reads every text as at the start of the episode.
         first = make()
         for one in (env, first):
             one.reset(seed=seed, options={"noise_seed": seed + 1})
@@ -297,6 +303,7 @@ def _nonsense(make: Make) -> None:
         _require(
             action is None or isinstance(action, int | str), f"to_action gives {action!r}", advice
         )
+    # Other stacks call `step` with whatever a model's tool call holds.
     for action in (-1, 10**30, "no such action", None, [1], 1.5):
         env.reset(seed=0)
         before = env.state_text(env.default_state_text)
@@ -310,6 +317,7 @@ def _nonsense(make: Make) -> None:
             same = env.state_text(env.default_state_text) == before
             effective = info["action_is_effective"] or info["success"]
             _require(
+                # A free-text game may answer in its state that it did not understand.
                 not effective and (same or not env.action_names()),
                 f"step({action!r}) is invalid and acts",
                 advice,
@@ -377,8 +385,7 @@ def _check_state(env: TextEnv, shown: str) -> None:
 
 
 def _known(make: Make, seeds: int, steps: int) -> str | None:
-    """Which share of the words of `world_state_text` no message has shown when it is asked for as
-    observation."""
+    """Say which share of the words of `world_state_text` is in no message of its episode."""
     env = make()
     words = 0
     hidden = 0
@@ -390,6 +397,7 @@ def _known(make: Make, seeds: int, steps: int) -> str | None:
         for text, _ in episode(env, seed, steps):
             shown.update(_WORD.findall(f"{text} {env.state_text(mode)}"))
             states.append(env.world_state_text(mode))
+        # A word counts as shown if any message of the episode has it, earlier or later.
         target = [word for state in states for word in _WORD.findall(state)]
         words += len(target)
         hidden += sum(word not in shown for word in target)
@@ -419,6 +427,8 @@ def _valued(make: Make, seeds: int, steps: int) -> str | None:
                 -1 <= value <= 1, f"the value of a state is {value!r} (after {text!r})", advice
             )
             _require(
+                # A value of a state that wins may be 0, if its text does not say so; it is never
+                # negative.
                 not (info["success"] and value < 0),
                 f"a state that wins has the value {value!r}",
                 advice,
@@ -502,6 +512,8 @@ def _legal(make: Make, seeds: int) -> None:
                     f"to_action does not understand the legal action {text!r}",
                     advice,
                 )
+                # By default all names are listed in every state; that claims nothing about
+                # legality.
                 if listed != names and action is not None:
                     twin = branch(env, Past(make=make, seed=seed, options=options, actions=done))
                     valid = twin.step(action)[4]["action_is_valid"]
@@ -536,6 +548,7 @@ def _clones(make: Make, seeds: int) -> None:
         except EnvFault as fault:
             raise Flaw(str(fault), "the same seeds and actions lead to the same states") from fault
         _require(_seen(twin) == before, f"a copy shows another state (seed {seed})", advice)
+        # The copy plays first: what it shares with the original would show in the original.
         twins = [(text, result[:4]) for text, result in episode(twin, seed + 1, 5)]
         _require(
             _seen(env) == before, f"playing on in a copy changes the original (seed {seed})", advice

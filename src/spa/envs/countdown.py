@@ -33,6 +33,7 @@ def generate_puzzle(rng: np.random.Generator) -> Puzzle:
     draw = uniforms(rng, 16)
     while True:
         numbers = tuple(1 + int(draw() * 99) for _ in range(3 if draw() < 0.5 else 4))
+        # A target that the numbers themselves make: every puzzle has a solution.
         target = sum(number if draw() < 0.5 else -number for number in numbers)
         if 1 <= target <= 100:
             return Puzzle(numbers, target)
@@ -64,6 +65,7 @@ def load_puzzles(
 def _puzzle(row: Row) -> Puzzle:
     numbers = row.integers("nums")
     target = row.integer("target")
+    # The parser reads integers of at most nine digits.
     if not 1 <= len(numbers) <= MAX_NUMBERS or not all(0 <= number < 10**9 for number in numbers):
         raise row.fail("nums", f"one to {MAX_NUMBERS} integers from 0 to 999999999")
     if abs(target) >= 10**18:
@@ -90,6 +92,7 @@ class Countdown(TextEnv):
         split: str = "train",
         max_instances: int = 20_000,
         signs_only: bool = True,
+        # 1, 0.1 and 0, as in the original.
         score: float = 1.0,
         format_score: float = 0.1,
     ) -> None:
@@ -124,6 +127,7 @@ class Countdown(TextEnv):
         """Judge an expression and end. A text that is no expression, or comes after the end,
         changes nothing."""
         expression = (
+            # One attempt: the verdict also says that the episode is over.
             parse_expression(action) if isinstance(action, str) and not self._verdict else None
         )
         reward = 0.0
@@ -139,6 +143,7 @@ class Countdown(TextEnv):
     def _judge(self, expression: Expression) -> tuple[str, float]:
         if sorted(expression.numbers) != sorted(self.puzzle.numbers):
             return "wrong numbers", 0.0
+        # Exact fractions, where the original compares floats within 1e-5. None: a division by zero.
         if expression.value != self.puzzle.target:
             return "right numbers, wrong value", self.format_score
         return "right", self.score

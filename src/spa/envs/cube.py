@@ -4,6 +4,7 @@ it."""
 from itertools import product
 
 FACES = "ULFRBD"
+# In the order of FACES: white is up, orange left, green in front.
 COLOURS = {"W": "white", "O": "orange", "G": "green", "R": "red", "B": "blue", "Y": "yellow"}
 SOLVED = "".join(colour * 4 for colour in COLOURS)
 
@@ -45,6 +46,8 @@ def _stickers() -> list[tuple[Vector, Vector]]:
 
 def _clockwise(vector: Vector, axis: Vector) -> Vector:
     """`vector` turned by a quarter, clockwise when looked at from the tip of `axis`."""
+    # A turn by -90 degrees around the axis: what lies along it stays, and the rest becomes its
+    # cross product with it.
     along = _dot(vector, axis)
     turned = _cross(vector, axis)
     x, y, z = (along * a + t for a, t in zip(axis, turned, strict=True))
@@ -61,9 +64,11 @@ def _quarter_turns() -> dict[str, tuple[int, ...]]:
         axis = _FRAMES[face][0]
         forward = list(range(24))
         for index, (corner, normal) in enumerate(stickers):
+            # Corners have coordinates of 1 and -1: these are in the layer of the face.
             if _dot(corner, axis) == 1:
                 forward[place[_clockwise(corner, axis), _clockwise(normal, axis)]] = index
         turns[face] = tuple(forward)
+        # The inverse permutation.
         turns[face + "'"] = tuple(forward.index(index) for index in range(24))
     return turns
 

@@ -91,6 +91,7 @@ def read_rows(
         raise DataError(f"{source}: expected a file that ends in {' or '.join(SUFFIXES)}")
     else:
         rows = _hub(source, columns, split)
+    # `limit` None reads all of them.
     return itertools.islice(rows, limit)
 
 
@@ -107,6 +108,7 @@ def _parquet(source: str, columns: Sequence[str]) -> Iterator[Row]:
         with pyarrow.parquet.ParquetFile(source) as table:
             _require(source, columns, table.schema_arrow.names)
             number = 0
+            # A few thousand rows at a time, and only these columns: files may exceed the memory.
             for batch in table.iter_batches(batch_size=4096, columns=list(columns)):
                 for values in batch.to_pylist():
                     number += 1
@@ -116,6 +118,7 @@ def _parquet(source: str, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _jsonl(source: str, columns: Sequence[str]) -> Iterator[Row]:
+    # The errors below name a line, also before the first one was read.
     number = 0
     try:
         with Path(source).open(encoding="utf-8") as lines:

@@ -29,6 +29,7 @@ from spa.envs.sprites import picture
 from spa.errors import ConfigError
 
 NAME = "frozen_lake"
+# Ids as in the original, for its option `grid_lookup`.
 SYMBOLS = {0: "P", 1: "_", 2: "O", 3: "G", 4: "X", 5: "√"}
 MEANINGS = {0: "player", 1: "empty", 2: "hole", 3: "goal", 4: "player in hole", 5: "player on goal"}
 ACTIONS = {1: "Left", 2: "Down", 3: "Right", 4: "Up"}
@@ -79,6 +80,7 @@ class FrozenLake(TextEnv):
         size: int = 4,
         p: float = 0.8,
         is_slippery: bool = True,
+        # A third each for the direction and its two sides, as in Gymnasium.
         success_rate: float = 1 / 3,
         max_steps: int = 100,
         grid_lookup: Mapping[int, str] | None = None,
@@ -101,8 +103,10 @@ class FrozenLake(TextEnv):
         self._symbols, self._legend = read_symbols(NAME, grid_lookup, grid_vocab, SYMBOLS, MEANINGS)
         self._labels, means = read_actions(NAME, action_lookup, ACTIONS)
         self._tables = [moves(self.size, direction) for direction in TURNS]
+        # Label number -> index into TURNS; an `action_lookup` may have permuted the labels.
         self._turns = [TURNS.index(direction) for direction in means]
         self._names = [f"({row},{col})" for row in range(self.size) for col in range(self.size)]
+        # More than any state text has: the grid, every cell by its name, and the words.
         longest = self.size * (self.size + 1) + 16 * self.size**2 + 200
         self.observation_space = text_space(longest)
         self.action_space = label_space(4)
@@ -124,11 +128,14 @@ class FrozenLake(TextEnv):
         self.player = self.lake.start
         self.steps = 0
         self._ends = self.lake.holes | {self.lake.goal}
+        # Both are written at the first state text of a lake; most of it never changes.
         self._drawing = ""
         self._things = ""
         # Most slips are never drawn: the stream is made when the first one is.
         self._noise_seed, self._noise = (
             noise_seed,
+            # `sample`: the prompt's example response is played without slips, see
+            # `spa.prompts.sample`.
             _no_slip if (options or {}).get("sample") else None,
         )
         return self.state_text(self.default_state_text), {}
@@ -137,8 +144,10 @@ class FrozenLake(TextEnv):
         """One move. An unknown action is an invalid turn that changes nothing."""
         self.steps += 1
         before = after = self.player
+        # After the end nothing moves and nothing is paid.
         over = before in self._ends
         index = (
+            # A number needs no parsing: the usual case, and the fast one.
             action - 1
             if type(action) is int and 0 < action <= 4
             else action_index(action, self._labels)
@@ -146,6 +155,7 @@ class FrozenLake(TextEnv):
         if index is not None and not over:
             turn = self._turns[index]
             after = self.player = self._tables[
+                # TURNS is a circle: a slip goes one quarter turn to either side.
                 (turn + self._slip()) % 4 if self.is_slippery else turn
             ][before]
         terminated = after in self._ends
@@ -182,6 +192,7 @@ class FrozenLake(TextEnv):
         return f"{self._grid()}\n{self._sentence()}"
 
     def _cell(self, cell: int) -> int:
+        # Ids of SYMBOLS. The player on the goal or in a hole has an id of its own.
         if cell == self.player:
             return 4 if cell in self.lake.holes else 5 if cell == self.lake.goal else 0
         return 2 if cell in self.lake.holes else 3 if cell == self.lake.goal else 1
@@ -286,6 +297,8 @@ class FrozenLake(TextEnv):
         way = []
         cell = self.player
         while len(way) < limit:
+            # With just as many actions left as the way is long, only moves along a shortest way
+            # help.
             turn = best_turn(self.lake, 1.0, cell, shortest_path(self.lake, cell) or 0)
             if turn is None:
                 break
@@ -314,6 +327,7 @@ class FrozenLake(TextEnv):
         """The player's row and column as two digits; None on slippery ice and on boards of more
         than ten rows."""
         row, col = divmod(self.player, self.size)
+        # Row and column have one digit each: larger boards have no such keys.
         return None if self.is_slippery or self.size > 10 else f"{row}{col}"
 
     def state_outcome(self) -> str:
@@ -353,6 +367,8 @@ class FrozenLake(TextEnv):
 
     def _read(self, text: str) -> "_Sentence | None":
         """What a coordinate sentence says; None if the text is none."""
+        # `holes (O) are at (0,1) (1,0); goal (G) is at (2,0); player (P) is at (3,2).` or, at the
+        # end, `(2,0) on the goal.`
         goal, player = (re.escape(f" ({self._symbols[kind]}) is at ") for kind in (3, 0))
         cell = r"\((\d),(\d)\)"
         found = re.fullmatch(
@@ -360,6 +376,7 @@ class FrozenLake(TextEnv):
         )
         if found is None:
             return None
+        # Groups: all before the player's cell, the holes in it, row and column of goal and player.
         things, holes, *digits = found.groups()
         numbers = [int(digit) for digit in digits[:4]]
         return _Sentence(

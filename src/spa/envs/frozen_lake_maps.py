@@ -28,9 +28,11 @@ def generate_lake(rng: np.random.Generator, size: int, p: float) -> Lake:
     draw = uniforms(rng)
     cells = size * size
     while True:  # even without ice, start and goal are neighbours now and then
+        # The order of these draws fixes the lake of every seed: ice, start, goal.
         holes = frozenset([cell for cell in range(cells) if draw() >= p])
         start = int(draw() * cells)
         goal = int(draw() * cells)
+        # As in the original: the whole lake is drawn again, and start and goal replace holes.
         if start != goal:
             lake = Lake(size, start, goal, holes - {start, goal})
             if _reachable(lake):
@@ -57,6 +59,7 @@ def _neighbours(size: int) -> tuple[tuple[int, ...], ...]:
 def _reachable(lake: Lake) -> bool:
     near = _neighbours(lake.size)
     goal = lake.goal
+    # Holes count as visited, so that no way leads through them.
     seen = {lake.start, *lake.holes}
     frontier = [lake.start]
     while frontier:

@@ -41,6 +41,7 @@ def slide_left(row: Row) -> tuple[Row, int]:
 def slide(board: Board, direction: str) -> tuple[Board, int]:
     """The board after sliding all tiles in a direction of `ACTIONS`, before a new tile, and the sum
     of merged tiles."""
+    # Columns are the rows of the transposed board; Right and Down slide reversed lines to the left.
     upright = direction in ("Up", "Down")
     lines = tuple(zip(*board, strict=True)) if upright else board
     turn = -1 if direction in ("Right", "Down") else 1
@@ -68,7 +69,9 @@ class Game2048(TextEnv):
     when no move is left.
     """
 
+    # A 4x4 board has 480 starts: 120 pairs of cells, each with a 2 or a 4.
     finite_puzzles = True
+    # `board` is a tuple that `step` replaces, so copies may share it.
     changes = ("_draw",)
 
     def __init__(
@@ -115,6 +118,7 @@ class Game2048(TextEnv):
             for col in range(self.size)
             if not self.board[row][col]
         ]
+        # The first number decides the cell, the second the value.
         where = empty[int(self._draw() * len(empty))]
         tile = 4 if self._draw() < self.four_chance else 2
         rows = [list(row) for row in self.board]
@@ -134,6 +138,7 @@ class Game2048(TextEnv):
                 self._add_tile()
                 reward = float(earned) if self.reward == "merge" else 0.1 * math.log2(1 + earned)
         success = self._reached()
+        # A new tile has appeared if the move counted, so the board is another one.
         changed = self.board != before
         info = {
             "action_is_valid": changed,

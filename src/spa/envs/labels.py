@@ -25,6 +25,7 @@ def action_index(action: object, names: tuple[str, ...]) -> int | None:
     for none."""
     if isinstance(action, str):
         action = find_label(action, names)
+    # True is an int in Python and would pass as action 1.
     if isinstance(action, bool) or not isinstance(action, int | np.integer):
         return None
     return int(action) - 1 if 1 <= action <= len(names) else None

@@ -64,6 +64,7 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
     except (EnvFault, SpaError):
         raise
     except TimedOut as error:
+        # The text has the place where it hung; the alarm's own traceback adds nothing.
         raise EnvFault(str(error)) from None
     except KeyboardInterrupt as error:
         if stop_asked() or not stops_by_signal():
@@ -105,6 +106,7 @@ def time_limit(seconds: float | None, what: str) -> Iterator[None]:
         )
 
     handler = signal.signal(signal.SIGALRM, expired)
+    # An enclosing limit is paused: it continues with the seconds that it had left.
     outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
@@ -161,13 +163,16 @@ def checked_answer(value: Any) -> Any:
     nothing with code of its own. Raises EnvFault for text that is too long and for pictures of more
     than MOST_BYTES."""
     if isinstance(value, str):
+        # A plain str: a subclass would be pickled by reference to the environment's own code.
         return checked_text(str(value), "it")
+    # Arrays of objects are pickled object by object, each with its own code.
     if type(value) is np.ndarray and value.dtype != object:
         if value.nbytes > MOST_BYTES:
             raise EnvFault(
                 f"it returned a picture of {value.nbytes:,} bytes; at most {MOST_BYTES:,} are read"
             )
         return value
+    # `type(...) is`, as a subclass of list or tuple may have code of its own.
     if type(value) in (list, tuple):
         items = [checked_answer(item) for item in value]
         return items if type(value) is list else tuple(items)

@@ -54,6 +54,7 @@ class LostEpisodes:
                     json.dumps({"episode_id": episode_id, "reason": str(error), "call": error.call})
                     + "\n"
                 )
+                # The process may end at once; the next start must know not to play this episode.
                 file.flush()
                 os.fsync(file.fileno())
 

@@ -82,6 +82,7 @@ class MetamathQA(TextEnv):
         data: str | None = None,
         split: str = "train",
         max_instances: int | None = None,
+        # As in the original, whose limit of one action leaves no room for a second answer.
         retries: int = 0,
     ) -> None:
         limit = (
@@ -107,6 +108,7 @@ class MetamathQA(TextEnv):
         puzzle_seed, _ = reset_seeds(self, seed, options)
         rng = stream(puzzle_seed, f"{NAME}/puzzle")
         if self.problems:
+            # Not `rng.integers`, whose values may change with NumPy, see `uniforms`.
             self.problem = self.problems[int(rng.random() * len(self.problems))]
         else:
             self.problem = generate_problem(rng)

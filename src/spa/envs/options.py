@@ -14,6 +14,7 @@ STATE_TEXTS: tuple[StateText, ...] = ("grid", "coords", "grid_and_coords")
 RENDER_MODES: dict[str, StateText] = {
     "text": "grid",
     "text_with_coordinates": "grid_and_coords",
+    # A picture replaces the text in prompts; world-model data and reports keep the grid.
     "rgb_array": "grid",
 }
 """The original's render modes and the state text that each stands for."""
@@ -29,6 +30,7 @@ def nearest(name: object, valid: Iterable[str]) -> str:
 def require_int(env: str, name: str, value: object, low: int, high: int) -> int:
     """`value` if it is an integer in [low, high]; raises ConfigError otherwise."""
     if (
+        # bool is a subclass of int.
         isinstance(value, bool)
         or not isinstance(value, int | np.integer)
         or not low <= value <= high
@@ -89,6 +91,7 @@ def read_table(env: str, name: str, table: object, default: Mapping[int, str]) -
             f"{env}: option {name!r} must be a mapping of ids to texts, got {table!r}"
         )
     for key, text in table.items():
+        # Ids are texts when the table comes from JSON or a quoted key.
         identity = (
             int(key) if isinstance(key, int) or (isinstance(key, str) and key.isdecimal()) else -1
         )
@@ -143,6 +146,7 @@ def read_actions(
     labels = tuple(table[identity].strip() for identity in sorted(table))
     known = {name.lower() for name in default.values()}
     means = tuple(
+        # In the original the id decides even then: its tag with permuted labels moves against them.
         label.lower() if label.lower() in known else default[identity].lower()
         for identity, label in zip(sorted(table), labels, strict=True)
     )
@@ -163,6 +167,7 @@ def uniforms(rng: np.random.Generator, block: int = 64) -> Callable[[], float]:
 
     def numbers() -> Iterable[float]:
         while True:
+            # A list of Python floats: drawing NumPy scalars one by one is slower.
             yield from rng.random(block).tolist()
 
     return iter(numbers()).__next__
@@ -180,6 +185,7 @@ class Noise:
     def __call__(self) -> float:
         """The next number."""
         if not self._drawn:
+            # Reversed, because `pop` takes from the end.
             self._drawn = self._rng.random(self._block)[::-1].tolist()
         return self._drawn.pop()
 
@@ -197,6 +203,7 @@ def reset_seeds(
     env: gymnasium.Env[Any, Any], seed: int | None, options: Mapping[str, Any] | None
 ) -> tuple[int, int]:
     """The puzzle seed and the noise seed of a reset, after `gymnasium.Env.reset(seed=seed)`."""
+    # Without a seed Gymnasium continues the generator of the last one.
     puzzle = int(env.np_random.integers(2**31)) if seed is None else int(seed)
     noise = (options or {}).get("noise_seed")
     return puzzle, puzzle if noise is None else int(noise)

@@ -79,6 +79,7 @@ def _puzzle(
             write(_answer(env, first, line.strip(), left))
             continue
         before = score.actions
+        # A model's turn has a limit, too: what a line has beyond it is not played.
         ended = _act(
             env, line, min(left, prompter.max_actions_per_turn), prompter.action_sep, score, write
         )
@@ -144,6 +145,7 @@ def read_actions(env: TextEnv, line: str, separator: str) -> list[str]:
     as it is."""
     names = env.action_names()
     parts = [part.strip() for part in line.split(separator) if part.strip()]
+    # `up up left` without separators: words are actions if no part is one as it is.
     if names and all(env.to_action(part) is None for part in parts):
         parts = [word for part in parts for word in part.split()]
     return [_complete(part, names) for part in parts]
@@ -153,6 +155,7 @@ def _complete(text: str, names: tuple[str, ...]) -> str:
     lower = text.lower()
     if lower in (name.lower() for name in names):
         return text
+    # w, a, s and d first, then a unique beginning of a label.
     fitting = [name for name in names if name.lower() == KEYS.get(lower)]
     fitting = fitting or [name for name in names if name.lower().startswith(lower)]
     return fitting[0] if len(fitting) == 1 else text

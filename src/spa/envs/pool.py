@@ -62,6 +62,7 @@ def group_specs(
     for group in range(groups):
         paired = tag_of[group] in self_play
         seat = within[group] % 2
+        # Both seats of a pair take puzzle and chance from the pair's first group.
         first = group - seat if paired else group
         for member in range(group_size):
             specs.append(
@@ -72,6 +73,7 @@ def group_specs(
                     member=member,
                     puzzle_seed=base_seed + step * groups + first,
                     noise_seed=stream_seed(base_seed, f"{purpose}/noise", step, first, member),
+                    # Sampling is by `group`: the two seats do not sample alike.
                     sample_seed=stream_seed(base_seed, f"{purpose}/sample", step, group, member),
                     validation=purpose == "val",
                     seat=seat,

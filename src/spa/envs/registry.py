@@ -70,9 +70,11 @@ def env_class(env_type: str) -> type[TextEnv]:
         raise ConfigError(
             f"unknown env_type {env_type!r}; {nearest(env_type, env_types())} or a path 'package.module:Class'"
         )
+    # A name of ours cannot be taken over by an installed package.
     if env_type not in ENVS and env_type in plugins("envs"):
         return load_plugin("envs", env_type)
     library, _, task = env_type.partition(":")
+    # `textarena:TASK` is a library's game, `my_pkg.env:MyEnv` a class.
     if library in libraries() and not task:
         raise ConfigError(
             f"env_type {env_type!r} needs a task; `spa env list {library}` lists them"
@@ -83,10 +85,13 @@ def env_class(env_type: str) -> type[TextEnv]:
         find_modules_beside_user()
     try:
         module = importlib.import_module(module_name)
+    # Its message says what to install or set.
     except SpaError:
         raise
     except Exception as error:
         problem = f"env_type {env_type!r}: cannot import {module_name!r}: {_told(error)}"
+        # The module that was asked for is missing, and not one that it imports. A name without dots
+        # may be a misspelt library.
         missing = (
             isinstance(error, ModuleNotFoundError)
             and error.name == module_name
@@ -146,6 +151,7 @@ def make_env(env_type: str, env_config: Mapping[str, Any] | None = None) -> Text
         # its own options only the library knows
         return _made(env_type, found, {"task": task, **options})
     parameters = inspect.signature(found).parameters.values()
+    # A class with **kwargs judges its options itself.
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         valid = [parameter.name for parameter in parameters]
         unknown = [name for name in options if name not in valid]

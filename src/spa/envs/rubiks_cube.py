@@ -23,8 +23,10 @@ class RubiksCube(TextEnv):
     truncates the episode.
     """
 
+    # At depth 1 there are twelve scrambles.
     finite_puzzles = True
 
+    # The cube is a string that `step` replaces.
     changes = ()
 
     def __init__(self, *, scramble_depth: int = 3, max_steps: int = 20) -> None:
@@ -41,6 +43,7 @@ class RubiksCube(TextEnv):
         puzzle_seed, _ = reset_seeds(self, seed, options)
         draw = uniforms(stream(puzzle_seed, f"{NAME}/puzzle"))
         self.cube = SOLVED
+        # Random turns may undo each other, or turn the cube as a whole.
         while solver.distance(self.cube, limit=self.scramble_depth) != self.scramble_depth:
             self.cube = SOLVED
             for _ in range(self.scramble_depth):

@@ -130,6 +130,7 @@ def write_env(name: str, folder: Path) -> list[Path]:
     words = {"name": name, "cls": cls, "title": name.replace("_", " ").capitalize()}
     files = {f"{name}.py": MODULE, f"test_{name}.py": TEST, f"{name}.yaml": CONFIG}
     paths = {folder / file: template for file, template in files.items()}
+    # Nothing is written if one of the files exists.
     existing = [str(path) for path in paths if path.exists()]
     if existing:
         raise ConfigError(f"{', '.join(existing)} exists already; choose another name or folder")
@@ -148,6 +149,7 @@ def _taken(name: str, cls: str) -> str:
         return f"env_type {name}:… means games of that library (`spa env list --libraries`)"
     if name in sys.stdlib_module_names:
         return "Python has a module of that name"
+    # By module, as a distribution may have another name than its module.
     if name == "spa" or name in packages_distributions():
         return "an installed package has a module of that name"
     if (CONFIGS / f"{name}.yaml").exists():

@@ -19,6 +19,7 @@ from spa.errors import ConfigError
 
 NAME = "sokoban"
 WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
+# Ids as in the original, for its option `grid_lookup`.
 SYMBOLS = {0: "#", 1: "_", 2: "O", 3: "√", 4: "X", 5: "P", 6: "S"}
 MEANINGS = {
     0: "wall",
@@ -89,8 +90,10 @@ class Sokoban(TextEnv):
         self._symbols, self._legend = read_symbols(NAME, grid_lookup, grid_vocab, SYMBOLS, MEANINGS)
         self._labels, means = read_actions(NAME, action_lookup, ACTIONS)
         stride = self.cols + 1
+        # A row of the drawing has its line break at the end, so a step up or down is cols + 1.
         steps = {"up": -stride, "down": stride, "left": -1, "right": 1}
         self._deltas = [steps[direction] for direction in means]
+        # More than any state text has: the grid, three lists of cells, and the words.
         longest = self.rows * stride + 3 * 16 * self.num_boxes + 200
         self.observation_space = text_space(longest)
         self.action_space = label_space(4)
@@ -152,6 +155,7 @@ class Sokoban(TextEnv):
                 return False
             boxes.remove(ahead)
             boxes.add(beyond)
+            # At most three characters of the drawing change in a move.
             self._drawing[beyond] = self._symbols[BOX_ON_TARGET if beyond in self._targets else BOX]
         self.player = ahead
         self._drawing[start] = self._symbols[TARGET if start in self._targets else FLOOR]
@@ -170,6 +174,7 @@ class Sokoban(TextEnv):
         """The room's characters, line breaks included: cells are numbered like them."""
         stride = self.cols + 1
         out = [symbols[WALL]] * (self.rows * stride - 1)
+        # A line break after each row but the last.
         out[self.cols :: stride] = "\n" * (self.rows - 1)
         for cell in self.room.floor:
             out[cell] = symbols[FLOOR]
@@ -196,6 +201,7 @@ class Sokoban(TextEnv):
         ]
         if self.player in self._targets:
             parts[0] += " on a target"
+        # A box on its target is also among the boxes and the targets above.
         covered = [divmod(box, stride) for box in self.boxes & self._targets]
         if covered:
             parts.append(
@@ -211,7 +217,9 @@ class Sokoban(TextEnv):
         cells: dict[str, list[int]] = {symbol: [] for symbol in SYMBOLS.values()}
         for row, line in enumerate(rows):
             for col, symbol in enumerate(line):
+                # An unknown symbol adds a key here, and `fits` below counts the keys.
                 cells.setdefault(symbol, []).append(row * stride + col)
+        # The values of SYMBOLS in their order.
         _wall, floor, target, both, box, player, player_on_target = (
             cells[symbol] for symbol in SYMBOLS.values()
         )
@@ -228,6 +236,7 @@ class Sokoban(TextEnv):
         )
         free = frozenset(floor + target + both + box + player + player_on_target)
         if (
+            # `free - inner`: an open border would lead the player off the board.
             not fits
             or len(players) != 1
             or not len(targets) == len(boxes) == self.num_boxes
@@ -275,6 +284,7 @@ class Sokoban(TextEnv):
     def expert_actions(self, limit: int) -> tuple[str, ...]:
         """The first moves of a shortest solution."""
         moves = shortest_moves(self._now()) or ()
+        # The solver counts moves as up, down, left, right; labels may be permuted.
         labels = [self._labels[self._deltas.index(delta)] for delta in self.room.deltas()]
         return tuple(labels[move] for move in moves[:limit])
 
@@ -299,6 +309,7 @@ class Sokoban(TextEnv):
         rows, 16 * cols, 3]."""
         if self.render_mode != "rgb_array":
             return self.state_text(self.default_state_text)
+        # Every symbol is one character, so the grid's text has one for each cell.
         names = {symbol: SPRITES[identity] for identity, symbol in self._symbols.items()}
         return picture(
             [[names[symbol] for symbol in row] for row in self.state_text("grid").split("\n")]

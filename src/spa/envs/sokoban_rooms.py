@@ -18,6 +18,7 @@ import numpy as np
 from spa.envs.options import uniforms
 from spa.errors import ConfigError
 
+# This and the other numbers of the generator are gym-sokoban's.
 TURN_PROBABILITY = 0.35
 MAX_STATES = 300_000
 # What one step of the carving walk opens around the walker, as (row, column) offsets.
@@ -62,18 +63,22 @@ def generate_room(
     too shallow).
     """
     draw = uniforms(rng, 128)
+    # The original gives up after four boards; then some seeds would have no puzzle.
     for _ in range(1_000):
         floor = _carve(draw, rows, cols)
+        # A cell each for player and boxes, and one more to move to.
         if len(floor) <= num_boxes + 1:
             continue
         free = list(floor)
         player = free.pop(int(draw() * len(free)))
+        # Box i starts on target i; both are numbered row by row.
         targets = tuple(sorted(free.pop(int(draw() * len(free))) for _ in range(num_boxes)))
         room = _pull_apart(
             Room(rows, cols, frozenset(floor), targets, targets, player), search_depth
         )
         moved = _displacement(room)
         if moved:
+            # As in the original, the player strolls more often if the box is one cell away.
             return _stroll(draw, room, 0.8 if moved == 1 else 0.5)
     raise ConfigError(
         f"sokoban: no {rows}x{cols} room with {num_boxes} boxes in 1,000 draws; "
@@ -89,6 +94,7 @@ def _brush_tables(rows: int, cols: int) -> tuple[dict[int, tuple[int, ...]], tup
     mask = sum(1 << cell for cell in inner)
     brushes = {
         cell: tuple(
+            # Brushes never open the border.
             sum(1 << (cell + down * stride + right) for down, right in brush) & mask
             for brush in BRUSHES
         )
@@ -102,6 +108,7 @@ def _carve(draw: Callable[[], float], rows: int, cols: int) -> list[int]:
     brushes, inner = _brush_tables(rows, cols)
     headings = ((1, 0), (0, 1), (-1, 0), (0, -1))
     down, right = headings[int(draw() * 4)]
+    # The start may lie in the lower or right border, as in the original; the first step clamps it.
     row = 1 + int(draw() * (rows - 1))
     col = 1 + int(draw() * (cols - 1))
     last_row = rows - 2
@@ -147,6 +154,8 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
     states = 0
     best_score = 0
     best = (number[room.player], tuple(targets))
+    # Boxes as bits -> cells of the player seen with them. The list of one integer is shared by
+    # all layouts with these boxes, so that a visit counts for each of them.
     seen: dict[int, list[int]] = {target_bits: [0]}
     layout = (target_bits, seen[target_bits], 0, (best[1], 0, 0, -1))
     stack: list[tuple[int, int, Layout]] = [(best[0], 1, layout)]
@@ -155,10 +164,12 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
         flags, cells_seen, score, details = layout
         here = 1 << player
         visited = cells_seen[0]
+        # Another branch may have come here since this state was pushed.
         if visited & here:
             continue
         cells_seen[0] = visited = visited | here
         states += 1
+        # A box or the player on a target makes the score 0. The bits of pulled boxes are higher.
         if score > best_score and not (flags | here) & target_bits:
             best = (player, details[0])
             best_score = score
@@ -167,9 +178,11 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
             continue
         closed = flags | visited
         for ahead, ahead_bit, behind, behind_bit in ways[player]:
+            # Nothing to pull behind the player: a walk, to a cell not yet seen with these boxes.
             if not flags & behind_bit:
                 if not closed & ahead_bit:
                     stack.append((ahead, depth, layout))
+            # The box behind follows to the player's cell and counts as pulled from now on.
             elif not flags & ahead_bit:
                 after = flags & ~(behind_bit | behind_bit << count) | here | here << count
                 there = seen.setdefault(after, [0])
@@ -178,6 +191,7 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
                     index = boxes.index(behind)
                     boxes = (*boxes[:index], player, *boxes[index + 1 :])
                     moved += distances[index][player] - distances[index][behind]
+                    # The score counts changes of box: each sends the player round to another one.
                     swaps += index != last
                     stack.append(
                         (ahead, depth, (after, there, moved * swaps, (boxes, moved, swaps, index)))
@@ -232,6 +246,7 @@ def _stroll(draw: Callable[[], float], room: Room, probability: float) -> Room:
         return room
     player = room.player
     visited = {room.player, *room.boxes}
+    # One step, and a second and third with probability one half each.
     for _ in range(3):
         ways = [player + delta for delta in room.deltas() if player + delta in room.floor - visited]
         if not ways:

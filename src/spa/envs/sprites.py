@@ -53,6 +53,7 @@ def tile(*layers: str) -> np.ndarray:
                 if letter != ".":
                     image[row, col] = _COLOURS[letter]
     scaled = image.repeat(TILE // 8, axis=0).repeat(TILE // 8, axis=1)
+    # Tiles are cached and shared by all pictures.
     scaled.flags.writeable = False
     return scaled
 

@@ -23,6 +23,8 @@ from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 
 NAME = "sudoku"
+# As in the original, except for 4x4 easy: there two tables disagree, and its experiments say
+# easy12.
 CLUES = {4: {"easy": 12, "medium": 9, "hard": 6}, 9: {"easy": 36, "medium": 30, "hard": 24}}
 # no board with fewer has a single solution (known for 4 and 9, best known for 16)
 FEWEST_CLUES = {4: 4, 9: 17, 16: 55}
@@ -58,6 +60,7 @@ def _solved(draw: Callable[[], float], size: int) -> Board:
     rows = lines()
     cols = lines()
     digits = shuffled(range(1, size + 1), draw)
+    # Row r of the regular board is its first row, shifted by r * base + r // base.
     return tuple(digits[(row * base + row // base + col) % size] for row in rows for col in cols)
 
 
@@ -77,14 +80,19 @@ def _thin_out(draw: Callable[[], float], solution: Board, size: int, clues: int)
 
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
+# `-1`, `+2`, `.5`, `1.5`: such a text names no cell.
 _SIGNED = re.compile(r"[-+−.][0-9]|[0-9]\.[0-9]")
+# A letter of any alphabet: a word character that is no digit and no underscore.
 _LETTER = re.compile(r"[^\W\d_]")
 _NAMED = [  # the names hold no digits: row1 and row_1 are row 1
     re.compile(rf"(?<![^\W\d_]){word}[^\W\d]*[^0-9]{{0,8}}([0-9])", re.IGNORECASE)
     for word in ("row", "col")
 ]
+# `3 into (1,2)`: between the first two numbers, it says that the digit comes first.
 _INTO = re.compile(r"\b(at|in|into|to|on|onto|for)\b", re.IGNORECASE)
+# `1,2 is 3`: between the last two numbers, it says that the digit comes last.
 _BECOMES = re.compile(r"\b(is|to|gets|becomes|as|with|digit|value)\b", re.IGNORECASE)
+# `place 3 1 2`: nothing says whether 3 or 2 is the digit.
 _WRITE = re.compile(
     r"\b(place|put|write|set|fill|enter|insert|digit|number|value)\b", re.IGNORECASE
 )
@@ -110,6 +118,7 @@ def read_move(text: str) -> tuple[int, int, int] | None:
         row, column = labelled
         return numbers[row], numbers[column], numbers[3 - row - column]
     ends = [0, *(match.end() for match in found)]
+    # Not strict: the text behind the last number is not looked at.
     before, first, second = (
         text[end : match.start()] for end, match in zip(ends, found, strict=False)
     )
@@ -121,6 +130,7 @@ def read_move(text: str) -> tuple[int, int, int] | None:
         )
     if _LETTER.search(second):
         return (numbers[0], numbers[1], numbers[2]) if _BECOMES.search(second) else None
+    # `3 (1,2)`
     if set("([") & set(first):
         return numbers[1], numbers[2], numbers[0]
     if _WRITE.search(before) and not set("([") & set(before):
@@ -149,6 +159,7 @@ class Sudoku(TextEnv):
 
     metadata = {"render_modes": ["text", "text_with_coordinates"]}  # noqa: RUF012 (Gymnasium's own form)
 
+    # `self.cells` is a list, which `step` changes in place.
     changes = ("cells",)
 
     def __init__(
@@ -254,6 +265,7 @@ class Sudoku(TextEnv):
         ]
 
     def _grid(self, board: Board | list[int]) -> str:
+        # One line, as the original writes it: `| . 1 2 4 | 4 2 1 3 | 2 3 4 1 | . 4 . 2`.
         rows = (board[start : start + self.size] for start in range(0, self.size**2, self.size))
         return " ".join(
             "| " + " ".join(str(digit) if digit else "." for digit in row) for row in rows
@@ -312,6 +324,7 @@ class Sudoku(TextEnv):
         """The digits of the solution, row by row. A wrong digit of the player's is replaced first
         where it can be."""
         size = self.size
+        # A wrong digit of the player's may leave no solution; then it is corrected first.
         moves = self._missing() or self._corrections()
         return tuple(
             f"{cell // size + 1},{cell % size + 1},{digit}" for cell, digit in moves[:limit]

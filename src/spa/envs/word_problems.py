@@ -66,6 +66,7 @@ def generate_problem(rng: np.random.Generator) -> Problem:
     other = choose(_PEOPLE)
     while other == who:
         other = choose(_PEOPLE)
+    # All of these are drawn for every kind, needed or not.
     question, answer = _KINDS[pick(0, len(_KINDS) - 1)](
         pick, who, other, choose(_THINGS), choose(_PLACES)
     )
@@ -86,6 +87,7 @@ def _boxes(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[s
 def _giving(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
     given = pick(5, 90)
     bought = pick(5, 90)
+    # No one gives away more than they have.
     start = given + pick(10, 200)
     text = (
         f"{who} owns {start} {things}. After giving {given} of them to {other} and buying {bought} new ones at the "
@@ -95,6 +97,7 @@ def _giving(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[
 
 
 def _sharing(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
+    # The total is made from the answer, so that the division leaves no rest.
     friends = pick(3, 24)
     each = pick(3, 40)
     kept = pick(1, 50)
@@ -117,6 +120,7 @@ def _prices(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[
 
 
 def _change(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
+    # The sum brought along is made from the answer, so that it is positive.
     count = pick(3, 30)
     price = pick(2, 25)
     left = pick(1, 90)
@@ -160,4 +164,5 @@ def _rates(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[s
     return text, (first + second) * hours
 
 
+# Number and order of the kinds fix the problem of every seed.
 _KINDS = (_boxes, _giving, _sharing, _prices, _change, _twice, _weeks, _rates)

@@ -45,6 +45,7 @@ class EnvWorkers:
         self._workers = [_Worker(timeout_s) for _ in range(count)]
         self._next = 0
         self._lock = threading.Lock()
+        # Given the list and not `self`, which finalize would keep alive.
         self.close = weakref.finalize(self, _close, self._workers)
 
     def __len__(self) -> int:
@@ -73,13 +74,17 @@ class RemoteEnv:
         self._worker = worker
         self._number = number
         self._recipe = recipe  # None: a copy of another one, which is there and has `plain`
+        # Calls since the last reset with what they returned, to bring the game back in a new
+        # process.
         self._past: list[tuple[str, tuple, dict, Any]] = []
         with worker.lock:
             self._plain = worker.request("make", number, recipe) if plain is None else plain
             self._life = worker.life
+        # The process drops its game when this object is collected.
         weakref.finalize(self, worker.forget, number)
 
     def __getattr__(self, name: str) -> Any:
+        # Private names are answered here: `copy` and `pickle` look some up.
         if name.startswith("_"):
             raise AttributeError(name)
         if name in PLAIN:
@@ -88,6 +93,7 @@ class RemoteEnv:
 
     def _call(self, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         with self._worker.lock:
+            # Another life: the process was replaced and has none of its games.
             if self._worker.life != self._life:
                 self._restore()
             value = self._worker.request("call", self._number, (name, args, kwargs))
@@ -132,6 +138,7 @@ class RemoteEnv:
         self._worker.request("make", self._number, self._recipe)
         for name, args, kwargs, value in self._past:
             again = self._worker.request("call", self._number, (name, args, kwargs))
+            # By repr: results may hold arrays, which `==` compares item by item, and NaN.
             if repr(again) != repr(value):
                 raise EnvFault(
                     f"its process was replaced, and {name} returned another result when its episode was replayed"
@@ -157,6 +164,7 @@ class _Worker:
         first = self.process is None
         pipe = self._start() if self.pipe is None else self.pipe
         label = {"make": "making it", "clone": "clone"}.get(kind) or what[0]
+        # A new process imports the environment's module first, and making it may load data.
         limit = (
             None
             if self.timeout_s is None
@@ -174,6 +182,7 @@ class _Worker:
             outcome, value = pipe.recv()
             answered = True
         except (EOFError, OSError) as error:
+            # The exit status is known only after a join.
             self.process.join(5)
             raise EnvCrash(
                 f"its process ended in {label} (exit status {self.process.exitcode})", label
@@ -182,6 +191,7 @@ class _Worker:
             # also when this process is interrupted: an answer would come to the wrong question
             if not answered:
                 self.stop()
+        # Errors travel as class name and text; only those of `spa.errors` are made again.
         if outcome == "user":
             raise getattr(errors, value[0], ConfigError)(value[1])
         if outcome == "error":
@@ -193,12 +203,14 @@ class _Worker:
         self.forgotten.append(number)
 
     def _start(self) -> Connection:
+        # A fork would share the trainer's threads, locks and GPU context.
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(
             target=_serve, args=(theirs,), daemon=True, name="spa-environments"
         )
         self.process.start()
+        # While this process has their end open, too, it would never read that the other has ended.
         theirs.close()
         return self.pipe
 
@@ -206,6 +218,7 @@ class _Worker:
         """Kill the process; the next request starts another. What hangs says on stderr where."""
         if self.process is not None and self.process.is_alive():
             with contextlib.suppress(OSError):
+                # `_serve` has set a handler that writes the stack; it gets 0.2 s for it.
                 os.kill(self.process.pid, signal.SIGUSR1)
             self.process.join(0.2)
             self.process.kill()
@@ -234,10 +247,12 @@ def _serve(pipe: Connection) -> None:
     os.setsid()  # an environment that signals its process group must not meet the trainer
     ignore_interrupts()
     _limit_memory()
+    # A parent that ignores SIGTERM hands that on to its children.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.__stderr__ is not None:
         faulthandler.register(signal.SIGUSR1, file=sys.__stderr__)
     parent = multiprocessing.parent_process()
+    # Ends this process with the trainer, even while an environment hangs.
     if parent is not None:
         threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
     envs: dict[int, TextEnv] = {}
@@ -246,6 +261,7 @@ def _serve(pipe: Connection) -> None:
             kind, number, what, forgotten = pipe.recv()
         except (EOFError, OSError):
             return
+        # Games whose RemoteEnv was collected since the last request.
         for old in forgotten:
             envs.pop(old, None)
         try:

@@ -30,6 +30,7 @@ MAX_COMBINATIONS = 20
 thousands."""
 
 Annotations = Mapping[str, Any]
+# `$1,299.00`, `$ 5`
 _PRICE = re.compile(r"\$\s*([0-9][0-9,]*(?:\.[0-9]+)?)")
 
 
@@ -71,6 +72,7 @@ def load_products(folder: str, annotations: Annotations, *, small: bool) -> tupl
             raise DataError(
                 f"{path}, row {number}: expected a JSON object, got {type(item).__name__}"
             )
+        # The row of the file, for an error that names it.
         row = Row(str(path), number, item)
         asin = _text(row, "asin").upper()
         if asin != "NAN" and len(asin) <= 10 and asin not in products:
@@ -142,6 +144,7 @@ def _price(row: Row, asin: str) -> tuple[float, str]:
         return 100.0, "$100.00"
     if not isinstance(value, str) or not (found := _PRICE.findall(value)):
         raise row.fail("pricing", "a price such as '$12.50' or '$5.00 to $9.00'")
+    # A range, `$5.00 to $9.00`, has two.
     prices = [float(text.replace(",", "")) for text in found[:2]]
     if len(prices) == 1:
         return prices[0], f"${prices[0]:.2f}"
@@ -172,6 +175,7 @@ def _options(row: Row) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def option_value(text: str) -> str:
     """An option value as the shop shows it: lower case, slashes spaced as bars."""
+    # `red/white` -> `red | white`
     return clean_text(text.strip().replace("/", " | ").lower(), 200)
 
 
@@ -214,6 +218,7 @@ def human_goals(folder: str, products: Sequence[Product]) -> tuple[Goal, ...]:
 
 def _human_options(row: Row) -> tuple[OptionChoice, ...]:
     value = row.values.get("instruction_options")
+    # Some requests name options, others give values alone.
     pairs = (
         value.items()
         if isinstance(value, dict)
@@ -242,6 +247,7 @@ def _combinations(product: Product) -> Iterator[tuple[OptionChoice, ...]]:
         for combination in itertools.product(*values):
             yield tuple(zip(names, combination, strict=True))
         return
+    # A product's goals are made from a stream of its own, whatever other products there are.
     rng = stream(0, f"shop/options/{product.asin}")
     for _ in range(MAX_COMBINATIONS):
         yield tuple(

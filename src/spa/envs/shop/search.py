@@ -25,6 +25,7 @@ def match_expression(query: str) -> str:
     """The FTS5 expression for a free-text query: each of its words, quoted, any of them; "" if it
     has none."""
     words = dict.fromkeys(_WORD.findall(query[:MAX_QUERY].lower()))
+    # Quoted, as FTS5 would read AND, NEAR or a star as its own syntax.
     return " OR ".join(f'"{word}"' for word in list(words)[:MAX_WORDS])
 
 
@@ -34,9 +35,11 @@ class SearchIndex:
     def __init__(self, products: Iterable[Product]) -> None:
         self._lock = threading.Lock()
         self._asins = []
+        # The lock, not SQLite, keeps threads apart.
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
         try:
             self._database.execute(
+                # Stems: `shoes` finds `shoe`.
                 "CREATE VIRTUAL TABLE items USING fts5(text, tokenize='porter unicode61')"
             )
         except sqlite3.OperationalError as error:
@@ -48,6 +51,7 @@ class SearchIndex:
             self._database.execute(
                 "INSERT INTO items(rowid, text) VALUES (?, ?)", (number, document(product))
             )
+        # Merges the pieces of the index into one; no product is added later.
         self._database.execute("INSERT INTO items(items) VALUES ('optimize')")
         self._database.commit()
 
@@ -56,6 +60,7 @@ class SearchIndex:
         expression = match_expression(query)
         if not expression:
             return ()
+        # SQLite's bm25() is smaller for better matches.
         sql = "SELECT rowid FROM items WHERE items MATCH ? ORDER BY bm25(items), rowid LIMIT ?"
         with self._lock:
             rows = self._database.execute(sql, (expression, MAX_HITS)).fetchall()

@@ -56,6 +56,7 @@ def read_address(shop: Shop, query: str) -> tuple[int, View]:
         values = fields.get("value", [])
         goal = int(fields.get("goal", ["0"])[0])
         page = int(fields.get("page", ["1"])[0])
+        # strict: an option without a value is a bad address.
         options = tuple(zip(names, values, strict=True))
     except ValueError as error:
         raise BadAddress(str(error)) from error
@@ -131,6 +132,8 @@ def make_server(shop: Shop, port: int) -> ThreadingHTTPServer:
 
         def do_GET(self) -> None:
             port = server.server_port
+            # The page of another site can send a browser here (DNS rebinding); its Host header
+            # shows it.
             if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
                 self._answer(
                     HTTPStatus.FORBIDDEN,
@@ -165,5 +168,6 @@ def make_server(shop: Shop, port: int) -> ThreadingHTTPServer:
             """Nothing is logged: the terminal belongs to the person who started the shop."""
 
     server = ThreadingHTTPServer((HOST, port), Handler)
+    # An open connection of a browser must not keep the process from ending.
     server.daemon_threads = True
     return server

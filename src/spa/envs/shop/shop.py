@@ -17,6 +17,7 @@ from spa.seeds import stream
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
+# WebShop's split of its permuted goals.
 TEST_GOALS = 500
 VAL_GOALS = 1000
 
@@ -29,6 +30,7 @@ class Shop:
     goals: tuple[Goal, ...]  # in permuted order
     index: SearchIndex = field(repr=False)
 
+    # Nothing in it changes, and it may be large: copies of a game share it.
     def __deepcopy__(self, memo: object) -> "Shop":
         return self
 
@@ -60,6 +62,7 @@ def build_shop(products: tuple[Product, ...], goals: tuple[Goal, ...]) -> Shop:
         raise DataError(
             f"a shop needs at least three different goals, one per split; found {len(goals)}"
         )
+    # Mixed, so that a split does not have the goals of some products alone.
     mixed = shuffled(goals, uniforms(stream(0, "shop/goal-order")))
     return Shop(
         {product.asin: product for product in products}, tuple(mixed), SearchIndex(products)
@@ -81,6 +84,7 @@ def open_shop(
             "webshop: dataset 'full' and human goals need the WebShop product files; "
             "set option 'data' to the folder that holds items_shuffle.json and items_ins_v2.json"
         )
+    # A file that changes opens another shop.
     stamps = (
         ()
         if data is None

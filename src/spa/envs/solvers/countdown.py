@@ -8,6 +8,7 @@ MAX_NUMBERS = 6
 """More numbers than these are not searched: pairing six already tries a few million expressions at
 worst."""
 
+# Exact: with floats 1 / 3 * 3 need not be 1.
 _Term = tuple[Fraction, str]
 
 
@@ -20,6 +21,7 @@ def sign_solution(numbers: Sequence[int], target: int) -> str | None:
                 f"{'+' if sign > 0 else '-'} {number}"
                 for sign, number in zip(signs, numbers, strict=True)
             ]
+            # `+ 3 - 2` -> `3 - 2`, `- 3 + 2` -> `-3 + 2`
             text = " ".join(pieces)
             return text[2:] if text.startswith("+ ") else "-" + text[2:]
     return None
@@ -38,6 +40,7 @@ def solve(numbers: Sequence[int], target: int) -> str | None:
     if len(numbers) > MAX_NUMBERS:
         raise ValueError(f"at most {MAX_NUMBERS} numbers, got {len(numbers)}")
     text = _search([(Fraction(number), str(number)) for number in numbers], Fraction(target), set())
+    # `_combine` puts brackets around every result; the outermost pair is not needed.
     return (
         None
         if text is None
@@ -52,6 +55,7 @@ def _search(terms: list[_Term], target: Fraction, seen: set[tuple[Fraction, ...]
     positions."""
     if len(terms) == 1:
         return terms[0][1] if terms[0][0] == target else None
+    # Equal values in another order are the same position.
     key = tuple(sorted(value for value, _ in terms))
     if key in seen:
         return None

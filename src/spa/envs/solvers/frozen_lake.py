@@ -12,9 +12,11 @@ Values = tuple[float, ...]
 def values(lake: Lake, success_rate: float, limit: int) -> tuple[Values, ...]:
     """The values for 0 to `limit` actions left. `success_rate` is that of the intended move: 1
     without slips."""
+    # No action left: only the goal itself counts.
     now = tuple(float(cell == lake.goal) for cell in range(lake.size**2))
     out = [now]
     for _ in range(limit):
+        # V_k(cell) = max over actions of the expected V_(k-1); goal and holes keep their value.
         best = [action_values(lake, success_rate, out[-1], cell) for cell in range(lake.size**2)]
         out.append(
             tuple(max(options) if options else now[cell] for cell, options in enumerate(best))
@@ -30,6 +32,7 @@ def action_values(lake: Lake, success_rate: float, after: Values, cell: int) -> 
     reached = [after[moves(lake.size, direction)[cell]] for direction in TURNS]
     slip = (1 - success_rate) / 2
     return tuple(
+        # The sides of a direction are its neighbours in TURNS; index -1 closes the circle.
         success_rate * reached[turn] + slip * (reached[turn - 1] + reached[(turn + 1) % 4])
         for turn in range(4)
     )
@@ -41,6 +44,7 @@ def best_turn(lake: Lake, success_rate: float, cell: int, limit: int) -> int | N
     if limit < 1:
         return None
     options = action_values(lake, success_rate, values(lake, success_rate, limit)[limit - 1], cell)
+    # `index` takes the first of equal options, so that expert play is the same every time.
     return options.index(max(options)) if options and max(options) > 0 else None
 
 
@@ -55,6 +59,7 @@ def shortest_path(lake: Lake, cell: int) -> int | None:
     while frontier:
         if lake.goal in frontier:
             return steps
+        # Breadth-first; after `steps` rounds the frontier has the cells that many moves away.
         frontier = {table[place] for place in frontier for table in tables} - seen - lake.holes
         seen |= frontier
         steps += 1

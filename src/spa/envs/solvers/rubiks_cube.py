@@ -47,6 +47,7 @@ def _search(cube: str, limit: int) -> tuple[str, ...] | None:
     if cube in behind:
         return ()
     for level in range(limit):
+        # The ends take turns, one level each: after n levels, any solution of n turns has shown.
         forward = level % 2 == 0
         seen, other = (ahead, behind) if forward else (behind, ahead)
         fresh = []
@@ -54,6 +55,7 @@ def _search(cube: str, limit: int) -> tuple[str, ...] | None:
             for name in TURNS:
                 reached = turn(position, name)
                 if reached not in seen:
+                    # Going back from the goal, the turn that leads here has to be undone.
                     seen[reached] = (
                         (*seen[position], name) if forward else (INVERSE[name], *seen[position])
                     )

@@ -26,6 +26,7 @@ def shortest_moves(room: Room, *, limit: int | None = None) -> tuple[int, ...] |
     ahead, behind, boxes, player = found
     deltas = room.deltas()
     moves = []
+    # From the meeting back to the start, then on to the goal.
     at = boxes
     where = player
     for layer in reversed(ahead[:-1]):
@@ -41,6 +42,7 @@ def shortest_moves(room: Room, *, limit: int | None = None) -> tuple[int, ...] |
 def fewest_moves(room: Room, *, limit: int | None = None) -> int | None:
     """The length of a shortest solution; None if there is none (within `limit` moves)."""
     found = _meet(room, limit)
+    # Each list of layers begins with that of no moves.
     return None if found is None else len(found[0]) + len(found[1]) - 2
 
 
@@ -71,6 +73,7 @@ def _meet(room: Room, limit: int | None) -> tuple[list[Layer], list[Layer], int,
     pushes = partial(_pushes, free=live & floor, stride=stride)
     pulls = partial(_pulls, free=floor, stride=stride)
     ahead: list[Layer] = [{_bits(room.boxes): 1 << room.player}]
+    # Solved, with the player on any free cell.
     behind: list[Layer] = [{goal: floor & ~goal}]
     seen_ahead = dict(ahead[0])
     seen_behind = dict(behind[0])
@@ -86,6 +89,7 @@ def _meet(room: Room, limit: int | None) -> tuple[list[Layer], list[Layer], int,
             reached = _advance(behind[-1], seen_behind, floor, stride, pulls)
             behind.append(reached)
             state = _common(reached, seen_ahead)
+        # This side has seen all that it can reach: there is no solution.
         if not reached:
             return None
     return ahead, behind, *state
@@ -96,6 +100,7 @@ def _common(reached: Layer, others: Layer) -> tuple[int, int] | None:
     for boxes, players in reached.items():
         both = players & others.get(boxes, 0)
         if both:
+            # Any state that both have seen is on a shortest solution; take the highest cell.
             return boxes, both.bit_length() - 1
     return None
 
@@ -114,10 +119,13 @@ def _advance(
     """
     reached: Layer = {}
     for boxes, players in layer.items():
+        # All players with these boxes move one cell in all four directions at once. Walls and line
+        # breaks are not in `floor`, so no move leads over an edge.
         near = players << stride | players >> stride | players << 1 | players >> 1
         walks = near & floor & ~boxes & ~visited[boxes]
         if walks:
             reached[boxes] = reached.get(boxes, 0) | walks
+        # Some player is next to a box: pushes or pulls may be possible.
         if near & boxes:
             for others, player in jumps(boxes, players):
                 if not player & visited.get(others, 0):
@@ -133,8 +141,11 @@ def _pushes(boxes: int, players: int, free: int, stride: int) -> list[tuple[int,
     found = []
     free &= ~boxes
     for step in (stride, 1):
+        # Shifts bind tighter than `&`. Boxes with a player right before them and a free cell right
+        # behind, for moves towards higher numbers.
         down = players << step & boxes & free >> step
         while down:
+            # The lowest bit that is set.
             box = down & -down
             down ^= box
             found.append((boxes ^ box ^ box << step, box))
@@ -152,6 +163,8 @@ def _pulls(boxes: int, players: int, free: int, stride: int) -> list[tuple[int, 
     found = []
     free &= ~boxes
     for step in (stride, 1):
+        # Players with a box right ahead and a free cell right behind: the box was pushed from where
+        # the player is, towards higher numbers.
         down = players & boxes >> step & free << step
         while down:
             player = down & -down
@@ -172,6 +185,7 @@ def _step_back(
     for index, delta in enumerate(deltas):
         before = player - delta
         beyond = player + delta
+        # A walk from `before`; or a push, and the box that is `beyond` was on the player's cell.
         if layer.get(boxes, 0) >> before & 1:
             return index, boxes, before
         if boxes >> beyond & 1:
@@ -187,6 +201,7 @@ def _step_on(
     """The move from (boxes, player) into a state of `layer`, and that state."""
     for index, delta in enumerate(deltas):
         ahead = player + delta
+        # A box ahead moves one cell further.
         after = boxes ^ 1 << ahead ^ 1 << ahead + delta if boxes >> ahead & 1 else boxes
         if layer.get(after, 0) >> ahead & 1:
             return index, after, ahead

@@ -32,6 +32,7 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
     """The first `limit` solutions of `board`; an empty list if it has none or already breaks a
     rule."""
     house = houses(size)
+    # Bits 1 to size: bit d says that digit d is still free.
     full = (1 << size + 1) - 2
     # bits of the digits still free
     rows = [full] * size
@@ -61,6 +62,7 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
                 fewest = mask.bit_count()
                 where = cell
                 options = mask
+                # Forced, or a dead end: no cell can be better.
                 if fewest <= 1:
                     break
         row, col, box = house[where]
@@ -69,6 +71,7 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
             bit = options & -options
             options ^= bit
             cells[where] = bit.bit_length() - 1
+            # XOR takes the digit away here, and gives it back after the search.
             rows[row] = rows[row] ^ bit
             cols[col] = cols[col] ^ bit
             boxes[box] = boxes[box] ^ bit
