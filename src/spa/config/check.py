@@ -29,6 +29,7 @@ def check(cfg: Config, problems: Problems, stages: Collection[Stage] = STAGES) -
     for name, groups in (("train", cfg.es_manager.train), ("val", cfg.es_manager.val)):
         _check_groups(cfg, f"es_manager.{name}", groups, problems)
     played = cfg.es_manager.train.env_configs.tags + cfg.es_manager.val.env_configs.tags
+    # Only what is played: other tags may name types of packages that are not installed.
     for tag in dict.fromkeys(tag for tag in played if tag in cfg.custom_envs):
         _check_env(f"custom_envs.{tag}", cfg.custom_envs[tag], problems)
     if "ppo" in stages:
@@ -136,6 +137,7 @@ def _check_search(cfg: Config, problems: Problems) -> None:
         problems.add("ctx_manager.history", "must be true with ctx_manager.mode add_worldmodel")
     if not written:
         return
+    # Key, whether its value is wrong, the value that it must have.
     for path, wrong, wanted in (
         ("agent_proxy.reply_order", cfg.agent_proxy.reply_order != "search", "search"),
         ("ctx_manager.history", cfg.ctx_manager.history, "false"),
@@ -202,6 +204,7 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
         problems.add(
             f"{path}.env_groups", f"{groups.env_groups} groups are too few for {len(tags)} tags"
         )
+    # Not strict: if the lengths differ, that is noted above.
     for tag, count in zip(tags, counts, strict=False):
         if (
             path.endswith("train")
@@ -232,6 +235,7 @@ def kept_episodes(cfg: Config) -> int:
         rollout.rollout_filter_type in ("std", "std_rev", "top_k")
         and rollout.rollout_filter_ratio < 1
     ):
+        # As `spa.algo.filters` rounds: at least one group.
         return max(1, int(rollout.rollout_filter_ratio * train.env_groups)) * train.group_size
     return train.env_groups * train.group_size
 
@@ -250,6 +254,7 @@ def _check_batches(cfg: Config, problems: Problems) -> None:
     train = cfg.es_manager.train
     ratio = cfg.actor_rollout_ref.rollout.rollout_filter_ratio
     story = f"{train.env_groups} groups x {train.group_size} episodes x filter ratio {ratio:g}"
+    # Then no key gives the size of a mini-batch.
     if actor.ppo_num_mini_batches is not None:
         if actor.ppo_num_mini_batches > kept:
             problems.add(
@@ -265,6 +270,7 @@ def _check_batches(cfg: Config, problems: Problems) -> None:
                 f"{path}.ppo_mini_batch_size",
                 f"is {mini}, but a step keeps only {kept} episodes ({story}); lower it or play more",
             )
+        # Each rank takes its share of a mini-batch: a larger micro-batch would never be full.
         if not section.use_dynamic_bsz and micro * cfg.trainer.n_gpus_per_node > mini:
             problems.add(
                 f"{path}.ppo_micro_batch_size_per_gpu",
@@ -289,6 +295,7 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
     algorithm = cfg.algorithm
     actor = cfg.actor_rollout_ref.actor
     name = algorithm.adv_estimator
+    # With a colon it is a module's own, imported only where it is used.
     if name not in ESTIMATORS and ":" not in name:
         problems.add(
             "algorithm.adv_estimator",

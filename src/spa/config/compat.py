@@ -123,8 +123,10 @@ PRESETS = (
     Item("evaluation/llama-30b", "refused", "an empty file in the original"),
 )
 
+# Values of the original's RENDER_MODE and `enable_response_mask`, and ours.
 STATE_TEXTS = {"text": "grid", "text_with_coordinates": "grid_and_coords"}
 LOSS_MASKS = {True: "sampled", False: "all_after_system"}
+# Names of ignored keys in one warning.
 MOST_NAMES = 12
 GONE = ("gate.max_extra_rounds", "gate.extra_steps", "gate.time_cap_s")
 """Our own former keys, accepted without effect: the gate trains nothing."""
@@ -151,6 +153,8 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
     order = {key: place for place, key in enumerate(written)}
 
     def outdone(key: str, to: str) -> bool:
+        # Both were given: the later one wins, as if one key had been given twice. A key from a file
+        # has -1, so that an override of either wins over it.
         return order.get(to, -1) > order.get(key, -1)
 
     if outdone("render_mode", "state_text"):
@@ -160,6 +164,7 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
     for key, entry in original_keys().items():
         if entry.status == "supported" or not _has(tree, key):
             continue
+        # Taken out before pydantic sees the tree: the schema allows no unknown key.
         value = _pop(tree, key)
         if outdone(key, entry.to):
             continue
@@ -209,6 +214,7 @@ def _renamed(tree: dict[str, Any], key: str, value: Any, to: str, problems: Prob
         node = node.setdefault(parent, {})
         if not isinstance(node, dict):
             return []  # a problem that the schema names
+    # The value is ours already; a warning would be of no use.
     if node.get(last) == own:
         return []
     node[last] = own
@@ -230,6 +236,7 @@ def one_model(tree: dict[str, Any]) -> list[str]:
     if _has(tree, policy):
         section = tree["actor_rollout_ref"]["model"]
         path = section["path"]
+        # Other keys of a file may refer to this one.
         section["path"] = "${model_path}"
         if path not in (None, "${model_path}", tree.get("model_path")):
             tree["model_path"] = path
@@ -270,6 +277,7 @@ ORIGINAL_VARIABLES = {
 }
 """What the original's scripts set before its files are read, and with which value for PPO."""
 
+# `${oc.env:MODE}`; not `${oc.env:MODE,base}`, which has a default.
 _VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
 
 
@@ -292,6 +300,7 @@ def _with_default(match: re.Match[str], notes: list[str]) -> str:
     if name not in ORIGINAL_VARIABLES:
         return match[0]
     value = ORIGINAL_VARIABLES[name]
+    # Asked by OmegaConf, which will also resolve it.
     if OmegaConf.create({"value": f"${{oc.env:{name},''}}"}).value == "":
         note = f"the environment variable {name} is not set; {value} is taken, as in the original's PPO script"
         notes += [note] if note not in notes else []

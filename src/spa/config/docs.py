@@ -64,6 +64,7 @@ def configuration_page() -> str:
         "where they are asked, and `trainer.total_training_steps` where a learning rate depends on it: other runs may "
         "be made longer.",
     ]
+    # The shipped tree comes second: it shows `${other.key}` where a default is another key.
     defaults = flatten(to_plain(load_config("base"))) | flatten(shipped("base"))
     sections = [
         (name, kind) for name, kind, _ in schema_keys() if "." not in name and is_dataclass(kind)
@@ -153,6 +154,7 @@ def changed_defaults() -> list[tuple[str, str, str, str]]:
             or key not in ours
         ):
             continue
+        # The last file that sets a key is what the original ran with.
         if _is_given_elsewhere(values[-1]) or _number(values[-1]) == ours[key]:
             continue
         rows.append((key, f"`{_yaml(values[-1])}`", f"`{_yaml(ours[key])}`", item.note))
@@ -163,7 +165,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+        # A `|`, as in `int | None`, would end the cell.
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
+        for line in lines
     )
 
 
@@ -204,6 +208,7 @@ def _is_given_elsewhere(value: Any) -> bool:
 
 def _number(value: Any) -> Any:
     try:
+        # YAML 1.1 reads `1e-6`, which has no point, as a text.
         return float(value) if isinstance(value, str) else value
     except ValueError:
         return value

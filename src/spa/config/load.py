@@ -81,14 +81,17 @@ def load_config(
     name = str(name_or_path)
     problems = Problems()
     tree = _compose(name)
+    # Before anything is resolved, so that every `${model_path}` follows.
     notes = compat.one_model(tree)
     written = list[str]()
     for text in overrides:
         _override(tree, text, written, problems)
+        # After each override: a later `model_path=…` wins over an earlier path of the original.
         notes += compat.one_model(tree)
     plain = _resolve(tree, problems, notes)
     notes += compat.translate(plain, problems, written)
     config = _validate(plain, problems)
+    # Combinations are checked when each key alone is right: one slip, one message.
     if config is not None and not problems:
         config = spread_groups(config)
         check(config, problems, stages)
@@ -108,6 +111,7 @@ def choices(text: str) -> tuple[str, tuple[str, ...]]:
     """
     try:
         parsed = OverridesParser.create().parse_override(text)
+        # `key=a,b` has two values; `key=[a,b]` has one, a list.
         several = (
             tuple(parsed.sweep_string_iterator())
             if parsed.is_sweep_override()
@@ -140,6 +144,7 @@ def _compose(name: str) -> dict[Any, Any]:
     if name in config_names():
         return shipped("base" if name in PARTS else name)
     path = _find(name)
+    # Rewards and environments next to the file can be imported by their names.
     find_modules_in(path.parent)
     tree = _hydra(path.stem, path.parent.resolve())
     if "optim" in tree and "actor_rollout_ref" not in tree and "sft" not in tree:
@@ -181,6 +186,7 @@ def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, *HYDRA_TRIPS) as error:
         said = str(error) or str(error.__cause__ or "") or type(error).__name__
         raise ConfigError(f"cannot read {where}: {one_line(said)[:600]}") from error
+    # Unresolved: overrides may still change what `${…}` refers to.
     tree = OmegaConf.to_container(composed, resolve=False)
     if not isinstance(tree, dict):
         raise ConfigError(f"cannot read {where}: expected keys with values at the top level")
@@ -233,16 +239,19 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
         if section.get(parent) is None:
             if parsed.type == OverrideType.DEL:
                 return problems.add(path, f"nothing to remove{suggestion(path)}")
+            # Made if missing, so that the schema names the unknown key with its nearest neighbours.
             section[parent] = {}
         section = section[parent]
         if not isinstance(section, dict):
             return problems.add(
                 ".".join(parents[: depth + 1]), f"has no keys, so {text!r} cannot be applied"
             )
+    # `+key=value` is `key=value` here; the schema judges whether the key exists.
     if parsed.type != OverrideType.DEL:
         written += flatten({path: value})
         old = section.get(last)
         section[last] = (
+            # A mapping is merged into the old one, a list replaces it.
             _fill(value, old) if isinstance(value, dict) and isinstance(old, dict) else value
         )
         return None
@@ -261,6 +270,7 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
 def _resolve(tree: dict[Any, Any], problems: Problems, notes: list[str]) -> dict[str, Any]:
     """`tree` with its interpolations resolved by OmegaConf; one that cannot be is a problem of its
     key."""
+    # Before resolving, which would copy the secret into the tree and so into config.yaml.
     for key, value in flatten(tree).items():
         if (variable := re.search(r"\$\{oc\.env:\s*(\w+)", str(value))) and is_secret(variable[1]):
             problems.add(
@@ -278,6 +288,7 @@ def _resolve(tree: dict[Any, Any], problems: Problems, notes: list[str]) -> dict
         if unset := re.search(r"Environment variable '(\w+)' not found", said):
             said = f"the environment variable {unset[1]} is not set; set it, or write ${{oc.env:{unset[1]},VALUE}}"
         raw = flatten(tree)
+        # The key at fault, and not one that only refers to it.
         key = _source(getattr(error, "full_key", None) or "", raw)
         problems.add(key, f"cannot resolve {raw.get(key, 'its value')}: {said[:300]}")
         return {}
@@ -316,6 +327,7 @@ def _source(key: str, raw: Mapping[str, Any]) -> str:
     value of its own."""
     seen = {key}
     while (
+        # `${trainer.run_dir}` as a whole; not `${trainer.run_dir}/sft` or `${oc.env:X}`.
         (match := re.fullmatch(r"\$\{([^${}:]+)\}", str(raw.get(key))))
         and match[1] in raw
         and match[1] not in seen

@@ -56,14 +56,17 @@ def add_validation_errors(
         details = item.get("ctx", {})
         got = f", got {show(item['input'])}"
         if item["type"] == "unexpected_keyword_argument":
+            # An unknown section: each of its keys is named.
             for leaf in flatten({key: item["input"]}):
                 problems.add(leaf, f"unknown key{suggestion(leaf)}")
         elif item["type"] == "missing":
             problems.add(key, "missing")
         elif item["type"] == "value_error":
+            # Raised by a rule of the schema (`Invalid`) or by a check in `fields`.
             reason = details["error"]
             problems.add(f"{key}.{reason.key}" if isinstance(reason, Invalid) else key, str(reason))
         elif item["type"] == "literal_error":
+            # Pydantic's `'a', 'b' or 'c'` -> `a, b, c`
             expected = details["expected"].replace(" or ", ", ").replace("'", "")
             close = difflib.get_close_matches(str(item["input"]), expected.split(", "), n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
@@ -71,6 +74,7 @@ def add_validation_errors(
         else:
             words = WORDS.get(item["type"], item["msg"].removeprefix("Input should be "))
             wanted = words.format(**details)
+            # One error for each alternative of `str | tuple`: joined below as `a text or a list`.
             found.setdefault(key, ([], got))[0].append(wanted)
     for key, (wanted, got) in found.items():
         problems.add(key, f"must be {' or '.join(dict.fromkeys(wanted))}{got}")
@@ -94,6 +98,8 @@ def suggestion(path: str) -> str:
     known = [name for name, _, _ in schema_keys()]
     head, _, last = path.rpartition(".")
     siblings = [name for name in known if name.rpartition(".")[0] == head]
+    # From the most to the least likely slip: a sibling, a similar path, the same last part
+    # elsewhere, anything that is a little alike.
     close = (
         [
             f"{head}.{name}".strip(".")
@@ -104,6 +110,7 @@ def suggestion(path: str) -> str:
         or [name for name in known if name.rpartition(".")[2] == last]
         or _similar(path, known, 0.6)
     )
+    # More than three are no hint.
     return f"; did you mean {' or '.join(close)}?" if 0 < len(close) <= 3 else ""
 
 

@@ -109,6 +109,7 @@ class LoraConfig:
     alpha: Annotated[float, Key("LoRA scale", affects="result", gt=0)] = 16
     target_modules: Annotated[
         str | tuple[str, ...], Key("modules that get LoRA adapters", affects="result")
+        # PEFT's name for every linear layer but the output head.
     ] = "all-linear"
 
 
@@ -158,6 +159,7 @@ class APIModelConfig:
     generation_kwargs: Annotated[
         Mapping[str, Any], Key("fields added to every request", affects="result")
     ] = field(default_factory=dict)
+    # The same model at another address answers alike.
     base_url: Annotated[
         ServerURL | None,
         Key("address of an OpenAI-compatible server; null: the provider's", affects="place"),
@@ -174,6 +176,7 @@ class APIModelConfig:
     def _can_be_asked(self) -> Self:
         if self.provider_name == "custom" and not self.base_url:
             raise Invalid("base_url", "is required for the provider custom")
+        # At any depth: `extra_body.api_key` would be saved as well.
         for key in flatten(self.generation_kwargs):
             if is_secret(key):
                 text = "would be saved with every run; put the key into a variable (api_key_env)"
@@ -185,6 +188,7 @@ class APIModelConfig:
 class Config:
     """Everything that a run needs to know."""
 
+    # By content: a model that was moved is the same, one that was replaced is not.
     model_path: Annotated[
         str,
         Key(
@@ -197,9 +201,12 @@ class Config:
         Literal["grid", "coords", "grid_and_coords"],
         Key("state rendering: grid, coordinates, both", affects="result"),
     ] = "grid_and_coords"
+    # This key and the next two are handed on: the YAML sections refer to them as `${…}`.
     micro_batch_size_per_gpu: Annotated[
         int, Key("default size of every micro-batch", affects="rounding", ge=1)
     ] = 1
+    # Half of the 64 episodes that the filter keeps: two updates per step. The original's single
+    # update never reaches the clip range.
     ppo_mini_batch_size: Annotated[
         int, Key("default of actor and critic", affects="result", ge=1)
     ] = 32

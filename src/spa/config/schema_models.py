@@ -13,9 +13,11 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Attention = Literal["auto", "sdpa", "eager", "flash_attention_2"]
 Strategy = Literal["ddp", "fsdp", "fsdp2"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
+# token-mean is DAPO's, seq-mean-token-mean GRPO's, the last one Dr. GRPO's (arXiv 2503.20783).
 LossAgg = Literal[
     "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
+# k1, k2 and k3 are other names of kl, mse and low_var_kl, see `kl_penalty`.
 KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
 
 
@@ -34,6 +36,7 @@ class FSDPConfig:
     reshard_after_forward: Annotated[
         bool, Key("free gathered layers between forward and backward pass", affects="rounding")
     ] = True
+    # verl's three switches. `fully_shard` offloads everything or nothing, so they are one here.
     offload_policy: Annotated[
         bool, Key("keep parameters, gradients and optimiser states on the CPU", affects="rounding")
     ] = False
@@ -52,6 +55,7 @@ class FSDPConfig:
 class ModelConfig:
     """A causal language model."""
 
+    # Counts as a result, unlike the attention kernel: it changes more than the last digits.
     dtype: Annotated[
         Dtype,
         Key(
@@ -112,6 +116,7 @@ class PolicyModelConfig(ModelConfig):
 class OptimConfig:
     """AdamW and its schedule."""
 
+    # The policy's optimiser in the original: 1e-6, constant, without warm-up.
     lr: Annotated[float, Key("peak learning rate", affects="result", gt=0)] = 1e-6
     betas: Annotated[
         tuple[Beta, Beta], Key("decay rates of the moments (AdamW)", affects="result")
@@ -157,6 +162,7 @@ class WorldLossConfig:
     coef: Annotated[
         float, Key("weight of its mean, added to the policy loss", affects="result", ge=0)
     ] = 0.05
+    # 1 - p is bounded: a state that cannot be predicted costs at most `most`.
     kind: Annotated[
         Literal["cross_entropy", "clipped_error"],
         Key("loss per token: -log p (ECHO), or 1 - p up to `most` (PaW)", affects="result"),
@@ -185,6 +191,7 @@ class WorldLossConfig:
 class AnswerFocusConfig:
     """Token weights of the policy loss (ActFocus, docs/methods.md); 1 and 0 weigh all tokens alike."""
 
+    # alpha=0 and beta=0 are `loss_mask: answer_only`.
     alpha: Annotated[
         float, Key("weight of a token outside the answers", affects="result", ge=0)
     ] = 1.0
@@ -206,6 +213,8 @@ class ReplayConfig:
             affects="result",
         ),
     ] = "data"
+    # L = L_policy / N_policy + coef * L_rows / N_rows: the length of responses does not change
+    # the weight of the rows.
     coef: Annotated[
         float,
         Key("weight of their mean cross-entropy, added to the policy loss", affects="result", ge=0),
@@ -253,6 +262,7 @@ class ActorConfig:
         False
     )
     grad_clip: Annotated[float, Key("largest gradient norm", affects="result", gt=0)] = 1.0
+    # More room above than below (arXiv 2503.14476), with the original's numbers.
     clip_ratio_low: Annotated[
         float, Key("clip the ratio below 1 - this", affects="result", ge=0, le=1)
     ] = 0.2
@@ -262,6 +272,7 @@ class ActorConfig:
     policy_loss: Annotated[str, Key("ppo, or a path `package.module:name`", affects="result")] = (
         "ppo"
     )
+    # For A < 0 the loss -A r has no bound in r; it is cut at -A c (arXiv 1912.09729).
     clip_ratio_c: Annotated[
         float,
         Key("dual clip: bound of the loss for negative advantages", affects="result", gt=1),
@@ -270,6 +281,7 @@ class ActorConfig:
         LossAgg,
         Key("aggregation of token losses over the mini-batch", affects="result"),
     ] = "token-mean"
+    # `all_after_system` is the original's mask, which also trains on the environment's text.
     loss_mask: Annotated[
         Literal["sampled", "answer_only", "no_states", "all_after_system"],
         Key("tokens that carry the policy loss", affects="result"),
@@ -306,6 +318,7 @@ class ActorConfig:
 
     @model_validator(mode="after")
     def _kl_has_effect(self) -> Self:
+        # A switch without effect would pass for a run with KL.
         if self.use_kl_loss and self.kl_loss_coef == 0:
             raise Invalid("kl_loss_coef", "is 0, so use_kl_loss=true has no effect; set both")
         if self.use_kl_loss and not self.use_ref:
@@ -330,6 +343,7 @@ class RefConfig:
 class ValKwargs:
     """Sampling in validation."""
 
+    # Sampled at temperature 1, as in the original: Pass@k needs different episodes of a puzzle.
     temperature: Annotated[
         float, Key("sampling temperature; 0: greedy", affects="result", ge=0)
     ] = 1.0
@@ -401,6 +415,7 @@ class RolloutConfig:
     log_prob_micro_batch_size_per_gpu: Annotated[
         int, Key("episodes per scoring pass", affects="rounding", ge=1)
     ] = 1
+    # 8 of 32 groups, those with the largest standard deviation of scores.
     rollout_filter_ratio: Annotated[
         float,
         Key(
@@ -413,6 +428,7 @@ class RolloutConfig:
         Literal["std", "std_rev", "top_p", "top_p_softmax", "top_k", "top_k_abs", "min_p"],
         Key("selection of groups by the variance of their scores", affects="result"),
     ] = "std"
+    # Episodes with equal scores have no advantage over each other.
     rollout_filter_include_zero: Annotated[
         bool, Key("keep groups whose episodes all score the same", affects="result")
     ] = False
@@ -455,6 +471,7 @@ class CriticConfig:
         Strategy, Key("on several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")
     ] = "fsdp"
     model: CriticModelConfig = field(default_factory=CriticModelConfig)
+    # Ten times the policy's rate, as in the original.
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-5))
     ppo_mini_batch_size: Annotated[
         int, Key("episodes per optimiser step, at most", affects="result", ge=1)
@@ -476,6 +493,7 @@ class CriticConfig:
         False
     )
     grad_clip: Annotated[float, Key("largest gradient norm", affects="result", gt=0)] = 1.0
+    # The original clips at 0.5, which throttles a critic whose returns reach 11 (Sokoban).
     cliprange_value: Annotated[
         float | None,
         Key("clip range of the value loss; null: no clipping", affects="result", gt=0),
@@ -489,6 +507,7 @@ class CriticConfig:
 class KLCtrlConfig:
     """The weight of the KL in the reward."""
 
+    # arXiv 1909.08593, section 2.2, for `adaptive`; horizon and target are the original's.
     type: Annotated[
         Literal["fixed", "adaptive"],
         Key("constant weight, or one adapted towards `target_kl`", affects="result"),
@@ -538,8 +557,10 @@ class AlgorithmConfig:
             affects="result",
         ),
     ] = "gae"
+    # With gamma = lam = 1 a token's advantage is the episode's reward minus the value there.
     gamma: Annotated[float, Key("discount per token", affects="result", ge=0, le=1)] = 1.0
     lam: Annotated[float, Key("GAE lambda", affects="result", ge=0, le=1)] = 1.0
+    # VAGEN, arXiv 2510.16907.
     bi_level_gae: Annotated[
         bool, Key("GAE over turns, then over the tokens of a turn", affects="result")
     ] = False
@@ -552,10 +573,12 @@ class AlgorithmConfig:
             le=1,
         ),
     ] = 0.95
+    # GiGPO, arXiv 2505.10978, whose second term compares visits of the same state.
     gigpo_step_weight: Annotated[
         float,
         Key("gigpo: weight of a turn's advantage, added to the episode's", affects="result", ge=0),
     ] = 1.0
+    # WM-PPO, arXiv 2611.12200, reconstructed from its abstract (docs/methods.md).
     imagined_advantage: Annotated[
         float,
         Key(
@@ -568,6 +591,7 @@ class AlgorithmConfig:
     whiten_advantages: Annotated[
         bool, Key("zero mean, unit variance over the trained tokens", affects="result")
     ] = True
+    # False is Dr. GRPO, arXiv 2503.20783.
     norm_adv_by_std_in_grpo: Annotated[
         bool, Key("divide group advantages by the group's standard deviation", affects="result")
     ] = True

@@ -12,6 +12,7 @@ from spa.types import ReplyOrder
 class SeedConfig:
     """Base seeds. Puzzle g of step s has seed `train + s * env_groups + g`."""
 
+    # The base seeds of the original.
     train: Annotated[
         int,
         Key("base seed of training: puzzles, noise, sampling, shuffling", affects="result", ge=0),
@@ -26,6 +27,7 @@ class EnvSpec:
     env_type: Annotated[
         str, Key("registered type, or a dotted path `package.module:Class`", affects="result")
     ]
+    # The original's limit for Sokoban and FrozenLake.
     max_actions_per_traj: Annotated[
         int, Key("actions per episode, at most", affects="result", ge=1)
     ] = 10
@@ -99,6 +101,7 @@ class EnvConfigs:
 class GroupsConfig:
     """A set of episodes: groups of the same puzzle."""
 
+    # The original's 32 x 8 = 256 episodes per step.
     env_groups: Annotated[int, Key("puzzles per step", affects="result", ge=1)] = 32
     group_size: Annotated[int, Key("episodes of each puzzle", affects="result", ge=1)] = 8
     env_configs: EnvConfigs = field(default_factory=EnvConfigs)
@@ -134,6 +137,7 @@ class EsManagerConfig:
         ),
     ] = 0
     train: GroupsConfig = field(default_factory=GroupsConfig)
+    # 128 validation puzzles, as in the original.
     val: GroupsConfig = field(default_factory=lambda: GroupsConfig(env_groups=128))
 
 
@@ -145,6 +149,7 @@ class RewardNormalizationConfig:
         Literal["state", "inductive", "batch"],
         Key("scores that are normalised together: same puzzle, same tag, all", affects="result"),
     ] = "state"
+    # The standard deviation is the unbiased one; scores without variance become 0.
     method: Annotated[
         Literal["identity", "mean", "mean_std", "asym_clip"],
         Key("nothing, minus mean, z-score, z-score clamped to [-1, 3]", affects="result"),
@@ -164,6 +169,7 @@ class WorldModelRewardConfig:
             ge=0,
         ),
     ] = 0.0
+    # VAGEN pays the similarity of whole states, which standing still earns, too.
     prediction: Annotated[
         float,
         Key(
@@ -172,6 +178,7 @@ class WorldModelRewardConfig:
             ge=0,
         ),
     ] = 0.0
+    # RWML, arXiv 2602.05842, with cells in place of its embeddings (docs/methods.md).
     within: Annotated[
         float | None,
         Key(
@@ -188,6 +195,7 @@ class WorldModelRewardConfig:
 class AgentProxyConfig:
     """The shape of an episode."""
 
+    # The original's limits: five turns of five actions.
     max_turn: Annotated[int, Key("turns per episode, at most", affects="result", ge=1)] = 5
     action_sep: Annotated[
         Separator, Key("text between the actions of one answer", affects="result")
@@ -210,6 +218,7 @@ class AgentProxyConfig:
             affects="result",
         ),
     ] = "prediction_first"
+    # A choice needs two.
     imagined_plans: Annotated[
         int, Key("plans per turn with `choose_plan`", affects="result", ge=2)
     ] = 2
@@ -233,6 +242,7 @@ class CtxManagerConfig:
             affects="result",
         ),
     ] = "base"
+    # False for written searches: each turn searches from the current state (docs/methods.md).
     history: Annotated[
         bool,
         Key(

@@ -15,6 +15,7 @@ from spa.types import LossOn
 class SamplingConfig:
     """Sampling of self-play."""
 
+    # A section of its own: the original plays with the sampling of its validation.
     temperature: Annotated[
         float, Key("sampling temperature; 0: greedy", affects="result", ge=0)
     ] = 1.0
@@ -111,6 +112,7 @@ class ImagineConfig:
     @property
     def rows(self) -> int:
         """About how many replies are asked for at a time, for an episode."""
+        # About as many actions as a game has. It only sizes the batches of an evaluation.
         return 8 if self.plans == "every_action" else self.n
 
 
@@ -159,6 +161,7 @@ class SearchExamplesConfig:
 class GenerateConfig:
     """Stage 1: self-play with ground-truth states, on the environments of `es_manager.train`."""
 
+    # 5 x 256 episodes, as in the original.
     num_batches: Annotated[
         int,
         Key(
@@ -202,10 +205,12 @@ class GenerateConfig:
     output_dir: Annotated[
         OutputFolder | None, Key("null: `<trainer.run_dir>/data`", affects="place")
     ] = None
+    # By puzzle, where the original splits by row: puzzles of training are in no validation.
     val_fraction: Annotated[
         float, Key("share of puzzles in the validation file", affects="result", gt=0, le=0.9)
     ] = 0.2
     split_seed: Annotated[int, Key("seed of the split by puzzle", affects="result", ge=0)] = 42
+    # The text of a state stays plausible, but no longer follows from the actions.
     shuffle_next_states: Annotated[
         bool, Key("control: replace next states by true ones of other turns", affects="result")
     ] = False
@@ -236,6 +241,7 @@ class GenerateConfig:
             affects="result",
         ),
     ] = None
+    # So that rare outcomes of an action are trained as often as common ones.
     coverage: Annotated[
         bool,
         Key(
@@ -294,6 +300,7 @@ class SFTDataConfig:
         str | tuple[str, ...] | None,
         Key("parquet files; null: those of stage 1", affects="result", content="data"),
     ] = None
+    # 16 examples a step and 2,048 tokens each, as in the original.
     train_batch_size: Annotated[
         int, Key("examples per optimiser step at most, merged or not", affects="result", ge=1)
     ] = 16
@@ -310,6 +317,7 @@ class SFTDataConfig:
         ),
     ] = None
     max_length: Annotated[int, Key("tokens per example, at most", affects="result", ge=2)] = 2048
+    # The original cuts tokens from the left and leaves the loss mask where it was.
     truncation: Annotated[
         Literal["left", "error"],
         Key(
@@ -317,6 +325,7 @@ class SFTDataConfig:
             affects="result",
         ),
     ] = "left"
+    # What the turns of an episode have in common is computed once.
     merge_turns: Annotated[
         bool,
         Key(
@@ -341,6 +350,7 @@ class SFTModelConfig(ModelConfig):
     partial_pretrain: Annotated[
         str, Key("model to start from", affects="result", content="model")
     ] = "Qwen/Qwen2.5-1.5B-Instruct"
+    # Off, as in the original's fine-tuning.
     enable_gradient_checkpointing: Annotated[
         bool, Key("recompute activations in the backward pass", affects="rounding")
     ] = False
@@ -354,6 +364,7 @@ class SFTModelConfig(ModelConfig):
 class SFTOptimConfig:
     """Stage 2: optimiser and schedule."""
 
+    # The original's fine-tuning: AdamW at 1e-4 with (0.9, 0.95), 10 % warm-up, cosine to 0.
     name: Annotated[
         Literal["adamw", "muon"],
         Key("muon: Muon for the matrices, AdamW for the rest", affects="result"),
@@ -385,6 +396,7 @@ class SFTTrainerConfig:
     default_local_dir: Annotated[Folder, Key("folder of the checkpoints", affects="place")] = (
         "runs/test/sft"
     )
+    # Counts by its content: on another machine its path may be another.
     resume_path: Annotated[
         str | None,
         Key(
@@ -428,6 +440,7 @@ class SFTConfig:
 class GateConfig:
     """The look at the world model between SFT and PPO."""
 
+    # It decides whether PPO starts, and changes no number of a stage: `place`.
     enable: Annotated[
         bool, Key("start PPO only after a world model that passes the gate", affects="place")
     ] = False
@@ -492,6 +505,7 @@ class TrainerConfig:
             affects="place",
         ),
     ] = None
+    # 1,000 steps, a checkpoint every 100, a validation every 10: the original's.
     total_training_steps: Annotated[int, Key("PPO steps", affects="result", ge=1)] = 1000
     save_freq: Annotated[
         int, Key("steps between checkpoints; -1: only at the end", affects="place", ge=-1)
@@ -505,6 +519,7 @@ class TrainerConfig:
     val_before_train: Annotated[bool, Key("validate before the first step", affects="display")] = (
         True
     )
+    # The original validates the same puzzles in every pass.
     validation_steps: Annotated[
         int, Key("passes per validation, each over different puzzles", affects="result", ge=1)
     ] = 2
@@ -526,6 +541,7 @@ class TrainerConfig:
         tuple[Literal["console", "tensorboard", "wandb", "trackio"], ...],
         Key("trackers; the run always writes metrics.jsonl", affects="display"),
     ] = ("console",)
+    # The original's name; every tracker takes its tables from here.
     generations_to_log_to_wandb: GenerationsToLogConfig = field(
         default_factory=GenerationsToLogConfig
     )

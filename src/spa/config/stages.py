@@ -20,6 +20,7 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "grpo_advantage_length_weight": ("ppo",),
     "launcher": STAGES,
     "ray_init": STAGES,
+    # SFT has a seed of its own, `sft.trainer.seed`.
     "seed": ("selfplay", "ppo"),
     "seed.val": ("selfplay", "ppo", "eval"),  # self-play leaves out the puzzles of validation
     "lora": ("sft", "ppo"),
@@ -30,11 +31,14 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "es_manager": ("selfplay", "ppo", "eval"),
     "es_manager.train": ("selfplay", "ppo"),
     "es_manager.val": ("selfplay", "ppo", "eval"),
+    # How often a puzzle is validated does not change which puzzles are held out.
     "es_manager.val.group_size": ("ppo", "eval"),
+    # The format of PPO and evaluation; self-play always writes the world-model format.
     "ctx_manager": ("ppo", "eval"),
     "ctx_manager.example": ("selfplay", "ppo", "eval"),
     "ctx_manager.placeholders": ("selfplay", "ppo", "eval"),
     "custom_envs": ("selfplay", "ppo", "eval"),
+    # Self-play trains on no reward.
     "custom_envs.*.reward": ("ppo", "eval"),
     "generate": ("selfplay",),
     # replayed rollouts are corrected like self-play
@@ -43,11 +47,13 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "generate.success_only": ("selfplay", "ppo"),
     "data": ("sft",),
     "sft": ("sft",),
+    # PPO may replay examples of stage 2 (`replay.rows`).
     "sft.data.train_files": ("sft", "ppo"),
     "sft.data.max_length": ("sft", "ppo"),
     "sft.data.merge_turns": ("sft", "ppo"),
     "sft.data.loss_on": ("sft", "ppo"),
     "gate": ("sft",),
+    # Keys of PPO, except for those of the engine, which also plays and evaluates.
     "actor_rollout_ref": ("ppo",),
     "actor_rollout_ref.model.dtype": ("selfplay", "ppo", "eval"),
     "actor_rollout_ref.model.attn_implementation": ("selfplay", "ppo", "eval"),
@@ -67,6 +73,7 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "trainer.nnodes": STAGES,
     "trainer.device": STAGES,
     "trainer.threads": STAGES,
+    # A comparison changes nothing in the stages that it runs.
     "compare": (),
     "imagine": ("eval",),
     "model_config": ("selfplay", "eval"),
@@ -102,6 +109,7 @@ def stages_of(key: str) -> tuple[Stage, ...]:
     parts = key.split(".")
     if parts[0] in ENTRIES and len(parts) > 1:
         parts[1] = "*"
+    # From the longest name to the shortest: `seed.val` decides before `seed`.
     names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((SECTIONS[name] for name in names if name in SECTIONS), ())
 
@@ -118,6 +126,7 @@ def key_of(path: str) -> Key:
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
         name = ".".join(parts[:count])
+        # `custom_envs.MyTag.env_type` -> `custom_envs.*.env_type`
         starred = ".".join([parts[0], "*", *parts[2:count]])
         for candidate in (name, starred):
             if candidate in _keys():
@@ -131,6 +140,7 @@ def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
     call, and options of rollouts that are not replayed. So are checkpoints of the run itself to
     resume from, and the number of PPO steps unless a learning rate depends on it."""
     found = {key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)}
+    # Evaluation plays the validation tags alone.
     tags = {
         *cfg.es_manager.val.env_configs.tags,
         *(cfg.es_manager.train.env_configs.tags if stage != "eval" else ()),
@@ -143,6 +153,7 @@ def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
         *(name for name in _REPLAYED if stage == "ppo" and not _replays(cfg, name)),
         *_not_of_others(cfg),
     )
+    # With a dot at its end `custom_envs.Sudoku` is no beginning of `custom_envs.Sudoku9x9`.
     off = tuple(f"{name}." for name in switched_off)
     return without_idle_replay(
         {key: value for key, value in found.items() if not f"{key}.".startswith(off)}
@@ -186,6 +197,7 @@ def _has_an_end(cfg: Config) -> bool:
     optims = (cfg.actor_rollout_ref.actor.optim, cfg.critic.optim)
     return any(
         optim.warmup_style == "cosine"
+        # A warm-up given as a share of all steps.
         or (optim.lr_warmup_steps < 0 and optim.lr_warmup_steps_ratio > 0)
         for optim in optims
     )

@@ -10,6 +10,7 @@ from spa.config.fields import Key
 from spa.config.schema import Config
 
 
+# Evaluates the annotations of a class, which is slow: once is enough.
 @functools.cache
 def field_types(cls: type) -> dict[str, Any]:
     """Field name -> annotation of a schema dataclass, `Annotated` kept."""
@@ -23,6 +24,7 @@ def schema_keys(cls: type = Config, prefix: str = "") -> Iterable[tuple[str, Any
     Mappings appear once, with `*` for the key.
     """
     for name, hint in field_types(cls).items():
+        # get_args(Annotated[T, a, b]) is (T, a, b).
         key = next((extra for extra in get_args(hint)[1:] if isinstance(extra, Key)), None)
         kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
         path = f"{prefix}{name}"
@@ -41,6 +43,7 @@ def type_name(kind: Any) -> str:
         return type_name(args[0])
     if origin is Literal:
         return " | ".join(map(str, args))
+    # `Optional[X]` and `X | None` have different origins.
     if origin in (Union, types.UnionType):
         return " | ".join(type_name(arg) for arg in args)
     if origin is tuple:
