@@ -4,7 +4,7 @@ spa compare demo "compare.arms=[vanilla,spa,'custom_method:short_sight']"
 spa compare demo --methods spa,custom_method:short_sight
 """
 
-from spa.experiments.methods import Method
+from spa.methods import Method
 
 short_sight = Method(
     description="as SPA, but later rewards count less in PPO",

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from spa.config.load import load_config
 from spa.config.schema import Config
-from spa.methods import annotate
+from spa.methods.context import annotate_all
 from spa.models.build import load_template
 from spa.models.forward import token_logprobs
 from spa.prompts.template import ChatTemplate
@@ -108,7 +108,7 @@ def policy_batch(cfg: Config, template: ChatTemplate, episodes: list[Episode]) -
         device=torch.device("cpu"),
         kl=None,
     )  # type: ignore[arg-type]
-    return annotate(
+    return annotate_all(
         add_advantages(cfg, models, scored, {}), episodes, method_context(cfg, models, 1, {})
     )
 

@@ -108,7 +108,7 @@ MASKS: tuple[tuple[str, str, str], ...] = (
     ("SFT: response", "tag state", "the default"),
     ("SFT: states_only", "state", "observation and prediction"),
     ("SFT: no_states", "tag", "the rest of the response"),
-    ("SFT: response_and_shown", "tag state shown", "ActObs"),
+    ("SFT: act_obs", "tag state shown", "ActObs"),
 )
 """Name of a mask, the kinds of tokens that it trains on, and what these are."""
 

@@ -5,8 +5,11 @@ A package registers objects by name in the groups `spa.commands`, `spa.envs`, `s
 used. The siblings of this package, `spa_bench` and `spa_integrations`, use the same door.
 """
 
+from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pkgutil import iter_modules
 from typing import Any
 
 from spa.errors import ConfigError
@@ -34,3 +37,24 @@ def load_plugin(group: str, name: str) -> Any:
             f"{name!r} of the package {package} (entry point spa.{group}) cannot be imported from "
             f"{point.value!r}: {error}. Reinstall or remove that package."
         ) from error
+
+
+LAST_METHODS = ("paw", "replay")
+"""PaW scales the weights that other methods set, and replay's rows are no episodes."""
+
+
+@cache
+def defined_by_methods(attribute: str) -> Mapping[str, Any]:
+    """What the files of `spa.methods` define as `attribute`, by file name: in alphabetical order,
+    then `LAST_METHODS`."""
+    folder = import_module("spa.methods")
+    names = sorted(
+        (file.name for file in iter_modules(folder.__path__)),
+        key=lambda name: (name in LAST_METHODS, name),
+    )
+    modules = {name: import_module(f"spa.methods.{name}") for name in names}
+    return {
+        name: getattr(module, attribute)
+        for name, module in modules.items()
+        if hasattr(module, attribute)
+    }

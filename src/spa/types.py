@@ -43,11 +43,6 @@ with its predicted state, then the chosen one and its prediction. "search", for 
 thoughts are a breadth-first search (`spa.planning.written_search`)."""
 
 
-LossOn = Literal["response", "response_and_shown", "states_only", "no_states"]
-"""Tokens of an example that carry the loss of fine-tuning and replay: the response; with the state
-shown before it (not the first); its state blocks; all but its state blocks."""
-
-
 class StopReason(StrEnum):
     """Why an episode ended."""
 

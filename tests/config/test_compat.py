@@ -324,3 +324,19 @@ def test_of_the_originals_key_and_ours_the_override_written_last_wins():
     both = ["state_text=coords", "render_mode=text"]
     assert load_config("tiny", both).state_text == "grid"
     assert load_config("tiny", both[::-1]).state_text == "coords"
+
+
+def test_a_former_value_of_ours_is_read_with_a_word(caplog):
+    with caplog.at_level(logging.WARNING, "spa.config"):
+        cfg = load_config("tiny", ["sft.data.loss_on=response_and_shown"])
+    assert cfg.sft.data.loss_on == "act_obs"
+    assert warnings(caplog) == [
+        "sft.data.loss_on=response_and_shown is read as sft.data.loss_on=act_obs"
+    ]
+
+
+def test_a_mask_is_a_name_that_exists_or_a_path():
+    with pytest.raises(ConfigError, match="did you mean 'act_obs'"):
+        load_config("tiny", ["sft.data.loss_on=act_ob"])
+    own = "sft.data.loss_on=my_module:mask"
+    assert load_config("tiny", [own]).sft.data.loss_on == "my_module:mask"

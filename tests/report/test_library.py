@@ -218,7 +218,7 @@ def test_cells_have_the_names_that_states_give_them():
             "<think><observation>A</observation>t<prediction>B</prediction></think><answer>Up</answer>",
         ),
         (
-            "response_and_shown",
+            "act_obs",
             "<think><observation>A</observation>t<prediction>B</prediction></think><answer>Up</answer>",
         ),
         ("states_only", "AB"),

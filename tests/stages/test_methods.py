@@ -10,7 +10,7 @@ from helpers.runs import small_config
 from helpers.stages import metrics
 
 from spa.errors import ConfigError, SpaError
-from spa.methods import Context, annotate
+from spa.methods.context import Context, annotate_all
 from spa.methods.replay import sampled_rows
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.imagined import imagined_plans
@@ -325,7 +325,7 @@ def test_imagination_adds_to_advantages_as_far_as_it_is_right(base, tmp_path, ri
     assert batch is not None
     zeros = torch.zeros(batch.mask.shape)
     ready = PPOBatch(**vars(batch), old_logprobs=zeros, advantages=zeros, returns=zeros)
-    added = annotate(ready, episodes, context(cfg, template)).advantages
+    added = annotate_all(ready, episodes, context(cfg, template)).advantages
     if not right:
         assert not added.any()
         return

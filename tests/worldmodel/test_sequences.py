@@ -292,3 +292,15 @@ def test_batches_come_in_a_new_order_every_epoch_and_can_be_skipped():
         assert sorted(index for batch in epoch for index in batch) == list(range(7))
     assert six[:3] != six[3:]
     assert first(2, skip=4) == six[4:]
+
+
+def odd_tokens(message, ids, template) -> list[bool]:
+    return [message["role"] == "assistant" and index % 2 == 1 for index in range(len(ids))]
+
+
+def test_a_mask_of_ones_own_is_a_path():
+    every, own = (
+        sequences(rows((1,)), loss_on=kind)[0] for kind in ("response", f"{__name__}:odd_tokens")
+    )
+    response = np.flatnonzero(every.mask)
+    assert np.flatnonzero(own.mask).tolist() == response[1::2].tolist()

@@ -9,14 +9,15 @@ from spa.config.schema import Config, EnvSpec, GroupsConfig, ImagineConfig
 from spa.config.stages import STAGES, Stage
 from spa.envs.options import nearest
 from spa.envs.registry import env_types
-from spa.plugins import plugins
+from spa.plugins import defined_by_methods, plugins
 
-# These names are those of the tables in spa.algo.estimators, spa.algo.losses and
-# spa.engines.factory, which need torch.
+# These names are those of the tables in spa.algo.estimators, spa.algo.losses,
+# spa.worldmodel.sft_masks and spa.engines.factory, which need torch.
 GROUP_ESTIMATORS = ("grpo", "rloo", "reinforce_plus_plus_baseline", "turn_rloo", "gigpo")
 TURN_ESTIMATORS = ("turn_rloo", "turn_gae", "gigpo")
 ESTIMATORS = ("gae", "reinforce_plus_plus", "turn_gae", *GROUP_ESTIMATORS)
 POLICY_LOSSES = ("ppo",)
+LOSS_ON = ("response", "states_only", "no_states")
 MOST_EPISODES = 1_000_000
 """Of one step, or of one validation: all of them are held in memory."""
 PLAYERS = ("self", "random", "branched", "expert")
@@ -280,6 +281,7 @@ def _check_batches(cfg: Config, problems: Problems) -> None:
 
 def _check_sft(cfg: Config, problems: Problems) -> None:
     data = cfg.sft.data
+    _check_loss_on("sft.data.loss_on", data.loss_on, problems)
     if data.micro_batch_size_per_gpu > data.train_batch_size:
         problems.add(
             "sft.data.micro_batch_size_per_gpu",
@@ -289,6 +291,17 @@ def _check_sft(cfg: Config, problems: Problems) -> None:
         problems.add(
             "sft.data", "train_files and val_files must be given together, or both be null"
         )
+
+
+def _check_loss_on(path: str, name: str, problems: Problems) -> None:
+    if name not in LOSS_ON and ":" not in name:
+        known = (*LOSS_ON, *defined_by_methods("sft_mask"))
+        if name not in known:
+            problems.add(
+                path,
+                f"must be one of {', '.join(known)} or a path package.module:name, got {name!r}; "
+                f"{nearest(name, known)}",
+            )
 
 
 def _check_algorithm(cfg: Config, problems: Problems) -> None:
@@ -316,6 +329,8 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
             "actor_rollout_ref.actor.policy_loss",
             f"must be {', '.join(POLICY_LOSSES)} or a path package.module:name; got {actor.policy_loss!r}",
         )
+    if actor.replay.loss_on is not None:
+        _check_loss_on("actor_rollout_ref.actor.replay.loss_on", actor.replay.loss_on, problems)
     sampled = cfg.actor_rollout_ref.rollout
     for key, wanted in (
         ("world_loss", actor.world_loss.tokens != "none"),

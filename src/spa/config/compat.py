@@ -16,7 +16,9 @@ from typing import Any, Literal
 
 from omegaconf import OmegaConf
 
+from spa.config.fields import flatten
 from spa.config.problems import Problems, show
+from spa.config.renamed import current_setting
 
 Status = Literal["supported", "mapped", "ignored", "refused"]
 
@@ -144,8 +146,8 @@ def original_keys() -> dict[str, OriginalKey]:
 
 
 def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] = ()) -> list[str]:
-    """Take the original's keys out of the resolved `tree`: mapped ones become ours, refused ones
-    are noted.
+    """Take the original's keys, and former names of ours, out of the resolved `tree`: mapped ones
+    become ours, refused ones are noted.
 
     `written`: the keys that overrides gave a value, in their order; of a mapped key and ours, the
     last one wins. Returns the lines to warn with.
@@ -174,6 +176,11 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
             notes += _renamed(tree, key, value, entry.to, problems)
         elif not entry.harmless(value):
             problems.add(key, f"cannot be {show(value)} here: {entry.note}")
+    for key, value in flatten(tree).items():
+        to, own = current_setting(key, value)
+        if (to, own) != (key, value):
+            _pop(tree, key)
+            notes += [] if outdone(key, to) else _put(tree, key, value, to, own)
     for key in GONE:
         if _has(tree, key):
             _pop(tree, key)
@@ -208,6 +215,11 @@ def _renamed(tree: dict[str, Any], key: str, value: Any, to: str, problems: Prob
             problems.add(key, f"expected true or false, got {show(value)}; or set {to}")
             return []
         own = LOSS_MASKS[value]
+    return _put(tree, key, value, to, own)
+
+
+def _put(tree: dict[str, Any], key: str, value: Any, to: str, own: Any) -> list[str]:
+    """Set `to` to `own`; returns what to say if that changes it: `key` had this `value`."""
     *parents, last = to.split(".")
     node = tree
     for parent in parents:

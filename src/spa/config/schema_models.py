@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from spa.config.fields import Invalid, Key, section
-from spa.types import LossOn
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Attention = Literal["auto", "sdpa", "eager", "flash_attention_2"]
@@ -220,7 +219,7 @@ class ReplayConfig:
         Key("weight of their mean cross-entropy, added to the policy loss", affects="result", ge=0),
     ] = 0.1
     loss_on: Annotated[
-        LossOn | None,
+        str | None,
         Key(
             "tokens that carry this loss, as in `sft.data.loss_on`; null: those of stage 2",
             affects="result",

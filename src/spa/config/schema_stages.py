@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 
 from spa.config.fields import CopyURL, Folder, Invalid, Key, Name, OutputFolder, section
 from spa.config.schema_models import FSDPConfig, ModelConfig, Strategy
-from spa.types import LossOn
 
 
 @section
@@ -334,10 +333,10 @@ class SFTDataConfig:
         ),
     ] = True
     loss_on: Annotated[
-        LossOn,
+        str,
         Key(
-            "tokens that carry the loss: the response, also with the shown states, only its "
-            "state blocks, all but those",
+            "tokens that carry the loss: response, states_only, no_states, a method with a mask "
+            "(act_obs), or a path `package.module:name`",
             affects="result",
         ),
     ] = "response"

@@ -7,7 +7,7 @@ own.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,46 +16,11 @@ from spa.config.schema import Config
 from spa.envs.options import nearest
 from spa.errors import ConfigError
 from spa.imports import load_setting
+from spa.methods import NO_ROWS, Method
 from spa.models.precision import precision_of, with_precision
-from spa.plugins import load_plugin, plugins
+from spa.plugins import defined_by_methods, load_plugin, plugins
 from spa.run.copies import copies_of
 from spa.stages.pipeline import every_folder, stage_folders
-
-_REPLAY = "actor_rollout_ref.actor.replay"
-_NO_ROWS = f"{_REPLAY}.rows=0"
-"""A method that does not learn from states before PPO does not replay them in PPO."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
-    """What a method changes. `overrides` are of the whole training, `world_model` of stages 1 and 2
-    alone, `ppo` of stage 3 alone; without `fine_tuned`, PPO starts from the base model. `steps`:
-    PPO steps, as a multiple of the configuration's."""
-
-    description: str
-    overrides: tuple[str, ...] = ()
-    world_model: tuple[str, ...] = ()
-    ppo: tuple[str, ...] = ()
-    fine_tuned: bool = True
-    steps: int = 1
-
-    @property
-    def has_control(self) -> bool:
-        """Whether it is fine-tuned on states, which may then be those of other turns."""
-        return self.fine_tuned and "generate.reply_format=base" not in (
-            *self.overrides,
-            *self.world_model,
-        )
-
-    @property
-    def changes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The overrides of stages 1 and 2, and those of stage 3, which replays no rows where there
-        was no stage 1."""
-        return (
-            (*self.overrides, *self.world_model),
-            (*self.overrides, *(() if self.fine_tuned else (_NO_ROWS,)), *self.ppo),
-        )
-
 
 REFERENCE = "spa"
 BASELINES = ("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation")
@@ -92,7 +57,7 @@ _RECIPE: Mapping[str, Method] = {
     "vanilla_format": Method(
         description="as SPA, but SFT on the conversations of self-play in base format, without states",
         overrides=("ctx_manager.mode=base", "generate.reply_format=base", "gate.enable=false"),
-        ppo=(_NO_ROWS,),
+        ppo=(NO_ROWS,),
     ),
     "spa": Method(description="self-play, world-model SFT, PPO"),
     "spa_shuffled": Method(
@@ -194,9 +159,6 @@ _ABLATIONS: Mapping[str, Method] = {
     ),
 }
 
-_WORLD = "actor_rollout_ref.actor.world_loss"
-_FOCUS = "actor_rollout_ref.actor.answer_focus"
-
 _RANDOM = "generate.policy=random"
 """For responses in an order that the base model may never have written: its self-play would give no
 rows."""
@@ -224,7 +186,7 @@ _WRITTEN: Mapping[str, Method] = {
     "search_simulator": Method(
         description="responses that write a breadth-first search; examples from copies of the game",
         overrides=_SEARCH,
-        ppo=(_NO_ROWS,),
+        ppo=(NO_ROWS,),
     ),
     "search_model": Method(
         description="the same; examples from breadth-first search by the model's own predictions of single moves",
@@ -234,22 +196,22 @@ _WRITTEN: Mapping[str, Method] = {
             "generate.rounds=2",
             "state_text=coords",
         ),
-        ppo=(_NO_ROWS,),
+        ppo=(NO_ROWS,),
     ),
     "search_dealt": Method(
         description="control: as search_simulator, with the outcomes of each state permuted among its actions",
         overrides=(*_SEARCH, "generate.search.thoughts=dealt"),
-        ppo=(_NO_ROWS,),
+        ppo=(NO_ROWS,),
     ),
     "search_other_puzzle": Method(
         description="control: a correct search of another puzzle with as many lines, and this puzzle's answer",
         overrides=(*_SEARCH, "generate.search.thoughts=other_puzzle"),
-        ppo=(_NO_ROWS,),
+        ppo=(NO_ROWS,),
     ),
     "actions_only": Method(
         description="the correct actions of the same examples, without thoughts",
         overrides=(*_SEARCH, "generate.search.thoughts=none", "agent_proxy.enable_think=false"),
-        ppo=(_NO_ROWS,),
+        ppo=(NO_ROWS,),
     ),
     "random_format": Method(
         description="as vanilla_format, with a history, on random play: the baseline of the preset smol_search",
@@ -261,16 +223,12 @@ _WRITTEN: Mapping[str, Method] = {
             "generate.reply_format=base",
             "gate.enable=false",
         ),
-        ppo=(_NO_ROWS,),
+        ppo=(NO_ROWS,),
     ),
 }
 
 # docs/methods.md has their equations and sources.
 _FIELD: Mapping[str, Method] = {
-    "act_obs": Method(
-        description="SFT also on the states that the environment shows between the responses (ActObs)",
-        overrides=("sft.data.loss_on=response_and_shown",),
-    ),
     "branched_data": Method(
         description="world-model data of every action in every visited state",
         overrides=("generate.policy=branched",),
@@ -300,37 +258,6 @@ _FIELD: Mapping[str, Method] = {
         overrides=_CHOOSE,
         ppo=("ctx_manager.mode=add_worldmodel", "algorithm.imagined_advantage=0.5"),
     ),
-    "echo": Method(
-        description="PPO with cross-entropy on the states that the environment shows (ECHO)",
-        ppo=(f"{_WORLD}.tokens=shown_states", f"{_WORLD}.coef=0.05"),
-    ),
-    "paw": Method(
-        description="PPO with a clipped error on the states after uncertain answers (PaW, reconstructed)",
-        ppo=(
-            f"{_WORLD}.tokens=shown_states",
-            f"{_WORLD}.kind=clipped_error",
-            f"{_WORLD}.turns=0.5",
-            f"{_WORLD}.fade=true",
-            f"{_WORLD}.coef=0.1",
-        ),
-    ),
-    "right_beliefs": Method(
-        description="PPO with cross-entropy on the model's own correct state blocks",
-        ppo=(f"{_WORLD}.tokens=right_beliefs", f"{_WORLD}.coef=0.1"),
-    ),
-    "replay": Method(
-        description="PPO with SFT examples added to the episodes of every update",
-        ppo=(f"{_REPLAY}.source=data", f"{_REPLAY}.rows=8", f"{_REPLAY}.coef=0.1"),
-    ),
-    "relabelled_rollouts": Method(
-        description="PPO with the step's own episodes, rewritten with true states, added to every update",
-        ppo=(
-            f"{_REPLAY}.source=rollouts",
-            f"{_REPLAY}.rows=8",
-            f"{_REPLAY}.coef=0.3",
-            f"{_REPLAY}.loss_on=null",
-        ),
-    ),
     "rwml": Method(
         description="PPO with a reward for predictions that miss at most a fifth of the changed cells (RWML)",
         ppo=(
@@ -342,10 +269,6 @@ _FIELD: Mapping[str, Method] = {
     "free_beliefs": Method(
         description="PPO loss on all but the state blocks",
         ppo=("actor_rollout_ref.actor.loss_mask=no_states",),
-    ),
-    "act_focus": Method(
-        description="PPO with more weight on uncertain tokens of the answers (ActFocus, reconstructed)",
-        ppo=(f"{_FOCUS}.alpha=0.2", f"{_FOCUS}.beta=1.0"),
     ),
     "gigpo": Method(
         description="PPO with group-in-group advantages (GiGPO)",
@@ -372,7 +295,14 @@ _TRANSFERS: Mapping[str, Method] = {
     for tag in ("FrozenLakeNoSlip", "FrozenLake", "SimpleSokoban", "Sudoku")
 }
 
-METHODS: Mapping[str, Method] = {**_RECIPE, **_ABLATIONS, **_FIELD, **_WRITTEN, **_TRANSFERS}
+METHODS: Mapping[str, Method] = {
+    **_RECIPE,
+    **_ABLATIONS,
+    **{name: arm for arms in defined_by_methods("METHODS").values() for name, arm in arms.items()},
+    **_FIELD,
+    **_WRITTEN,
+    **_TRANSFERS,
+}
 
 
 def method_names() -> list[str]:
@@ -414,7 +344,7 @@ def method(name: str) -> Method:
             return _control(plain)
         raise
     if not isinstance(found, Method):
-        raise ConfigError(f"method: {name!r} is not a Method (spa.experiments.methods)")
+        raise ConfigError(f"method: {name!r} is not a Method (spa.methods)")
     return found
 
 
@@ -532,7 +462,7 @@ def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
     if name not in BASELINES:
         raise ConfigError(f"no baseline {name!r}; choose from {', '.join(BASELINES)}")
     cfg = load_config(preset, overrides)
-    own = load_config(preset, [_NO_ROWS, *overrides, *METHODS[name].overrides])
+    own = load_config(preset, [NO_ROWS, *overrides, *METHODS[name].overrides])
     keys = {text.partition("=")[0].lstrip("+") for text in overrides}
     if "ctx_manager.mode" in keys and cfg.ctx_manager.mode != own.ctx_manager.mode:
         other = "vanilla" if name == "vanilla_wm" else "vanilla_wm"

@@ -1,39 +1,49 @@
-"""Methods of the field: what a PPO step learns from its batch besides the reward. Equations:
-docs/methods.md.
+"""Methods of the field, one file each. Equations: docs/methods.md.
 
-A method is one file with one function, `annotate(batch, episodes, context) -> batch`. It returns
-the batch with other `rl_weights`, `ce_weights` or `advantages`, or with more rows; the same batch
-if its settings switch it off. The update does not know which methods there are. A new one is a file
-here and a place in `METHODS`.
+A file may have any of these:
+
+* `annotate(batch, episodes, context) -> batch`: what a PPO step learns besides the reward. It
+  returns the batch with other `rl_weights`, `ce_weights` or `advantages`, or with more rows; the
+  same batch if its settings switch it off (`spa.methods.context`).
+* `sft_mask(message, ids, template) -> list[bool]`: which tokens carry the loss of SFT with
+  `sft.data.loss_on` at the file's name (`spa.worldmodel.sft_masks`).
+* `METHODS`: the names under which `spa compare` trains it, each with a `Method`.
+
+Nothing else lists the files: `spa.plugins.defined_by_methods` looks into this folder.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
-from spa.methods import act_focus, correct_predictions, echo, imagined_advantage, paw, replay
-from spa.methods.context import Annotate, Context
-from spa.types import Episode, PPOBatch
-
-METHODS: tuple[Annotate, ...] = (
-    act_focus.annotate,
-    echo.annotate,
-    correct_predictions.annotate,
-    paw.annotate,  # after the two that it chooses from
-    imagined_advantage.annotate,
-    replay.annotate,  # last: its rows are no episodes
-)
+NO_ROWS = "actor_rollout_ref.actor.replay.rows=0"
+"""A method that does not learn from states before PPO does not replay them in PPO."""
 
 
-def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """The batch as the methods that are switched on want it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """What a method changes. `overrides` are of the whole training, `world_model` of stages 1 and 2
+    alone, `ppo` of stage 3 alone; without `fine_tuned`, PPO starts from the base model. `steps`:
+    PPO steps, as a multiple of the configuration's."""
 
-    `episodes` are all of the step, failed and filtered ones too; `batch.episodes` counts them.
-    """
-    for method in METHODS:
-        batch = method(batch, episodes, context)
-    if context.cfg.actor_rollout_ref.actor.world_loss.on:
-        # How much world text is trained for each sampled token.
-        known = batch.ce_weights[batch.played] > 0
-        context.metrics["rollout/world_tokens_ratio"] = float(
-            known.sum() / batch.mask.sum().clamp(min=1)
+    description: str
+    overrides: tuple[str, ...] = ()
+    world_model: tuple[str, ...] = ()
+    ppo: tuple[str, ...] = ()
+    fine_tuned: bool = True
+    steps: int = 1
+
+    @property
+    def has_control(self) -> bool:
+        """Whether it is fine-tuned on states, which may then be those of other turns."""
+        return self.fine_tuned and "generate.reply_format=base" not in (
+            *self.overrides,
+            *self.world_model,
         )
-    return batch
+
+    @property
+    def changes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The overrides of stages 1 and 2, and those of stage 3, which replays no rows where there
+        was no stage 1."""
+        return (
+            (*self.overrides, *self.world_model),
+            (*self.overrides, *(() if self.fine_tuned else (NO_ROWS,)), *self.ppo),
+        )

@@ -8,10 +8,20 @@ from functools import partial
 import torch
 
 from spa.algo.world_losses import focus_weights
+from spa.methods import Method
 from spa.methods.context import Context
 from spa.training.batch import on_tokens
 from spa.training.loss_masks import answer_mask
 from spa.types import Episode, PPOBatch
+
+_FOCUS = "actor_rollout_ref.actor.answer_focus"
+
+METHODS = {
+    "act_focus": Method(
+        description="PPO with more weight on uncertain tokens of the answers (ActFocus, reconstructed)",
+        ppo=(f"{_FOCUS}.alpha=0.2", f"{_FOCUS}.beta=1.0"),
+    ),
+}
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:

@@ -1,4 +1,4 @@
-"""What a method gets besides the batch and the episodes."""
+"""What a method of PPO gets besides the batch and the episodes, and all of them in turn."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from spa.config.schema import Config
+from spa.plugins import defined_by_methods
 from spa.prompts.template import ChatTemplate
 from spa.types import Episode, Metrics, PPOBatch
 
@@ -33,4 +34,17 @@ class Context:
     metrics: Metrics
 
 
-Annotate = Callable[[PPOBatch, Sequence[Episode], Context], PPOBatch]
+def annotate_all(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
+    """The batch as the methods that are switched on want it.
+
+    `episodes` are all of the step, failed and filtered ones too; `batch.episodes` counts them.
+    """
+    for annotate in defined_by_methods("annotate").values():
+        batch = annotate(batch, episodes, context)
+    if context.cfg.actor_rollout_ref.actor.world_loss.on:
+        # How much world text is trained for each sampled token.
+        known = batch.ce_weights[batch.played] > 0
+        context.metrics["rollout/world_tokens_ratio"] = float(
+            known.sum() / batch.mask.sum().clamp(min=1)
+        )
+    return batch

@@ -5,10 +5,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from spa.methods import Method
 from spa.methods.context import Context
 from spa.training.batch import on_tokens
 from spa.training.loss_masks import believed_states
 from spa.types import Episode, PPOBatch
+
+_WORLD = "actor_rollout_ref.actor.world_loss"
+
+METHODS = {
+    "right_beliefs": Method(
+        description="PPO with cross-entropy on the model's own correct state blocks",
+        ppo=(f"{_WORLD}.tokens=right_beliefs", f"{_WORLD}.coef=0.1"),
+    ),
+}
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:

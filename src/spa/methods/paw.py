@@ -7,10 +7,26 @@ from dataclasses import replace
 from functools import partial
 
 from spa.algo.world_losses import uncertain_turns
+from spa.methods import Method
 from spa.methods.context import Context
 from spa.training.batch import is_trainable, on_tokens
 from spa.training.loss_masks import answer_mask
 from spa.types import Episode, PPOBatch
+
+_WORLD = "actor_rollout_ref.actor.world_loss"
+
+METHODS = {
+    "paw": Method(
+        description="PPO with a clipped error on the states after uncertain answers (PaW, reconstructed)",
+        ppo=(
+            f"{_WORLD}.tokens=shown_states",
+            f"{_WORLD}.kind=clipped_error",
+            f"{_WORLD}.turns=0.5",
+            f"{_WORLD}.fade=true",
+            f"{_WORLD}.coef=0.1",
+        ),
+    ),
+}
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from spa.config.schema import Config
+from spa.methods import Method
 from spa.methods.context import Context, Replayed
 from spa.prompts.template import ChatTemplate
 from spa.seeds import stream
@@ -18,6 +19,24 @@ from spa.types import Episode, PPOBatch
 from spa.worldmodel.rows import episode_rows, shuffle_next_states
 from spa.worldmodel.sequences import row_sequences
 from spa.worldmodel.states import with_states
+
+_REPLAY = "actor_rollout_ref.actor.replay"
+
+METHODS = {
+    "replay": Method(
+        description="PPO with SFT examples added to the episodes of every update",
+        ppo=(f"{_REPLAY}.source=data", f"{_REPLAY}.rows=8", f"{_REPLAY}.coef=0.1"),
+    ),
+    "relabelled_rollouts": Method(
+        description="PPO with the step's own episodes, rewritten with true states, added to every update",
+        ppo=(
+            f"{_REPLAY}.source=rollouts",
+            f"{_REPLAY}.rows=8",
+            f"{_REPLAY}.coef=0.3",
+            f"{_REPLAY}.loss_on=null",
+        ),
+    ),
+}
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:

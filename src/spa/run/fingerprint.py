@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
+from spa.config.renamed import current_settings
 from spa.config.schema import Config
 from spa.config.stages import UNRECORDED, Stage, default_of, key_of, values_of, without_idle_replay
 from spa.errors import ModelError
@@ -84,11 +85,11 @@ class Fingerprint:
         try:
             return cls(
                 stage=found["stage"],
-                settings=dict(found["settings"]),
+                settings=current_settings(found["settings"]),
                 content=dict(found["content"]),
                 parent=None if found["parent"] is None else cls.from_json(found["parent"]),
                 revision=int(found["revision"]),
-                numerics=dict(found["numerics"]),
+                numerics=current_settings(found["numerics"]),
                 environment=dict(found["environment"]),
             )
         except (KeyError, TypeError) as error:

@@ -19,7 +19,7 @@ from spa.algo.rewards import normalize_rewards, normalize_scores
 from spa.algo.sampled import rollout_weights
 from spa.config.schema import Config
 from spa.errors import TrainingError
-from spa.methods import Context, annotate
+from spa.methods.context import Context, annotate_all
 from spa.prompts.template import ChatTemplate
 from spa.stages import setup
 from spa.stages.ppo_models import Models, named_estimator
@@ -255,7 +255,7 @@ def annotate_batch(
     step: int,
 ) -> PPOBatch:
     """The batch with the weights and the rows that the methods of the configuration add."""
-    return annotate(batch, episodes, method_context(cfg, models, step, metrics))
+    return annotate_all(batch, episodes, method_context(cfg, models, step, metrics))
 
 
 def method_context(cfg: Config, models: Models, step: int, metrics: Metrics) -> Context:

@@ -12,12 +12,10 @@ from itertools import islice
 
 import numpy as np
 
-from spa.prompts.parse import find_block
 from spa.prompts.template import ChatTemplate
-from spa.prompts.token_spans import tokens_touching
 from spa.seeds import stream
-from spa.types import IMAGE, LossOn, WorldModelRow
-from spa.worldmodel.observed import observed_tokens
+from spa.types import IMAGE, WorldModelRow
+from spa.worldmodel.sft_masks import SFTMask, sft_mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +38,7 @@ def row_sequences(
     *,
     max_length: int,
     merge_turns: bool,
-    loss_on: LossOn = "response",
+    loss_on: str = "response",
     truncate: bool = True,
 ) -> tuple[list[TrainingSequence], int]:
     """Sequences for all rows, in the order of the rows, and how many rows did not fit into
@@ -50,6 +48,7 @@ def row_sequences(
     fit, or without `truncate`, it is dropped. No row is lost to merging: those that do not fit into
     one sequence get several.
     """
+    mask_of = sft_mask(loss_on)
     groups: dict[str, list[WorldModelRow]] = {}
     for index, row in enumerate(rows):
         # a plan tried in a copy has no next turn
@@ -62,7 +61,7 @@ def row_sequences(
             found: list[TrainingSequence] = []
             while part:
                 # As many of the last rows as fit; the rows before them get a sequence of their own.
-                sequence = _sequence(part, template, max_length if truncate else None, loss_on)
+                sequence = _sequence(part, template, max_length if truncate else None, mask_of)
                 if sequence is None or len(sequence.token_ids) > max_length:
                     part = part[:-1]
                     dropped += 1
@@ -132,7 +131,7 @@ def _mergeable(rows: list[WorldModelRow]) -> list[list[WorldModelRow]]:
 
 
 def _sequence(
-    rows: list[WorldModelRow], template: ChatTemplate, max_length: int | None, loss_on: LossOn
+    rows: list[WorldModelRow], template: ChatTemplate, max_length: int | None, mask_of: SFTMask
 ) -> TrainingSequence | None:
     """One sequence with the loss of the last rows, as many as fit; None if the last turn alone does
     not fit."""
@@ -143,7 +142,7 @@ def _sequence(
     trained = {len(row.prompt) for row in rows}  # positions of the replies that carry loss
     while True:
         head = 2 if messages[0]["role"] == "system" else 1
-        ids, mask = _tokenise(messages, head, trained, template, prefill, loss_on, last.images)
+        ids, mask = _tokenise(messages, head, trained, template, prefill, mask_of, last.images)
         if max_length is None or len(ids) <= max_length:
             kept = sum(1 for position in trained if position >= head)
             return TrainingSequence(
@@ -172,7 +171,7 @@ def _tokenise(
     trained: set[int],
     template: ChatTemplate,
     prefill: str,
-    loss_on: LossOn,
+    mask_of: SFTMask,
     images: Sequence[bytes] = (),
 ) -> tuple[list[int], list[bool]]:
     # Pictures follow each other in the order of their marks.
@@ -184,34 +183,19 @@ def _tokenise(
     ids = template.start(tuple(messages[:head]), prefill, shown(messages[head - 1]["content"]))
     mask = [False] * len(ids)
     for position in range(head, len(messages), 2):
-        reply = template.reply_ids(messages[position]["content"], prefill)
+        text = messages[position]["content"]
+        reply = template.reply_ids(text, prefill)
         ids += reply
-        mask += (
-            _reply_mask(messages[position]["content"], reply, template, prefill, loss_on)
-            if position in trained
-            else [False] * len(reply)
-        )
+        response = {"role": "assistant", "content": text.removeprefix(prefill)}
+        mask += mask_of(response, reply, template) if position in trained else [False] * len(reply)
         if position + 1 < len(messages):
             text = messages[position + 1]["content"]
             delta = template.follow(text, prefill, reply=reply, images=shown(text))
             ids += delta
-            # the state that a trained reply reads
-            learnt = loss_on == "response_and_shown" and position + 2 in trained
-            mask += observed_tokens(text, delta, template) if learnt else [False] * len(delta)
+            # what a trained reply reads
+            mask += (
+                mask_of(messages[position + 1], delta, template)
+                if position + 2 in trained
+                else [False] * len(delta)
+            )
     return ids, mask
-
-
-def _reply_mask(
-    text: str, ids: list[int], template: ChatTemplate, prefill: str, loss_on: LossOn
-) -> list[bool]:
-    """Which tokens of a reply carry loss. A token that touches a state block belongs to it."""
-    if loss_on in ("response", "response_and_shown"):
-        return [True] * len(ids)
-    body = text.removeprefix(prefill)
-    spans = [
-        span for span in (find_block(body, "observation"), find_block(body, "prediction")) if span
-    ]
-    # The end marker is not in the text that the spans count in.
-    body_ids = ids[: len(ids) - len(template.end_ids)]
-    inside = tokens_touching(body_ids, spans, template) + [False] * len(template.end_ids)
-    return inside if loss_on == "states_only" else [not flag for flag in inside]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from helpers.families import NAMES, template
 
+from spa.methods.act_obs import sft_mask
 from spa.prompts.render import shown_state
 from spa.prompts.template import ChatTemplate
-from spa.types import IMAGE, LossOn, WorldModelRow
-from spa.worldmodel.observed import observed_tokens
+from spa.types import IMAGE, WorldModelRow
 from spa.worldmodel.sequences import TrainingSequence, row_sequences
 
 SHOWN = ("P__G", "_P_G", "__PG")
@@ -36,7 +36,7 @@ def rows(turns=(0, 1, 2)) -> list[WorldModelRow]:
 
 
 def sequences(
-    of, name="qwen2", *, loss_on: LossOn = "response_and_shown", merge=True, length=4000
+    of, name="qwen2", *, loss_on: str = "act_obs", merge=True, length=4000
 ) -> list[TrainingSequence]:
     return row_sequences(of, template(name), max_length=length, merge_turns=merge, loss_on=loss_on)[
         0
@@ -78,10 +78,10 @@ def test_masks_by_hand():
     )
     first = replace(row, prompt=row.prompt[:2], response="<think>a", turn=0)
     made = cast(ChatTemplate, OneTokenPerCharacter())
-    marks: dict[LossOn, str] = {
-        #                     Su<think> a end R.State:. xy .Actions left: 1. <think> b end
-        "response":           "00" + "0" * 7 + "11" + "0" * 9 + "00" + "0" * 17 + "0" * 7 + "11",
-        "response_and_shown": "00" + "0" * 7 + "11" + "0" * 9 + "11" + "0" * 17 + "0" * 7 + "11",
+    marks: dict[str, str] = {
+        #           Su<think> a end R.State:. xy .Actions left: 1. <think> b end
+        "response": "00" + "0" * 7 + "11" + "0" * 9 + "00" + "0" * 17 + "0" * 7 + "11",
+        "act_obs":  "00" + "0" * 7 + "11" + "0" * 9 + "11" + "0" * 17 + "0" * 7 + "11",
     }  # fmt: skip
     for loss_on, mark in marks.items():
         (sequence,), _ = row_sequences(
@@ -132,7 +132,11 @@ def test_the_state_is_read_from_a_turn_message():
 def test_other_layouts_count_whole_and_pictures_not():
     made = cast(ChatTemplate, OneTokenPerCharacter())
     ids = [ord(c) for c in "<a door>"]
-    assert observed_tokens(" a door\n", ids, made) == [False, *[True] * 6, False]
-    assert observed_tokens("another text", ids, made) == [False] * 8
+    assert sft_mask({"role": "user", "content": " a door\n"}, ids, made) == [
+        False,
+        *[True] * 6,
+        False,
+    ]
+    assert sft_mask({"role": "user", "content": "another text"}, ids, made) == [False] * 8
     picture = said(1).replace(SHOWN[1], IMAGE)
-    assert not any(observed_tokens(picture, [ord(c) for c in picture], made))
+    assert not any(sft_mask({"role": "user", "content": picture}, [ord(c) for c in picture], made))

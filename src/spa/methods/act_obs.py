@@ -1,0 +1,32 @@
+"""ActObs (arXiv 2609.20715): SFT also on the states that the environment shows between responses,
+`sft.data.loss_on=act_obs`."""
+
+from collections.abc import Sequence
+
+from spa.methods import Method
+from spa.prompts.render import shown_state
+from spa.prompts.template import ChatTemplate
+from spa.prompts.token_spans import tokens_touching
+from spa.types import IMAGE, Message
+
+METHODS = {
+    "act_obs": Method(
+        description="SFT also on the states that the environment shows between the responses (ActObs)",
+        overrides=("sft.data.loss_on=act_obs",),
+    )
+}
+
+
+def sft_mask(message: Message, ids: Sequence[int], template: ChatTemplate) -> list[bool]:
+    """All tokens of a response; of a message of the environment, those that show the state.
+
+    A token that touches the state belongs to it. A message in another layout than ours is all
+    state. Pictures, and a state that a template changes, have no tokens.
+    """
+    if message["role"] == "assistant":
+        return [True] * len(ids)
+    state = shown_state(message["content"]) or message["content"].strip()
+    begin = template.decode_reply(list(ids)).rfind(state) if state and IMAGE not in state else -1
+    if begin < 0:
+        return [False] * len(ids)
+    return tokens_touching(ids, [(begin, begin + len(state))], template)
