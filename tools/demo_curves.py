@@ -1,6 +1,6 @@
 """Figure 1 of the README: Pass@1 of the demo's methods during PPO, from committed data.
 
-python tools/demo_curves.py               # benchmarks/results/demo/seed0-curves.json -> SVG
+python tools/demo_curves.py               # benchmarks/results/demo/curves.json -> SVG
 python tools/demo_curves.py --run RUN     # first take the data from a finished demo
 """
 
@@ -18,7 +18,7 @@ from spa.report.reading import open_run
 from spa.report.results import list_methods
 from spa.run.files import write_atomic
 
-DATA = Path("benchmarks/results/demo/seed0-curves.json")
+DATA = Path("benchmarks/results/demo/curves.json")
 PICTURE = Path("docs/images/demo-curves.svg")
 
 
