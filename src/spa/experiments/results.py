@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from spa.experiments.compare import Comparison
 
 KS = (1, 8)
+DIGITS = 6  # of a stored mean; tables round it once more, so four would show 43.945 as 44.0
 IN_PLAY = {"pred_exact": "predictions", "obs_exact": "observations", "format_rate": "format"}
 """Shares of turns in validation -> what they are called."""
 Puzzles = dict[str, tuple[int, int]]
@@ -232,7 +233,7 @@ def _means(result: SeedResult) -> dict[str, dict[str, float]]:
     for name, puzzles in result.moments.items():
         values = {k: per_puzzle(puzzles, k) for k in KS}
         out[name] = {
-            f"pass@{k}": round(float(np.mean(list(found.values()))), 4)
+            f"pass@{k}": round(float(np.mean(list(found.values()))), DIGITS)
             for k, found in values.items()
             if len(found) == len(puzzles)
         }
@@ -259,7 +260,7 @@ def _differences(made: "Comparison", found: Mapping[str, Sequence[SeedResult]]) 
             )
             if name != made.reference and gap is not None:
                 out[key] = {
-                    **{part: round(getattr(gap, part), 4) for part in ("mean", "low", "high")},
+                    **{part: round(getattr(gap, part), DIGITS) for part in ("mean", "low", "high")},
                     "n": gap.n,
                 }
     return out
@@ -309,7 +310,9 @@ def mean_over_seeds(entries: list[dict[str, Any]]) -> dict[str, Any]:
     for key, value in entries[0].items():
         others = [entry[key] for entry in entries if key in entry]
         out[key] = (
-            mean_over_seeds(others) if isinstance(value, dict) else round(float(np.mean(others)), 4)
+            mean_over_seeds(others)
+            if isinstance(value, dict)
+            else round(float(np.mean(others)), DIGITS)
         )
     return out
 
