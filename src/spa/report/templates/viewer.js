@@ -146,11 +146,11 @@ async function showRuns() {
         make("th", { scope: "row", rowspan: methods.length }, make("a", { href: fresh({ runs: [run.key], tab: "curves" }) }, make("bdi", { text: run.name }))),
         make("td", { rowspan: methods.length }, make("span", { class: "state " + run.state.split(":")[0], text: run.state.split(":")[0] }), make("span", { class: "soft", text: run.state.includes(":") ? run.state.split(":").slice(1).join(":") : "" })),
       ]),
-      ...(method ? [td(method.name), td(method.state, "soft wide-only"), make("td", { class: "number" }, ...chance(method.before)), make("td", { class: "number" }, ...chance(method.after))]
+      ...(method ? [td(method.name), td(method.state, "soft wide-only"), make("td", { class: "number wide-only" }, ...chance(method.before)), make("td", { class: "number" }, ...chance(method.after))]
         : [make("td", { colspan: 4, class: "soft" }, make("bdi", { text: run.result }))]),
-      ...(index ? [] : [make("td", { rowspan: methods.length, class: "number", text: run.duration }), make("td", { rowspan: methods.length }, make("code", { text: run.commit.slice(0, 10) || "–" }))])));
+      ...(index ? [] : [make("td", { rowspan: methods.length, class: "number wide-only", text: run.duration }), make("td", { rowspan: methods.length, class: "wide-only" }, make("code", { text: run.commit.slice(0, 10) || "–" }))])));
   });
-  const head = [th(""), th("Run"), th("State"), th("Method"), th("Progress", "wide-only"), th("Success before, 95 % CI", "number"), th("Success after, 95 % CI", "number"), th("Time", "number"), th("Commit")];
+  const head = [th(""), th("Run"), th("State"), th("Method"), th("Progress", "wide-only"), th("Success before, 95 % CI", "number wide-only"), th("Success after, 95 % CI", "number"), th("Time", "number wide-only"), th("Commit", "wide-only")];
   const bar = make("p", { id: "comparison" });
   $("#runs").replaceChildren(bar, rows.length ? table(head, rows, "run-table") : make("p", { class: "hint", text: "This folder holds no runs yet. One that starts appears here." }));
   offerComparison();
