@@ -82,7 +82,10 @@ class Comparison:
     @cached_property
     def grid(self) -> Plan:
         """The stages that are to be done, the longest first."""
+        # Arms that start with self-play first: they take longest, and others may share their
+        # stages.
         arms = sorted(self.arms.values(), key=lambda arm: not arm.method.fine_tuned)
+        # One seed after the other, so that an interrupted comparison has all arms of the first.
         seeds = range(self.cfg.compare.seeds)
         return plan_grid(
             [self.trainings[arm.name][seed] for seed in seeds for arm in arms], self.nearby
@@ -121,7 +124,9 @@ def comparison(
         arms={arm.name: arm for arm in arms},
         reference=reference,
         trainings=trainings,
+        # Any other override makes it another experiment than the one that was timed.
         preset="" if any(not text.startswith("trainer.run_dir=") for text in overrides) else preset,
+        # `runs/demo` also uses what is finished in `runs/demo-compare-...`.
         nearby=[home, *sorted(home.parent.glob(f"{home.name}-*/"))],
     )
 
@@ -153,6 +158,7 @@ def longer(cfg: Config) -> Config:
     last of them."""
     steps = cfg.trainer.total_training_steps
     more = steps + cfg.generate.batches_of_all_rounds
+    # The end of training is read at total episodes, the moment `also_test_at` at equal PPO steps.
     return replace(cfg, trainer=replace(cfg.trainer, total_training_steps=more, also_test_at=steps))
 
 
@@ -171,11 +177,15 @@ def methods_compared(
     chosen = (*(only or cfg.compare.arms), *names)
     found = {name: method(name) for name in dict.fromkeys(chosen)}
     arms = [
+        # A method with a multiple of the steps (`_x11`) is a baseline of its own and is not
+        # prolonged.
         Arm(name=label(name), method=one, longer=not one.fine_tuned and one.steps == 1)
         for name, one in found.items()
     ]
+    # Without spa the first method is what the others are compared with.
     reference = REFERENCE if REFERENCE in found else arms[0].name
     home = (
+        # Names of many methods would make a folder name that the file system refuses.
         beside(cfg, "-".join(["compare", *map(label, only)])[:100])
         if only
         else Path(cfg.trainer.run_dir)
@@ -203,6 +213,7 @@ def values_tried(
         raise ConfigError(
             "give one key several values, as in actor_rollout_ref.actor.optim.lr=1e-4,3e-4"
         )
+    # One value fixes a key for all arms, several values make arms of it.
     fixed = [text for text, _, values in parsed if len(values) == 1]
     short = {key: short_name(key) for key in tried}
     arms = []
@@ -211,6 +222,7 @@ def values_tried(
         shown = ",".join(f"{short[key]}={value}" for key, value in pairs)
         arms.append(
             Arm(
+                # Folder names: `lr=0.0001,seed=1`; other characters become dashes.
                 name=re.sub(r"[^\w.=,+-]", "-", shown),
                 method=method(name),
                 overrides=tuple(f"{key}={value}" for key, value in pairs),
@@ -219,6 +231,7 @@ def values_tried(
     root = root or beside(configured(preset, tuple(fixed)), "-".join(["try", *short.values()]))
     made = comparison(preset, fixed, arms, root=root, reference=arms[0].name, seeds=seeds)
     ppo = [one.folder / FOLDERS["ppo"] for one, *_ in made.trainings.values()]
+    # Two arms whose PPO is linked to one folder are one training: the key changes no result.
     if len({made.grid.links.get(folder, folder) for folder in ppo}) < len(arms):
         raise ConfigError(
             f"some values of {', '.join(tried)} give the same training: the key affects memory, speed, paths or what "
@@ -237,6 +250,7 @@ def short_name(key: str) -> str:
     """The shortest end of a key that no other key of the configuration has."""
     parts = key.split(".")
     known = [name for name, _, _ in schema_keys()]
+    # From the last part on: `lr` if no other key ends so, else `optim.lr`, and so on.
     ends = (".".join(parts[start:]) for start in range(len(parts) - 1, 0, -1))
     return next(
         (end for end in ends if sum(f".{name}".endswith(f".{end}") for name in known) <= 1), key
@@ -248,6 +262,7 @@ def starts_again(made: Comparison) -> list[str]:
     lines = []
     home = made.nearby[0]
     for task in made.grid.missing:
+        # The same stage in the run's own folder has another fingerprint, so something was changed.
         old = home / task.folder.relative_to(made.root)
         if task.stage == "selfplay" and old != task.folder and recorded_digest(old):
             changed = changed_lines(changes(old, task.fingerprint))
@@ -266,6 +281,8 @@ def run_comparison(
 ) -> dict[str, Any]:
     """Do what is missing, write summary.json, return it. What is already done is kept; if all is,
     nothing is written that says the same as before."""
+    # Everything below runs under the lock: two comparisons in one folder would overwrite each
+    # other.
     with locked(made.root):
         started = time.monotonic()
         path = made.root / "summary.json"
@@ -281,6 +298,8 @@ def run_comparison(
         for line in starts_again(made):
             log.warning(line)
         peaks = run_grid(made.grid, devices=devices, pool=pool, work=work)
+        # Nothing was trained: then no time was spent, and the old summary stays if it says the
+        # same.
         seconds = time.monotonic() - started if peaks else 0.0
         summary = summarise(
             made, seconds=seconds, peak_bytes=sum(peaks.values()) + peak_bytes(), before=old

@@ -59,6 +59,8 @@ ROWS_ONLY = (
     "coverage",
 )
 """Settings of stage 1 that do not touch self-play, only what rows are made of it."""
+# As deep as the deepest layout of an experiment, which is searched for finished stages: below
+# <root>/<model>/<environment>/seed_<n>/<method>/<stage>.
 _DEPTH = "*/", "*/*/", "*/*/*/", "*/*/*/*/", "*/*/*/*/*/"
 
 
@@ -105,6 +107,8 @@ class Task:
         """The stages whose results it reads, wherever they lie: the one before it, the fine-tuning
         that it begins with, and the data set of which PPO replays rows."""
         replay = self.config.actor_rollout_ref.actor.replay
+        # Rows of PPO's replay come from the data set, which must still be there, although PPO
+        # starts from the checkpoint after it.
         rows = self.stage == "ppo" and replay.rows and replay.source == "data"
         data = self.folder.with_name(FOLDERS["selfplay"]) if rows and self.source else None
         return {
@@ -137,6 +141,8 @@ class Task:
     def unread(self, folder: Path) -> list[Path]:
         """The files of validation episodes that are read of this task and are not in a folder."""
         trainer = self.config.trainer
+        # Only PPO's results are read step by step; `also_test_at` is where a longer training is
+        # compared.
         steps = (
             {trainer.total_training_steps, trainer.also_test_at or 0} - {0}
             if self.stage == "ppo"
@@ -161,6 +167,8 @@ def tasks_of(training: Training) -> list[Task]:
     tasks: list[Task] = []
 
     def add(stage: Stage, folder: Path, cfg: Config, own: Round | None = None) -> None:
+        # Each stage's fingerprint contains that of the stage before it, so a change upstream
+        # changes all.
         before = tasks[-1] if tasks else None
         known = fingerprint_of(cfg, stage, parent=before.fingerprint if before else None)
         source = before and before.folder
@@ -193,6 +201,7 @@ class Plan:
         that, as far back as it takes."""
         done = {task.folder: task for task in self.tasks if task.done}
         latest = [task for task in self.tasks if task.folder not in done]
+        # Repeated, since a stage that must be done again may itself need one that was lost.
         while latest:
             needed = {folder for task in latest for folder in task.reads}
             latest = [
@@ -234,12 +243,15 @@ def _whole(folder: Path) -> bool:
 def plan_grid(trainings: Iterable[Training], nearby: Sequence[Path] = ()) -> Plan:
     """Every stage of all trainings once. Finished ones in the folders `nearby` are used where they
     lie."""
+    # Digest -> folder, so that work of other experiments is found whatever its folders are called.
     known = {digest: folder for root in nearby for folder, digest in finished_stages(root)}
     plan = Plan(tasks=[])
     owners: dict[str, list[Task]] = {}
     played: dict[str, Path] = {}
     for task in [task for training in trainings for task in tasks_of(training)]:
+        # Work in its own folder stays there, even if the same was done elsewhere.
         own = recorded_digest(task.folder) and not task.folder.is_symlink()
+        # First a stage of this grid, then one that is finished nearby.
         same = [other.folder for other in owners.get(task.digest, ()) if _as_long(other, task)]
         if not same and not own and task.digest in known and task.there(known[task.digest]):
             same = [known[task.digest]]
@@ -249,6 +261,7 @@ def plan_grid(trainings: Iterable[Training], nearby: Sequence[Path] = ()) -> Pla
         else:
             owners.setdefault(task.digest, []).append(task)
             plan.tasks.append(replace(task, episodes=_episodes(task, played)))
+        # Only the first round: later rounds play with a model that their training has made.
         if _first_play(task):
             played.setdefault(
                 _selfplay_digest(task.config), same[0] if same and not own else task.folder
@@ -271,6 +284,8 @@ def fetch_models(trainings: Iterable[Training]) -> None:
 
 def _as_long(other: Task, task: Task) -> bool:
     """Whether another task of the same fingerprint gives everything that is read of this one."""
+    # The number of PPO steps is in no fingerprint unless a schedule depends on it: more steps resume
+    # the same work. So it is compared here.
     trainers = [part.config.trainer for part in (other, task)]
     steps = [(trainer.total_training_steps, trainer.also_test_at) for trainer in trainers]
     return task.stage != "ppo" or steps[0] == steps[1]
@@ -278,6 +293,7 @@ def _as_long(other: Task, task: Task) -> bool:
 
 def _selfplay_digest(cfg: Config) -> str:
     """The digest of self-play alone, whatever rows are made of it."""
+    # Settings that only change what rows are made of the episodes are set to their defaults.
     plain = {name: getattr(GenerateConfig(), name) for name in ROWS_ONLY}
     return fingerprint_of(replace(cfg, generate=replace(cfg.generate, **plain)), "selfplay").digest
 
@@ -296,6 +312,7 @@ def _first_play(task: Task) -> bool:
 def finished_stages(root: Path) -> Iterator[tuple[Path, str]]:
     """The finished stages in and below a folder with their digests; links are not followed."""
     for pattern in ("", *_DEPTH):
+        # Sorted, so that of two equal stages the same one is taken every time.
         for mark in sorted(root.glob(f"{pattern}{MANIFEST}")):
             if not mark.parent.is_symlink() and (digest := recorded_digest(mark.parent)):
                 yield mark.parent, digest
@@ -312,6 +329,7 @@ def own_process(errors: Path | None) -> Executor:
     There is one executor per device. One executor with several workers would end all of them with a
     worker that is killed.
     """
+    # spawn: a fork would inherit CUDA contexts and threads, neither of which survives it.
     return ProcessPoolExecutor(
         1,
         mp_context=get_context("spawn"),
@@ -322,6 +340,7 @@ def own_process(errors: Path | None) -> Executor:
 
 def _begin_worker(set_console: Callable[[], None]) -> None:
     set_console()
+    # Ctrl-C reaches the whole process group; the parent asks its workers to stop and save.
     ignore_interrupts()
     stacks_on_request()
 
@@ -334,6 +353,7 @@ def do_task(task: Task, device: str) -> tuple[int, int]:
     known = task.fingerprint
     own = task.round
     cfg = own.ready() if own else task.config
+    # The device is chosen by the grid and is no part of the fingerprint.
     cfg = replace(cfg, trainer=replace(cfg.trainer, device=device))
     with stoppable():
         if own and task.stage == "selfplay":
@@ -355,6 +375,7 @@ def do_task(task: Task, device: str) -> tuple[int, int]:
 
 def peak_bytes() -> int:
     """Peak resident memory of this process."""
+    # Linux counts ru_maxrss in KiB.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -388,9 +409,11 @@ def run_grid(
     """
     waiting = plan.missing
     peaks = dict[int, int]()
+    # Checked before any process starts: a mistake must not cost the stages before it.
     check_planning(task.round.cfg for task in waiting if task.round and task.stage == "selfplay")
     _settle(plan)
     _make_links(plan.links)
+    # Resolved, because stages may be links to where the same work lies.
     missing = {task.folder.resolve() for task in waiting}
     running = dict[Future, tuple[Task, tuple[Executor, str]]]()
     ended = SimpleQueue[Future]()
@@ -406,15 +429,18 @@ def run_grid(
         # The table goes first when work is interrupted: workers take a while to save.
         open_workers.callback(progress.close)
         while waiting or running:
+            # What depends on a failed stage fails with it, and is named with its own reason.
             for task in [task for task in waiting if _needs(task) & failed.keys()]:
                 waiting.remove(task)
                 failed[task.folder.resolve()] = f"{task.name}: what it needs has failed"
+            # In the order of the plan, as many as there are free devices.
             for task in [task for task in waiting if not _needs(task) & missing][: len(free)]:
                 waiting.remove(task)
                 worker, device = free.pop(0)
                 future = worker.submit(work, task, device)
                 running[future] = (task, (worker, device))
                 future.add_done_callback(ended.put)
+            # Every worker was killed: without this the loop would wait for ever.
             if not running and not free:
                 failed |= {
                     task.folder.resolve(): f"{task.name}: no process is left to do it"
@@ -428,6 +454,7 @@ def run_grid(
             )
             for future in _next_ended(ended) if running else ():
                 task, place = running.pop(future)
+                # A worker that was killed leaves a broken pool behind, so its device is given up.
                 if not isinstance(future.exception(), BrokenProcessPool):
                     free.insert(0, place)
                 if problem := _problem(future):
@@ -436,6 +463,7 @@ def run_grid(
                 else:
                     missing.discard(task.folder.resolve())
                     pid, peak = future.result()
+                    # A worker does several stages: its peak is the largest of them, not the sum.
                     peaks[pid] = max(peak, peaks.get(pid, 0))
         progress.update(running=(), unfinished=missing, failed=failed)
     if failed:
@@ -466,6 +494,7 @@ def announce(plan: Plan, *, workers: int, minutes: float | None = None) -> list[
     if not missing:
         return []
     lines = plan_lines(methods)
+    # Partly finished work would take another time than was measured.
     if minutes is not None and len(missing) == len(plan.tasks):
         return [*lines, f"This takes {duration(60 * minutes)} on two CPU cores."]
     seconds = seconds_expected(methods, workers=workers)
@@ -495,6 +524,7 @@ def _views(plan: Plan) -> list[StageView]:
         rounds = max((task.round.number for task in tasks if task.round), default=1)
 
         def position(task: Task, last: int = rounds) -> tuple[int, int]:
+            # After the last round, PPO.
             own = task.round.number if task.round else last + 1
             return own, list(FOLDERS).index(task.stage)
 
@@ -508,6 +538,7 @@ def _views(plan: Plan) -> list[StageView]:
 def _settle(plan: Plan) -> None:
     """Archive changed work if it is to begin from scratch, saying why; refuse it otherwise
     (ConfigError), linked work too. What changes only the last digits is logged once."""
+    # The folder of a link is checked as well as its target: either may hold other work.
     stages = {task.folder: task.fingerprint for task in plan.tasks}
     for task in plan.linked:
         target = plan.links[task.folder]
@@ -537,9 +568,12 @@ def _make_links(links: dict[Path, Path]) -> None:
             continue
         if place.is_symlink():
             place.unlink()
+        # Work that lies where a link is to be is put away, never deleted.
         elif place.exists():
             archive_files(place.parent, [place])
         place.parent.mkdir(parents=True, exist_ok=True)
+        # Relative to the real folder of the link, since `place.parent` may itself be reached by a
+        # link.
         place.symlink_to(os.path.relpath(target, place.parent.resolve()), target_is_directory=True)
 
 
@@ -555,6 +589,7 @@ def _problem(future: Future) -> str:
             "its process was killed, probably for want of memory; use fewer at a time (--parallel, compare.parallel, "
             "compare.per_gpu)"
         )
+    # Anything else is a bug and keeps its traceback.
     raise error
 
 
@@ -569,6 +604,7 @@ def free_devices(parallel: int, wanted: str = "auto", *, per_gpu: int = 1) -> li
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() and wanted != "cpu" else 0
+    # `cuda:1` names one GPU; the others are left to other work.
     if ":" in wanted:
         return [wanted] * per_gpu
     each = [f"cuda:{index}" for index in range(gpus)] * per_gpu

@@ -25,6 +25,7 @@ def spent(training: Training) -> dict[int, Spent]:
     """
     actions = 0.0
     tokens = 0.0
+    # Rounds before PPO come first, so step 0 has their cost already.
     for own in training.rounds:
         before = _played(own)
         actions = actions + before.environment_steps
@@ -37,6 +38,7 @@ def spent(training: Training) -> dict[int, Spent]:
             if key.startswith("train/") and key.endswith("/episodes")
         ]
         for tag in tags:
+            # Metrics are means per episode; times the number of episodes they are totals.
             played = line[f"train/{tag}/episodes"]
             actions += played * line.get(f"train/{tag}/num_actions", 0.0)
             tokens += played * line.get(f"train/{tag}/response_length", 0.0)
@@ -55,9 +57,12 @@ def _played(own: Round) -> Spent:
     played = summary["played"]
     generate = own.cfg.generate
     shares = generate.mixture or {generate.policy: 1.0}
+    # The share of turns that the model itself played: its part of the mixture, less what epsilon
+    # made random.
     share = (
         float(shares.get("self", 0.0)) / sum(map(float, shares.values())) * (1 - generate.epsilon)
     )
+    # With planning each turn samples several responses, which this count includes.
     drawn = summary.get("imagination", {}).get("tokens_per_episode") or played.get(
         "response_length", 0.0
     )
@@ -69,11 +74,13 @@ def _played(own: Round) -> Spent:
 def learnt_tokens(training: Training) -> int:
     """Tokens of rows that the model was trained on: in fine-tuning, over all its epochs and rounds,
     and in replay."""
+    # Extra rounds of SFT lie in folders of their own inside the stage's.
     folders = [
         folder for own in training.rounds for folder in (own.sft, *sorted(own.sft.glob("extra_*")))
     ]
     read = [(folder, "train/tokens") for folder in folders]
     total = 0.0
+    # Replay in PPO trains on the same rows again.
     for folder, key in [*read, (training.folder / FOLDERS["ppo"], "actor/replay_tokens")]:
         if (path := folder / "metrics.jsonl").is_file():
             total += sum(line.get(key, 0.0) for _, line in read_lines(path))
