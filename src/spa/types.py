@@ -1,6 +1,6 @@
 """Every dataclass that crosses a module boundary.
 
-Shape letters: B sequences, T tokens, A = T - 1 predictions, L sampled tokens of one reply, G
+Shape letters: B sequences, T tokens, A = T - 1 predictions, L sampled tokens of one response, G
 groups, K members per group.
 
 One index convention. Episode arrays are token-aligned, `[T]`: entry t describes token t. Training
@@ -31,7 +31,7 @@ in their order."""
 Metrics = dict[str, float]
 
 PromptMode = Literal["base", "add_worldmodel"]
-"""The format of replies: think and answer, or with observation and prediction."""
+"""The format of responses: think and answer, or with observation and prediction."""
 
 ReplyOrder = Literal[
     "prediction_first", "plan_first", "answer_first", "no_prediction", "choose_plan", "search"
@@ -49,7 +49,7 @@ class StopReason(StrEnum):
     SUCCESS = "success"  # the environment says that the goal is reached
     FAILURE = "failure"  # the environment ended without the goal (hole, wrong answer)
     MAX_ACTIONS = "action_cap"  # the trajectory's budget of actions is used up
-    MAX_TURNS = "turn_cap"  # max_turn replies were given
+    MAX_TURNS = "turn_cap"  # max_turn responses were given
     CONTEXT = "context"  # the next turn would not fit into max_model_len
     # the environment or the engine failed; the episode is reported and not trained on
     ERROR = "error"
@@ -80,15 +80,15 @@ class Prompt:
     messages: tuple[Message, ...]
     # int32 [T], the conversation so far, generation prompt and prefill included
     token_ids: np.ndarray
-    prefill: str  # text that the reply is forced to begin with (already part of token_ids)
+    prefill: str  # text that the response is forced to begin with (already part of token_ids)
     seed: int  # of this row's own sampling stream
     images: tuple[bytes, ...] = ()  # the pictures of the messages, as PNG files
-    mode: PromptMode = "base"  # of the reply that is asked for, for policies without a model
+    mode: PromptMode = "base"  # of the response that is asked for, for policies without a model
     action_sep: str = "||"  # between the actions of an answer, for the same
-    reply_order: ReplyOrder = "prediction_first"  # of world-model replies, for the same
+    reply_order: ReplyOrder = "prediction_first"  # of world-model responses, for the same
     # of the episode, this one included: the last is not cached; None: unknown
     turns_left: int | None = None
-    actions_left: int | None = None  # of the episode; None: as many as a reply may hold
+    actions_left: int | None = None  # of the episode; None: as many as a response may hold
     context: Any = None  # the live environment, for policies and planners only; never sent anywhere
 
 
@@ -108,8 +108,8 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedReply:
-    """A reply taken apart. Parts that are missing or unclosed are None, repeated ones too outside
-    mode "base".
+    """A response taken apart. Parts that are missing or unclosed are None, repeated ones too
+    outside mode "base".
 
     Example: ParsedReply(think="go left", observation=None, prediction=None, actions=("Left", "Up"),
     well_formed=True)
@@ -126,7 +126,7 @@ class ParsedReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One exchange: the state that was shown, the reply, and what the environment did."""
+    """One exchange: the state that was shown, the response, and what the environment did."""
 
     state: str  # as shown to the model
     actions_left: int
@@ -152,12 +152,12 @@ class Turn:
 
     @property
     def target(self) -> str:
-        """What a world-model reply should say as observation."""
+        """What a world-model response should say as observation."""
         return self.state if self.world_state is None else self.world_state
 
     @property
     def next_target(self) -> str:
-        """What a world-model reply should say as prediction."""
+        """What a world-model response should say as prediction."""
         return self.next_state if self.next_world_state is None else self.next_world_state
 
 
@@ -182,7 +182,7 @@ class Episode:
     stop: StopReason
     success: bool
     turns: tuple[Turn, ...]
-    messages: tuple[Message, ...]  # as sent, with the replies as sampled
+    messages: tuple[Message, ...]  # as sent, with the responses as sampled
     token_ids: np.ndarray | None = None  # int32   [T]
     sampled: np.ndarray | None = None  # bool    [T]  True exactly on ids the engine sampled
     logprobs: np.ndarray | None = None  # float32 [T]  0 where not sampled
@@ -190,7 +190,7 @@ class Episode:
     error: str = ""
     version: int = 0
     images: tuple[bytes, ...] = ()  # the pictures that the messages show, as PNG files
-    reply_order: ReplyOrder = "prediction_first"  # of world-model replies
+    reply_order: ReplyOrder = "prediction_first"  # of world-model responses
     # False: each turn has a conversation of its own, and these follow each other
     history: bool = True
     seat: int | None = None  # the player's place, in a game of several
@@ -419,7 +419,7 @@ class MiniBatch(PPOBatch):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldModelRow:
     """One row of world-model data: the conversation before an assistant turn, and the corrected
-    reply."""
+    response."""
 
     prompt: tuple[Message, ...]
     response: str

@@ -179,7 +179,7 @@ def _broadcast(per_row: Tensor, like: Tensor, mask: Tensor) -> Estimate:
 
 def length_weighted(advantages: Tensor, mask: Tensor) -> Tensor:
     """Advantages `[B, A]` divided by each row's number of masked tokens relative to the mean row:
-    the original's `grpo_advantage_length_weight`, which takes away what long replies gain from a
+    the original's `grpo_advantage_length_weight`, which takes away what long responses gain from a
     mean over tokens."""
     # A mean over tokens weighs rows in proportion to their lengths, which this divides out.
     lengths = mask.sum(dim=1, keepdim=True).float()

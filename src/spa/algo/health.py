@@ -31,9 +31,9 @@ class StepHealth:
     success: float  # share of the training episodes that succeeded
     episodes: int  # how many of them there were
     faults: float  # share of the episodes that failed by a fault of environment or engine
-    repetition: float  # share of the replies that end in a loop
+    repetition: float  # share of the responses that end in a loop
     validation: float | None = None  # share of the validation episodes that succeeded
-    format: float | None = None  # share of the world-model replies that are well-formed
+    format: float | None = None  # share of the world-model responses that are well-formed
     observations: float | None = None  # share of the observations that are exactly right
     predictions: float | None = None  # share of the predictions that are exactly right
 
@@ -228,7 +228,7 @@ def ends_in_a_loop(text: str) -> bool:
 
 
 def looping_share(replies: Sequence[tuple[str, bool]]) -> float:
-    """Share of replies, given as text and whether it was cut off by the length limit, that are
+    """Share of responses, given as text and whether it was cut off by the length limit, that are
     degenerate: loops do not end by themselves, so only what was cut off is looked at."""
     return (
         sum(cut and ends_in_a_loop(text) for text, cut in replies) / len(replies)

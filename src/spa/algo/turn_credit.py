@@ -104,7 +104,7 @@ def turn_rloo(
 def turn_gae(
     rewards: Tensor, values: Tensor, turns: Tensor, mask: Tensor, gamma: float, lam: float
 ) -> Estimate:
-    """Generalised advantage estimation over turns: one action is one reply (Turn-PPO, arXiv
+    """Generalised advantage estimation over turns: one action is one response (Turn-PPO, arXiv
     2512.17008).
 
     The value of a turn is the critic's at its first sampled token, before the response is written.

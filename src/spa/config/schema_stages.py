@@ -29,7 +29,7 @@ class SamplingConfig:
 
 @section
 class ImagineConfig:
-    """Several replies are drawn, and the one with the best imagined state is played (`spa eval
+    """Several responses are drawn, and the one with the best imagined state is played (`spa eval
     --plan`).
 
     `generate.imagine` is the same in the model's self-play, with several rounds from the second on.

@@ -238,8 +238,8 @@ def local_engine(
 
 
 def api_engine(cfg: Config, name: str, *, store: Path | None = None) -> PlayingEngine:
-    """The engine of a `model_info` entry; its replies are kept in `store`, by default in the run's
-    folder.
+    """The engine of a `model_info` entry; its responses are kept in `store`, by default in the
+    run's folder.
 
     Raises ConfigError if there is no such entry.
     """

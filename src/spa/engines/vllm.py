@@ -1,7 +1,7 @@
 """vLLM as the engine: paged attention and prefix caching, next to the trainer on the same GPU or on
 a CPU.
 
-* Prompts are token ids, replies come back as the sampled ids with the log-probs that they were
+* Prompts are token ids, responses come back as the sampled ids with the log-probs that they were
   sampled with.
 * `load_weights` syncs the trainer's weights in place, drops the prefix cache, and compares both on
   a short text. An engine that samples from other weights than the trainer's is an error, not a

@@ -69,9 +69,9 @@ class TextEnv(gymnasium.Env[str, Action]):
         Nothing to do where all see the same."""
 
     def world_state_text(self, mode: StateText) -> str:
-        """What an agent should know of the current state: what world-model replies are made of and
-        measured against, as observation and, after the actions, as prediction. Like `state_text`,
-        and by default the same.
+        """What an agent should know of the current state: what world-model responses are made of
+        and measured against, as observation and, after the actions, as prediction. Like
+        `state_text`, and by default the same.
 
         Where the agent does not see everything, this may be the simulator's facts, or the part of
         them that matters.
@@ -174,9 +174,9 @@ class TextEnv(gymnasium.Env[str, Action]):
             return None
 
     def example_actions(self) -> tuple[str, ...]:
-        """One to three action texts for the prompt's sample reply, good ones in the current state
-        and in this order: the solver's if there is one. A sample that would give answers away is
-        for the environment to avoid."""
+        """One to three action texts for the prompt's sample response, good ones in the current
+        state and in this order: the solver's if there is one. A sample that would give answers away
+        is for the environment to avoid."""
         return self.expert_actions(3)[:3] or self.action_names()[:3]
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:

@@ -161,7 +161,7 @@ class Game2048(TextEnv):
         return f"{self._grid()}\n{self._sentence()}"
 
     def _grid(self) -> str:
-        # One space between cells and no alignment: replies are compared with white space stripped
+        # One space between cells and no alignment: responses are compared with white space stripped
         # from their ends.
         return "\n".join(" ".join(str(tile) if tile else "_" for tile in row) for row in self.board)
 

@@ -163,7 +163,8 @@ class WebShop(TextEnv):
         """`search[...]` or `click[...]` in its plain form; None for anything else, or if it is
         over-long.
 
-        Whether the page offers it shows when it is done, since a reply may lead over several pages.
+        Whether the page offers it shows when it is done, since a response may lead over several
+        pages.
         """
         parsed = parse_action(text)
         return None if parsed is None else f"{parsed[0]}[{parsed[1]}]"

@@ -1,6 +1,6 @@
 """What probability a model gives to the truth: teacher-forced, token by token.
 
-The corrected reply of a transition (true state, true next state, executed actions) is read after
+The corrected response of a transition (true state, true next state, executed actions) is read after
 the prompt that shows the state. Tokens of three blocks are scored: observation, prediction and
 answer. Each token is conditioned on everything before it, so the prediction is scored given the
 state but not the actions, as the format writes the answer last. The answer is scored given the
@@ -51,7 +51,7 @@ class Scored:
 def reply_sequence(
     template: ChatTemplate, prompt_ids: Sequence[int], reply: str, prefill: str
 ) -> ReplyTokens:
-    """The prompt's ids and those of the reply (prefill included in the text), with the blocks
+    """The prompt's ids and those of the response (prefill included in the text), with the blocks
     marked.
 
     A token belongs to a block if it holds a character of the block's content, the white space
@@ -163,16 +163,18 @@ def likelihood_report(
     """Likelihood and calibration of the true transitions, JSON-ready.
 
     Args:
-        truth: the true replies, scored.
-        copied: for transitions that changed something, by their index: the same replies with the state of before in the
+        truth: the true responses, scored.
+        copied: for transitions that changed something, by their index: the same responses with the
+        state of before in the
             prediction block.
         vocabulary: size, for the model that knows nothing.
 
     Returns:
-        `nll_per_token` (nats) of each block and of the copied state; `nll_per_state`: the mean over transitions of the
-        prediction block's sum; `uniform_nll_per_token`: ln V; `prefers_truth`: share of changed transitions whose
-        prediction and answer together are likelier with the true next state than with the old one;
-        `calibration`: over the prediction block's tokens, see `calibration`.
+        `nll_per_token` (nats) of each block and of the copied state; `nll_per_state`: the mean over
+        transitions of the prediction block's sum; `uniform_nll_per_token`: ln V; `prefers_truth`:
+        share of changed transitions whose prediction and answer together are likelier with the true
+        next state than with the old one; `calibration`: over the prediction block's tokens, see
+        `calibration`.
     """
     report: dict[str, Any] = {
         "nll_per_token": {name: nll_per_token(truth, name) for name in BLOCKS},

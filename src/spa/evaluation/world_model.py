@@ -18,7 +18,7 @@ class Asked:
     """One question to the model: the state it was shown, what it said, and what its own answer led
     to.
 
-    `observation` and `prediction` are None if the reply is not well formed. `ceiling`: the
+    `observation` and `prediction` are None if the response is not well formed. `ceiling`: the
     probability of the likeliest next state under the same answer; 1 without chance.
     """
 
@@ -41,7 +41,7 @@ def prediction_report(
 ) -> dict[str, Any]:
     """All accuracies of one environment tag, JSON-ready.
 
-    Shares are over all questions, a malformed reply being wrong; intervals are bootstraps over
+    Shares are over all questions, a malformed response being wrong; intervals are bootstraps over
     puzzles. `cell_accuracy` and the scores of changed cells are pooled over all cells.
     `baselines.copy` predicts that nothing changes, `baselines.other_state` predicts the next state
     of another question.

@@ -115,7 +115,7 @@ def _world_model(path: Path) -> dict[str, float]:
 
 def _in_play(path: Path, before: int, after: int) -> dict[str, float]:
     """How much was right on held-out puzzles, `<name>_before` and `<name>_after` PPO; nothing where
-    replies hold no states."""
+    responses hold no states."""
     lines = {line["step"]: line for _, line in read_lines(path)}
     out = {}
     for name in IN_PLAY:

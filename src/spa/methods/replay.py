@@ -117,7 +117,7 @@ def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -
 
 
 def corrected(cfg: Config, template: ChatTemplate, episodes: Sequence[Episode]) -> list[Replayed]:
-    """The episodes as stage 1 would write them: with true states in the replies, or with those of
+    """The episodes as stage 1 would write them: with true states in the responses, or with those of
     its controls. Turns that are not in the format have no row."""
     data = cfg.sft.data
     rows = [

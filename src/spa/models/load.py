@@ -157,8 +157,8 @@ def load_tokenizer(
 
 
 def stop_ids(name: str, *, code: bool = False) -> tuple[int, ...]:
-    """The ids that end a reply by the model's generation config, if it has one. Raises ModelError
-    if it is not JSON."""
+    """The ids that end a response by the model's generation config, if it has one. Raises
+    ModelError if it is not JSON."""
     source = model_source(name, code=code)
     if not (source / "config.json").is_file() and (source / ADAPTER_CONFIG).is_file():
         return stop_ids(read_adapter(source)["base_model_name_or_path"], code=code)

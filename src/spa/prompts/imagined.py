@@ -1,4 +1,5 @@
-"""Several imagined plans in a reply, each with its predicted state, before one of them is chosen.
+"""Several imagined plans in a response, each with its predicted state, before one of them is
+chosen.
 
 They stand between the observation and the choice as plain text:
 

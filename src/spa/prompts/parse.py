@@ -1,5 +1,5 @@
-"""From a reply's text to its parts, in linear time: substring search, and one pattern whose blanks
-cannot overlap."""
+"""From a response's text to its parts, in linear time: substring search, and one pattern whose
+blanks cannot overlap."""
 
 import re
 from typing import get_args
@@ -59,13 +59,13 @@ def parse_reply(
     max_actions: int = 5,
     order: ReplyOrder = "prediction_first",
 ) -> ParsedReply:
-    """Take a reply (prefill included) apart. Never raises, whatever the text is.
+    """Take a response (prefill included) apart. Never raises, whatever the text is.
 
     Mode "base" asks for `<think>..</think><answer>..</answer>` and reads it as the original does.
     It takes the first think block that only white space separates from an answer block, whatever
-    is around it. Tags of these two blocks and chat markers inside them are removed. A reply without this
-    pattern has no actions. `enable_think=False` asks for the answer block alone, of which the first
-    is read, in mode "base" only: the states have to be somewhere.
+    is around it. Tags of these two blocks and chat markers inside them are removed. A response
+    without this pattern has no actions. `enable_think=False` asks for the answer block alone, of
+    which the first is read, in mode "base" only: the states have to be somewhere.
 
     Mode "add_worldmodel" asks for the same with `<observation>..</observation> thoughts
     <prediction>..</prediction>` inside the think block. Each block is there once; only white space

@@ -30,11 +30,11 @@ class Prompter:
 
     `instruction`: text that replaces the environment's own rules (the original's
     `env_instruction`); None or "" keeps them. `max_words`: the length hint of the prompt, in words.
-    `example`: a sample reply for the world-model format, made by `spa.prompts.sample`; "" shows
+    `example`: a sample response for the world-model format, made by `spa.prompts.sample`; "" shows
     none. `show_legal_actions`: whether every turn lists the actions that are allowed in its state,
     where they can be listed. `placeholders`: whether the format names what to fill in in brackets,
     or in words. `reply_order`: the order of the parts of a world-model
-    reply. `imagined_plans`: how many plans "choose_plan" asks for. `history`: whether a turn's
+    response. `imagined_plans`: how many plans "choose_plan" asks for. `history`: whether a turn's
     prompt holds the turns before it; without, it is the rules and the current state.
     """
 
@@ -67,7 +67,7 @@ class Prompter:
         history, with `actions_left` (None: all of an episode)."""
         parts = [self.instruction or env.instruction(self.state_text)]
         legend = env.legend()
-        # replies in the world-model format write the symbols
+        # responses in the world-model format write the symbols
         seen = env.image() is not None and self.mode == "base"
         if legend and self.state_text != "coords" and not seen:
             parts.append(
@@ -160,7 +160,7 @@ def world_model_reply(
     order: ReplyOrder = "prediction_first",
     on: str = "\n",
 ) -> str:
-    """A reply in the world-model format, prefill included; `on` surrounds the states: they have
+    """A response in the world-model format, prefill included; `on` surrounds the states: they have
     their own lines."""
     seen = f"<think><observation>{on}{observation}{on}</observation>{thoughts}"
     foreseen = f"<prediction>{on}{prediction}{on}</prediction>"

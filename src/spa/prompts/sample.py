@@ -1,5 +1,5 @@
-"""The sample reply of world-model prompts: a few good moves of a real game, the plan in words, and
-where they led.
+"""The sample response of world-model prompts: a few good moves of a real game, the plan in words,
+and where they led.
 
 A sample is copied, so it has to show what is wanted: moves that do something, a next state that
 differs, no slip, and a request that its own puzzle makes.

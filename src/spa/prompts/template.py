@@ -1,7 +1,7 @@
 """From messages to tokens, once and in one direction.
 
 An episode's tokens are only ever appended to: the chat template's text is tokenised when it is
-sent, replies are kept as the ids that were sampled. Nothing is rendered again, tokenised again or
+sent, responses are kept as the ids that were sampled. Nothing is rendered again, tokenised again or
 searched for afterwards, so the mask of sampled tokens is right for every model family.
 """
 
@@ -31,10 +31,10 @@ _AFTER = "AFTERPLACEHOLDER"
 class ChatTemplate:
     """What a tokenizer's chat template puts around messages, taken apart once.
 
-    Works by rendering short conversations with placeholders: the text between a reply and the next
-    user message, and between that message and the next reply, is what every later turn needs.
-    `report` says whether it is used as it is (spa.prompts.template_check); `tokenizer` is a copy
-    that has the template which is right.
+    Works by rendering short conversations with placeholders: the text between a response and the
+    next user message, and between that message and the next response, is what every later turn
+    needs. `report` says whether it is used as it is (spa.prompts.template_check); `tokenizer` is a
+    copy that has the template which is right.
 
     `images`: the model's spa.models.vision.ImageReader, if it sees; None for a model that reads
     only text, and for one whose template writes pictures in a way that we do not know. `stop_ids`:
@@ -110,11 +110,11 @@ class ChatTemplate:
         reply: Sequence[int] = (),
         images: Sequence[bytes] = (),
     ) -> list[int]:
-        """Token ids between a reply and the next: end marker, user message, generation prompt,
+        """Token ids between a response and the next: end marker, user message, generation prompt,
         prefill.
 
-        `reply`: the ids of the reply, or its last ones. As much of the end marker as the model has
-        sampled is not written twice.
+        `reply`: the ids of the response, or its last ones. As much of the end marker as the model
+        has sampled is not written twice.
         """
         guard, (told,) = self._tokens.guarded([user_text])
         parts = self.parts
@@ -134,15 +134,15 @@ class ChatTemplate:
         )
 
     def reply_ids(self, reply: str, prefill: str) -> list[int]:
-        """Token ids of a given reply (prefill included in the text) without the prefill, and with
-        the end marker."""
+        """Token ids of a given response (prefill included in the text) without the prefill, and
+        with the end marker."""
         return [*self.reply_tokens(reply, prefill)[0], *self.end_ids]
 
     def reply_tokens(self, reply: str, prefill: str) -> tuple[list[int], list[int]]:
-        """Token ids of a given reply (prefill included in the text) without the prefill, as they
+        """Token ids of a given response (prefill included in the text) without the prefill, as they
         follow it.
 
-        Also where in that text each token ends. Control tokens in the reply are read as text."""
+        Also where in that text each token ends. Control tokens in the response are read as text."""
         return self._tokens.encode_with_ends(
             reply.removeprefix(prefill), after=self.parts.after_user + prefill
         )
@@ -210,8 +210,8 @@ class ChatTemplate:
         return between if found and end else ""
 
     def _with_end(self, parts: Parts) -> Parts:
-        """The parts with the end of a reply: white space and the first special token after it; the
-        end-of-sequence token if the template writes none."""
+        """The parts with the end of a response: white space and the first special token after it;
+        the end-of-sequence token if the template writes none."""
         control = self._tokens.special_ids | self._stops_of_tokenizer()
         # A begin token may follow a reply, but it ends none.
         if (

@@ -45,10 +45,10 @@ class Parts:
     system_open: before a system message; system_user: between it and the first user message; both
     None if the template refuses a system message. user_open: before a first user message without a
     system message, None if refused. user_end: after a user message when nothing is to follow.
-    after_user: from a user message to the reply, where it begins; `generation`: what the template
-    itself writes there. after_reply: from the end of a reply to the next user message; `end`: the
-    part of it that ends the reply. trims: whether white space is cut on the left and right of user
-    messages; trims_first: the same for the one behind a system message.
+    after_user: from a user message to the response, where it begins; `generation`: what the
+    template itself writes there. after_reply: from the end of a response to the next user message;
+    `end`: the part of it that ends the response. trims: whether white space is cut on the left and
+    right of user messages; trims_first: the same for the one behind a system message.
     """
 
     system_open: str | None
@@ -154,9 +154,9 @@ def take_apart(render: Render) -> Parts:
         raise ModelError(
             "the chat template drops or reorders messages; it cannot be used for multi-turn episodes."
         )
-    # What comes before a finished reply may be more than the generation prompt: there may be none,
-    # or the model is expected to write the rest of the header itself (a channel's name). Replies
-    # begin after all of it.
+    # What comes before a finished response may be more than the generation prompt: there may be
+    # none, or the model is expected to write the rest of the header itself (a channel's name).
+    # Responses begin after all of it.
     prompt = _THINK.sub("", generation)
     after_user = _THINK.sub("", header) if header.startswith(prompt) else prompt
     user_end = render([*lead, *_talk(FIRST, REPLY, USER)], generation=False).partition(USER)[2]

@@ -42,7 +42,7 @@ def prefill_of(messages: Sequence[Message]) -> str:
 
 def appended(template: ChatTemplate, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
     """The ids of a conversation that ends with a user message as an episode has them, up to the
-    next reply's prefill; and the places where replies begin and end."""
+    next response's prefill; and the places where responses begin and end."""
     prefill = prefill_of(messages)
     head = 2 if messages[0]["role"] == "system" else 1
     ids = template.start(tuple(messages[:head]), prefill)

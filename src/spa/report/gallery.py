@@ -43,8 +43,8 @@ def choose(
     """Pictures of the first method of `order` and its rival, from the last validation up to their
     step in `steps`.
 
-    The same puzzle won and lost, good and bad predictions, failures, malformed replies. No episode
-    is shown twice.
+    The same puzzle won and lost, good and bad predictions, failures, malformed responses. No
+    episode is shown twice.
     """
     by_label = {method.label: method for method in methods}
     leading = [by_label[label] for label in order[:2]]

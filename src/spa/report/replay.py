@@ -179,7 +179,7 @@ def _turn(
 
 
 def _actions(turn: dict[str, Any]) -> list[dict[str, Any]]:
-    """The actions of the reply, and what became of each: executed, without effect, refused, or
+    """The actions of the response, and what became of each: executed, without effect, refused, or
     never reached."""
     # What the response asked for against what was executed: `executed` is a subsequence of the
     # actions, in the environment's spelling, so the two lists are walked together.

@@ -44,7 +44,7 @@ class EpisodeBuilder:
         self.number = self.spec.seat % players if players > 1 else None
 
     def build_prompt(self, env: TextEnv, room: int | None = None) -> None:
-        """Write the message before the next reply: the first one, or the next, unless that would
+        """Write the message before the next response: the first one, or the next, unless that would
         not fit in `room`."""
         if not self.messages:
             self.messages += self.prompter.first_messages(env)

@@ -1,4 +1,4 @@
-"""Playing: prompts go to the engine, replies are parsed and executed, until every episode has
+"""Playing: prompts go to the engine, responses are parsed and executed, until every episode has
 ended.
 
 An environment that raises, hangs or returns nonsense costs its own episode, never the run, and so
@@ -60,10 +60,10 @@ def collect(
     """Play all of `specs` side by side; returns one episode per spec, in order.
 
     `make_env` builds an environment for a tag; `template` None plays without tokens (text-only
-    engines). An episode whose first prompt leaves no room for a reply ends at once. An environment
-    has `env_timeout_s` seconds for a turn; with `lanes`, that many turns are executed at a time,
-    for environments in processes of their own. Episodes that `lost` knows are not played, and those
-    that end a process are added to it.
+    engines). An episode whose first prompt leaves no room for a response ends at once. An
+    environment has `env_timeout_s` seconds for a turn; with `lanes`, that many turns are executed
+    at a time, for environments in processes of their own. Episodes that `lost` knows are not
+    played, and those that end a process are added to it.
 
     Raises whatever SpaError an environment raises while it is made: those are for the user to
     solve.
@@ -147,7 +147,7 @@ def _end_too_long(builders: Sequence[EpisodeBuilder], room: int) -> None:
 
 def check_room(episodes: Sequence[Episode], reply: int, max_model_len: int) -> None:
     """Raises ConfigError if all that was wrong with these episodes is that not one first prompt
-    left room for a reply of `reply` tokens. To be asked of all ranks' episodes together: what
+    left room for a response of `reply` tokens. To be asked of all ranks' episodes together: what
     others had must not matter to one of them."""
     too_long = any(episode.stop is StopReason.CONTEXT for episode in episodes)
     if too_long and not any(episode.turns or episode.error for episode in episodes):
@@ -211,7 +211,7 @@ class _Game:
         return None if self.turn is None or self.turn.stop is not None else self.turn
 
     def play(self, completion: Completion, *, format_penalty: float, room: int) -> None:
-        """Take the reply that was asked for: record its tokens, execute its actions, ask for the
+        """Take the response that was asked for: record its tokens, execute its actions, ask for the
         next one or stop."""
         watchdog.beat()
         builder = self.turn

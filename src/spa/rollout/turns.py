@@ -1,5 +1,5 @@
-"""One turn of an episode: a reply is parsed, its actions are executed, what happened is recorded.
-No tokens here."""
+"""One turn of an episode: a response is parsed, its actions are executed, what happened is
+recorded. No tokens here."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def take_turn(
     format_penalty: float,
     finish_reason: str = "stop",
 ) -> tuple[Turn, bool]:
-    """Execute the actions of a reply, `text` with its prefill; returns the turn, and whether the
+    """Execute the actions of a response, `text` with its prefill; returns the turn, and whether the
     game has ended.
 
     At most `actions_left` actions are taken, and none after it is another player's turn. Raises

@@ -90,7 +90,7 @@ class RolloutWorker:
         self, engine: Engine, specs: list[EpisodeSpec], sampling: SamplingParams
     ) -> list[Episode]:
         """Play the given episodes. Every rank plays its own groups and gets all episodes. Raises
-        ConfigError if not one has room for a reply."""
+        ConfigError if not one has room for a response."""
 
         def play(mine: list[EpisodeSpec]) -> list[Episode]:
             episodes = collect(

@@ -43,8 +43,8 @@ from spa.types import Episode, tokens_in
 log = logging.getLogger(__name__)
 
 CHUNK = 256
-"""Replies that are drawn side by side. Part of the result: it fixes the batches, and with them the
-rounding."""
+"""Responses that are drawn side by side. Part of the result: it fixes the batches, and with them
+the rounding."""
 HOW_MANY = ("es_manager.val.env_groups", "es_manager.val.env_configs.n_groups")
 
 
@@ -447,7 +447,7 @@ def _counts(name: str, api: str | None) -> bool:
 
 
 def side_by_side(cfg: Config) -> int:
-    """Episodes that are played at a time: fewer where several replies are drawn in each of their
+    """Episodes that are played at a time: fewer where several responses are drawn in each of their
     turns."""
     return max(1, CHUNK // cfg.imagine.rows)
 
@@ -461,7 +461,7 @@ def groups_key(identity: Fingerprint, episodes: int) -> str:
 
 
 def believes(cfg: Config, target: Target) -> bool:
-    """Whether replies say what is seen and expected; those of scripted policies hold no more than
+    """Whether responses say what is seen and expected; those of scripted policies hold no more than
     the format."""
     return cfg.ctx_manager.mode == "add_worldmodel" and target.name not in policy_names()
 
@@ -475,7 +475,7 @@ def tag_result(
     states: bool,
     best: Sequence[float | None],
 ) -> dict[str, Any]:
-    """The figures of a tag, `states` among them if replies tell of any, held against what can be
+    """The figures of a tag, `states` among them if responses tell of any, held against what can be
     reached: by its card, or else by the solver (`best`, puzzle by puzzle), if that is known."""
     spec = cfg.custom_envs[tag]
     card = card_of(cfg, tag)

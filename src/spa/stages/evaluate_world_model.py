@@ -88,7 +88,7 @@ def measure_world_model(
     `steps` steps open loop from a fifth of them, write the result to `output` and return it.
 
     Raises DataError if an environment has not enough puzzles that were not trained on, ConfigError
-    if replies hold no predictions.
+    if responses hold no predictions.
     """
     if cfg.agent_proxy.reply_order == "no_prediction":
         raise ConfigError(
@@ -231,7 +231,7 @@ def open_loop_rollout(
     """The model's prediction is what it is shown next, while its answers are played in the real
     game.
 
-    A rollout in which a reply is not well formed is wrong in all its later steps; one whose game
+    A rollout in which a response is not well formed is wrong in all its later steps; one whose game
     has ended is over.
     """
     chains: list[list[tuple[bool, bool]]] = [[] for _ in situations]

@@ -54,7 +54,7 @@ def imagining(
     *,
     reply: int,
 ) -> Planner:
-    """The engine that plays the best of `engine`'s replies, each of at most `reply` tokens, and
+    """The engine that plays the best of `engine`'s responses, each of at most `reply` tokens, and
     tells `record` what each was judged by.
 
     Raises ConfigError as `require_imagination` does.
@@ -97,8 +97,9 @@ def recorder_of(path: Path) -> Record:
 
 
 def imagination(own: ImagineConfig, records: Iterable[Path]) -> dict[str, Any] | None:
-    """What was imagined, by its records: tokens per episode over all replies, and how many imagined
-    states were what would have come; None if nothing was. A turn that was played again counts once.
+    """What was imagined, by its records: tokens per episode over all responses, and how many
+    imagined states were what would have come; None if nothing was. A turn that was played again
+    counts once.
     """
     if not own.on:
         return None

@@ -142,7 +142,7 @@ def open_target(
     """The engine that plays as `target`, which may be `loaded`, and the worker with its chat
     template.
 
-    `replies` is the file in which replies of an API are kept. Raises ModelError for a model that
+    `replies` is the file in which responses of an API are kept. Raises ModelError for a model that
     cannot be loaded, and ConfigError if a policy cannot play an environment.
     """
     if target.name in policy_names() and (require := policy_named(target.name).require):

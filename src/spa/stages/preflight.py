@@ -224,7 +224,7 @@ def _env_checks(
     cfg: Config, stages: Collection[Stage], template: ChatTemplate | None
 ) -> Iterator[Callable[[], None]]:
     """Every environment makes a puzzle; with a template its first prompt must leave room for a
-    reply."""
+    response."""
     tags = [*cfg.es_manager.train.env_configs.tags] if {"selfplay", "ppo"} & set(stages) else []
     tags += cfg.es_manager.val.env_configs.tags if {"ppo", "eval"} & set(stages) else ()
     for tag in dict.fromkeys(tags):

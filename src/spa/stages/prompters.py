@@ -19,7 +19,7 @@ from spa.prompts.sample import sample_reply
 def make_prompter(
     cfg: Config, spec: EnvSpec, mode: PromptMode, *, env: TextEnv | None = None
 ) -> Prompter:
-    """The prompter of one tag. In the world-model format it shows a sample reply if
+    """The prompter of one tag. In the world-model format it shows a sample response if
     `ctx_manager.example` says so: of `env`, which is reset, or of a new environment."""
     proxy = cfg.agent_proxy
     instruction = spec.env_instruction

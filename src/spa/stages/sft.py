@@ -338,7 +338,7 @@ def world_model_check(
     if probes.seen is not None:
         metrics["val/puzzles_seen"] = float(probes.seen)
     states = ""
-    if "val/wm/pred_exact" in metrics:  # of replies without states there is nothing to tell
+    if "val/wm/pred_exact" in metrics:  # of responses without states there is nothing to tell
         exact = metrics["val/wm/pred_exact"]
         copied = metrics["val/wm/copy_exact"]
         seen = metrics["val/wm/obs_exact"]

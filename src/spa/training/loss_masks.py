@@ -68,8 +68,8 @@ def no_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
 
 
 def shown_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
-    """bool [T]: the tokens of the states that the environment shows after the first reply, nothing
-    around them.
+    """bool [T]: the tokens of the states that the environment shows after the first response,
+    nothing around them.
 
     A state that does not stand in its message as it was (a template that changes text) has none.
     """

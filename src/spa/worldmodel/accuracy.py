@@ -162,7 +162,7 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
       what copying would score on `wm/pred_exact`. (Nothing changes in malformed turns, but no
       prediction counts there.)
 
-    If one of the episodes was played with replies that hold no prediction, there are the first
+    If one of the episodes was played with responses that hold no prediction, there are the first
     three keys only.
     """
     played = [

@@ -1,4 +1,4 @@
-"""The same conversations in the base format: no states in the replies, and prompts that ask for
+"""The same conversations in the base format: no states in the responses, and prompts that ask for
 none.
 
 Fine-tuned on them, a model has seen the games, plans and answers that the world model saw, in a
@@ -42,7 +42,7 @@ class Recorded:
 def in_base_format(
     rows: Sequence[WorldModelRow], episode: Episode, prompter: Prompter, env: TextEnv
 ) -> list[WorldModelRow]:
-    """The rows of an episode with the prompts of `prompter`, a base one, and replies of thoughts
+    """The rows of an episode with the prompts of `prompter`, a base one, and responses of thoughts
     and answer alone.
 
     `env`: an environment of the episode's tag that has been reset to its puzzle.
@@ -72,9 +72,9 @@ def in_base_format(
 
 
 def without_states(turn: Turn, prompter: Prompter) -> str:
-    """A turn's reply as a base one: its thoughts, and the actions that were executed. Of a reply in
-    no good format only the actions that could be read are left. Where replies name a plan, its
-    thoughts end with it."""
+    """A turn's response as a base one: its thoughts, and the actions that were executed. Of a
+    response in no good format only the actions that could be read are left. Where responses name a
+    plan, its thoughts end with it."""
     thoughts = (turn.reply.think or "") if turn.reply.well_formed else ""
     actions = turn.executed if turn.reply.well_formed else turn.reply.actions
     if prompter.reply_order == "plan_first" and actions:

@@ -1,5 +1,5 @@
-"""Ground truth into a reply: the states that the model wrote are replaced by the states that there
-were."""
+"""Ground truth into a response: the states that the model wrote are replaced by the states that
+there were."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ UNWRITABLE = "state_or_action_holds_format_tags"
 
 @dataclass(frozen=True, slots=True)
 class Relabelled:
-    """A corrected reply, or None and the reason why there is none. `reason` is empty when there is
-    a text."""
+    """A corrected response, or None and the reason why there is none. `reason` is empty when there
+    is a text."""
 
     text: str | None
     reason: str = ""
@@ -32,15 +32,15 @@ def relabel_turn(
     order: ReplyOrder = "prediction_first",
     options: Sequence[Option] = (),
 ) -> Relabelled:
-    """The turn's reply with true states and executed actions (stage 1 of arXiv 2510.15047).
+    """The turn's response with true states and executed actions (stage 1 of arXiv 2510.15047).
 
     The observation becomes `turn.target`, the prediction `turn.next_target` (the state after all
     executed actions), the answer the executed actions. Thoughts stay byte for byte. With
     `order` "plan_first" they end with the executed actions by name. With "choose_plan" they are
     `options` (by default the executed actions alone, with the state that they led to), of which
-    the executed actions are chosen. Text outside the blocks goes. Everything is slicing, so no state is
-    read as a pattern. The result is parsed again, and given up if it would not say exactly the
-    truth.
+    the executed actions are chosen. Text outside the blocks goes. Everything is slicing, so no
+    state is read as a pattern. The result is parsed again, and given up if it would not say exactly
+    the truth.
     """
     text = turn.reply_text
     foretells = order != "no_prediction"
@@ -78,8 +78,8 @@ def relabel_turn(
 
 
 def with_plan(text: str, actions: Sequence[str], said: Sequence[str]) -> str:
-    """A reply whose thoughts between observation and prediction end with the plan `I do ..., then
-    ....` of these actions (see `end_with_plan`)."""
+    """A response whose thoughts between observation and prediction end with the plan `I do ...,
+    then ....` of these actions (see `end_with_plan`)."""
     observation = find_block(text, "observation")
     prediction = find_block(text, "prediction")
     if observation is None or prediction is None or prediction[0] < observation[1]:
@@ -91,7 +91,7 @@ def with_plan(text: str, actions: Sequence[str], said: Sequence[str]) -> str:
 
 def end_with_plan(thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
     """Thoughts that end with the plan `I do ..., then ....` of these actions, in the place of a
-    plan that they ended with before. That is one of actions that the reply `said`, or of single
+    plan that they ended with before. That is one of actions that the response `said`, or of single
     words; other sentences stay."""
     thoughts = thoughts.rstrip()
     known = {name.casefold() for name in (*actions, *said)}
@@ -108,8 +108,8 @@ def end_with_plan(thoughts: str, actions: Sequence[str], said: Sequence[str]) ->
 
 
 def imagined(text: str) -> tuple[Option, ...]:
-    """The plans with their states between a reply's observation and prediction; none if it does not
-    have both."""
+    """The plans with their states between a response's observation and prediction; none if it does
+    not have both."""
     observation = find_block(text, "observation")
     prediction = find_block(text, "prediction")
     if observation is None or prediction is None or prediction[0] < observation[1]:
@@ -120,8 +120,8 @@ def imagined(text: str) -> tuple[Option, ...]:
 
 
 def with_options(text: str, options: Sequence[Option], chosen: Sequence[str]) -> str:
-    """A reply whose thoughts between observation and prediction are these plans with their states,
-    and the choice."""
+    """A response whose thoughts between observation and prediction are these plans with their
+    states, and the choice."""
     observation = find_block(text, "observation")
     prediction = find_block(text, "prediction")
     if observation is None or prediction is None or prediction[0] < observation[1]:

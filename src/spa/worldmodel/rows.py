@@ -46,10 +46,10 @@ def episode_rows(
 ) -> tuple[list[WorldModelRow], Counter[str]]:
     """One row per turn that can be relabelled, and how many turns were dropped for which reason.
 
-    A row's prompt is the conversation before the turn, with earlier replies as corrected; an
-    earlier reply that could not be corrected stays as it was. `options` are the plans of each turn
-    that its reply is to choose from (`spa.worldmodel.branches.turn_options`). Episodes that ended
-    in an error give no rows.
+    A row's prompt is the conversation before the turn, with earlier responses as corrected; an
+    earlier response that could not be corrected stays as it was. `options` are the plans of each
+    turn that its response is to choose from (`spa.worldmodel.branches.turn_options`). Episodes that
+    ended in an error give no rows.
 
     Raises DataError if the episode has fewer assistant messages than turns.
     """
@@ -69,7 +69,7 @@ def episode_rows(
 
 
 def corrected_messages(episode: Episode, *, action_sep: str) -> tuple[Message, ...]:
-    """The episode's messages with every reply that can be relabelled replaced by its corrected
+    """The episode's messages with every response that can be relabelled replaced by its corrected
     text."""
     corrected = _corrected(episode, action_sep)
     return _with_replies(episode.messages, assistant_positions(episode), corrected)
@@ -86,7 +86,7 @@ def _corrected(
 
 
 def assistant_positions(episode: Episode) -> list[int]:
-    """Where the replies stand in the episode's messages. Raises DataError if there are fewer than
+    """Where the responses stand in the episode's messages. Raises DataError if there are fewer than
     turns."""
     positions = [
         index for index, message in enumerate(episode.messages) if message["role"] == "assistant"
@@ -192,8 +192,8 @@ def shuffle_next_states(rows: Sequence[WorldModelRow], seed: int) -> list[WorldM
 
     The states are permuted over all rows of an environment tag, so their distribution stays the
     same. No row keeps its true text where that is possible (it is not for a text that more than
-    half of the rows share). Replies in later rows' prompts carry the same shuffled text. `next_state`
-    and all else stay true; `extra["shuffled"]` is set.
+    half of the rows share). Responses in later rows' prompts carry the same shuffled text.
+    `next_state` and all else stay true; `extra["shuffled"]` is set.
 
     Call it on the training rows after the split. Raises DataError for a row without exactly one
     prediction block.

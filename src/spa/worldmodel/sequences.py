@@ -44,7 +44,7 @@ def row_sequences(
     """Sequences for all rows, in the order of the rows, and how many rows did not fit into
     `max_length`.
 
-    A row that is too long loses its oldest replies (whole ones); if its last turn alone does not
+    A row that is too long loses its oldest responses (whole ones); if its last turn alone does not
     fit, or without `truncate`, it is dropped. No row is lost to merging: those that do not fit into
     one sequence get several.
     """
@@ -100,7 +100,7 @@ def spread_evenly(rows: Sequence[int], size: int, order: Sequence[int]) -> list[
 
 def batch_order(rows: Sequence[int], size: int, *, seed: int, skip: int = 0) -> Iterator[list[int]]:
     """Endless batches of sequence indices (see `spread_evenly`): every epoch has each sequence
-    once, in an order drawn from a stream of its own. `skip` batches are passed over, so that a
+    once, in an order sampled from a stream of its own. `skip` batches are passed over, so that a
     resumed run sees what it would have seen."""
     epoch = 0
     passed = 0
@@ -116,7 +116,8 @@ def batch_order(rows: Sequence[int], size: int, *, seed: int, skip: int = 0) -> 
 
 
 def _mergeable(rows: list[WorldModelRow]) -> list[list[WorldModelRow]]:
-    """Runs of rows in which each row's conversation begins with the one before, its reply included."""
+    """Runs of rows in which each row's conversation begins with the one before, its response
+    included."""
     runs: list[list[WorldModelRow]] = []
     for row in rows:
         if runs:
@@ -136,10 +137,10 @@ def _sequence(
     """One sequence with the loss of the last rows, as many as fit; None if the last turn alone does
     not fit."""
     last = rows[-1]
-    # what playing forces on such replies
+    # what playing forces on such responses
     prefill = "<answer>" if last.response.startswith("<answer>") else "<think>"
     messages = (*last.prompt, {"role": "assistant", "content": last.response})
-    trained = {len(row.prompt) for row in rows}  # positions of the replies that carry loss
+    trained = {len(row.prompt) for row in rows}  # positions of the responses that carry loss
     while True:
         head = 2 if messages[0]["role"] == "system" else 1
         ids, mask = _tokenise(messages, head, trained, template, prefill, mask_of, last.images)
@@ -153,15 +154,15 @@ def _sequence(
             )
         if len(messages) <= head + 1:
             return None
-        # The oldest reply goes; the messages around it become one, so that rules and states stay in
-        # their order.
+        # The oldest response goes; the messages around it become one, so that rules and states stay
+        # in their order.
         joined = f"{messages[head - 1]['content']}\n\n{messages[head + 1]['content']}"
         messages = (
             *messages[: head - 1],
             {"role": "user", "content": joined},
             *messages[head + 2 :],
         )
-        # A reply and a user message are gone, so later replies moved up by two.
+        # A response and a user message are gone, so later responses moved up by two.
         trained = {position - 2 for position in trained if position - 2 >= head}
 
 
@@ -192,7 +193,7 @@ def _tokenise(
             text = messages[position + 1]["content"]
             delta = template.follow(text, prefill, reply=reply, images=shown(text))
             ids += delta
-            # what a trained reply reads
+            # what a trained response reads
             mask += (
                 mask_of(messages[position + 1], delta, template)
                 if position + 2 in trained

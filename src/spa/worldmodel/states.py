@@ -1,7 +1,7 @@
 """Ablations of the data: the contents of the state blocks instead of the true states (arXiv
 2510.15047).
 
-All work on relabelled rows and change replies only, those in later rows' prompts included: the
+All work on relabelled rows and change responses only, those in later rows' prompts included: the
 states that the model is shown, and the metadata, stay true.
 """
 
@@ -34,7 +34,7 @@ def with_states(rows: Sequence[WorldModelRow], states: States, *, seed: int) -> 
 
 
 def believed_states(rows: Sequence[WorldModelRow]) -> list[WorldModelRow]:
-    """Every reply says again what the model itself had written, instead of the truth. The answer
+    """Every response says again what the model itself had written, instead of the truth. The answer
     stays corrected.
 
     Raises DataError for a row that does not say what the model had written (published data does
@@ -52,8 +52,8 @@ def believed_states(rows: Sequence[WorldModelRow]) -> list[WorldModelRow]:
 
 
 def random_coordinates(rows: Sequence[WorldModelRow], *, seed: int) -> list[WorldModelRow]:
-    """Every coordinate `(r,c)` in the state blocks of the replies becomes a random one, so that the
-    format is right and the content is noise.
+    """Every coordinate `(r,c)` in the state blocks of the responses becomes a random one, so that
+    the format is right and the content is noise.
 
     Each number is uniform over the range that the true states of the row's environment tag use.
     Drawings, digits behind coordinates (`(1,2)=4`), and words stay. Raises DataError if a tag's

@@ -77,7 +77,7 @@ def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict
 
 def state_tokens(rollout: Rollout, tokenizer: Any) -> Iterator[StateToken]:
     """The tokens of a rollout's predicted states that hold a cell or a word. The state before is
-    the true one, where the record has it, else what the same reply says to observe."""
+    the true one, where the record has it, else what the same response says to observe."""
     ids = rollout.token_ids or ()
     scores = rollout.logprobs or ()
     mask = rollout.mask or [True] * len(ids)
@@ -119,7 +119,8 @@ def _judged(
     said: str, offset: int, before: str, after: str | None, ends: Sequence[int]
 ) -> dict[int, tuple[bool, bool | None]]:
     """By token, whether all its units are those of the state before, and whether all are those of
-    the state after. `ends`: where in the reply each token ends; `said` begins at `offset` in it."""
+    the state after. `ends`: where in the response each token ends; `said` begins at `offset` in
+    it."""
     old = {place: unit for place, (unit, _, _) in placed_units(before).items()}
     new = (
         None

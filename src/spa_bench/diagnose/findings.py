@@ -54,8 +54,8 @@ def diagnose(
 
 
 def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
-    """A rollout of tokens alone with the text of them: what its mask trains on as replies, all else
-    as the user's."""
+    """A rollout of tokens alone with the text of them: what its mask trains on as responses, all
+    else as the user's."""
     ids = rollout.token_ids
     mask = rollout.mask
     if rollout.chat or not ids or mask is None or len(mask) != len(ids):
@@ -122,7 +122,7 @@ def _spans(ids: Sequence[int], mask: Sequence[bool]) -> list[list[int]]:
 
 
 def retokenised(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:
-    """Replies whose sampled ids differ from those that their text has when it is tokenised again:
+    """Responses whose sampled ids differ from those that their text has when it is tokenised again:
     log-probs of such tokens are those of text that the model did not write."""
     spans = 0
     changed = []
@@ -164,7 +164,7 @@ def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 
 
 def formats(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Of every tag that occurs: the replies that have it, those where it is not one closed block,
+    """Of every tag that occurs: the responses that have it, those where it is not one closed block,
     and those that lack it though a message before asks for it."""
     replies = [reply for rollout in rollouts for reply in rollout.replies]
     tags = {}
@@ -197,8 +197,8 @@ def _lacking(chat: Chat, tag: str) -> int:
 
 
 def repetition(rollouts: Sequence[Rollout], n: int = 4) -> dict[str, Any]:
-    """The mean share of a reply's n-grams of words that it had before, and replies where it is over
-    a half."""
+    """The mean share of a response's n-grams of words that it had before, and responses where it is
+    over a half."""
     shares = []
     for reply in (reply for rollout in rollouts for reply in rollout.replies):
         words = reply.split()
@@ -212,9 +212,9 @@ def repetition(rollouts: Sequence[Rollout], n: int = 4) -> dict[str, Any]:
 
 
 def collapse(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """How much first replies differ, in bits: in all, within a group, and the difference of both,
-    which is what a reply tells about its prompt (mutual information; plug-in, so too high for small
-    groups). Answers count where there are answer blocks, else whole replies."""
+    """How much first responses differ, in bits: in all, within a group, and the difference of both,
+    which is what a response tells about its prompt (mutual information; plug-in, so too high for
+    small groups). Answers count where there are answer blocks, else whole responses."""
     groups: dict[str, list[str]] = defaultdict(list)
     for rollout in rollouts:
         if rollout.replies:

@@ -15,7 +15,7 @@ _MOST = 1000  # actions that are counted in an answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A state that a reply predicts. `before` and `after` are the true ones, None where they are
+    """A state that a response predicts. `before` and `after` are the true ones, None where they are
     not known."""
 
     turn: int  # from 0

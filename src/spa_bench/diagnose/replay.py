@@ -53,7 +53,7 @@ class _Step:
 
 def replayed(rollout: Rollout, game: Game) -> Replay:
     """Play a rollout's puzzle again with the actions that the record names, else with those of the
-    replies' answers, else with whole replies."""
+    responses' answers, else with whole responses."""
     if rollout.seed is None:
         return Replay(rollout=rollout, by="seed")
     try:

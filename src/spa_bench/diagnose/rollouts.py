@@ -47,12 +47,12 @@ class Rollout:
     turn_rewards: tuple[float, ...] = ()
     token_ids: tuple[int, ...] | None = None
     mask: tuple[bool, ...] | None = None
-    states: tuple[str, ...] = ()  # the true state before each reply, and the last one
-    # replies that the conversation went on from in other tokens than were sampled
+    states: tuple[str, ...] = ()  # the true state before each response, and the last one
+    # responses that the conversation went on from in other tokens than were sampled
     replaced: int = 0
     # of `token_ids`, 0 where nothing was sampled, NaN where it is not known
     logprobs: tuple[float, ...] | None = None
-    # that the environment took, reply by reply, where that is recorded
+    # that the environment took, response by response, where that is recorded
     actions: tuple[tuple[str, ...], ...] = ()
     seed: int | None = None  # of the puzzle
     noise_seed: int | None = None  # of the chance in it
@@ -245,7 +245,7 @@ def read_row(row: Any, where: str) -> Rollout:
 
 def _trace(row: Mapping[str, Any], where: str) -> Rollout:
     """A trace of verifiers 0.4: messages as nodes of a tree, of which the last branch is read;
-    tokens from the first reply on. A response that was tokenised again for the next request is a
+    tokens from the first response on. A response that was tokenised again for the next request is a
     node that was not sampled."""
     nodes = row["nodes"]
     path = []
@@ -360,8 +360,8 @@ def _chat(value: Any, role: str) -> Chat:
 
 
 def _split(chat: Chat) -> Chat:
-    """TRL's tables hold an episode of several turns as one reply, without the special tokens around
-    its messages."""
+    """TRL's tables hold an episode of several turns as one response, without the special tokens
+    around its messages."""
     if len(chat) != 1:
         return chat
     # Split at role headers: text, role, text, role, text; the first text is the response.

@@ -26,8 +26,8 @@ _CELL = re.compile(r"\(\d,\d\)")
 # The player's cell in a coordinate sentence: the `(1,2)` of `Player (P) is at (1,2)`.
 _PLAYER = re.compile(r"[Pp]layer \(.\) is at (\(\d,\d\))")
 _AFTER_PLAYER = (" in a hole", " on the goal")
-_HABIT_ACTIONS = 3  # of a reply; the actions after them are chosen by the table of the third
-# Log-weights [action of the reply, 0: cell that is seen or 1: that is predicted, row, column,
+_HABIT_ACTIONS = 3  # of a response; the actions after them are chosen by the table of the third
+# Log-weights [action of the response, 0: cell that is seen or 1: that is predicted, row, column,
 # action].
 HABITS = np.random.Generator(np.random.PCG64(2024)).normal(0.0, 1.0, (_HABIT_ACTIONS, 2, 10, 10, 4))
 
@@ -118,8 +118,8 @@ class Documents:
         return world_model_reply(state, "", predicted, answer)
 
     def _action(self, env: TextEnv, cells: Sequence[tuple[int, int] | None], position: int) -> str:
-        """The reply's action at `position`, by habit if the player's cells are known and there are
-        four actions."""
+        """The response's action at `position`, by habit if the player's cells are known and there
+        are four actions."""
         names = env.action_names()
         # Actions follow from the cells in the text, never from what an action does.
         known = [cell for cell in cells if cell is not None]

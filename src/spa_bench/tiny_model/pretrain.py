@@ -1,7 +1,7 @@
 """Making the built-in base model: a Qwen2-architecture language model of about a million
 parameters.
 
-It learns the two reply formats, to quote a state and to act by random habits (see
+It learns the two response formats, to quote a state and to act by random habits (see
 `spa_bench.tiny_model.documents`), and nothing of any environment's dynamics. Seeded; the same seed
 on the same processor type gives the same weights.
 """
@@ -146,7 +146,8 @@ def document_batches(
     pool: int = 512,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Endless batches of documents of similar length: input_ids int64 [B, T] and mask bool [B, A],
-    with about `max_tokens` tokens. Replies and displacement texts are trained on, prompts are not.
+    with about `max_tokens` tokens. Responses and displacement texts are trained on, prompts are
+    not.
     """
     while True:
         # Sorting within a pool keeps padding small; the shuffle keeps lengths from rising over the

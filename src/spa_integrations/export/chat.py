@@ -23,9 +23,9 @@ class GameChat:
     """One game at a time, told as an episode of training would be: the same prompts, parser, limits
     and penalties.
 
-    `begin` returns the first messages; `answer` takes a reply and returns the next user message, or
-    None when the episode is over. `turns`, `stop` and `score` then say what happened, and `fault`
-    what broke it.
+    `begin` returns the first messages; `answer` takes a response and returns the next user message,
+    or None when the episode is over. `turns`, `stop` and `score` then say what happened, and
+    `fault` what broke it.
     """
 
     env: TextEnv
@@ -58,10 +58,11 @@ class GameChat:
         return messages
 
     def answer(self, reply: str) -> str | None:
-        """Execute a reply; the next user message, or None if that was the last one. An environment
-        that fails ends the episode with `StopReason.ERROR`. Raises ValueError after the end.
+        """Execute a response; the next user message, or None if that was the last one. An
+        environment that fails ends the episode with `StopReason.ERROR`. Raises ValueError after the
+        end.
 
-        Other stacks do not force the prefill on a reply: it is put before one that lacks it.
+        Other stacks do not force the prefill on a response: it is put before one that lacks it.
         """
         if self.stop is not None:
             raise ValueError("the episode is over; begin another")
@@ -117,7 +118,7 @@ class GameChat:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """What should be known before each reply, and at last: what predictions are measured
+        """What should be known before each response, and at last: what predictions are measured
         against."""
         # The state before each turn, and the one after the last: one more than there are turns.
         return (

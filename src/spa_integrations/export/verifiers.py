@@ -111,7 +111,7 @@ class SpaEnvConfig(vf.EnvConfig):
 
 
 class SpaEnv(vf.Env[SpaEnvConfig]):
-    """A game answers every reply until it is over. Episodes of a task share the puzzle, not its
+    """A game answers every response until it is over. Episodes of a task share the puzzle, not its
     chance.
 
     The trace gets the score as reward, success as metric, the true states and the seeds, which `spa

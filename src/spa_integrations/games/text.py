@@ -19,7 +19,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 def clean(text: str) -> str:
     """A foreign text as a state: no white space at its ends or before line ends, no control
-    characters, and tags of the reply format in round brackets. Never empty."""
+    characters, and tags of the response format in round brackets. Never empty."""
     # Lone surrogates cannot be encoded; they become question marks.
     text = _CONTROL.sub("", text.encode("utf-8", "replace").decode())
     text = "\n".join(line.rstrip() for line in text.splitlines())
@@ -52,7 +52,8 @@ def _plain(value: Any, depth: int) -> Any:
 
 
 def similar(form: str, rng: Any) -> str:
-    """A move of the same form with other numbers and letters, drawn from the NumPy generator `rng`."""
+    """A move of the same form with other numbers and letters, sampled from the NumPy generator
+    `rng`."""
     numbers = [int(digits) for digits in re.findall(r"\d+", form)]
     # Several numbers (`[1 2]`) are likely coordinates and go at most one beyond the example; a
     # single number may be any digit.
