@@ -217,7 +217,7 @@ def test_the_command_prints_text_and_json(tmp_path, capsys):
     file = write(tmp_path, [{"messages": [USER, said("<answer>Up")], "reward": 1.0}])
     assert (
         execute(["diagnose", str(file)]) == 0
-        and "1 of 1 replies with <answer>" in capsys.readouterr().out
+        and "1 of 1 responses with <answer>" in capsys.readouterr().out
     )
     execute(["diagnose", str(file), "--json"])
     assert json.loads(capsys.readouterr().out)["rollouts"] == 1
@@ -379,8 +379,8 @@ def test_verifiers_own_rollouts_show_which_replies_it_tokenised_again():
     assert [rollout.replaced for rollout in rollouts] == [0, 0, 1, 2]
     assert all(len(rollout.token_ids) == len(rollout.mask) for rollout in rollouts)
     report = diagnose(rollouts)
-    assert "3 of 20 replies were tokenised again before the next turn" in report["findings"][0]
-    assert "20 of 20 replies lack the <answer> that is asked for" in report["findings"]
+    assert "3 of 20 responses were tokenised again before the next turn" in report["findings"][0]
+    assert "20 of 20 responses lack the requested <answer>" in report["findings"]
     assert report["rewards"]["by_turn"] == pytest.approx([-0.1] * 5)
 
 

@@ -197,7 +197,7 @@ class NeedsOptions(FrozenLake):
         (OnePuzzle, "seeds give different puzzles", "one puzzle"),
         (PuzzleIsState, "seeds give different puzzles", "changes during an episode"),
         (Trailing, "states are text in every state", "white space"),
-        (Tags, "states are text in every state", "tag of the reply format"),
+        (Tags, "states are text in every state", "tag of the response format"),
         (DiesAtTheEnd, "states are text in every state", "no symbol"),
         (NoInfo, "step returns what it should", "action_is_valid"),
         (BadInfo, "step returns what it should", "not JSON"),

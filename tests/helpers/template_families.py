@@ -63,7 +63,7 @@ STYLES = {
         Style(
             "phi3",
             "Phi-3",
-            "replies end with another token than a text",
+            "responses end with another token than a text",
             ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|endoftext|>"),
             "<|endoftext|>",
             stops=("<|end|>", "<|assistant|>"),
@@ -71,7 +71,7 @@ STYLES = {
         Style(
             "glm4",
             "GLM-4",
-            "a reply ends with the next user's mark",
+            "a response ends with the next user's mark",
             (
                 "[gMASK]",
                 "<sop>",
@@ -143,7 +143,7 @@ STYLES = {
         Style(
             "llama2",
             "Llama 2",
-            "white space around replies, trimmed inside; marks are plain text",
+            "white space around responses, trimmed inside; marks are plain text",
             ("<s>", "</s>"),
             "</s>",
             "<s>",
@@ -161,7 +161,7 @@ STYLES = {
         Style(
             "deepseek_r1",
             "DeepSeek-R1 and its distillations",
-            "earlier thoughts are cut, replies are opened with a thought",
+            "earlier thoughts are cut, responses are opened with a thought",
             ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
             "<｜end▁of▁sentence｜>",
             "<｜begin▁of▁sentence｜>",
@@ -169,7 +169,7 @@ STYLES = {
         Style(
             "deepseek_v31",
             "DeepSeek-V3.1",
-            "earlier thoughts are cut, replies are opened behind a thought",
+            "earlier thoughts are cut, responses are opened behind a thought",
             ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
             "<｜end▁of▁sentence｜>",
             "<｜begin▁of▁sentence｜>",
@@ -177,18 +177,22 @@ STYLES = {
         Style(
             "gpt_oss",
             "GPT-OSS",
-            "channels, date, another end for the last reply",
+            "channels, date, another end for the last response",
             ("<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|return|>"),
             "<|return|>",
             stops=("<|return|>",),
         ),
         Style(
-            "chatglm2", "ChatGLM2", "rounds are numbered, nothing ends a reply", ("</s>",), "</s>"
+            "chatglm2",
+            "ChatGLM2",
+            "rounds are numbered, nothing ends a response",
+            ("</s>",),
+            "</s>",
         ),
         Style(
             "falcon",
             "Falcon",
-            "names as plain text, nothing ends a reply",
+            "names as plain text, nothing ends a response",
             ("<|endoftext|>",),
             "<|endoftext|>",
         ),
@@ -198,7 +202,7 @@ STYLES = {
         Style(
             "forgetful",
             "templates that keep the last message alone",
-            "replies are lost",
+            "responses are lost",
             _IM,
             "<|im_end|>",
         ),

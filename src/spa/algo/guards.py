@@ -38,7 +38,7 @@ def empty_batch_guard(limit: int = 5) -> StreakGuard:
 def low_success_guard(limit: int = 5, threshold: float = 0.01) -> StreakGuard:
     """For validations below `threshold`: `observe(success < threshold)`."""
     advice = (
-        f"validation success was below {threshold:.0%}. Check that replies follow the format, "
+        f"validation success was below {threshold:.0%}. Check that responses follow the format, "
         "then start from a better model or an easier environment"
     )
     return StreakGuard(limit=limit, advice=advice)

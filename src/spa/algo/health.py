@@ -110,7 +110,7 @@ class DriftGuard:
 
 
 def _format() -> DriftGuard:
-    return DriftGuard(skill="the share of well-formed replies")
+    return DriftGuard(skill="the share of well-formed responses")
 
 
 def _observations() -> DriftGuard:
@@ -128,7 +128,7 @@ def _faults() -> StreakGuard:
 
 def _repetition() -> StreakGuard:
     advice = (
-        f"{MUCH_REPETITION:.0%} of the replies or more end in a loop of the same words. Lower the learning rate, go "
+        f"{MUCH_REPETITION:.0%} of the responses or more end in a loop of the same words. Lower the learning rate, go "
         "back to an earlier checkpoint, or raise the entropy bonus"
     )
     return StreakGuard(limit=3, advice=advice)

@@ -21,6 +21,6 @@ def agreement(imagined: Sequence[float], real: Sequence[float]) -> float:
 
 
 def lead(worths: Sequence[float], taken: int) -> float:
-    """How much more than the mean of all imagined plans the taken one was imagined to be worth; 0
-    for a single plan."""
+    """The predicted value of the chosen plan minus the mean over all predicted plans; 0 for a single
+    plan."""
     return float(worths[taken] - np.mean(worths))

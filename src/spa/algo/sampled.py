@@ -14,7 +14,7 @@ Mode = Literal["truncate", "mask"]
 
 
 def policy_logits(logits: Tensor, sampling: SamplingParams, keep: Tensor | None = None) -> Tensor:
-    """Logits `[N, V]` whose softmax is the distribution that `sampling` draws from.
+    """Logits `[N, V]` whose softmax is the distribution that `sampling` samples from.
 
     They are divided by the temperature; outside the top-k set, and then outside the smallest set
     whose mass reaches top_p, they are minus infinity. `keep` int64 `[N]` names one token per row

@@ -78,7 +78,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     for name, score in found["entities"].items():
         rows.append((f"{name} exact", percent(score["exact"]), "", ""))
     if "drawing_agrees" in found:
-        rows.append(("drawing and sentence agree", percent(found["drawing_agrees"]), "", ""))
+        rows.append(("grid and sentence agree", percent(found["drawing_agrees"]), "", ""))
     for part in found["open_loop"]:
         rows.append(
             (

@@ -8,7 +8,7 @@ from typing import Any
 from spa.commands.arguments import result_file
 from spa.run.console import write_out
 
-# Games with a grid that can be written as drawing and as coordinates.
+# Games with a grid that can be written as grid and as coordinates.
 DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
 
 
@@ -55,7 +55,7 @@ def print_result(result: dict[str, Any]) -> None:
             table.add_row(tag, text, *cells, f"{shown['distinct_symbols']}{mark}")
     console.print(table)
     console.print(
-        f"Per token, mean over {result['states']} states; per symbol: in the prompt, per character of a drawing,"
+        f"Per token, mean over {result['states']} states; per symbol: in the prompt, per character of a grid,"
     )
     console.print(
         "word, number or cell. symbols: different ones; *: the model is worse than guessing among them."

@@ -57,7 +57,7 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
     if (reward.observation or reward.prediction) and cfg.ctx_manager.mode != "add_worldmodel":
         problems.add(
             "agent_proxy.world_model_reward",
-            "needs ctx_manager.mode add_worldmodel: base replies have no states",
+            "needs ctx_manager.mode add_worldmodel: base responses have no states",
         )
     players = (*PLAYERS, *plugins("policies"))
     for path, named, known in (
@@ -92,7 +92,7 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
                 )
     if cfg.imagine.reads_predictions and cfg.ctx_manager.mode != "add_worldmodel":
         problems.add(
-            "imagine.n", "needs ctx_manager.mode add_worldmodel: base replies predict nothing"
+            "imagine.n", "needs ctx_manager.mode add_worldmodel: base responses predict nothing"
         )
     for path, own in (("imagine", cfg.imagine), ("generate.imagine", cfg.generate.imagine)):
         if own.plans == "every_action":
@@ -215,7 +215,7 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
         ):
             problems.add(
                 f"{path}.env_groups",
-                f"gives {tag} {count} groups; self_play needs pairs, one for each seat",
+                f"gives {tag} {count} groups; self_play needs pairs, one for each player",
             )
 
 

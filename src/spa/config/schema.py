@@ -249,7 +249,7 @@ class Config:
         return self.custom_envs[tag]
 
     def max_turn(self, tag: str) -> int:
-        """Replies per episode of a tag."""
+        """Responses per episode of a tag."""
         own = self.custom_envs[tag].max_turn if tag in self.custom_envs else None
         return own or self.agent_proxy.max_turn
 

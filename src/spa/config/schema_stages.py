@@ -29,7 +29,7 @@ class SamplingConfig:
 
 @section
 class ImagineConfig:
-    """Several responses are drawn, and the one with the best imagined state is played (`spa eval
+    """Several responses are sampled, and the one with the best imagined state is played (`spa eval
     --plan`).
 
     `generate.imagine` is the same in the model's self-play, with several rounds from the second on.
@@ -105,12 +105,12 @@ class ImagineConfig:
 
     @property
     def reads_predictions(self) -> bool:
-        """Whether replies are judged by what they predict."""
+        """Whether responses are judged by what they predict."""
         return self.on and self.dynamics != "oracle"
 
     @property
     def rows(self) -> int:
-        """About how many replies are asked for at a time, for an episode."""
+        """About how many responses are asked for at a time, for an episode."""
         # About as many actions as a game has. It only sizes the batches of an evaluation.
         return 8 if self.plans == "every_action" else self.n
 

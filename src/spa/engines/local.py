@@ -129,7 +129,7 @@ class LocalEngine:
         return [self._completion(ids, logprobs) for ids, logprobs in replies]
 
     def _completion(self, ids: np.ndarray, logprobs: np.ndarray) -> Completion:
-        """A reply from its ids, int32 [L], and their log-probs, float32 [L]."""
+        """A response from its ids, int32 [L], and their log-probs, float32 [L]."""
         if not np.isfinite(logprobs).all():
             raise ModelError(
                 "the model's outputs are not finite, though its weights were finite when it was "

@@ -1,4 +1,4 @@
-"""Drawing tokens from logits, with draws that belong to the row and not to the batch."""
+"""Sampling tokens from logits, with draws that belong to the row and not to the batch."""
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ def sample_tokens(
     """Sample one token per row by inverting the cumulative distribution.
 
     logits: [B, V]; uniforms: float64 [B] in [0, 1), one draw of each row's own stream. Returns ids
-    int64 [B] and float32 [B] log-probs of those ids under the distribution that they were drawn
+    int64 [B] and float32 [B] log-probs of those ids under the distribution that they were sampled
     from; of greedy ids, under the raw logits.
     """
     allowed = policy_logits(logits.float(), sampling)
@@ -53,7 +53,7 @@ def _invert(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
         split[torch.arange(rows, device=probs.device), block[:, 0]].double().cumsum(-1) + before
     )
     # The two sums may differ in the last digit; a draw at the very end of its block stays on an id
-    # that can be drawn.
+    # that can be sampled.
     targets = torch.minimum(targets, inside[:, -1:] * (1 - 2**-52))
     place = torch.searchsorted(inside, targets, right=True).clamp(max=BLOCK - 1)
     return (block * BLOCK + place)[:, 0].clamp(max=size - 1)

@@ -43,7 +43,7 @@ def sample_seeing(
     reader: ImageReader,
     stop_ids: Sequence[int],
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Ids, int32 [L], and their log-probs, float32 [L], of one reply per prompt."""
+    """Ids, int32 [L], and their log-probs, float32 [L], of one response per prompt."""
     device = next(model.parameters()).device
     width = max(len(prompt.token_ids) for prompt in prompts)
     # Any id will do, since pads are masked; it must only be none of a picture's.

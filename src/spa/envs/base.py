@@ -11,7 +11,7 @@ from spa.envs.limits import checked_step
 from spa.errors import ConfigError
 
 StateText = Literal["grid", "coords", "grid_and_coords"]
-"""How a state is written: the drawing, the coordinate sentence, or the drawing followed by the
+"""How a state is written: the grid, the coordinate sentence, or the grid followed by the
 sentence."""
 
 Action = int | str
@@ -105,7 +105,7 @@ class TextEnv(gymnasium.Env[str, Action]):
         """
 
     def legend(self) -> dict[str, str]:
-        """Symbol -> meaning, from this instance's options; empty if the state is not a drawing."""
+        """Symbol -> meaning, from this instance's options; empty if the state is not a grid."""
         return {}
 
     def action_names(self) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class TextEnv(gymnasium.Env[str, Action]):
         return self.action_names()
 
     def random_action(self, rng: Any) -> str:
-        """A uniformly random legal action as text, drawn from the NumPy generator `rng`: the
+        """A uniformly random legal action as text, sampled from the NumPy generator `rng`: the
         `random` policy. Never asked for when the game is over.
 
         Raises ConfigError if there is nothing to draw from: an environment of free-text actions
@@ -138,8 +138,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         environments to write.
 
         Where actions or their legality may depend on the state, the plan is played in a copy as it
-        is drawn, and each action is drawn in the state before it. The copy's chance is its own: a
-        plan knows as little of what will happen as its player, so chance may still make an action
+        is sampled, and each action is sampled in the state before it. The copy's chance is its own:
+        a plan knows as little of what will happen as its player, so chance may still make an action
         illegal. Where the game cannot be copied, and for what would come after its end or after the
         player's own moves, the state at the beginning of the turn counts.
         """
@@ -211,7 +211,7 @@ class TextEnv(gymnasium.Env[str, Action]):
         and neither notices what is done to the other.
 
         The copy continues the original's noise stream, which is copied; with
-        `noise_seed`, what is drawn from here on comes from that seed. Raises NotImplementedError
+        `noise_seed`, what is sampled from here on comes from that seed. Raises NotImplementedError
         where a game cannot be copied; then `spa.envs.branch` plays its actions again.
         """
         if self.changes is None:

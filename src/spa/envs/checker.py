@@ -255,7 +255,7 @@ def _actions(make: Make) -> None:
     _require(
         bool(examples),
         "example_actions is empty",
-        "the sample reply of the prompt needs at least one action",
+        "the sample response of the prompt needs at least one action",
     )
     for text in examples:
         _require(
@@ -341,7 +341,7 @@ def _check_state(env: TextEnv, shown: str) -> None:
             f"state_text({mode!r}) gives {text!r}",
             "every state is a text",
         )
-        advice = "states are compared and put between tags: no white space at the ends, no tags of the reply format"
+        advice = "states are compared and put between tags: no white space at the ends, no tags of the response format"
         _require(
             text == text.strip(),
             f"state_text({mode!r}) begins or ends with white space: {text!r}",
@@ -349,7 +349,7 @@ def _check_state(env: TextEnv, shown: str) -> None:
         )
         _require(
             not contains_marker(text),
-            f"state_text({mode!r}) contains a tag of the reply format",
+            f"state_text({mode!r}) contains a tag of the response format",
             advice,
         )
         _require(

@@ -131,7 +131,7 @@ class FrozenLake(TextEnv):
         # Both are written at the first state text of a lake; most of it never changes.
         self._drawing = ""
         self._things = ""
-        # Most slips are never drawn: the stream is made when the first one is.
+        # Most slips are never sampled: the stream is made when the first one is.
         self._noise_seed, self._noise = (
             noise_seed,
             # `sample`: the prompt's example response is played without slips, see
@@ -198,8 +198,8 @@ class FrozenLake(TextEnv):
         return 2 if cell in self.lake.holes else 3 if cell == self.lake.goal else 1
 
     def _grid(self) -> str:
-        # Only the player moves: the rest of the drawing, and of the sentence, is written once for a
-        # lake.
+        # Only the player moves: the rest of the grid, and of the sentence, is written once for
+        # a lake.
         drawing = self._drawing or self._draw()
         player = self.player
         place = player + player // self.size  # line breaks before it

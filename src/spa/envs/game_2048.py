@@ -96,7 +96,7 @@ class Game2048(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Two tiles from the puzzle stream; the tiles to come are drawn from the noise stream."""
+        """Two tiles from the puzzle stream; the tiles to come are sampled from the noise stream."""
         super().reset(seed=seed)
         puzzle_seed, noise_seed = reset_seeds(self, seed, options)
         self._draw = Noise(stream(puzzle_seed, f"{NAME}/puzzle"))

@@ -158,8 +158,8 @@ def read_actions(
 
 
 def uniforms(rng: np.random.Generator, block: int = 64) -> Callable[[], float]:
-    """A function that returns uniform numbers in [0, 1) from `rng`, drawn in blocks because single
-    draws are slow.
+    """A function that returns uniform numbers in [0, 1) from `rng`, sampled in blocks because
+    single draws are slow.
 
     Puzzles are made from these alone: the doubles of a bit generator are the same in every NumPy
     version, which NumPy does not promise for `integers`, `choice` or `shuffle`.

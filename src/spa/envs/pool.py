@@ -21,10 +21,10 @@ class EpisodeSpec:
     member: int
     puzzle_seed: int
     noise_seed: int
-    sample_seed: int  # of the engine's draws
+    sample_seed: int  # of the engine's sampling
     validation: bool = False
-    seat: int = 0  # his place in a game of several players, counted on round the table
-    # episodes of the same table are seats of one game; "": the others' seats have a fixed opponent
+    seat: int = 0  # the player of this episode in a game of several players
+    # episodes of the same table are players of one game; "": the others are a fixed opponent
     table: str = ""
 
     def reset_options(self) -> dict[str, Any]:
@@ -45,10 +45,9 @@ def group_specs(
 ) -> list[EpisodeSpec]:
     """The episodes of one step, group after group, tag after tag.
 
-    Groups of a tag of `self_play` come in pairs, for its two seats: member m of both plays one
-    game, with the first one's puzzle and chance. A group holds one seat, so that its members are
-    compared with their like. Elsewhere the seat alternates from group to group, for games of
-    several players.
+    Groups of a tag of `self_play` come in pairs, for its two players: member m of both plays one
+    game, with the first one's puzzle and chance. A group has one player, so that its members are
+    comparable. Elsewhere the player alternates from group to group, for games of several players.
 
     The puzzle of group g at step s has seed `base_seed + s * groups + g`, as in the original, so
     that no puzzle seed repeats during training and a resumed run plays what an undisturbed one

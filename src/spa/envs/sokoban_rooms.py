@@ -5,7 +5,7 @@ starts on its target, and the boxes are pulled away by playing backwards. Of all
 depth-first search meets, the one with the largest score becomes the puzzle, so every room can be
 solved. At last the player may take a few random steps.
 
-Cells are numbered like the characters of the drawing: row * (cols + 1) + column. The line breaks
+Cells are numbered like the characters of the grid: row * (cols + 1) + column. The line breaks
 count as walls.
 """
 
@@ -59,7 +59,7 @@ def generate_room(
 ) -> Room:
     """A random solvable room with all boxes off target.
 
-    Raises ConfigError if 1,000 draws give none (the board is too small for the boxes, or the search
+    Raises ConfigError if 1,000 attempts give none (the board is too small for the boxes, or the search
     too shallow).
     """
     draw = uniforms(rng, 128)
@@ -81,7 +81,7 @@ def generate_room(
             # As in the original, the player strolls more often if the box is one cell away.
             return _stroll(draw, room, 0.8 if moved == 1 else 0.5)
     raise ConfigError(
-        f"sokoban: no {rows}x{cols} room with {num_boxes} boxes in 1,000 draws; "
+        f"sokoban: no {rows}x{cols} room with {num_boxes} boxes in 1,000 attempts; "
         "raise 'dim_x', 'dim_y' or 'search_depth', or lower 'num_boxes'"
     )
 

@@ -288,7 +288,7 @@ class Sudoku(TextEnv):
         return cells
 
     def puzzle_text(self) -> str:
-        """The given digits, drawn."""
+        """The given digits as a grid."""
         return self._grid(self.given)
 
     def to_action(self, text: str) -> str | None:

@@ -53,7 +53,8 @@ Pick = Callable[[int, int], int]  # low, high -> an integer from low to high
 
 
 def generate_problem(rng: np.random.Generator) -> Problem:
-    """A problem of two or three steps, drawn from eight kinds; answers are positive whole numbers."""
+    """A problem of two or three steps, sampled from eight kinds; answers are positive whole
+    numbers."""
     draw = uniforms(rng, 16)
 
     def pick(low: int, high: int) -> int:

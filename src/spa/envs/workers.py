@@ -104,11 +104,11 @@ class RemoteEnv:
         return value
 
     def random_action(self, rng: Any) -> str:
-        """Drawn there from a copy of the generator, whose state comes back."""
+        """Sampled there from a copy of the generator, whose state comes back."""
         return self._draw("random_action", rng)
 
     def random_plan(self, rng: Any, count: int) -> tuple[str, ...]:
-        """Drawn there too, where the game can be copied."""
+        """Sampled there too, where the game can be copied."""
         return self._draw("random_plan", rng, count)
 
     def _draw(self, name: str, rng: Any, *args: int) -> Any:

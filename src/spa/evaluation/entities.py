@@ -1,7 +1,7 @@
-"""What a state text says about single things: who is where, and whether its drawing and its
+"""What a state text says about single things: who is where, and whether its grid and its
 sentence agree.
 
-Works on any environment that writes states as drawings and as sentences of coordinates
+Works on any environment that writes states as grids and as sentences of coordinates
 (`spa.envs.coords`); texts without either have no entities.
 """
 
@@ -23,8 +23,8 @@ hole`."""
 
 
 def is_sentence(line: str) -> bool:
-    """Whether a line of a state is a sentence of coordinates rather than a row of a drawing."""
-    # Rows of a drawing are single symbols; a lower-case letter followed by a letter is a word.
+    """Whether a line of a state is a sentence of coordinates rather than a row of a grid."""
+    # Rows of a grid are single symbols; a lower-case letter followed by a letter is a word.
     return _CELL.search(line) is not None or bool(re.search(r"[^\W\d_]*[a-z][^\W\d_]+", line))
 
 
@@ -60,9 +60,9 @@ def sentence_entities(text: str) -> Entities:
 
 
 def drawing(text: str) -> dict[tuple[int, int], str]:
-    """The drawing in `text` as (row, column) -> symbol, counted from 0; empty if there is none.
+    """The grid in `text` as (row, column) -> symbol, counted from 0; empty if there is none.
 
-    A drawing in one line with `|` between its rows (Sudoku) is taken apart there.
+    A grid in one line with `|` between its rows (Sudoku) is taken apart there.
     """
     lines = [line for line in text.splitlines() if line.strip() and not is_sentence(line)]
     if len(lines) == 1 and "|" in lines[0]:
@@ -76,7 +76,7 @@ def drawing(text: str) -> dict[tuple[int, int], str]:
 
 def entities(text: str) -> Entities:
     """The entities of the sentence, or, in a state without one, the cells of every symbol of the
-    drawing."""
+    grid."""
     found = sentence_entities(text)
     if found:
         return found
@@ -88,7 +88,7 @@ def entities(text: str) -> Entities:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Which symbol of the drawing goes with which entities of the sentence at a cell, learnt from
+    """Which symbol of the grid goes with which entities of the sentence at a cell, learnt from
     true states.
 
     offset: what the sentence counts from, 0 or 1. pairs: the (entities at a cell, symbol drawn
@@ -100,7 +100,7 @@ class Agreement:
 
     @classmethod
     def learn(cls, truths: Iterable[str]) -> "Agreement | None":
-        """From true states; None if they have no drawing or no sentence."""
+        """From true states; None if they have no grid or no sentence."""
         known = [
             text for text in dict.fromkeys(truths) if drawing(text) and sentence_entities(text)
         ]
@@ -115,7 +115,7 @@ class Agreement:
         return min(tables, key=lambda table: len(table.pairs))
 
     def holds(self, text: str) -> bool:
-        """Whether the drawing and the sentence of a state can both be true."""
+        """Whether the grid and the sentence of a state can both be true."""
         return (
             bool(drawing(text))
             and bool(sentence_entities(text))
@@ -124,7 +124,7 @@ class Agreement:
 
 
 def _pairs(text: str, offset: int) -> frozenset[tuple[frozenset[str], str]]:
-    """(entities at the cell, symbol drawn there) of every cell; a cell outside the drawing goes
+    """(entities at the cell, symbol drawn there) of every cell; a cell outside the grid goes
     with no symbol."""
     drawn = drawing(text)
     # At each cell: the entities that the sentence puts there, to be paired with the symbol drawn.

@@ -25,7 +25,8 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyTokens:
-    """A prompt and a given reply. ids: int32 [T]; block: int8 [T], index into BLOCKS, -1 elsewhere."""
+    """A prompt and a given response. ids: int32 [T]; block: int8 [T], index into BLOCKS, -1
+    elsewhere."""
 
     ids: np.ndarray
     block: np.ndarray

@@ -36,7 +36,7 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
     # A product of ratios: binomial coefficients of large n overflow. Once i reaches n - c the
     # factor is 0, and stays so because of the maximum.
     fail = np.ones(attempts.shape)
-    for i in range(k):  # the chance that attempts 1..k, drawn without replacement, all fail
+    for i in range(k):  # the chance that attempts 1..k, sampled without replacement, all fail
         fail = fail * np.maximum(attempts - successes - i, 0) / (attempts - i)
     return 1.0 - fail
 

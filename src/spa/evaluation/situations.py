@@ -81,7 +81,7 @@ def random_situation(
     """Situation number `index`: up to `max_turn - 1` random turns from the start of a puzzle of its
     own (none with `from_start`), then one more. None if every game ends within the random turns.
 
-    The puzzle has seed `base_seed + index`; the actions are drawn from a stream of the situation.
+    The puzzle has seed `base_seed + index`; the actions are sampled from a stream of the situation.
     """
     rng = stream(base_seed, "world_model/play", index)
     puzzle_seed = base_seed + index

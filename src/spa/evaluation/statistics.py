@@ -288,8 +288,8 @@ def iqm_interval(scores: Strata, *, level: float = 0.95) -> Interval:
 
 
 def probability_of_improvement(first: Strata, second: Strata) -> float:
-    """Probability that a run of the first method beats one of the second in an environment drawn at
-    random, ties counting half: the Mann-Whitney statistic over its largest value, averaged over
+    """Probability that a run of the first method beats one of the second in an environment sampled
+    at random, ties counting half: the Mann-Whitney statistic over its largest value, averaged over
     environments (arXiv 2108.13264).
 
     Args:

@@ -1,8 +1,8 @@
 """Trainings on the same puzzles with one table: `spa compare`.
 
-Methods, or the values of a sweep, are a few arms of one configuration. Methods play the same number
-of PPO episodes. Those without self-play then continue until they have played as many episodes in
-all as SPA: a line of its own.
+A comparison trains a few methods, or the values of a sweep, of one configuration. All play the same
+number of PPO episodes. Those without self-play then continue until they have played as many
+episodes in all as SPA: a line of its own.
 """
 
 import itertools
@@ -69,7 +69,8 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Arms of one configuration in a folder. `reference`: the arm that the others are held against."""
+    """Methods of one configuration in a folder. `reference`: the method that the others are
+    compared with."""
 
     cfg: Config
     root: Path
@@ -104,7 +105,7 @@ def comparison(
     """The trainings of every seed. Stages that are finished in the run's own folder, or next to it
     in folders whose name begins like its own, are reused.
 
-    Raises ConfigError if the arms do not go with the configuration, or if there is less than one
+    Raises ConfigError if the methods do not go with the configuration, or if there is less than one
     seed.
     """
     if seeds < 1:
@@ -205,7 +206,7 @@ def values_tried(
     """`spa compare --sweep`: one method with several values of some keys, every combination of
     them, in a folder next to the run's own.
 
-    Raises ConfigError if no key has several values, or if two arms are the same training.
+    Raises ConfigError if no key has several values, or if two methods are the same training.
     """
     parsed = [(text, *choices(text)) for text in overrides]
     tried = {key: values for _, key, values in parsed if len(values) > 1}

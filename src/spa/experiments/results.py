@@ -82,7 +82,8 @@ def read_training(training: Training, seed: int) -> SeedResult | None:
 
 
 def learns_states(training: Training) -> bool:
-    """Whether fine-tuning is on replies with states in them, and not on those of the base format."""
+    """Whether fine-tuning is on responses with states in them, and not on those of the base
+    format."""
     return (
         training.world_model is not None
         and training.world_model.generate.reply_format == "world_model"
@@ -241,8 +242,8 @@ def _means(result: SeedResult) -> dict[str, dict[str, float]]:
 
 
 def _differences(made: "Comparison", found: Mapping[str, Sequence[SeedResult]]) -> dict[str, Any]:
-    """Pass@1 of the reference minus each other arm's, with a 95 % interval. Where all arms train
-    on, the reference does, too."""
+    """Pass@1 of the reference minus each other method's, with a 95 % interval. Where all methods
+    train on, the reference does, too."""
     out: dict[str, Any] = {}
     reference = found[made.reference]
     longest = (
@@ -318,8 +319,8 @@ def mean_over_seeds(entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def stage_seconds(made: "Comparison") -> dict[str, float]:
-    """Seconds of each stage of each arm, summed over seeds; a stage that lies elsewhere took none
-    here."""
+    """Seconds of each stage of each method, summed over seeds; a stage that lies elsewhere took
+    none here."""
     out: dict[str, float] = defaultdict(float)
     for name, trainings in made.trainings.items():
         for task in [task for training in trainings for task in tasks_of(training)]:

@@ -14,9 +14,9 @@ from spa.types import Episode, PPOBatch, Turn
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """Add to the advantages of each turn how much more than the others its plan was imagined to be
-    worth, times how far imagination agrees with what came in all these episodes, times
-    `algorithm.imagined_advantage`."""
+    """Add to the advantages of each turn the predicted value of its plan minus the mean of all
+    predicted plans. The difference is scaled by `algorithm.imagined_advantage` and by the agreement
+    of predicted and observed values in all these episodes."""
     coef = context.cfg.algorithm.imagined_advantage
     if coef == 0:
         return batch
@@ -47,8 +47,8 @@ def _chosen_plans(episode: Episode) -> Iterator[tuple[int, Turn, int]]:
 
 
 def _leads(episode: Episode, values: Mapping[str, float]) -> np.ndarray:
-    """float32 [T]: how much more than the mean of all imagined plans that of each token's turn was
-    worth."""
+    """float32 [T]: the predicted value of the plan of each token's turn minus the mean of all
+    predicted plans."""
     # the last entry is for tokens outside turns
     leads = np.zeros(len(episode.turns) + 1, dtype=np.float32)
     for number, turn, taken in _chosen_plans(episode):

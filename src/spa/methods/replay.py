@@ -93,7 +93,7 @@ def _longer(value: torch.Tensor, rows: int, width: int, fill: int) -> torch.Tens
 def nothing_to_correct(cfg: Config, template: ChatTemplate) -> str:
     """Why no rollout can be corrected; empty if they can."""
     if cfg.ctx_manager.mode == "base":
-        return "replies in base format hold no states"
+        return "responses in base format have no states"
     if cfg.agent_proxy.reply_order == "choose_plan":
         return "what other plans than the chosen one lead to is not known"
     return "rows have no pictures" if template.images is not None else ""

@@ -36,8 +36,8 @@ def token_logprobs(
     sampling: SamplingParams = PLAIN,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-prob and entropy (in nats) of the masked predictions: under the raw logits, or under the
-    distribution that `sampling` draws from. What top-k and top-p leave out follows from the weights
-    that are scored here; the token of `input_ids` itself always counts as kept.
+    distribution that `sampling` samples from. What top-k and top-p leave out follows from the
+    weights that are scored here; the token of `input_ids` itself always counts as kept.
 
     input_ids: int64 [B, T], right-padded; mask: bool [B, A], True where the prediction of the next
     token is wanted; images: the rows' pictures, for a model that sees. Returns two float32 [B, A],

@@ -51,7 +51,7 @@ class MixedEngine:
 
 
 def with_strays(player: PlayingEngine, other: PlayingEngine, *, epsilon: float) -> MixedEngine:
-    """`player`, who leaves each turn to `other` with probability `epsilon`, drawn from the turn's
+    """`player`, who leaves each turn to `other` with probability `epsilon`, sampled from the turn's
     own stream."""
     # A stream apart from that of sampling, so that `epsilon` changes no response of `player`.
     return MixedEngine(

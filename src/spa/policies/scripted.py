@@ -28,7 +28,7 @@ class ScriptedEngine:
         self.template = template
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """One scripted reply per prompt."""
+        """One scripted response per prompt."""
         return [self._complete(prompt) for prompt in prompts]
 
     def _complete(self, prompt: Prompt) -> Completion:

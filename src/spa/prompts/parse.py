@@ -38,7 +38,7 @@ def find_block(text: str, tag: str) -> Span | None:
 
 
 def contains_marker(text: str) -> bool:
-    """Whether the text holds an opening or closing marker of any block of the reply format."""
+    """Whether the text holds an opening or closing marker of any block of the response format."""
     return any(marker in text for marker in MARKERS)
 
 

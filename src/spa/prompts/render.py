@@ -56,7 +56,7 @@ class Prompter:
 
     @property
     def prefill(self) -> str:
-        """What every reply is forced to begin with."""
+        """What every response is forced to begin with."""
         # Forced, so that a model that was never fine-tuned begins in the format, too.
         return "<think>" if self.enable_think or self.mode == "add_worldmodel" else "<answer>"
 
@@ -116,7 +116,7 @@ class Prompter:
 
     @property
     def searches(self) -> bool:
-        """Whether replies write a search in their thoughts."""
+        """Whether responses write a search in their thoughts."""
         return self.mode == "base" and self.reply_order == "search" and self.enable_think
 
     def _search_format(self, env: TextEnv) -> str:
@@ -195,7 +195,7 @@ def plan_sentence(actions: Sequence[str]) -> str:
 
 
 def chosen_plan(actions: Sequence[str], state: str) -> str:
-    """The thoughts of a `choose_plan` reply that imagined one plan only."""
+    """The thoughts of a `choose_plan` response that imagined one plan only."""
     return f"{imagined_plans([(tuple(actions), state)])}{plan_sentence(actions)} "
 
 

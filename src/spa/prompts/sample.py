@@ -30,11 +30,11 @@ class Played:
 
 
 def sample_reply(env: TextEnv, prompter: Prompter) -> str:
-    """A sample reply for `prompter`, played on `env`, a fresh instance of its own; ""
+    """A sample response for `prompter`, played on `env`, a fresh instance of its own; ""
     if none can be had.
 
     The actions are the environment's `example_actions`; `reset` is given the option `sample`, at
-    which an environment may leave out chance that spoils actions. Of the puzzles and draws of
+    which an environment may leave out chance that makes actions fail. Of the puzzles and draws of
     chance that are tried, the first one counts in which all of them do what they are meant to; else
     the one that shows the most.
     """

@@ -71,7 +71,7 @@ class ChatTemplate:
         self._tokens.know_markers(self.parts.texts())
         self.has_system = self.parts.system_open is not None
         self.end_ids = self._tokens.encode_after(self.parts.end)
-        """What the template writes at the end of a reply; the last one is a stop id."""
+        """What the template writes at the end of a response; the last one is a stop id."""
         self.stop_ids = self._stops_of_tokenizer() | {self.end_ids[-1]}
 
     def start(
@@ -122,7 +122,7 @@ class ChatTemplate:
         return self._encode_with(text, images, guard, first=False)[self._sampled_end(reply) :]
 
     def _sampled_end(self, reply: Sequence[int]) -> int:
-        """How many tokens of the end marker stand at the end of a reply."""
+        """How many tokens of the end marker stand at the end of a response."""
         end = self.end_ids
         tail = [int(i) for i in reply[-len(self.end_ids) :]]
         # The token that ends a reply was sampled: nothing is written before it after the fact.
@@ -149,7 +149,7 @@ class ChatTemplate:
 
     @property
     def end_id(self) -> int:
-        """The id that ends a reply."""
+        """The id that ends a response."""
         return self.end_ids[-1]
 
     def encode(self, text: str) -> list[int]:
@@ -279,14 +279,15 @@ class TokenBuffer:
         self._append_prompt(ids)
 
     def append_sampled(self, ids: np.ndarray, logprobs: np.ndarray, *, forced: int = 0) -> None:
-        """Append a reply, all of it sampled but the first `forced` ids."""
+        """Append a response, all of it sampled but the first `forced` ids."""
         self._ids += [int(i) for i in ids]
         self._sampled += [False] * forced + [True] * (len(ids) - forced)
         self._logprobs += [float(value) for value in logprobs]
         self._turns += [self._turn] * len(ids)
 
     def append_user(self, text: str, images: Sequence[bytes] = ()) -> None:
-        """Append what the template writes from the end of the reply to the start of the next one."""
+        """Append what the template writes from the end of the response to the start of the next
+        one."""
         self._append_prompt(self.user_delta(text, images))
 
     def _append_prompt(self, ids: Sequence[int]) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 FORMAT = re.compile(r"</?(think|answer|observation|prediction)>")
-"""Marks of our replies: tokens of their own in some vocabularies, never turns of a conversation."""
+"""Marks of our responses: tokens of their own in some vocabularies, never turns of a
+conversation."""
 # Tried in this order: the first that joins with nothing is taken.
 _ANCHORS = ("\x01", "\n", ")", "§")
 # What tokenizers treat differently at the start of a text: a letter, a space, a tag, a line break.

@@ -33,7 +33,7 @@ def check_tokens(template: ChatTemplate) -> None:
 
 
 def prefill_of(messages: Sequence[Message]) -> str:
-    """What the replies of a conversation begin with."""
+    """What the responses of a conversation begin with."""
     replies = [message["content"] for message in messages if message["role"] == "assistant"]
     return next(
         (prefill for prefill in PREFILLS if all(reply.startswith(prefill) for reply in replies)), ""

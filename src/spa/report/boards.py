@@ -1,6 +1,6 @@
 """States as boards: cells to lay out, and which of them differ from the truth.
 
-A state is text: a drawing, a coordinate sentence, or a drawing followed by the sentence. Whatever
+A state is text: a grid, a coordinate sentence, or a grid followed by the sentence. Whatever
 it is, it ends up as rows of cells; text that is no board ends up as words.
 """
 
@@ -103,10 +103,10 @@ def _parts(text: str, size: Size | None) -> tuple[list[list[str]], list[str]]:
 
 
 def _split(text: str) -> tuple[list[list[str]], str]:
-    """The cells of the drawing, and the sentence after it. A drawing is two or more lines of
+    """The cells of the grid, and the sentence after it. A grid is two or more lines of
     equally many cells."""
     lines = printable(text[:_MAX_TEXT].strip("\n")).split("\n")
-    # The first line with a coordinate ends the drawing.
+    # The first line with a coordinate ends the grid.
     end = next((index for index, line in enumerate(lines) if _COORDINATE.search(line)), len(lines))
     drawing = [line.strip() for line in lines[:end] if line.strip()]
     # Rows are written `# _ P` or `#_P`; both are cells.

@@ -13,8 +13,8 @@ from spa.report.reading import StageFolder
 
 @dataclass(frozen=True, slots=True)
 class RunArm:
-    """One line of a report: an arm of a run, with its stages over all seeds. `color` is the same in
-    every chart."""
+    """One line of a report: a method of a run, with its stages over all seeds. `color` is the same
+    in every chart."""
 
     label: str
     arm: str
@@ -95,8 +95,8 @@ HEALTH = (
         r"train/.+/score|critic/(rewards|score)/mean",
     ),
     Wanted(
-        "Well-formed replies",
-        "Share of replies in the asked format (training episodes).",
+        "Well-formed responses",
+        "Share of responses in the requested format (training episodes).",
         r"train/[^/]+/format_rate",
         percent=True,
     ),

@@ -105,7 +105,7 @@ def _of_method(
         )
     broken = those(lambda head: not all(turn["reply"]["well_formed"] for turn in head["turns"]))
     yield from picture(
-        method, "A malformed reply", "The reply did not keep the asked format.", broken
+        method, "A malformed response", "The response did not follow the requested format.", broken
     )
 
 

@@ -140,7 +140,7 @@ def _is_running(run: Run, now: float) -> bool:
 
 
 def _result(run: Run, methods: Sequence[RunArm], steps: Steps) -> str:
-    """Pass@1 before and after PPO, per arm, at the step at which a report judges them, which is
+    """Pass@1 before and after PPO, per method, at the step at which a report judges them, which is
     named while a method is in progress."""
     parts = []
     for method in methods:
@@ -160,7 +160,8 @@ def _seeds(run: Run) -> str:
 
 
 def _duration(run: Run) -> str:
-    """Of the whole comparison as far as that is known, at least of the arm that has worked longest."""
+    """Of the whole comparison as far as that is known, at least of the method that has worked
+    longest."""
     arms = defaultdict[tuple[str, int | None], list[StageFolder]](list)
     for stage in run.stages:
         arms[stage.arm, stage.seed].append(stage)

@@ -29,7 +29,7 @@ def progress(run: Run) -> list[Progress]:
     """One entry per method, for the seed that has come least far; the method that has come least
     far is first."""
     found: dict[str, list[tuple[tuple[bool, float, int, int], Progress]]] = {}
-    # A dict as an ordered set of (arm, seed).
+    # A dict as an ordered set of (method, seed).
     for arm, seed in {(stage.arm, stage.seed): None for stage in run.stages}:
         last = max(
             (stage for stage in run.stages if (stage.arm, stage.seed) == (arm, seed)), key=_rank

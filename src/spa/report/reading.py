@@ -1,6 +1,6 @@
 """Run directories, read only: which stages a run has, what they recorded, what its summary says.
 
-Layout: `runs/<name>/{data,sft,ppo}`, with arms `runs/<name>/<arm>/{data,sft,ppo}`, with several
+Layout: `runs/<name>/{data,sft,ppo}`, with methods `runs/<name>/<arm>/{data,sft,ppo}`, with several
 seeds `runs/<name>/seed_<s>/<arm>/{data,sft,ppo}`. Earlier rounds of self-play are in
 `round_<n>/{data,sft}`, and their stages are called `round_<n> data` and `round_<n> sft`. Everything
 may still be growing while it is read.
@@ -38,7 +38,7 @@ _ROUND = re.compile(r"round_\d+")
 # `val-000050.jsonl`: the split and the step, padded to six digits or more.
 _FILE = re.compile(r"^(.+)-(\d{6,})\.jsonl$")
 _SEED = re.compile(r"seed_(\d+)")
-# The deepest layout: seed_<s>/<arm>/round_<n>/<stage>.
+# The deepest layout: seed_<s>/<method>/round_<n>/<stage>.
 _MAX_DEPTH = 4
 STAGES = ("generate", "data", "sft", "ppo", "eval")
 """The stages of a method, in their order."""
@@ -55,7 +55,7 @@ class TrajectoryFile:
 
 @dataclass(frozen=True)
 class StageFolder:
-    """One stage directory of a run. `arm` is "" for a run without arms, `seed` None without seed
+    """One stage directory of a run. `arm` is "" for a run without methods, `seed` None without seed
     directories."""
 
     path: Path
@@ -172,12 +172,12 @@ class Run:
         return loaded
 
     def arms(self) -> list[str]:
-        """The arms that have a stage or a result in the summary, in the order of a report."""
+        """The methods that have a stage or a result in the summary, in the order of a report."""
         found = {stage.arm for stage in self.stages} | set((self.summary or {}).get("methods", {}))
         return sorted(found, key=lambda arm: (arm_rank(arm), arm))
 
     def find(self, stage: str, arm: str | None = None) -> list[StageFolder]:
-        """The stages of this name (and arm), by seed."""
+        """The stages of this name (and method), by seed."""
         found = [item for item in self.stages if item.name == stage and arm in (None, item.arm)]
         return sorted(found, key=lambda item: (item.arm, -1 if item.seed is None else item.seed))
 
@@ -187,7 +187,7 @@ ARM_ORDER = ("spa", "vanilla", "vanilla_wm", "spa_shuffled", "state_estimation",
 
 
 def arm_rank(arm: str) -> int:
-    """The place of an arm in the order of a report; unknown arms come last."""
+    """The position of a method in the order of a report; unknown methods come last."""
     return ARM_ORDER.index(arm) if arm in ARM_ORDER else len(ARM_ORDER)
 
 
@@ -271,7 +271,7 @@ def _stage(path: Path, root: Path) -> StageFolder:
     if parents and _ROUND.fullmatch(parents[-1]):
         name = f"{parents.pop()} {name}"
     seeds = [int(match[1]) for part in parents if (match := _SEED.fullmatch(part))]
-    # Folders that are no seed name the arm; nested ones are joined.
+    # Folders that are no seed name the method; nested ones are joined.
     arm = "/".join(part for part in parents if not _SEED.fullmatch(part))
     return StageFolder(path, name, arm, seeds[-1] if seeds else None)
 

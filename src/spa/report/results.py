@@ -32,12 +32,12 @@ ARMS = {
         "not knowledge.",
     ),
     "vanilla_grid": (
-        "vanilla, drawing only",
-        "As vanilla, and shown the drawing without coordinates.",
+        "vanilla, grid only",
+        "As vanilla, and shown the grid without coordinates.",
     ),
     "state_estimation": (
-        "vanilla, drawing and coordinates",
-        "As vanilla, and shown drawing and coordinates.",
+        "vanilla, grid and coordinates",
+        "As vanilla, and shown grid and coordinates.",
     ),
 }
 CONTROL = "spa_shuffled"
@@ -66,18 +66,19 @@ class Row:
 
 
 def arm_name(arm: str) -> str:
-    """What a reader calls an arm."""
+    """What a reader calls a method."""
     return ARMS.get(arm, (arm, ""))[0]
 
 
 def list_methods(runs: Sequence[Run]) -> list[RunArm]:
-    """Every arm of every run, in the order of a report."""
+    """Every method of every run, in the order of a report."""
     methods: list[RunArm] = []
     for run in runs:
         for arm in run.arms():
             stages = tuple(stage for stage in run.stages if stage.arm == arm)
             recorded = arm in (run.summary or {}).get("methods", {})
-            # An arm with only self-play (data, generate) is no method: it has no result to compare.
+            # A method with only self-play (data, generate) has no result to
+            # compare.
             if not recorded and not any(
                 stage.name.rpartition(" ")[2] in ("ppo", "sft", "eval") for stage in stages
             ):

@@ -115,7 +115,7 @@ class EpisodeBuilder:
         )
 
     def append_completion(self, completion: Completion) -> None:
-        """Record the tokens of a reply."""
+        """Record the tokens of a response."""
         self.version = completion.version
         if (
             self.buffer is not None
@@ -127,7 +127,7 @@ class EpisodeBuilder:
             )
 
     def step(self, env: TextEnv, completion: Completion, format_penalty: float) -> bool:
-        """Execute a reply; returns whether the game has ended."""
+        """Execute a response; returns whether the game has ended."""
         prompter = self.prompter
         text = prompter.prefill + completion.text
         turn, ended = take_turn(

@@ -207,7 +207,7 @@ class _Game:
 
     @property
     def asked(self) -> EpisodeBuilder | None:
-        """Whose reply is waited for; None if the game is over."""
+        """Whose response is waited for; None if the game is over."""
         return None if self.turn is None or self.turn.stop is not None else self.turn
 
     def play(self, completion: Completion, *, format_penalty: float, room: int) -> None:

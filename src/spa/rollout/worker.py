@@ -115,5 +115,5 @@ class RolloutWorker:
 
 
 def first_group(spec: EpisodeSpec) -> int:
-    """The group of an episode, or that of the first seat of its game."""
+    """The group of an episode, or that of the first player of its game."""
     return spec.group - spec.seat if spec.table else spec.group

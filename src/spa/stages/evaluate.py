@@ -43,7 +43,7 @@ from spa.types import Episode, tokens_in
 log = logging.getLogger(__name__)
 
 CHUNK = 256
-"""Responses that are drawn side by side. Part of the result: it fixes the batches, and with them
+"""Responses that are sampled side by side. Part of the result: it fixes the batches, and with them
 the rounding."""
 HOW_MANY = ("es_manager.val.env_groups", "es_manager.val.env_configs.n_groups")
 
@@ -447,8 +447,8 @@ def _counts(name: str, api: str | None) -> bool:
 
 
 def side_by_side(cfg: Config) -> int:
-    """Episodes that are played at a time: fewer where several responses are drawn in each of their
-    turns."""
+    """Episodes that are played at a time: fewer where several responses are sampled in each of
+    their turns."""
     return max(1, CHUNK // cfg.imagine.rows)
 
 

@@ -143,7 +143,7 @@ def find_situations(
     """`count` states of different puzzles, none of them among `known`; and whether chance decides
     in this environment.
 
-    With chance, situations are at the start of a puzzle, so that what follows can be drawn again
+    With chance, situations are at the start of a puzzle, so that what follows can be sampled again
     for the ceiling.
     """
     env = asking.worker.make_env(tag)

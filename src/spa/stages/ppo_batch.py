@@ -275,7 +275,7 @@ def method_context(cfg: Config, models: Models, step: int, metrics: Metrics) -> 
 
 
 def state_values(cfg: Config, tag: str, texts: Collection[str]) -> dict[str, float]:
-    """What an environment says that states are worth, by their texts; 0 where it cannot say."""
+    """The environment's state values, by state text; 0 where it gives none."""
     # Values are read from the text alone, so any puzzle of the tag will do.
     with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
         return {text: env.state_value(text) or 0.0 for text in sorted(texts)}

@@ -254,7 +254,7 @@ def _check_env(
             if needed > longest:
                 raise ConfigError(
                     f"actor_rollout_ref.rollout.max_model_len: is {longest}, but the first prompt of {tag} ({mode}) "
-                    f"and a reply of {reply} tokens need {needed}"
+                    f"and a response of {reply} tokens need {needed}"
                 )
 
 

@@ -53,7 +53,7 @@ from spa.worldmodel.rows import by_reason, write_parquet
 log = logging.getLogger(__name__)
 
 DRAWS = 20
-"""Puzzles that are drawn for each example that is wanted, before a game is refused."""
+"""Puzzles that are sampled for each example that is wanted, before a game is refused."""
 TOGETHER = 256
 """Searches that run side by side."""
 

@@ -243,8 +243,8 @@ def plans_tried(cfg: Config) -> int | None:
 
 
 def policy_of(cfg: Config, episode_id: str) -> str:
-    """Who plays an episode: `generate.policy`, or one of `generate.mixture` by its share, drawn for
-    this episode."""
+    """Who plays an episode: `generate.policy`, or one of `generate.mixture` by its share, sampled
+    for this episode."""
     shares = cfg.generate.mixture
     if not shares:
         return cfg.generate.policy
@@ -343,7 +343,7 @@ def nothing_usable(cfg: Config, episodes: int, counts: Counter[str]) -> DataErro
         begin = "learn from the rows of earlier rounds, too (generate.rows_of=all_rounds)"
     return DataError(
         f"none of the {episodes} episodes has a turn in the world-model format (dropped: {by_reason(counts)}). The "
-        f"model does not follow the format: try an instruct model, {begin}, or allow longer replies "
+        f"model does not follow the format: try an instruct model, {begin}, or allow longer responses "
         "(generate.sampling.response_length)."
     )
 

@@ -129,13 +129,13 @@ def episode_specs(
 def training_specs(
     cfg: Config, worker: RolloutWorker, purpose: str, *, step: int, held_out: frozenset[str]
 ) -> list[EpisodeSpec]:
-    """The episodes of one training or self-play step; a puzzle whose content is held out is drawn
+    """The episodes of one training or self-play step; a puzzle whose content is held out is sampled
     again. Only here does a policy play itself: what it gets against itself says nothing about how
     well it plays."""
     both = {tag for tag, spec in cfg.custom_envs.items() if spec.self_play}
     groups = selfplay_groups(cfg) if purpose == "selfplay" else cfg.es_manager.train
     specs = episode_specs(groups, purpose, base_seed=cfg.seed.train, step=step, self_play=both)
-    # A group shares its puzzle, and so do the seats of one game: one look each.
+    # A group shares its puzzle, and so do the players of one game: one look each.
     firsts = [spec for spec in specs if spec.member == 0 and first_group(spec) == spec.group]
     # Making a puzzle is the slow part in some games, so the ranks share it.
     allowed = worker.world.parallel_map(
@@ -241,8 +241,8 @@ def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
 
 
 def leaves_puzzles(cfg: Config, worker: RolloutWorker, tag: str, held_out: set[str]) -> bool:
-    """Whether training has puzzles of its own: at least a quarter of those drawn are not among the
-    held out."""
+    """Whether training has puzzles of its own: at least a quarter of those sampled are not among
+    the held out."""
     if tag not in cfg.es_manager.train.env_configs.tags:
         return True
     base = stream_seed(cfg.seed.train, "fresh") % 2**31

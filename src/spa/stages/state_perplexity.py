@@ -1,4 +1,4 @@
-"""Perplexity of states as drawings, as sentences of coordinates, and as both, under any model."""
+"""Perplexity of states as grids, as sentences of coordinates, and as both, under any model."""
 
 import json
 from dataclasses import replace

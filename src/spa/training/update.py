@@ -269,7 +269,7 @@ def score_entropies(
     sampling: SamplingParams = PLAIN,
 ) -> torch.Tensor:
     """float32 [B, A] on the CPU: the entropy, in nats, at each sampled token of the policy as
-    `sampling` draws from it."""
+    `sampling` samples from it."""
     return _score(part, batch, micro, device, partial(_entropies, sampling=sampling))
 
 

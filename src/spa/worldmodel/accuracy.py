@@ -27,10 +27,12 @@ def is_exact(said: str | None, truth: str) -> bool:
 
 
 def state_units(text: str) -> list[str]:
-    """The units that a state is compared by: a cell like (1,2), a word, a number, or one character of a drawing.
+    """The units that a state is compared by: a cell like (1,2), a word, a number, or one character
+    of a grid.
 
-    A line with a word of two or more letters, one of them lower case, is a sentence; any other line is a row of a
-    drawing and is taken character by character. White space separates and never counts.
+    A line with a word of two or more letters, one of them lower case, is a sentence; any other line
+    is a row of a grid and is taken character by character. White space separates and never
+    counts.
 
     Example: state_units("#_P\\nPlayer at (0,2)") == ["#", "_", "P", "Player", "at", "(0,2)"]
     """

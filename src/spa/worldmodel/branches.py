@@ -78,8 +78,8 @@ def turn_options(
     episode: Episode, *, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
 ) -> list[tuple[tuple[Option, ...], int]]:
     """For each turn what `choose_plan` chooses from: `imagined_plans` plans with the states that
-    they really lead to, the one that was executed among them, in a drawn order. The others are
-    drawn as for `branch_rows`, so that no solver says what is good. Returns also the number of
+    they really lead to, the one that was executed among them, in a random order. The others are
+    sampled as for `branch_rows`, so that no solver says what is good. Returns also the number of
     actions that this took in copies.
 
     Raises what `branch_rows` raises.

@@ -244,7 +244,7 @@ def is_branch(row: WorldModelRow) -> bool:
 
 
 def coverage_sample(rows: Sequence[WorldModelRow], seed: int) -> list[WorldModelRow]:
-    """As many rows as there are, drawn with replacement, each with the weight 1 / count of its
+    """As many rows as there are, sampled with replacement, each with the weight 1 / count of its
     kind: tag, executed actions, and whether the state changed. So rare outcomes (a move that is
     blocked) weigh as much as common ones. They come in their old order."""
     kinds = [(row.tag, row.executed, row.state != row.next_state) for row in rows]
@@ -271,7 +271,8 @@ def _predicted_state(row: WorldModelRow) -> str:
 def rewritten_history(
     row: WorldModelRow, responses: dict[tuple[str, int], str]
 ) -> tuple[Message, ...]:
-    """The row's prompt with its earlier replies replaced by `responses`, by (episode id, turn)."""
+    """The row's prompt with its earlier responses replaced by `responses`, by (episode id,
+    turn)."""
     history: list[Message] = []
     turn = 0
     for message in row.prompt:

@@ -56,7 +56,7 @@ def random_coordinates(rows: Sequence[WorldModelRow], *, seed: int) -> list[Worl
     the format is right and the content is noise.
 
     Each number is uniform over the range that the true states of the row's environment tag use.
-    Drawings, digits behind coordinates (`(1,2)=4`), and words stay. Raises DataError if a tag's
+    Grids, digits behind coordinates (`(1,2)=4`), and words stay. Raises DataError if a tag's
     states have no coordinates.
     """
     ranges = {tag: _range(tag, rows) for tag in dict.fromkeys(row.tag for row in rows)}

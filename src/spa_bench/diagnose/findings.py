@@ -259,13 +259,13 @@ def findings(report: Mapping[str, Any]) -> list[str]:
             )
     if count := report["masks"]["replaced"]:
         out.append(
-            f"{count} of {report['format']['replies']} replies were tokenised again before the next turn: the "
-            "conversation went on from other tokens than were sampled, and in it these replies are not trained on"
+            f"{count} of {report['format']['replies']} responses were tokenised again before the next turn: the "
+            "conversation continued from other tokens than were sampled, and in it these responses are not trained on"
         )
     if places := report["tokens"].get("changed"):
         of = report["tokens"]["replies"]
         out.append(
-            f"{len(places)} of {of} replies have other tokens when tokenised again ({places[0]})"
+            f"{len(places)} of {of} responses have other tokens when tokenised again ({places[0]})"
         )
     score = report["rewards"]
     if score["groups_without_spread"]:
@@ -275,25 +275,25 @@ def findings(report: Mapping[str, Any]) -> list[str]:
     for tag, counts in report["format"]["tags"].items():
         if counts["broken"]:
             out.append(
-                f"{counts['broken']} of {counts['replies']} replies with <{tag}> do not hold one closed block of it"
+                f"{counts['broken']} of {counts['replies']} responses with <{tag}> do not have one closed block of it"
             )
         if counts["lacking"]:
             out.append(
-                f"{counts['lacking']} of {report['format']['replies']} replies lack the <{tag}> that is asked for"
+                f"{counts['lacking']} of {report['format']['replies']} responses lack the requested <{tag}>"
             )
     if report["format"]["empty"]:
         out.append(
-            f"{report['format']['empty']} of {report['format']['replies']} replies are empty"
+            f"{report['format']['empty']} of {report['format']['replies']} responses are empty"
         )
     if report["repetition"]["replies_over_half"]:
         out.append(
-            f"{report['repetition']['replies_over_half']} replies repeat themselves for more than half"
+            f"{report['repetition']['replies_over_half']} responses repeat themselves for more than half"
         )
     bits = report["collapse"]
     # A handful of groups cannot show dependence on the prompt, and 0.1 bit is near none.
     if bits and bits["groups"] > 3 and bits["information"] < 0.1:
         out.append(
-            f"replies hardly depend on the prompt ({bits['information']:.2f} bits): the policy may have collapsed"
+            f"responses hardly depend on the prompt ({bits['information']:.2f} bits): the policy may have collapsed"
         )
     return out + _world_findings(report)
 

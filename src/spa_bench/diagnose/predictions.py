@@ -27,7 +27,7 @@ class Prediction:
 
 
 def predictions(rollout: Rollout) -> Iterator[Prediction]:
-    """What the replies of a rollout predict, reply by reply."""
+    """What the responses of a rollout predict, response by response."""
     for turn, place, reply in _turns(rollout):
         if text := inside(reply, "prediction"):
             # Prediction t is about state t + 1, so both states have to be in the record.
@@ -43,7 +43,7 @@ def predictions(rollout: Rollout) -> Iterator[Prediction]:
 
 
 def _turns(rollout: Rollout) -> Iterator[tuple[int, int, str]]:
-    """Each reply with its turn and its place in the chat."""
+    """Each response with its turn and its place in the chat."""
     places = (index for index, (role, _) in enumerate(rollout.chat) if role == "assistant")
     return ((turn, place, rollout.chat[place][1]) for turn, place in enumerate(places))
 
@@ -141,7 +141,7 @@ def _row(held: Sequence[Prediction]) -> dict[str, Any]:
 
 
 def inside(reply: str, tag: str) -> str:
-    """The text of the first block of this tag in a reply; "" if there is none."""
+    """The text of the first block of this tag in a response; "" if there is none."""
     _, opening, rest = reply.partition(f"<{tag}>")
     block, closer, _ = rest.partition(f"</{tag}>")
     return block.strip() if opening and closer else ""

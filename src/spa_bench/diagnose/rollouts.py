@@ -19,7 +19,7 @@ from pyarrow import parquet
 from spa.errors import DataError
 
 Chat = tuple[tuple[str, str], ...]
-"""(role, text) of every message, replies included."""
+"""(role, text) of every message, responses included."""
 
 # ChatML: `<|im_start|>role\n text <|im_end|>`; the last message may be cut off.
 _HEADER = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|$)", re.S)
@@ -61,7 +61,7 @@ class Rollout:
 
     @property
     def replies(self) -> tuple[str, ...]:
-        """What the model wrote, reply by reply."""
+        """What the model wrote, response by response."""
         return tuple(text for role, text in self.chat if role == "assistant")
 
 

@@ -1,4 +1,4 @@
-"""Exact bias and variance of policy-gradient estimators: every group that can be drawn, with its
+"""Exact bias and variance of policy-gradient estimators: every group that can be sampled, with its
 probability.
 
 One turn is one sampled token here, so token and turn discounts coincide and every estimator is the

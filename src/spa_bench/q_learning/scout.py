@@ -145,7 +145,7 @@ class Scout(ScriptedEngine):
 
 
 def _reply_by(values: Values, prompt: Prompt, most: int) -> str:
-    """What a table does at a prompt, as a reply; what is drawn is the prompt's own."""
+    """What a table does at a prompt, as a response; what is drawn is the prompt's own."""
     rng = np.random.Generator(np.random.PCG64(prompt.seed))
     return formatted(
         prompt, f" {prompt.action_sep} ".join(_plan(values, prompt.context, rng, most))

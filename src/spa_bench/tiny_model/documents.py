@@ -34,7 +34,7 @@ HABITS = np.random.Generator(np.random.PCG64(2024)).normal(0.0, 1.0, (_HABIT_ACT
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """A kind of puzzle that states are drawn from, and how often."""
+    """A kind of puzzle that states are sampled from, and how often."""
 
     env_type: str
     options: Mapping[str, object]
@@ -55,7 +55,7 @@ GAMES = (
 
 
 class Documents:
-    """An endless stream of documents, drawn from one generator."""
+    """An endless stream of documents, sampled from one generator."""
 
     def __init__(self, rng: np.random.Generator, *, displacement_share: float = 0.15) -> None:
         self.rng = rng
@@ -91,7 +91,7 @@ class Documents:
         shown.text = self._state(env, state_text)
         messages = list(prompter.first_messages(shown))
         left = prompter.max_actions_per_traj
-        # drawings are long
+        # grids are long
         turns = (1, 1, 2, 2, 3, 4, 5) if state_text == "coords" else (1, 1, 1, 2)
         for turn in range(1, int(rng.choice(turns)) + 1):
             count = limit if rng.random() < 0.5 else int(rng.integers(1, limit + 1))

@@ -65,7 +65,7 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
         noise_seed: int | None = None,
         **kwargs: Any,
     ) -> GameObservation:
-        """The puzzle of a seed, or of a drawn one; `noise_seed` fixes the chance in it."""
+        """The puzzle of a seed, or of a random one; `noise_seed` fixes the chance in it."""
         self.env.reset(seed=seed, options={} if noise_seed is None else {"noise_seed": noise_seed})
         self.now = GameState(episode_id=episode_id, step_count=0, seed=seed)
         self.over = False

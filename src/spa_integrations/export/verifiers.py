@@ -89,7 +89,7 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):
         mcp_urls: dict[str, str],
         data: vf.TaskData,
     ) -> vf.ProgramResult:
-        """Ask the model for the next reply of the conversation so far."""
+        """Ask the model for the next response of the conversation so far."""
         system, prompt = self.resolve_prompt(data)
         told = [] if system is None else [{"role": "system", "content": system}]
         if isinstance(prompt, str):
@@ -105,7 +105,7 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):
 
 
 class SpaEnvConfig(vf.EnvConfig):
-    """One seat, played in this process."""
+    """One player, in this process."""
 
     player: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
 

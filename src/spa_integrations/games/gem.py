@@ -14,7 +14,7 @@ from spa_integrations.games import load_package
 from spa_integrations.games.randomness import OwnRandomness
 from spa_integrations.games.text import ANSWER_LIMIT, clean, content, require_task, similar
 
-TRIES = 20  # moves that are drawn before random play gives up finding one that is understood
+TRIES = 20  # moves that are sampled before random play gives up finding one that is understood
 MISREAD = -0.1  # what GEM pays for an action that it cannot read; that ends the game, too
 # `\boxed{Up}` -> `Up`; braces inside are no move.
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")

@@ -11,7 +11,7 @@ from spa_integrations.games.randomness import OwnRandomness
 from spa_integrations.games.text import content, similar
 
 TRIES = 20
-"""Moves that are drawn before a random player gives up finding a valid one."""
+"""Moves that are sampled before a random player gives up finding a valid one."""
 LARGE = 500
 """Entries of a container that is a word list, and shared by copies of a game instead of copied."""
 

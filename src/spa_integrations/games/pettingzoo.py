@@ -1,5 +1,4 @@
-"""PettingZoo's board games of two players: `pettingzoo:connect_four_v3`. The players are this
-package's seats.
+"""PettingZoo's board games of two players: `pettingzoo:connect_four_v3`.
 
 Source: https://pettingzoo.farama.org/api/aec/ . A game is a board [rows, columns, 2] of each
 player's pieces.

@@ -8,7 +8,7 @@ import numpy as np
 
 
 class OwnRandomness:
-    """Python's and NumPy's global generators of one game. A `with` block draws from them; outside
+    """Python's and NumPy's global generators of one game. A `with` block samples from them; outside
     of it they rest.
 
     Seeded by `seed`; a deep copy continues alike. Not reentrant; environments of one process are

@@ -1,4 +1,4 @@
-"""A catalogue made of words and numbers drawn from a fixed stream: the shop that ships with the
+"""A catalogue made of words and numbers sampled from a fixed stream: the shop that ships with the
 package."""
 
 import math

@@ -1,4 +1,4 @@
-"""What buying a product is worth, as published with WebShop (Yao et al. 2022, arXiv 2207.01206).
+"""The reward of buying a product, as published with WebShop (Yao et al. 2022, arXiv 2207.01206).
 
 reward = r_type * (matched attributes + matched options + [price within the limit]) / (attributes +
 options + 1)

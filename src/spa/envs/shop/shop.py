@@ -51,7 +51,7 @@ class Shop:
         return tuple(self.products[asin] for asin in self.index.search(query))
 
     def judge(self, goal: Goal, asin: str, options: tuple[tuple[str, str], ...]) -> Verdict:
-        """What buying a product with some options is worth to a customer."""
+        """The reward of buying a product with some options."""
         return judge(goal, self.products[goal.asin], self.products[asin], options)
 
 
