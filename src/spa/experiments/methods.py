@@ -44,6 +44,8 @@ _RECIPE: Mapping[str, Method] = {
         overrides=("ctx_manager.mode=add_worldmodel",),
         fine_tuned=False,
     ),
+    # Two ways to be shown a state without SFT: the paper's plain RL sees the grid alone, its
+    # state-estimation RL sees coordinates as well.
     "vanilla_grid": Method(
         description="PPO from the base model, base format, grid only",
         overrides=("ctx_manager.mode=base", "state_text=grid"),
@@ -54,6 +56,8 @@ _RECIPE: Mapping[str, Method] = {
         overrides=("ctx_manager.mode=base", "state_text=grid_and_coords"),
         fine_tuned=False,
     ),
+    # Without states in the responses there is nothing for the gate to measure and nothing to
+    # replay.
     "vanilla_format": Method(
         description="as SPA, but SFT on the conversations of self-play in base format, without states",
         overrides=("ctx_manager.mode=base", "generate.reply_format=base", "gate.enable=false"),
@@ -66,6 +70,7 @@ _RECIPE: Mapping[str, Method] = {
     ),
 }
 
+# Keeps every group, those without reward variance too: the filter is switched off.
 _ALL_EPISODES = (
     "actor_rollout_ref.rollout.rollout_filter_type=std",
     "actor_rollout_ref.rollout.rollout_filter_ratio=1",
@@ -73,6 +78,8 @@ _ALL_EPISODES = (
 )
 
 _ABLATIONS: Mapping[str, Method] = {
+    # Separates the format from the states: the same examples, but only what is around the states is
+    # trained.
     "masked_states": Method(
         description="SFT without loss on the states", overrides=("sft.data.loss_on=no_states",)
     ),
@@ -83,6 +90,7 @@ _ABLATIONS: Mapping[str, Method] = {
         description="SFT on the states that the model predicted, not the true ones",
         overrides=("generate.states=believed",),
     ),
+    # Keeps the format and the words of the states, and breaks what they say.
     "random_coordinates": Method(
         description="SFT on random coordinates in the right format",
         overrides=("generate.states=random_coords",),
@@ -108,6 +116,8 @@ _ABLATIONS: Mapping[str, Method] = {
         overrides=("generate.success_only=true",),
     ),
     **{
+        # The gate would stop a training after few epochs, which is what is measured here. The
+        # number of steps follows from the epochs.
         f"sft_epochs_{epochs}": Method(
             description=f"SFT of {epochs} epoch{'s' if epochs > 1 else ''}",
             overrides=(
@@ -118,6 +128,8 @@ _ABLATIONS: Mapping[str, Method] = {
         )
         for epochs in range(1, 6)
     },
+    # 64 x 4 = 32 x 8 = 16 x 16: as many episodes per step. Self-play takes its group size from
+    # PPO's, unless it is set; null follows the change.
     "group_size_4": Method(
         description="PPO in 64 groups of 4 (the preset tiny has 32 of 8)",
         ppo=(
@@ -148,6 +160,7 @@ _ABLATIONS: Mapping[str, Method] = {
         description="PPO in the world-model format after SFT",
         ppo=("ctx_manager.mode=add_worldmodel",),
     ),
+    # The reward for states replaces SFT: the question is whether PPO alone learns them.
     "online_world_model": Method(
         description="no SFT; a reward for correct observations and predictions during PPO",
         overrides=(
@@ -284,6 +297,7 @@ _FIELD: Mapping[str, Method] = {
     ),
 }
 
+# Only the data come from another game; PPO and validation stay on the configuration's own.
 _TRANSFERS: Mapping[str, Method] = {
     f"from_{tag}": Method(
         description=f"world model learned on {tag}",
@@ -322,6 +336,7 @@ def method(name: str) -> Method:
     if name in plugins("methods"):
         return load_plugin("methods", name)
     if ":" not in name and (longer := LONGER.fullmatch(name)):
+        # vanilla_x4_x2 would be 8 times the steps: the suffix is taken off one at a time.
         shorter = method(longer[1])
         steps = int(longer[2])
         return replace(
@@ -329,6 +344,8 @@ def method(name: str) -> Method:
             description=f"{longer[1]} with {steps} times the PPO steps",
             steps=shorter.steps * steps,
         )
+    # A name of a registered method may end with the suffix itself, so it was looked up whole
+    # before.
     plain = name.removesuffix(SHUFFLED)
     if plain != name and plain in method_names():
         return _control(plain)
@@ -340,6 +357,8 @@ def method(name: str) -> Method:
     try:
         found = load_setting("method", name)
     except ConfigError:
+        # `module:name_shuffled` may be the user's own object; only if it is missing is it a
+        # control.
         if plain != name:
             return _control(plain)
         raise
@@ -357,6 +376,8 @@ def _control(plain: str) -> Method:
     return replace(
         chosen,
         description=f"control of {label(plain)}: SFT on next states of other turns",
+        # The method's own overrides come first, so that a control differs in nothing but the
+        # shuffling.
         overrides=(*chosen.overrides, *METHODS["spa_shuffled"].overrides),
     )
 
@@ -387,6 +408,7 @@ def configured(preset: str, overrides: tuple[str, ...], seed: int = 0) -> Config
 def seeded(cfg: Config, seed: int) -> Config:
     """A configuration as training number `seed`, counted from 0: the same experiment with other
     seeds and other validation puzzles."""
+    # Offsets larger than any training has puzzles, so seeds of two trainings do not overlap.
     return replace(
         cfg,
         seed=replace(
@@ -409,6 +431,7 @@ def stage_configs(
 ) -> tuple[Config, Config]:
     """The configurations of a method's world model and of its PPO, as training number `seed` in
     `folder`. Its own changes win over `overrides`, and `more` wins over them."""
+    # Order decides: the configuration, the method, then the value of a sweep.
     world_model, ppo = (
         placed(configured(preset, (*overrides, *own, *more), seed), folder, name, root=root)
         for own in chosen.changes
@@ -418,6 +441,7 @@ def stage_configs(
 
 def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
     """The configuration of a method that lives in `folder`, inside the experiment's folder `root`."""
+    # Copies of checkpoints go to the experiment's remote folder, under the same path as here.
     experiment = replace(cfg, trainer=replace(cfg.trainer, run_dir=str(root)))
     found = replace(
         cfg,
@@ -433,6 +457,7 @@ def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
             experiment_name=f"{cfg.trainer.experiment_name}-{name}",
         ),
     )
+    # `auto` is resolved now, so that a resumed training keeps its precision on another CPU.
     return with_precision(found, precision_of(found, every_folder(found)))
 
 
@@ -444,9 +469,11 @@ def of_comparison(cfg: Config) -> Config:
     """
     root = Path(cfg.trainer.run_dir)
     own = stage_folders(cfg)
+    # A comparison of several seeds keeps its first training below seed_0.
     folder = next(
         (place for place in (root / REFERENCE, root / "seed_0" / REFERENCE) if place.is_dir()), None
     )
+    # Only a folder without stages of its own follows the comparison.
     if folder is None or any(place.exists() or not place.is_relative_to(root) for place in own):
         return cfg
     return placed(cfg, folder, REFERENCE, root=root)
@@ -461,8 +488,11 @@ def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
     """
     if name not in BASELINES:
         raise ConfigError(f"no baseline {name!r}; choose from {', '.join(BASELINES)}")
+    # Loaded twice: as the user asked, and as the method plays it. Where they differ, the user's
+    # override contradicts the method.
     cfg = load_config(preset, overrides)
     own = load_config(preset, [NO_ROWS, *overrides, *METHODS[name].overrides])
+    # `+key=value` adds a key; the name is the same.
     keys = {text.partition("=")[0].lstrip("+") for text in overrides}
     if "ctx_manager.mode" in keys and cfg.ctx_manager.mode != own.ctx_manager.mode:
         other = "vanilla" if name == "vanilla_wm" else "vanilla_wm"

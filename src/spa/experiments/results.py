@@ -55,12 +55,15 @@ def read_training(training: Training, seed: int) -> SeedResult | None:
         return None
     ppo = tasks[-1].folder
     trainer = training.ppo.trainer
+    # The moment that all methods have: a training that goes on is read where the others stop.
     steps = {"before": 0, "after": trainer.also_test_at or trainer.total_training_steps}
     if trainer.also_test_at:
         steps["after_total"] = trainer.total_training_steps
     files = {
         name: path for name, step in steps.items() if (path := validation(ppo, step)).is_file()
     }
+    # Compared with the record of the stage: a file that was cut or edited would change results
+    # silently.
     known = Manifest.read(ppo)
     for path in files.values():
         if known and (problem := known.problem(path, ppo)):
@@ -96,6 +99,7 @@ def puzzles_of(path: Path) -> Puzzles:
     puzzle's name."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for _, episode in read_lines(path):
+        # Failed episodes are no attempts: counting them as losses would blame the policy.
         if episode["stop"] == "error":
             continue
         entry = counts[f"{episode['tag']}/{episode['puzzle_seed']}/{episode['puzzle_hash']}"]
@@ -138,6 +142,7 @@ def read_curve(path: Path) -> Curve:
 
 
 def _mean_of(line: Mapping[str, Any], name: str) -> float | None:
+    # Each tag has a metric of its own; their mean weighs games equally.
     values = [
         value
         for key, value in line.items()
@@ -161,6 +166,7 @@ def difference(
 ) -> Interval | None:
     """Pass@k of the first minus that of the second, each at its moment, paired by puzzle inside the
     seeds that both have; None if there is nothing to pair."""
+    # Seeds of both sides are matched by number, since one side may have finished more of them.
     others = {result.seed: result for result in second}
     pairs = [
         (
@@ -236,6 +242,7 @@ def _means(result: SeedResult) -> dict[str, dict[str, float]]:
         out[name] = {
             f"pass@{k}": round(float(np.mean(list(found.values()))), DIGITS)
             for k, found in values.items()
+            # Pass@8 over some of the puzzles would not be comparable with Pass@1 over all.
             if len(found) == len(puzzles)
         }
     return out
@@ -290,6 +297,7 @@ def episodes_played(training: Training) -> dict[str, int]:
     ppo = training.ppo
     first = training.world_model
     steps = ppo.trainer.also_test_at or ppo.trainer.total_training_steps
+    # Self-play and PPO may have other groups. Written searches are no episodes.
     per_step, per_batch = (
         cfg.es_manager.train.env_groups * cfg.es_manager.train.group_size
         for cfg in (ppo, first or ppo)

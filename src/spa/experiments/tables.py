@@ -59,6 +59,8 @@ def sentences(summary: dict[str, Any]) -> list[str]:
         else:
             claim = f"No difference found between {first} and {against} ({mean:+.0f} points)"
         out.append(f"{claim} (95 % interval {low:.0f} to {high:.0f} {over}).")
+    # Tokens decide whether a gain is worth its price: methods that plan sample many more per
+    # episode.
     if (more := equal_tokens(summary)) is not None:
         out.append(more)
     world = summary.get("world_model") or {}
@@ -91,12 +93,14 @@ def equal_tokens(summary: dict[str, Any]) -> str | None:
         for arm, used in summary.get("sampled_tokens", {}).items()
         if "after" in used
     }
+    # `vanilla_format` is fine-tuned, so it is no baseline without SFT.
     baselines = [arm for arm in tokens if arm.startswith("vanilla") and not arm.endswith("format")]
     if not baselines or "vanilla" not in tokens or "spa" not in tokens:
         return None
     if tokens["spa"] <= max(tokens[arm] for arm in baselines):
         return None
     times = tokens["spa"] / tokens["vanilla"]
+    # Rounded up, so that the baseline samples at least as many.
     name = f"vanilla_x{math.ceil(MORE_STEPS * times)}"
     return (
         f"SPA sampled {times:.1f} times the tokens of vanilla. Add a baseline with as many: "
