@@ -78,8 +78,7 @@ def pass_intervals(
     counts = np.array([group.counts for group in groups], dtype=np.int64).reshape(-1, 2)
     out = {}
     for k in ks:
-        # The unbiased estimator needs n >= k; a puzzle whose attempts failed is left out for this k
-        # only.
+        # The unbiased estimator is defined for n >= k alone.
         enough = counts[counts[:, 0] >= k]
         if len(enough):
             values = pass_at_k(enough[:, 0], enough[:, 1], k)

@@ -159,8 +159,7 @@ def entity_scores(triples: Iterable[tuple[str | None, str, str]]) -> dict[str, E
     read = [
         (entities(said or ""), entities(truth), entities(before)) for said, truth, before in triples
     ]
-    # Invented names are in no true state and are left out; names that a state lacks count if
-    # another true state has them.
+    # Over all transitions: a name that one state lacks still counts if another true state has it.
     known = {name for _, true, _ in read for name in true}
     counts: dict[str, list[int]] = {}
     for said, true, old in read:

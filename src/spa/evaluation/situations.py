@@ -160,7 +160,6 @@ def ceiling(env: TextEnv, situation: Situation, actions: Sequence[str], mode: St
         execute(env, actions, len(actions))
         return env.world_state_text(mode)
 
-    # Chosen and measured on the same draws, the maximum would be biased upwards.
     likeliest = Counter(after(noise) for noise in range(NOISES)).most_common(1)[0][0]
     return sum(after(noise) == likeliest for noise in range(NOISES, 2 * NOISES)) / NOISES
 

@@ -199,8 +199,6 @@ def rate_interval(
     puzzles takes its place.
     """
     interval = _interval(values, seed=seed, level=level, resamples=resamples)
-    # An all-0 or all-1 sample resamples only to itself, and the bootstrap would return [0, 0] or
-    # [1, 1].
     if interval.mean in (0.0, 1.0):
         return wilson_interval(round(interval.mean * interval.n), interval.n, level=level)
     # Student's t does not know that a rate ends at 0 and 1.

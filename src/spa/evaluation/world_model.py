@@ -71,7 +71,7 @@ def prediction_report(
             ).items()
         },
     }
-    # In a game of chance even a perfect model is right only this often; without chance it is 1.
+    # In a game of chance even a perfect model is right only this often.
     if any(a.ceiling < 1 for a in asked):
         report["ceiling"] = _rounded(float(np.mean([a.ceiling for a in asked])))
     # The table of allowed (entities, symbol) pairs is learnt from true states, before and after.
@@ -134,7 +134,6 @@ def rollout_report(
 
 def _by_puzzle(asked: Sequence[Asked], right: Sequence[bool], seed: int) -> dict[str, float | int]:
     """Share with an interval over puzzles (not over questions: those of one puzzle are alike)."""
-    # One number per puzzle: the bootstrap must resample puzzles, the independent units.
     puzzles: dict[str, list[bool]] = {}
     for question, flag in zip(asked, right, strict=True):
         puzzles.setdefault(question.puzzle, []).append(flag)

@@ -201,7 +201,6 @@ class Plan:
         that, as far back as it takes."""
         done = {task.folder: task for task in self.tasks if task.done}
         latest = [task for task in self.tasks if task.folder not in done]
-        # Repeated, since a stage that must be done again may itself need one that was lost.
         while latest:
             needed = {folder for task in latest for folder in task.reads}
             latest = [
@@ -293,7 +292,6 @@ def _as_long(other: Task, task: Task) -> bool:
 
 def _selfplay_digest(cfg: Config) -> str:
     """The digest of self-play alone, whatever rows are made of it."""
-    # Settings that only change what rows are made of the episodes are set to their defaults.
     plain = {name: getattr(GenerateConfig(), name) for name in ROWS_ONLY}
     return fingerprint_of(replace(cfg, generate=replace(cfg.generate, **plain)), "selfplay").digest
 
@@ -568,7 +566,6 @@ def _make_links(links: dict[Path, Path]) -> None:
             continue
         if place.is_symlink():
             place.unlink()
-        # Work that lies where a link is to be is put away, never deleted.
         elif place.exists():
             archive_files(place.parent, [place])
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -589,7 +586,6 @@ def _problem(future: Future) -> str:
             "its process was killed, probably for want of memory; use fewer at a time (--parallel, compare.parallel, "
             "compare.per_gpu)"
         )
-    # Anything else is a bug and keeps its traceback.
     raise error
 
 

@@ -66,7 +66,6 @@ def number(value: float, percent: bool = False) -> str:
     """A number as a person writes it."""
     if percent:
         return f"{100 * value:.3g} %"
-    # Four significant digits; very small and very large numbers in exponents.
     if value and (abs(value) < 1e-3 or abs(value) >= 1e6):
         return f"{value:.2g}"
     return f"{value:,.4g}"

@@ -188,8 +188,7 @@ def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
     training."""
     matcher = re.compile(pattern)
     names = {name for row in stage.metrics.values() for name in row if matcher.fullmatch(name)}
-    # Validation names start with `val`; training numbers are used only where there is no
-    # validation.
+    # All names of validation metrics start with `val`.
     held_out = {name for name in names if name.startswith("val")}
     names = held_out or names
     table: dict[int, float] = {}

@@ -216,7 +216,7 @@ def _tokens(
     ids = episode.get("token_ids")
     if not ids:
         return {}
-    # A column whose length differs belongs to another version of the episode.
+    # Only columns that line up with the ids can be shown under them.
     numbers = {
         key.rstrip("s"): row
         for key, row in {"logprobs": episode.get("logprobs"), **scores}.items()

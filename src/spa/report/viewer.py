@@ -219,7 +219,6 @@ class ViewerServer(ThreadingHTTPServer):
     @property
     def cookie(self) -> str:
         """The cookie's name: browsers keep one for all ports of a host."""
-        # Cookies are not separated by port, so each server needs a name of its own.
         return f"spa_{self.server_address[1]}"
 
 

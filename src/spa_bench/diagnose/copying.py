@@ -133,7 +133,6 @@ def _judged(
         first = bisect_right(ends, offset + start)
         last = bisect_right(ends, offset + end - 1)
         for token in range(first, last + 1):
-            # A token is copied, or right, only if all units that it touches are.
             copied, right = found.get(token, (True, None if new is None else True))
             found[token] = (
                 copied and old.get(place) == unit,
@@ -173,8 +172,6 @@ def fall(first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, float]:
     ]
     parts = {"mixture": 0.0}
     for kind in KINDS:
-        # A kind without tokens at one end takes the likelihood of the other end, so its own part is
-        # 0.
         ends = [first[kind]["nll"], last[kind]["nll"]]
         one, two = (
             next((nll for nll in order if nll is not None), 0.0) for order in (ends, ends[::-1])

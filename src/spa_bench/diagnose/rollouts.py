@@ -261,7 +261,6 @@ def _trace(row: Mapping[str, Any], where: str) -> Rollout:
         (place for place, node in enumerate(path) if _role(node) == "assistant"), len(path)
     )
     sampled = [node["message"] for node in nodes if node.get("sampled")]
-    # A response in the path that was not sampled is a copy of one that was, tokenised again.
     again = [node for node in path if _role(node) == "assistant" and not node.get("sampled")]
     ids = tuple(int(token) for node in path[first:] for token in node.get("token_ids") or ())
     mask = tuple(bool(trained) for node in path[first:] for trained in node.get("mask") or ())
@@ -397,7 +396,6 @@ def _logprobs(
         or not all(score is None or _is_number(score) for score in found)
     ):
         return None
-    # One number per trained token: spread over all tokens, 0 elsewhere.
     if mask is not None and len(found) == sum(mask) < len(ids) == len(mask):
         return tuple(_spread({"logprobs": found, "mask": mask}))
     return tuple(map(_score, found)) if len(found) == len(ids) else None

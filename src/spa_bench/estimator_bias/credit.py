@@ -82,7 +82,6 @@ def groups_of(episodes: Episodes, size: int, *, critic_error: float = 0.0) -> Gr
         rewards=episodes.rewards[rows],
         values=((episodes.values + critic_error) * present)[rows],
         mask=present[rows],
-        # -1 marks padding, as in the trainer's batches.
         turns=torch.where(present, turns, -1)[rows],
         states=episodes.states[rows],
         ids=torch.arange(len(picks)).repeat_interleave(size),

@@ -118,8 +118,6 @@ class Bench:
     @cached_property
     def grid(self) -> Plan:
         """Every stage once, seed by seed: what is finished early compares all methods."""
-        # All methods of a seed before the next seed: an interrupted bench still compares like with
-        # like.
         order = [parts[seed] for seed in range(self.seeds) for parts in self.trainings.values()]
         return plan_grid(order, [self.root])
 
@@ -207,7 +205,6 @@ def training_of(
         seed=seed,
         root=root,
     )
-    # A method without self-play gets PPO steps instead, so that totals of episodes are equal.
     if not chosen.fine_tuned:
         return Training(folder=folder, world_model=None, ppo=longer(with_steps(chosen, ppo)))
     return Training(folder=folder, world_model=first, ppo=with_steps(chosen, ppo))

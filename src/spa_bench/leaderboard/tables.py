@@ -142,8 +142,6 @@ def _scores(
     """Per board the runs' Pass@1 as a share of the board's optimum, where that is known."""
     return [
         [
-            # Relative to the optimum, so that boards of different difficulty weigh alike; 1.0 if it
-            # is unknown.
             row[f"at_{measure}"] / (row["optimum"] or 1.0)
             for row in rows
             if (row["method"], row["env"]) == (name, board) and row[f"at_{measure}"] is not None

@@ -60,7 +60,6 @@ def learn(
             )
             if not known or done >= steps:
                 break
-            # Linear decay: 1 at the start, LEAST_EPSILON from a little before half of the steps on.
             explores = rng.random() < max(LEAST_EPSILON, 1 - 2 * done / steps)
             name = list(known)[int(rng.integers(len(known)))] if explores else best(known, rng)
             action = env.to_action(name)

@@ -49,7 +49,7 @@ def build_tokenizer(phrases: Iterable[str], words: Iterable[str]) -> PreTrainedT
     known = [*phrases, *cells, *(form for word in words for form in (word, " " + word))]
     encoder = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     vocabulary: dict[str, int] = {}
-    # Bytes get the first ids, so that any text has an encoding.
+    # All 256 bytes are in the vocabulary, so that any text has an encoding.
     for text in [PAD, START, END, *sorted(pre_tokenizers.ByteLevel.alphabet())]:
         vocabulary[text] = len(vocabulary)
     for text in known:

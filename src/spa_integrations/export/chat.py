@@ -120,7 +120,6 @@ class GameChat:
     def states(self) -> tuple[str, ...]:
         """What should be known before each response, and at last: what predictions are measured
         against."""
-        # The state before each turn, and the one after the last: one more than there are turns.
         return (
             *(turn.target for turn in self.turns),
             *(turn.next_target for turn in self.turns[-1:]),

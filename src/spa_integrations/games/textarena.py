@@ -86,7 +86,6 @@ class TextArena(TextEnv):
             self.since = seen
             self.match.let_opponent_move()
             reward = float((self.match.game.state.rewards or {}).get(0, 0.0))
-        # 1 is a win in TextArena.
         won = valid and self.match.over and reward >= 1
         info = {
             "action_is_valid": valid,
