@@ -218,7 +218,6 @@ class AgentProxyConfig:
             affects="result",
         ),
     ] = "prediction_first"
-    # A choice needs two.
     imagined_plans: Annotated[
         int, Key("plans per turn with `choose_plan`", affects="result", ge=2)
     ] = 2

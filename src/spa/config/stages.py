@@ -197,7 +197,7 @@ def _has_an_end(cfg: Config) -> bool:
     optims = (cfg.actor_rollout_ref.actor.optim, cfg.critic.optim)
     return any(
         optim.warmup_style == "cosine"
-        # A warm-up given as a share of all steps.
+        # A warm-up that is a share of all steps moves with their number.
         or (optim.lr_warmup_steps < 0 and optim.lr_warmup_steps_ratio > 0)
         for optim in optims
     )

@@ -118,7 +118,6 @@ class Game2048(TextEnv):
             for col in range(self.size)
             if not self.board[row][col]
         ]
-        # The first number decides the cell, the second the value.
         where = empty[int(self._draw() * len(empty))]
         tile = 4 if self._draw() < self.four_chance else 2
         rows = [list(row) for row in self.board]

@@ -18,7 +18,6 @@ from spa.envs.spaces import text_space
 NAME = "webshop"
 MAX_ACTION = MAX_QUERY + len("search[]")
 
-# Eight, as many as the original shows.
 HINTS = (
     "the search understands plain words: kind of product, properties, colour",
     "searching works on the search page only; 'back to search' leads there",

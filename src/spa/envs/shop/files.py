@@ -72,7 +72,6 @@ def load_products(folder: str, annotations: Annotations, *, small: bool) -> tupl
             raise DataError(
                 f"{path}, row {number}: expected a JSON object, got {type(item).__name__}"
             )
-        # The row of the file, for an error that names it.
         row = Row(str(path), number, item)
         asin = _text(row, "asin").upper()
         if asin != "NAN" and len(asin) <= 10 and asin not in products:
