@@ -219,7 +219,7 @@ class GridProgress:
         for method, stages in self._methods.items():
             for stage in stages:
                 folder = stage.folder.resolve()
-                # Finished since the last update: said once, by the first method that shares the stage.
+                # Finished since the last update: one line, even if methods share the stage.
                 if folder in self._unfinished and folder not in {*unfinished, *shown}:
                     shown.add(folder)
                     known = self._known[stage.folder].read()
