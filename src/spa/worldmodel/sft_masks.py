@@ -12,9 +12,9 @@ from spa.types import Message
 SFTMask = Callable[[Message, Sequence[int], ChatTemplate], list[bool]]
 """(message, its token ids, template) -> which of the tokens carry loss.
 
-The message is a response that is trained (role assistant), without the text that its prompt forces
-but with its end marker, or what the environment says between two responses (role user), the second
-of which is trained. The first prompt never carries loss.
+A message of role assistant is a trained response, with its end marker and without its prefill. A
+message of role user is the environment's text before a trained response. The first prompt never
+carries loss.
 """
 
 
