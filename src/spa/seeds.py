@@ -43,7 +43,7 @@ def derange(values: Sequence[Hashable], rng: np.random.Generator) -> np.ndarray:
 
     A uniform permutation first; then every i that kept its own value trades with a random j such
     that both end up with a value that is not theirs. (Rotating the sorted values would do too, but
-    would map each text to one other text, which is a transition rule that can be learnt.)
+    would map each text to one other text, which is a transition rule that can be learned.)
     """
     known: dict[Hashable, int] = {}
     # Equal values get one code, so that the search below compares numbers.

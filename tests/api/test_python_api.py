@@ -200,7 +200,7 @@ def test_a_run_loads_from_its_folder_and_plays(run: spa.Run, tmp_path: Path):
     loaded = spa.load_run(str(run.path))
     assert loaded.metrics == run.metrics
     assert spa.play(loaded, "FrozenLakeNoSlip").turns
-    with pytest.raises(spa.SpaError, match="holds no run"):
+    with pytest.raises(spa.SpaError, match="has no run"):
         spa.load_run(tmp_path)
 
 

@@ -232,7 +232,7 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(address):
     entry = f"{{provider_name: custom, model_name: m, base_url: 'https://{address}'}}"
     with pytest.raises(ConfigError) as caught:
         load_config("base", [f"+model_info.mine={entry}", "model_config.model_name=mine"])
-    assert "model_info.mine.base_url: holds a password" in str(
+    assert "model_info.mine.base_url: contains a password" in str(
         caught.value
     ) and "hunter2" not in str(caught.value)
 
@@ -248,7 +248,7 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(address):
 )
 def test_a_password_in_the_place_of_copies_is_refused_and_not_repeated(url):
     with pytest.raises(
-        ConfigError, match=r"trainer\.default_hdfs_dir: holds a password or key"
+        ConfigError, match=r"trainer\.default_hdfs_dir: contains a password or key"
     ) as caught:
         load_config("base", [f"trainer.default_hdfs_dir='{url}'"])
     assert "hunter2" not in str(caught.value)

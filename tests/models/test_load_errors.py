@@ -156,7 +156,8 @@ def test_weights_that_are_not_finite(folder, bad):
     save_file(weights, path, metadata={"format": "pt"})
     for load in (load_policy, load_critic):
         with pytest.raises(
-            ModelError, match=r"hold numbers that are not finite \(1 of .*take another checkpoint"
+            ModelError,
+            match=r"contain numbers that are not finite \(1 of .*take another checkpoint",
         ):
             load(str(folder))
 

@@ -369,7 +369,7 @@ def test_a_picture(demo: Path, tmp_path: Path):
 
 
 def test_no_run_is_one_clear_error(tmp_path: Path):
-    with pytest.raises(DataError, match="holds no run"):
+    with pytest.raises(DataError, match="has no run"):
         write_report([tmp_path], tmp_path / "x.html", "html")
     with pytest.raises(DataError, match="is not a directory"):
         write_report([tmp_path / "missing"], tmp_path / "x.html", "html")

@@ -1,4 +1,4 @@
-"""Advantages from imagined plans, trusted as far as imagination agrees with what came (after
+"""Advantages from the predicted values of plans, scaled by their agreement with observed values (after
 WM-PPO, arXiv 2611.12200; reconstructed). Equation: docs/methods.md."""
 
 from collections.abc import Sequence

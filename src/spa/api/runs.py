@@ -156,7 +156,7 @@ def _read(path: Path) -> Iterator[Episode]:
 
 
 def load_run(path: str | Path) -> Run:
-    """The run in a folder. Raises DataError if the folder holds no run."""
+    """The run in a folder. Raises DataError if the folder has no run."""
     folder = Path(path).expanduser()
     # Raises if there is no run, so that the mistake shows here and not at the first attribute.
     open_run(folder)

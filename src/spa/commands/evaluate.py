@@ -202,7 +202,7 @@ def print_results(results: list[dict[str, Any]]) -> None:
     for label, cells in _rows(columns):
         table.add_row(label, *cells)
     console.print(table)
-    # A remark that holds for all models is printed once, without names.
+    # A remark on all models is printed once, without names.
     for line, of in _shared(zip(policies, map(remarks, results), strict=True)).items():
         console.print(line if len(of) == len(results) else f"{', '.join(of)}: {line}")
 

@@ -24,7 +24,7 @@ def runs(options: argparse.Namespace) -> int:
 
     lines = list(list_runs(options.folder, time.time()))
     if not lines:
-        write_out(f"{options.folder} holds no runs.\n")
+        write_out(f"{options.folder} has no runs.\n")
         return 0
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("run", "state", "Pass@1 before → after PPO", "seeds", "duration"):

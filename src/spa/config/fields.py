@@ -73,7 +73,7 @@ def _without_secret(address: str, login: str, instead: str) -> str:
     if re.match(login, address) or re.search(
         r"[?&][^=&]*(key|token|secret|passw|sig)[^=&]*=", address, re.IGNORECASE
     ):
-        raise ValueError(f"holds a password or key, which every run would save; {instead}")
+        raise ValueError(f"contains a password or key, which every run would save; {instead}")
     return address
 
 

@@ -29,10 +29,10 @@ class SamplingConfig:
 
 @section
 class ImagineConfig:
-    """Several responses are sampled, and the one with the best imagined state is played (`spa eval
-    --plan`).
+    """Sample several responses and play the one whose predicted state has the highest value (`spa
+    eval --plan`).
 
-    `generate.imagine` is the same in the model's self-play, with several rounds from the second on.
+    `generate.imagine` does the same in self-play; with several rounds, from the second one.
     """
 
     n: Annotated[
@@ -61,7 +61,7 @@ class ImagineConfig:
     keep: Annotated[
         bool,
         Key(
-            "follow a path to the goal while its predictions hold; false: plan again each turn",
+            "follow a path to the goal while its predictions are correct; false: plan in each turn",
             affects="result",
         ),
     ] = False
@@ -100,17 +100,17 @@ class ImagineConfig:
 
     @property
     def on(self) -> bool:
-        """Whether anything is imagined."""
+        """Whether planning is on."""
         return self.n > 1 or self.plans == "every_action"
 
     @property
     def reads_predictions(self) -> bool:
-        """Whether responses are judged by what they predict."""
+        """Whether the planner reads predictions in responses."""
         return self.on and self.dynamics != "oracle"
 
     @property
     def rows(self) -> int:
-        """About how many responses are asked for at a time, for an episode."""
+        """Approximate number of responses that an episode samples at a time."""
         # About as many actions as a game has. It only sizes the batches of an evaluation.
         return 8 if self.plans == "every_action" else self.n
 
@@ -219,16 +219,16 @@ class GenerateConfig:
     policy: Annotated[
         str,
         Key(
-            "who plays: self, the model; random, legal actions; branched, the same, and every "
-            "other action in a copy; expert, a solver; scout, tabular Q-learning; search: "
-            "examples without play; or a policy of an installed package",
+            "the player: self, the model; random, legal actions; branched, random play that also "
+            "tries every other action in a copy; expert, a solver; scout, tabular Q-learning; "
+            "search, examples without play; or a policy of a package",
             affects="result",
         ),
     ] = "self"
     branches: Annotated[
         int | None,
         Key(
-            "plans that branched play samples and tries in each state; null: every legal action",
+            "number of plans that branched play tries in each state; null: every legal action",
             affects="result",
             ge=1,
         ),

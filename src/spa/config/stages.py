@@ -167,7 +167,7 @@ def _replays(cfg: Config, name: str) -> bool:
 
 
 def _not_of_others(cfg: Config) -> Iterator[str]:
-    """The keys of checkpoints to go on from that name none, or one of the run itself: then it is
+    """The keys of checkpoints to continue from that name none, or one of the run itself: then it is
     the same run."""
     named = cfg.sft.trainer.resume_path
     own = cfg.sft.trainer.default_local_dir

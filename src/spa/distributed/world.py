@@ -127,7 +127,7 @@ class World:
         return bool(self.all_reduce_max(int(flag)))
 
     def barrier(self) -> None:
-        """Go on when all ranks are here."""
+        """Continue when all ranks are here."""
         self.all_reduce_max(0)
 
     def _reduced(self, tensor: torch.Tensor, kind: Any) -> torch.Tensor:

@@ -74,7 +74,7 @@ def prediction_report(
     # In a game of chance even a perfect model is right only this often.
     if any(a.ceiling < 1 for a in asked):
         report["ceiling"] = _rounded(float(np.mean([a.ceiling for a in asked])))
-    # The table of allowed (entities, symbol) pairs is learnt from true states, before and after.
+    # The table of allowed (entities, symbol) pairs is learned from true states, before and after.
     agreement = Agreement.learn(text for pair in truths for text in pair)
     said = [a.prediction for a in asked if a.prediction is not None]
     if agreement is not None and said:

@@ -401,7 +401,7 @@ def run_grid(
     """Do every task that is not done, one at a time per device, each after its source; returns the
     peak memory in bytes of each process that worked.
 
-    A stage that fails costs what depends on it; the others go on, without the worker if it was
+    A stage that fails costs what depends on it; the others continue, without the worker if it was
     killed. Raises TrainingError at the end if any failed, and ConfigError, before anything is done,
     if a folder holds the work of another identity or self-play cannot plan as it is asked to.
     """

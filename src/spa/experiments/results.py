@@ -37,7 +37,7 @@ Curve = dict[int, tuple[float, float | None]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedResult:
     """One training: outcomes per puzzle `before` PPO, `after` the steps that all methods have, and
-    `after_total`, where it went on; Pass@k at every validation."""
+    `after_total`, where it continued; Pass@k at every validation."""
 
     seed: int
     moments: Mapping[str, Puzzles]
@@ -55,7 +55,7 @@ def read_training(training: Training, seed: int) -> SeedResult | None:
         return None
     ppo = tasks[-1].folder
     trainer = training.ppo.trainer
-    # The moment that all methods have: a training that goes on is read where the others stop.
+    # The moment that all methods have: a training that continues is read where the others stop.
     steps = {"before": 0, "after": trainer.also_test_at or trainer.total_training_steps}
     if trainer.also_test_at:
         steps["after_total"] = trainer.total_training_steps
@@ -292,7 +292,7 @@ def tokens_sampled(trainings: Sequence[Training]) -> dict[str, int]:
 
 
 def episodes_played(training: Training) -> dict[str, int]:
-    """Episodes of PPO up to the moment `after` and of self-play; `ppo_longer`, where it went on:
+    """Episodes of PPO up to the moment `after` and of self-play; `ppo_longer`, where it continued:
     all of PPO."""
     ppo = training.ppo
     first = training.world_model

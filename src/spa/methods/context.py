@@ -12,7 +12,7 @@ from spa.prompts.template import ChatTemplate
 from spa.types import Episode, Metrics, PPOBatch
 
 Replayed = tuple[np.ndarray, np.ndarray]
-"""int32 [t] token ids, and bool [t]: which of them are learnt."""
+"""int32 [t] token ids, and bool [t]: which of them are learned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ def _leads(episode: Episode, values: Mapping[str, float]) -> np.ndarray:
 
 
 def _state_values(context: Context, tag: str, episodes: Sequence[Episode]) -> dict[str, float]:
-    """The value of every state of an environment that was imagined or came."""
+    """The value of every predicted or observed state of an environment."""
     turns = [turn for episode in episodes if episode.tag == tag for turn in episode.turns]
     imagined = {state for turn in turns for _, state in turn.reply.options}
     return context.state_values(tag, imagined | {turn.next_target for turn in turns})

@@ -1,6 +1,6 @@
 """Replay: every policy update also learns examples with true states,
-`actor_rollout_ref.actor.replay`. They are stage 2's, or the step's own play with the truth in place
-of what the model believed."""
+`actor_rollout_ref.actor.replay`. They are the examples of stage 2, or the step's own episodes with true states
+in place of the model's."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -61,7 +61,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
 
 def with_rows(batch: PPOBatch, rows: Sequence[Replayed]) -> PPOBatch:
     """The batch with `rows` behind its own. They have no sampled token, so that they count in no
-    mean of the policy loss; `ce_weights` is 1 on the tokens that are learnt from them."""
+    mean of the policy loss; `ce_weights` is 1 on the tokens that are learned from them."""
     count = len(rows)
     old = len(batch)
     width = max(batch.input_ids.shape[1], *(len(ids) for ids, _ in rows))

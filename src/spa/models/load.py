@@ -241,7 +241,8 @@ def check_finite(model: nn.Module, name: str) -> None:
         ):
             continue
         raise ModelError(
-            f"{name}: the weights {key} hold numbers that are not finite ({int((~torch.isfinite(weight)).sum()):,} of "
+            f"{name}: the weights {key} contain "
+            f"numbers that are not finite ({int((~torch.isfinite(weight)).sum()):,} of "
             f"{weight.numel():,}). The training of this model diverged, or the file is damaged: "
             "take another checkpoint."
         )

@@ -58,7 +58,7 @@ class ImageReader:
         if places != len(lengths):
             raise ModelError(
                 f"a text for a vision model has {places} image tokens and {len(lengths)} pictures: what an "
-                "environment or a data set writes must not hold the model's image token"
+                "environment or a data set writes must not contain the model's image token"
             )
         left = iter(lengths)
         return [

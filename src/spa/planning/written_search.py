@@ -155,7 +155,7 @@ def breadth_first_together(
 
 
 def write_search(search: Search) -> str:
-    """The search as text. Raises ValueError if it has found no goal: there is nothing to be learnt
+    """The search as text. Raises ValueError if it has found no goal: there is nothing to be learned
     from its end."""
     if search.path is None:
         raise ValueError("a search without a goal is not written")

@@ -57,7 +57,7 @@ class TextTokens:
         return self.encode(self._anchor + text)[len(self._base) :]
 
     def decode_after(self, ids: Sequence[int]) -> str:
-        """The text of ids that go on behind other text."""
+        """The text of ids that follow other text."""
         if not self._anchor:
             return self.decode(ids)
         return self.decode([*self._base, *ids])[len(self.decode(self._base)) :]

@@ -356,8 +356,8 @@ def mean_advantage(scores: Mapping[str, Any]) -> float | None:
 
 
 def read_imagined(place: Place, episode: str) -> dict[int, list[dict[str, Any]]]:
-    """Turn -> what a planner imagined in it: the actions, the state, its value, and the first
-    response it grew from."""
+    """Turn -> the planner's predictions in it: the actions, the state, its value, and the first
+    response of the path."""
     path = place.path.parent.parent / "imagined" / place.path.name.rpartition("-")[2]
     rows = (
         [row for _, row in read_lines(path) if row.get("episode_id") == episode]

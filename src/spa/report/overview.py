@@ -51,13 +51,13 @@ def list_runs(folder: Path, now: float) -> Iterator[Line]:
     """One line per run in `folder`, by name; `now` is the time in seconds since the epoch."""
     if not folder.is_dir():
         raise DataError(
-            f"{folder} is not a directory. Give the folder that holds the runs, for example runs."
+            f"{folder} is not a directory. Give the folder of the runs, for example runs."
         )
     yield from (line for path in sorted(folder.iterdir()) if (line := run_line(path, now)))
 
 
 def run_line(path: Path, now: float) -> Line | None:
-    """The line of one run; None if the folder holds none."""
+    """The line of one run; None if the folder has none."""
     try:
         if not path.is_dir() or path.name.startswith("."):
             return None

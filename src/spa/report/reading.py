@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class NoRunError(DataError):
-    """A directory holds nothing that a run would have left."""
+    """A directory has no files of a run."""
 
 
 # Folders that are no stage of their own: checkpoints, extra rounds (read with their stage), earlier
@@ -78,7 +78,7 @@ class StageFolder:
 
     @cached_property
     def metrics(self) -> dict[int, dict[str, float]]:
-        """Step -> metric -> value. Values that were not finite are left out. Extra rounds go on
+        """Step -> metric -> value. Values that were not finite are left out. Extra rounds continue
         counting."""
         return self._merged("metrics.jsonl")
 
@@ -204,7 +204,7 @@ def open_run(path: Path) -> Run:
         if unreadable:
             raise unreadable[0]
         raise NoRunError(
-            f"{path} holds no run: neither a summary.json nor a stage with metrics.jsonl or trajectories. "
+            f"{path} has no run: neither a summary.json nor a stage with metrics.jsonl or trajectories. "
             "`spa runs` lists the runs of a folder."
         )
     return Run(path, stages)
@@ -228,7 +228,7 @@ def told_apart(runs: Sequence[Run]) -> list[Run]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is one run, and not a folder that holds runs."""
+    """Whether a folder is one run, and not a folder of runs."""
     # A comparison holds its lock before its first stage has written anything.
     marks = any((path / name).exists() for name in ("summary.json", LOCK)) or is_stage(path)
     names = {child.name for child in path.iterdir() if child.is_dir()}

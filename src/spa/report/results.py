@@ -208,7 +208,7 @@ def _recorded_lead(summary: dict[str, Any], name: str) -> Interval | None:
 
 
 def _longer(row: Row, summary: dict[str, Any]) -> Row | None:
-    """The line of a method that went on until it had played as many episodes as SPA in all."""
+    """The line of a method that continued until it had played as many episodes as SPA in all."""
     recorded = summary.get("methods", {}).get(row.arm, {}).get("after_total")
     if not recorded:
         return None
@@ -340,7 +340,7 @@ def _one_seed(runs: Sequence[Run]) -> list[str]:
 
 
 def _gates(runs: Sequence[Run]) -> list[str]:
-    """What the look at the world model said where it was not content; PPO went on all the same."""
+    """The gate's diagnosis of each run in which it failed and PPO ran anyway."""
     notes = []
     for run in runs:
         for stage in run.find("sft"):
@@ -359,7 +359,7 @@ def _gates(runs: Sequence[Run]) -> list[str]:
 
 
 def judged_at(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[str]:
-    """A note for methods that went on after the step at which they are compared."""
+    """A note for methods that continued after the step at which they are compared."""
     longer = [
         method.label
         for method in methods

@@ -131,7 +131,7 @@ class Library:
         folder."""
         if not folder.is_dir():
             raise DataError(
-                f"{folder} is not a directory. Give a run or the folder that holds the runs, like runs."
+                f"{folder} is not a directory. Give a run or the folder of the runs, like runs."
             )
         self.folder = folder.resolve()
         self.single = is_run(folder)

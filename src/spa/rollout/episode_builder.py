@@ -166,7 +166,7 @@ class EpisodeBuilder:
 
     def episode(self) -> Episode:
         """The finished episode."""
-        # Without a turn the buffer is a prompt alone, which nothing can be learnt from.
+        # Without a turn the buffer is a prompt alone, which nothing can be learned from.
         tokens = self.buffer.arrays() if self.buffer is not None and self.turns else {}
         return Episode(
             episode_id=self.spec.episode_id,

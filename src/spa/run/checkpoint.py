@@ -198,7 +198,7 @@ def load_note(folder: Path, name: str) -> Any:
     try:
         return next((_join(part, {}) for key, part in tree["map"] if key == name), None)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{folder}: state.json holds no state") from error
+        raise ValueError(f"{folder}: state.json has no state") from error
 
 
 def damage(folder: Path, *, hashes: bool = False) -> str | None:

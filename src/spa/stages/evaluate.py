@@ -241,8 +241,7 @@ def play_puzzles(
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
 ) -> list[Group]:
     """The groups of all puzzles, in order: from `kept` where they are finished, else played now.
-    `imagined`: the file that takes what `imagine` imagines; `played`: the one that takes the
-    episodes."""
+    `imagined`: the file of the planner's records; `played`: the file of the episodes."""
     engine: Engine | None = None
     samples = cfg.es_manager.val.group_size
     # Chunks of whole groups, so that a finished chunk has finished groups only.

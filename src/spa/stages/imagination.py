@@ -1,5 +1,5 @@
-"""Planning by imagination, in evaluation and self-play: the engine around the engine, and what it
-imagined."""
+"""Model-based planning in evaluation and self-play: an engine that plans with another engine, and its
+records."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -97,9 +97,8 @@ def recorder_of(path: Path) -> Record:
 
 
 def imagination(own: ImagineConfig, records: Iterable[Path]) -> dict[str, Any] | None:
-    """What was imagined, by its records: tokens per episode over all responses, and how many
-    imagined states were what would have come; None if nothing was. A turn that was played again
-    counts once.
+    """Summary of the planner's records: tokens per episode over all responses, and how many
+    predicted states were correct; None without records. A turn that was played twice counts once.
     """
     if not own.on:
         return None

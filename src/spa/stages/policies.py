@@ -50,7 +50,7 @@ def find_target(name: str) -> Target:
     """A policy's name (`random`, `expert`), `api`, `builtin:tiny`, a run folder (its newest
     checkpoint), a checkpoint or model folder, or a Hub name.
 
-    Raises ModelError if a folder holds no model.
+    Raises ModelError if a folder has no model.
     """
     if name in (*policy_names(), API):
         return Target(name=name, label=name, model=None)
@@ -65,7 +65,7 @@ def find_target(name: str) -> Target:
         place = stages[0] if stages else folder
         if not checkpoints_in(place):
             raise ModelError(
-                f"{folder} holds neither a model (config.json) nor checkpoints (global_step_N).{_near(folder)}"
+                f"{folder} has neither a model (config.json) nor checkpoints (global_step_N).{_near(folder)}"
             )
         # of a gate's extra steps, deeper
         checkpoint = result_of(place) or find_checkpoint(place, "last")

@@ -98,8 +98,8 @@ def check_trained(cfg: Config) -> None:
 
 
 def require_state_values(cfg: Config) -> None:
-    """Raises ConfigError if imagined plans are to count and an environment cannot say what a state
-    is worth."""
+    """Raises ConfigError if `algorithm.imagined_advantage` is set and an environment has no state
+    values."""
     if cfg.algorithm.imagined_advantage > 0:
         check = partial(require_state_value, instead="algorithm.imagined_advantage must be 0")
         setup.check_puzzles(cfg, cfg.es_manager.train.env_configs.tags, check)

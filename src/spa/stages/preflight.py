@@ -215,7 +215,7 @@ def _check_model(cfg: Config, name: str) -> None:
         try:
             with safe_open(path, framework="pt") as file:
                 if not file.keys():
-                    raise ModelError(f"{path}: holds no weights")
+                    raise ModelError(f"{path}: has no weights")
         except (SafetensorError, OSError, ValueError) as error:
             raise ModelError(f"cannot load {path}: {error}. Copy or download it again") from error
 

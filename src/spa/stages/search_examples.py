@@ -155,7 +155,7 @@ class Simulator:
 
 
 class LearnedMoves:
-    """A model that has learnt single moves, asked for every action of every state that a search
+    """A model that has learned single moves, asked for every action of every state that a search
     expands.
 
     A question is the text of a state. The answer names the next state, whose text is written by

@@ -1,7 +1,7 @@
-"""Stage 1: self-play with the base policy, then world-model data with the states that really were.
+"""Stage 1: self-play with the base policy, then world-model examples with true states.
 
-The policy writes what it believes to see and to cause; afterwards both are replaced by the
-environment's truth.
+The policy writes an observation and a prediction. Afterwards the environment's true states replace
+both.
 """
 
 import json
@@ -182,7 +182,7 @@ def recorded_episodes(folder: Path, batches: Iterable[int]) -> list[Episode]:
 
 
 def write_imagined(out: Path, batch: int, lines: list[dict[str, Any]]) -> None:
-    """What was imagined in a batch."""
+    """Write the planner's records of a batch."""
     (out / IMAGINED).mkdir(exist_ok=True)
     write_atomic(out / IMAGINED / f"{batch:06d}.jsonl", [dump_line(line) for line in lines])
 

@@ -60,7 +60,7 @@ def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
 
 def no_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
     """bool [T]: the sampled tokens outside observation and prediction blocks, and the last one of
-    every turn: reward does not move beliefs."""
+    every turn: reward does not train predictions."""
     _, sampled, turn_index = _tokens(episode)
     # A turn is its prompt and then its response, so its last token is a sampled one.
     last = np.append(turn_index[1:] != turn_index[:-1], True)

@@ -1,4 +1,4 @@
-"""Going on after out-of-memory: the same work again in micro-batches half as large."""
+"""Continuing after out-of-memory: the same work again in micro-batches half as large."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""Whether cross-entropy of states falls because dynamics are learnt or because the state before is
+"""Whether cross-entropy of states falls because dynamics are learned or because the state before is
 copied.
 
 A token of a predicted state is `copied` if every cell or word that it holds is the one that stood

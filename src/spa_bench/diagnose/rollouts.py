@@ -48,7 +48,7 @@ class Rollout:
     token_ids: tuple[int, ...] | None = None
     mask: tuple[bool, ...] | None = None
     states: tuple[str, ...] = ()  # the true state before each response, and the last one
-    # responses that the conversation went on from in other tokens than were sampled
+    # responses that the conversation continued from in other tokens than were sampled
     replaced: int = 0
     # of `token_ids`, 0 where nothing was sampled, NaN where it is not known
     logprobs: tuple[float, ...] | None = None

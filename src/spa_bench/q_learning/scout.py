@@ -1,8 +1,7 @@
-"""The scout: tabular Q-learning (Watkins 1989), a small explorer without a model.
+"""Tabular Q-learning (Watkins 1989), without a language model.
 
-A table says nothing about boards that it has not met. So there are two tables. The scout first tries its own
-puzzle, `STEPS` actions in copies of the game. A table of other puzzles plays at random wherever
-the state is new to it.
+A table has no values for unseen boards. So there are two tables. One first takes `STEPS` actions in
+copies of its own puzzle. The other learns from other puzzles, and plays at random in unseen states.
 """
 
 from collections.abc import Iterator, Sequence
@@ -102,7 +101,7 @@ def table_engine(
 
 class Scout(ScriptedEngine):
     """Plays each puzzle by a table of its own, made where an episode is met first, and where it
-    leaves what that table knows. What is learnt depends on the puzzle and that state alone, and
+    leaves what that table knows. What is learned depends on the puzzle and that state alone, and
     members of a group share it."""
 
     def __init__(

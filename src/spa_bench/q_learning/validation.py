@@ -1,8 +1,8 @@
-"""Tabular Q-learning on the puzzles of validation: what no language model is needed for.
+"""Tabular Q-learning on the validation puzzles, as a baseline without a language model.
 
-Two lines, since a table knows nothing of a board that it has not met. *On other puzzles*: one table
-learns on training puzzles, and plays at random in states that are new to it; this is the fair one.
-*On the puzzle itself*: the scout may try each reported puzzle first, which no model may.
+It has two lines, since a table has no values for unseen boards. *On other puzzles*: a table learns
+on training puzzles, and plays at random in unseen states. This is the fair comparison. *On the
+puzzle itself*: the table tries each reported puzzle first, which no model may.
 """
 
 from collections.abc import Iterator

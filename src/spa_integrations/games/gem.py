@@ -94,7 +94,7 @@ class Gem(TextEnv):
         """The game, its chance and what it answered after a move, all on copies; None if it could
         not be read."""
         # GEM ends the game at a move that it cannot read. On a copy the move costs nothing, and the
-        # game goes on from where it was.
+        # game continues from where it was.
         game = copy.deepcopy(self.game)
         own = copy.deepcopy(self.own)
         try:

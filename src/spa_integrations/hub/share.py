@@ -264,7 +264,7 @@ def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise DataError(_unreadable(path, one_line(error)[:200])) from error
     if not isinstance(found, dict):
-        raise DataError(_unreadable(path, "it holds no mapping"))
+        raise DataError(_unreadable(path, "it is no mapping"))
     return found
 
 

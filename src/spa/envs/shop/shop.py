@@ -82,7 +82,7 @@ def open_shop(
     if data is None and (dataset == "full" or human_goals):
         raise ConfigError(
             "webshop: dataset 'full' and human goals need the WebShop product files; "
-            "set option 'data' to the folder that holds items_shuffle.json and items_ins_v2.json"
+            "set option 'data' to the folder that contains items_shuffle.json and items_ins_v2.json"
         )
     # A file that changes opens another shop.
     stamps = (

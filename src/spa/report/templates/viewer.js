@@ -152,7 +152,7 @@ async function showRuns() {
   });
   const head = [th(""), th("Run"), th("State"), th("Method"), th("Progress", "wide-only"), th("Success before, 95 % CI", "number wide-only"), th("Success after, 95 % CI", "number"), th("Time", "number wide-only"), th("Commit", "wide-only")];
   const bar = make("p", { id: "comparison" });
-  $("#runs").replaceChildren(bar, rows.length ? table(head, rows, "run-table") : make("p", { class: "hint", text: "This folder holds no runs yet. One that starts appears here." }));
+  $("#runs").replaceChildren(bar, rows.length ? table(head, rows, "run-table") : make("p", { class: "hint", text: "This folder has no runs yet. One that starts appears here." }));
   offerComparison();
 }
 function offerComparison() {
