@@ -221,7 +221,7 @@ class GenerateConfig:
         Key(
             "the player: self, the model; random, legal actions; branched, random play that also "
             "tries every other action in a copy; expert, a solver; scout, tabular Q-learning; "
-            "search, examples without play; or a policy of a package",
+            "search, examples without play; or an installed policy",
             affects="result",
         ),
     ] = "self"
