@@ -365,7 +365,7 @@ def test_rows_that_are_too_long_stop_only_where_that_is_asked_for(base, data, tm
     pq.write_table(pq.read_table(data / selfplay.TRAIN_FILE).slice(0, 0), none)
     files = [f"sft.data.train_files={none}", f"sft.data.val_files={data / selfplay.VAL_FILE}"]
     with pytest.raises(
-        DataError, match=r"none\.parquet: no training example fits .* \(there are 0 rows\)"
+        DataError, match=r"none\.parquet: no training example fits .* \(there are 0 examples\)"
     ):
         sft.load_data(small_config(base, tmp_path, *files), template_of(base), data)
 

@@ -85,7 +85,7 @@ def test_command_keeps_published_columns(tmp_path, capsys, layout):
     out = capsys.readouterr().out.splitlines()
     assert (
         out[0]
-        == f"{tmp_path}/out/wm_train.parquet: kept 1 of 3 rows (dropped: 1 duplicate, 1 no_think_block)"
+        == f"{tmp_path}/out/wm_train.parquet: kept 1 of 3 examples (dropped: 1 duplicate, 1 no_think_block)"
     )
     assert (
         execute(

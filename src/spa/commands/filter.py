@@ -46,6 +46,6 @@ def filter_data(options: argparse.Namespace) -> int:
     ).items():
         # The counts of all reasons add up to the rows read.
         dropped = {reason: count for reason, count in sorted(counts.items()) if reason != KEPT}
-        line = f"{options.out_dir / name}: kept {counts[KEPT]} of {counts.total()} rows"
+        line = f"{options.out_dir / name}: kept {counts[KEPT]} of {counts.total()} examples"
         write_out(f"{line} (dropped: {by_reason(dropped)})\n" if dropped else f"{line}\n")
     return 0

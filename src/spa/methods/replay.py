@@ -96,7 +96,7 @@ def nothing_to_correct(cfg: Config, template: ChatTemplate) -> str:
         return "responses in base format have no states"
     if cfg.agent_proxy.reply_order == "choose_plan":
         return "what other plans than the chosen one lead to is not known"
-    return "rows have no pictures" if template.images is not None else ""
+    return "examples have no pictures" if template.images is not None else ""
 
 
 def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -> list[Replayed]:

@@ -338,9 +338,9 @@ def _episode_rows(
 
 def nothing_usable(cfg: Config, episodes: int, counts: Counter[str]) -> DataError:
     """What to say if no episode has given a row."""
-    begin = "begin with rows of random play (generate.policy=random; with generate.rounds=2 the model plays next)"
+    begin = "begin with examples of random play (generate.policy=random; with generate.rounds=2 the model plays next)"
     if cfg.generate.rows_of == "own_round":
-        begin = "learn from the rows of earlier rounds, too (generate.rows_of=all_rounds)"
+        begin = "train on the examples of earlier rounds, too (generate.rows_of=all_rounds)"
     return DataError(
         f"none of the {episodes} episodes has a turn in the world-model format (dropped: {by_reason(counts)}). The "
         f"model does not follow the format: try an instruct model, {begin}, or allow longer responses "

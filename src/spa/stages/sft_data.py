@@ -41,7 +41,7 @@ def load_data(
         if not sequences and split == "train":
             raise DataError(
                 f"{files[0]}: no training example fits into sft.data.max_length = {cfg.sft.data.max_length} tokens "
-                f"(there are {len(rows)} rows)"
+                f"(there are {len(rows)} examples)"
             )
         sets.append(sequences)
     # One puzzle alone goes to training, and examples may all be too long.

@@ -134,8 +134,8 @@ def data_card(folder: Path, name: str) -> str:
         "configs": [{"config_name": "default", "data_files": _splits()}],
     }
     facts = {
-        "rows for training": summary.get("rows_train"),
-        "rows for validation": summary.get("rows_val"),
+        "examples for training": summary.get("rows_train"),
+        "examples for validation": summary.get("rows_val"),
         "puzzles": summary.get("puzzles"),
         "self-play episodes": summary.get("episodes"),
         "turns left out": by_reason(counts if isinstance(counts, dict) else {}),
