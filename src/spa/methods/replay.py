@@ -40,8 +40,8 @@ METHODS = {
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """Put `replay.rows` rows for each mini-batch behind the episodes; none if there is nothing to
-    replay, or if only the critic learns yet."""
+    """Put `replay.rows` examples for each mini-batch behind the episodes; none if there is nothing
+    to replay, or if only the critic learns yet."""
     actor = context.cfg.actor_rollout_ref.actor
     if actor.replay.rows == 0 or context.step <= context.cfg.trainer.critic_warmup:
         return batch
@@ -100,7 +100,8 @@ def nothing_to_correct(cfg: Config, template: ChatTemplate) -> str:
 
 
 def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -> list[Replayed]:
-    """`count` rows for a step, of those that are stored or of its episodes; none if there are none."""
+    """`count` examples for a step, of those that are stored or of its episodes; none if there are
+    none."""
     cfg = context.cfg
     rng = stream(cfg.seed.train, "replay", context.step)
     if context.stored:
@@ -112,13 +113,13 @@ def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -
     wanted = [episode for episode in episodes if episode.success or not cfg.generate.success_only]
     picked = rng.permutation(len(wanted))[:count]
     found = corrected(cfg, context.template, [wanted[number] for number in picked])
-    # Too few rows are repeated in turn.
+    # Too few examples are repeated in turn.
     return [found[number % len(found)] for number in range(count)] if found else []
 
 
 def corrected(cfg: Config, template: ChatTemplate, episodes: Sequence[Episode]) -> list[Replayed]:
     """The episodes as stage 1 would write them: with true states in the responses, or with those of
-    its controls. Turns that are not in the format have no row."""
+    its controls. Turns that are not in the format have no example."""
     data = cfg.sft.data
     rows = [
         row

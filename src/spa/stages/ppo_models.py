@@ -43,7 +43,7 @@ class Models:
     template: ChatTemplate
     device: torch.device
     kl: KLController
-    replay: list[Replayed] = field(default_factory=list)  # rows of stage 2 to sample from
+    replay: list[Replayed] = field(default_factory=list)  # examples of stage 2 to sample from
     health: Health = field(default_factory=Health)
 
     def set_learning_rates(self, step: int) -> None:

@@ -15,15 +15,16 @@ log = logging.getLogger(__name__)
 
 
 def replayed_data(cfg: Config) -> Path | None:
-    """The folder that replayed rows come from, which then counts by its content; None if none do."""
+    """The folder that replayed examples come from, which then counts by its content; None if none
+    do."""
     replay = cfg.actor_rollout_ref.actor.replay
     return find_data(cfg, None) if replay.rows and replay.source == "data" else None
 
 
 def stored_rows(cfg: Config, template: ChatTemplate) -> list[Replayed]:
-    """Stage 2's training sequences if rows of them are replayed. Raises DataError if there are
-    none, ConfigError for rows with pictures. Says so where rollouts are to be replayed and none of
-    them can be."""
+    """Stage 2's training sequences if examples of them are replayed. Raises DataError if there are
+    none, ConfigError for examples with pictures. Says so where rollouts are to be replayed and none
+    of them can be."""
     replay = cfg.actor_rollout_ref.actor.replay
     data = cfg.sft.data
     if replay.corrects_rollouts and (reason := nothing_to_correct(cfg, template)):

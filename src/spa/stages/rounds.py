@@ -50,7 +50,7 @@ class Round:
 
     @property
     def earlier(self) -> list[tuple[Config, Path]]:
-        """Configuration and self-play of the rounds before it whose rows count in it, too."""
+        """Configuration and self-play of the rounds before it whose examples count in it, too."""
         counts = self.cfg.generate.rows_of == "all_rounds"
         return [(done.cfg, done.data) for done in self.before] if counts else []
 
@@ -127,7 +127,7 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
     """All rounds of a run, of which `data` and `sft` are the last one's folders. Their
     configurations name the model that the run begins with (see `Round.ready`).
 
-    Rows in base format teach nothing that could be played on with, so they have one round,
+    Examples in base format teach nothing that could be played on with, so they have one round,
     fine-tuned for as long as all rounds together.
     """
     count = cfg.generate.rounds
@@ -193,8 +193,8 @@ def round_folders(cfg: Config) -> tuple[Path, ...]:
 
 
 def told(rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """What each round added: who played and how well in the format, the rows that it was fine-tuned
-    on, and what the model then knew."""
+    """What each round added: who played and how well in the format, the examples that it was
+    fine-tuned on, and what the model then knew."""
     return [
         {
             "round": each.number,

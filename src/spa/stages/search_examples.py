@@ -408,7 +408,7 @@ def response(thoughts: str, path: tuple[str, ...], question: Question, prompter:
 
 
 def row_of(question: Question, text: str, worker: setup.RolloutWorker) -> WorldModelRow:
-    """The row of a response, with what its actions lead to in a copy of the game."""
+    """The example of a response, with what its actions lead to in a copy of the game."""
     spec = question.spec
     prompter = worker.prompters[question.spec.tag]
     env = question.env.clone()

@@ -76,11 +76,11 @@ def run_self_play(
 
     Every batch plays new puzzles; `first_batch` continues where an earlier round stopped. Puzzles
     that validation uses are left out of the data, so that nothing is fine-tuned on them. `earlier`:
-    configuration and folder of rounds of self-play whose episodes make rows of this data set, too.
-    `before`: the data sets of all rounds before, whose puzzles stay training or validation puzzles.
-    `episodes`: a finished folder of the same self-play, of which other rows are made. Without a
-    `fingerprint` it is a stage alone, which `trainer.resume_mode=disable` makes begin again when it
-    is finished, and has the first round of several.
+    configuration and folder of rounds of self-play whose episodes make examples of this data set,
+    too. `before`: the data sets of all rounds before, whose puzzles stay training or validation
+    puzzles. `episodes`: a finished folder of the same self-play, of which other examples are made.
+    Without a `fingerprint` it is a stage alone, which `trainer.resume_mode=disable` makes begin
+    again when it is finished, and has the first round of several.
     """
     alone = fingerprint is None
     if alone:
@@ -112,7 +112,7 @@ def self_play(
     earlier: Sequence[tuple[Config, Path]] = (),
     before: Sequence[Path] = (),
 ) -> None:
-    """Play what is not played yet and make rows of everything."""
+    """Play what is not played yet and make examples of everything."""
     out = stage.folder
     world = current_world()
     # Filled by the planner while a batch is played.
@@ -231,7 +231,7 @@ def selfplay_engine(
 
 
 def tries_plans(cfg: Config) -> bool:
-    """Whether rows tell of plans that were not taken."""
+    """Whether examples tell of plans that were not taken."""
     chooses = cfg.agent_proxy.reply_order == "choose_plan" and cfg.generate.reply_format != "base"
     return chooses or "branched" in cfg.generate.policies
 
@@ -276,7 +276,7 @@ def _policy(
 def make_rows(
     cfg: Config, episodes: list[Episode], held_out: frozenset[str], worker: setup.RolloutWorker
 ) -> tuple[list[WorldModelRow], Counter[str]]:
-    """All rows that can be relabelled, and how many turns were dropped for which reason."""
+    """All examples that can be relabelled, and how many turns were dropped for which reason."""
     rows: list[WorldModelRow] = []
     counts: Counter[str] = Counter()
     base = (
@@ -307,8 +307,8 @@ def make_rows(
 def _episode_rows(
     cfg: Config, episode: Episode, worker: setup.RolloutWorker, base: setup.RolloutWorker | None
 ) -> tuple[list[WorldModelRow], Counter[str]]:
-    """The rows of an episode, with those of its branches, and how many turns were dropped; in the
-    base format with `base`, a worker of base prompts."""
+    """The examples of an episode, with those of its branches, and how many turns were dropped; in
+    the base format with `base`, a worker of base prompts."""
     make = partial(worker.make_env, episode.tag)
     prompter = worker.prompters[episode.tag]
     chooses = base is None and episode.reply_order == "choose_plan"
@@ -337,7 +337,7 @@ def _episode_rows(
 
 
 def nothing_usable(cfg: Config, episodes: int, counts: Counter[str]) -> DataError:
-    """What to say if no episode has given a row."""
+    """What to say if no episode has given an example."""
     begin = "begin with examples of random play (generate.policy=random; with generate.rounds=2 the model plays next)"
     if cfg.generate.rows_of == "own_round":
         begin = "train on the examples of earlier rounds, too (generate.rows_of=all_rounds)"

@@ -72,8 +72,8 @@ def open_stage(
 
 
 def train_sft(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[Path] = ()) -> None:
-    """Supervised fine-tuning: batch of rows -> masked log-likelihood -> step; accuracy on held-out
-    puzzles when due.
+    """Supervised fine-tuning: batch of examples -> masked log-likelihood -> step; accuracy on
+    held-out puzzles when due.
 
     `before`: the data sets that this model was fine-tuned on in earlier rounds. Raises
     StopRequested, when it has saved what there is, if the process is asked to stop.
@@ -84,7 +84,7 @@ def train_sft(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[
     model, template = load_model(cfg, stage.resume_from, device)
     train_rows, val_rows = load_data(cfg, template, data)
     rows = [sequence.rows for sequence in train_rows]
-    # Merged sequences hold several rows each: batches, and so epochs, are counted in rows.
+    # Merged sequences hold several examples each: batches, and so epochs, are counted in examples.
     per_epoch = len(spread_evenly(rows, sft.data.train_batch_size, range(len(rows))))
     total = sft.trainer.total_training_steps or per_epoch * sft.trainer.total_epochs
     learner = Learner(make_part(cfg, model, total, stage.resume_from, device), template)
@@ -272,11 +272,11 @@ def validation_loss(
     device: torch.device,
     reader: ImageReader | None = None,
 ) -> float:
-    """Mean negative log-likelihood over all response tokens of the validation rows, of which there
-    is at least one."""
+    """Mean negative log-likelihood over all response tokens of the validation examples, of which
+    there is at least one."""
     tokens = token_batch(batch, reader)
     found = forward_passes(part, tokens, micro, device, _summed_nll)
-    # Each rank has scored its share of the rows: the sums are added before they are divided.
+    # Each rank has scored its share of the examples: the sums are added before they are divided.
     sums = part.replica.world.all_reduce_sums({"nll": sum((value for _, value in found), 0.0)})
     return sums["nll"] / max(1, int(tokens.mask.sum()))
 
@@ -301,7 +301,7 @@ class Probes:
 def find_probes(
     cfg: Config, template: ChatTemplate, data: Path | None, before: Sequence[Path]
 ) -> Probes:
-    """The puzzles that are not in the rows of stage 2, nor in those of the rounds `before`."""
+    """The puzzles that are not in the examples of stage 2, nor in those of the rounds `before`."""
     worker = setup.make_worker(cfg, template, mode=setup.taught_mode(cfg))
     own = [*row_files(cfg, data, "train"), *row_files(cfg, data, "val")]
     # None if a data set does not name its puzzles: then nothing can be said about seen ones.
@@ -317,8 +317,8 @@ def find_probes(
 def world_model_check(
     cfg: Config, model: Any, probes: Probes, rec: Recorder, step: int, device: torch.device
 ) -> Metrics:
-    """World-model accuracy and entropy on the probes, by playing them in the format that the rows
-    teach."""
+    """World-model accuracy and entropy on the probes, by playing them in the format that the
+    examples teach."""
     # Shares the weights under training, and lives for
     # one check, so that no cache outlives an update.
     engine = LocalEngine(model, probes.template, autocast=setup.engine_autocast(cfg, device))

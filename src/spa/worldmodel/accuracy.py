@@ -50,7 +50,7 @@ def _line_matches(line: str) -> Iterator[re.Match[str]]:
 
 
 Place = tuple[int, int]
-"""Line and place in the line, so that one broken row does not shift the rows after it."""
+"""Line and place in the line, so that one broken example does not shift the examples after it."""
 
 
 def placed_units(text: str) -> dict[Place, tuple[str, int, int]]:

@@ -42,8 +42,8 @@ class Recorded:
 def in_base_format(
     rows: Sequence[WorldModelRow], episode: Episode, prompter: Prompter, env: TextEnv
 ) -> list[WorldModelRow]:
-    """The rows of an episode with the prompts of `prompter`, a base one, and responses of thoughts
-    and answer alone.
+    """The examples of an episode with the prompts of `prompter`, a base one, and responses of
+    thoughts and answer alone.
 
     `env`: an environment of the episode's tag that has been reset to its puzzle.
     """

@@ -1,8 +1,8 @@
-"""What if: at every state of a played episode, other plans are tried in a copy and become rows of
-their own.
+"""What if: at every state of a played episode, other plans are tried in a copy and become examples
+of their own.
 
-The rows of a state share its prompt, conversation included: one row per plan, the true next state
-in each. No model writes anything, and no solver helps; with every legal action tried, the
+The examples of a state share its prompt, conversation included: one example per plan, the true next
+state in each. No model writes anything, and no solver helps; with every legal action tried, the
 transitions are complete and balanced.
 """
 
@@ -48,7 +48,7 @@ def no_actions(tag: str) -> ConfigError:
 def branch_rows(
     episode: Episode, *, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
 ) -> list[WorldModelRow]:
-    """Rows of the plans that the episode did not take, `extra["branch"]` counted from 1 at each
+    """Examples of the plans that the episode did not take, `extra["branch"]` counted from 1 at each
     state.
 
     `plans` None tries every legal action alone; a number samples as many plans of one to

@@ -48,7 +48,7 @@ IMAGES = pa.field("images", pa.list_(pa.binary()))
 
 
 def write_parquet(path: Path | str, rows: Sequence[WorldModelRow]) -> None:
-    """Write rows; the file appears complete or not at all.
+    """Write examples; the file appears complete or not at all.
 
     Lone surrogates, which UTF-8 cannot hold, become U+FFFD. Raises DataError if the file cannot be
     written (disk full, no permission); what stood at `path` before is then untouched.
@@ -110,11 +110,11 @@ def read_table(path: Path | str) -> pa.Table:
 
 
 def read_parquet(path: Path | str) -> list[WorldModelRow]:
-    """Rows of a file written by `write_parquet` or published by the original (`prompt` a list or a
-    JSON string).
+    """Examples of a file written by `write_parquet` or published by the original (`prompt` a list
+    or a JSON string).
 
-    Metadata that a file does not have is taken from the row itself. States and actions come from
-    the response, the puzzle hash from the prompt up to the first user message, which shows the
+    Metadata that a file does not have is taken from the example itself. States and actions come
+    from the response, the puzzle hash from the prompt up to the first user message, which shows the
     initial state.
 
     Raises DataError naming file, row (counted from 0) and column, and what to do.
@@ -128,7 +128,7 @@ def read_parquet(path: Path | str) -> list[WorldModelRow]:
 
 def puzzles_in(files: Iterable[Path]) -> frozenset[str] | None:
     """Content hashes of the puzzles in data sets; None if one of the files does not say whose its
-    rows are."""
+    examples are."""
     found: set[str] = set()
     for file in files:
         if "puzzle_hash" not in pq.read_schema(file).names:

@@ -1,4 +1,4 @@
-"""Episodes become rows of world-model data: relabel, shuffle for the control, split by puzzle.
+"""Episodes become examples of world-model data: relabel, shuffle for the control, split by puzzle.
 Files: `parquet.py`."""
 
 import re
@@ -44,12 +44,13 @@ def by_reason(counts: Mapping[str, int]) -> str:
 def episode_rows(
     episode: Episode, *, action_sep: str, options: Sequence[Sequence[Option]] = ()
 ) -> tuple[list[WorldModelRow], Counter[str]]:
-    """One row per turn that can be relabelled, and how many turns were dropped for which reason.
+    """One example per turn that can be relabelled, and how many turns were dropped for which
+    reason.
 
-    A row's prompt is the conversation before the turn, with earlier responses as corrected; an
+    An example's prompt is the conversation before the turn, with earlier responses as corrected; an
     earlier response that could not be corrected stays as it was. `options` are the plans of each
     turn that its response is to choose from (`spa.worldmodel.branches.turn_options`). Episodes that
-    ended in an error give no rows.
+    ended in an error give no examples.
 
     Raises DataError if the episode has fewer assistant messages than turns.
     """
@@ -112,7 +113,7 @@ def _with_replies(
 def make_row(
     episode: Episode, index: int, turn: Turn, prompt: tuple[Message, ...], response: str
 ) -> WorldModelRow:
-    """The row of turn `index`: `response` after the conversation `prompt`."""
+    """The example of turn `index`: `response` after the conversation `prompt`."""
     return WorldModelRow(
         prompt=prompt,
         response=response,
@@ -142,7 +143,7 @@ def make_row(
 
 def hidden_share(rows: Sequence[WorldModelRow]) -> float:
     """Share of the words of the observations that no system or user message of the prompt holds, in
-    0 to 1. Rows whose prompts show pictures do not count."""
+    0 to 1. Examples whose prompts show pictures do not count."""
     words = 0
     hidden = 0
     for row in rows:
@@ -165,12 +166,12 @@ def split_by_puzzle(
     trained: Collection[str] = (),
     validated: Collection[str] = (),
 ) -> tuple[list[WorldModelRow], list[WorldModelRow]]:
-    """Training and validation rows; a puzzle is on one side only.
+    """Training and validation examples; a puzzle is on one side only.
 
     `val_fraction` is the share of puzzles, rounded, but at least one puzzle stays on each side;
-    with a single puzzle all rows are for training. The choice depends on the set of puzzles and the
-    seed, not on the order of the rows. Puzzles that are `trained` or `validated` already (earlier
-    rounds: the model continues from theirs) keep their side. Raises ConfigError unless 0 <
+    with a single puzzle all examples are for training. The choice depends on the set of puzzles and
+    the seed, not on the order of the examples. Puzzles that are `trained` or `validated` already
+    (earlier rounds: the model continues from theirs) keep their side. Raises ConfigError unless 0 <
     val_fraction < 1.
     """
     if not 0 < val_fraction < 1:
@@ -188,15 +189,15 @@ def split_by_puzzle(
 
 
 def shuffle_next_states(rows: Sequence[WorldModelRow], seed: int) -> list[WorldModelRow]:
-    """The control data set: every prediction block holds the next state of another row.
+    """The control data set: every prediction block holds the next state of another example.
 
-    The states are permuted over all rows of an environment tag, so their distribution stays the
-    same. No row keeps its true text where that is possible (it is not for a text that more than
-    half of the rows share). Responses in later rows' prompts carry the same shuffled text.
+    The states are permuted over all examples of an environment tag, so their distribution stays the
+    same. No example keeps its true text where that is possible (it is not for a text that more than
+    half of the examples share). Responses in later examples' prompts carry the same shuffled text.
     `next_state` and all else stay true; `extra["shuffled"]` is set.
 
-    Call it on the training rows after the split. Raises DataError for a row without exactly one
-    prediction block.
+    Call it on the training examples after the split. Raises DataError for an example without
+    exactly one prediction block.
     """
     responses = list(rows)
     for tag in sorted({row.tag for row in rows}):
@@ -215,7 +216,7 @@ def shuffle_next_states(rows: Sequence[WorldModelRow], seed: int) -> list[WorldM
 
 
 def _shuffled_options(rows: Sequence[WorldModelRow], seed: int) -> list[WorldModelRow]:
-    """The rows with the states of their imagined plans permuted over all rows of a tag; the
+    """The examples with the states of their imagined plans permuted over all examples of a tag; the
     prediction is again that of the chosen plan."""
     out = list(rows)
     for tag in dict.fromkeys(row.tag for row in rows):
@@ -238,19 +239,19 @@ def _shuffled_options(rows: Sequence[WorldModelRow], seed: int) -> list[WorldMod
 
 
 def is_branch(row: WorldModelRow) -> bool:
-    """Whether the row tells of a plan that was tried in a copy (`spa.worldmodel.branches`) and
+    """Whether the example tells of a plan that was tried in a copy (`spa.worldmodel.branches`) and
     is in no history."""
     return bool(row.extra.get("branch"))
 
 
 def coverage_sample(rows: Sequence[WorldModelRow], seed: int) -> list[WorldModelRow]:
-    """As many rows as there are, sampled with replacement, each with the weight 1 / count of its
-    kind: tag, executed actions, and whether the state changed. So rare outcomes (a move that is
+    """As many examples as there are, sampled with replacement, each with the weight 1 / count of
+    its kind: tag, executed actions, and whether the state changed. So rare outcomes (a move that is
     blocked) weigh as much as common ones. They come in their old order."""
     kinds = [(row.tag, row.executed, row.state != row.next_state) for row in rows]
     counts = Counter(kinds)
     weights = np.array([1.0 / counts[kind] for kind in kinds])
-    # Sampling by weight: a point on the running sum picks the row whose interval holds it.
+    # Sampling by weight: a point on the running sum picks the example whose interval holds it.
     ends = np.cumsum(weights)
     draws = stream(seed, "coverage").random(len(rows)) * (ends[-1] if len(rows) else 0.0)
     places = np.minimum(np.searchsorted(ends, draws, side="right"), len(rows) - 1)
@@ -271,7 +272,7 @@ def _predicted_state(row: WorldModelRow) -> str:
 def rewritten_history(
     row: WorldModelRow, responses: dict[tuple[str, int], str]
 ) -> tuple[Message, ...]:
-    """The row's prompt with its earlier responses replaced by `responses`, by (episode id,
+    """The example's prompt with its earlier responses replaced by `responses`, by (episode id,
     turn)."""
     history: list[Message] = []
     turn = 0

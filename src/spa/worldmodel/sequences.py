@@ -1,8 +1,8 @@
-"""World-model rows as token sequences with a loss mask.
+"""World-model examples as token sequences with a loss mask.
 
-Rows of one episode are prefixes of each other: the prompt of turn 3 holds turns 1 and 2. They are
-merged into one sequence that carries the loss of all of them, which is the same loss for a third of
-the work.
+Examples of one episode are prefixes of each other: the prompt of turn 3 holds turns 1 and 2. They
+are merged into one sequence that carries the loss of all of them, which is the same loss for a
+third of the work.
 """
 
 import heapq
@@ -23,7 +23,7 @@ class TrainingSequence:
     """One training sequence.
 
     token_ids: int32 [T]; mask: bool [T], True on tokens that carry loss. `rows` counts the data
-    rows inside.
+    examples inside.
     """
 
     token_ids: np.ndarray
@@ -41,12 +41,12 @@ def row_sequences(
     loss_on: str = "response",
     truncate: bool = True,
 ) -> tuple[list[TrainingSequence], int]:
-    """Sequences for all rows, in the order of the rows, and how many rows did not fit into
-    `max_length`.
+    """Sequences for all examples, in the order of the examples, and how many examples did not fit
+    into `max_length`.
 
-    A row that is too long loses its oldest responses (whole ones); if its last turn alone does not
-    fit, or without `truncate`, it is dropped. No row is lost to merging: those that do not fit into
-    one sequence get several.
+    An example that is too long loses its oldest responses (whole ones); if its last turn alone does
+    not fit, or without `truncate`, it is dropped. No example is lost to merging: those that do not
+    fit into one sequence get several.
     """
     mask_of = sft_mask(loss_on)
     groups: dict[str, list[WorldModelRow]] = {}
@@ -60,7 +60,8 @@ def row_sequences(
         for part in _mergeable(sorted(group, key=lambda row: row.turn)):
             found: list[TrainingSequence] = []
             while part:
-                # As many of the last rows as fit; the rows before them get a sequence of their own.
+                # As many of the last examples as fit; the examples before them get a sequence of
+                # their own.
                 sequence = _sequence(part, template, max_length if truncate else None, mask_of)
                 if sequence is None or len(sequence.token_ids) > max_length:
                     part = part[:-1]
@@ -68,19 +69,19 @@ def row_sequences(
                 else:
                     found.append(sequence)
                     part = part[: -sequence.rows]
-            # Found from the last rows back to the first.
+            # Found from the last examples back to the first.
             sequences += reversed(found)
     return sequences, dropped
 
 
 def spread_evenly(rows: Sequence[int], size: int, order: Sequence[int]) -> list[list[int]]:
-    """Batches of sequence indices that hold nearly equal numbers of rows, and at most `size` unless
-    a single sequence holds more.
+    """Batches of sequence indices that hold nearly equal numbers of examples, and at most `size`
+    unless a single sequence holds more.
 
-    `rows` is the number of rows of each sequence, `order` a permutation of their indices: sequences
-    with equally many rows are dealt in this order. There are ceil(sum(rows) / size) batches, or as
-    many more as it takes because sequences are not cut apart; how many depends on `rows` and `size`
-    alone.
+    `rows` is the number of examples of each sequence, `order` a permutation of their indices:
+    sequences with equally many examples are dealt in this order. There are ceil(sum(rows) /
+    size) batches, or as many more as it takes because sequences are not cut apart; how many depends
+    on `rows` and `size` alone.
     """
     # Greedy balancing: the largest first, each into the emptiest batch.
     largest_first = sorted(order, key=lambda index: -rows[index])
@@ -116,13 +117,13 @@ def batch_order(rows: Sequence[int], size: int, *, seed: int, skip: int = 0) -> 
 
 
 def _mergeable(rows: list[WorldModelRow]) -> list[list[WorldModelRow]]:
-    """Runs of rows in which each row's conversation begins with the one before, its response
-    included."""
+    """Runs of examples in which each example's conversation begins with the one before, its
+    response included."""
     runs: list[list[WorldModelRow]] = []
     for row in rows:
         if runs:
             before = runs[-1][-1]
-            # Texts decide: a row with another history continues nothing.
+            # Texts decide: an example with another history continues nothing.
             conversation = (*before.prompt, {"role": "assistant", "content": before.response})
             if row.prompt[: len(conversation)] == conversation:
                 runs[-1].append(row)
@@ -134,8 +135,8 @@ def _mergeable(rows: list[WorldModelRow]) -> list[list[WorldModelRow]]:
 def _sequence(
     rows: list[WorldModelRow], template: ChatTemplate, max_length: int | None, mask_of: SFTMask
 ) -> TrainingSequence | None:
-    """One sequence with the loss of the last rows, as many as fit; None if the last turn alone does
-    not fit."""
+    """One sequence with the loss of the last examples, as many as fit; None if the last turn alone
+    does not fit."""
     last = rows[-1]
     # what playing forces on such responses
     prefill = "<answer>" if last.response.startswith("<answer>") else "<think>"

@@ -1,8 +1,8 @@
 """Ablations of the data: the contents of the state blocks instead of the true states (arXiv
 2510.15047).
 
-All work on relabelled rows and change responses only, those in later rows' prompts included: the
-states that the model is shown, and the metadata, stay true.
+All work on relabelled examples and change responses only, those in later examples' prompts
+included: the states that the model is shown, and the metadata, stay true.
 """
 
 import re
@@ -25,7 +25,8 @@ _CELL = re.compile(r"\((\d+),(\d+)\)")
 
 
 def with_states(rows: Sequence[WorldModelRow], states: States, *, seed: int) -> list[WorldModelRow]:
-    """The rows with the states that an ablation asks for; `truth` gives them back as they are."""
+    """The examples with the states that an ablation asks for; `truth` gives them back as they
+    are."""
     if states == "believed":
         return believed_states(rows)
     if states == "random_coords":
@@ -37,8 +38,8 @@ def believed_states(rows: Sequence[WorldModelRow]) -> list[WorldModelRow]:
     """Every response says again what the model itself had written, instead of the truth. The answer
     stays corrected.
 
-    Raises DataError for a row that does not say what the model had written (published data does
-    not).
+    Raises DataError for an example that does not say what the model had written (published data
+    does not).
     """
     responses = []
     for row in rows:
@@ -55,7 +56,7 @@ def random_coordinates(rows: Sequence[WorldModelRow], *, seed: int) -> list[Worl
     """Every coordinate `(r,c)` in the state blocks of the responses becomes a random one, so that
     the format is right and the content is noise.
 
-    Each number is uniform over the range that the true states of the row's environment tag use.
+    Each number is uniform over the range that the true states of the example's environment tag use.
     Grids, digits behind coordinates (`(1,2)=4`), and words stay. Raises DataError if a tag's
     states have no coordinates.
     """

@@ -1,4 +1,4 @@
-"""The stand-alone filter for world-model parquet files: keeps rows whose response has the state
+"""The stand-alone filter for world-model parquet files: keeps examples whose response has the state
 blocks.
 
 It works on any file with `prompt` and `response` columns, the published ones included, and keeps
@@ -31,8 +31,8 @@ DUPLICATE = "duplicate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterOptions:
-    """Bounds on the response's length in characters, both included, and whether equal rows are kept
-    once."""
+    """Bounds on the response's length in characters, both included, and whether equal examples are
+    kept once."""
 
     min_len: int | None = None
     max_len: int | None = None
@@ -52,9 +52,9 @@ def filter_files(
 ) -> dict[str, Counter[str]]:
     """Filter both files into `out_dir/wm_train.parquet` and `out_dir/wm_val.parquet`.
 
-    Returns per output file name how many rows were kept or dropped for which reason. Both inputs
-    are read before anything is written, so that the inputs may lie in `out_dir`. Raises DataError
-    for files that cannot be used.
+    Returns per output file name how many examples were kept or dropped for which reason. Both
+    inputs are read before anything is written, so that the inputs may lie in `out_dir`. Raises
+    DataError for files that cannot be used.
     """
     results = {
         "wm_train.parquet": filter_table(read_table(in_train), options),
@@ -66,7 +66,8 @@ def filter_files(
 
 
 def filter_table(table: pa.Table, options: FilterOptions) -> tuple[pa.Table, Counter[str]]:
-    """The rows of `table` that pass, and the count of every verdict. Of equal rows the first stays."""
+    """The examples of `table` that pass, and the count of every verdict. Of equal examples the
+    first stays."""
     seen: set[tuple[str, str]] = set()
     verdicts: list[str] = []
     rows = zip(
@@ -85,7 +86,7 @@ def filter_table(table: pa.Table, options: FilterOptions) -> tuple[pa.Table, Cou
 
 
 def check_row(prompt: Any, response: Any, options: FilterOptions) -> str:
-    """`KEPT`, or why the row goes."""
+    """`KEPT`, or why the example goes."""
     if not prompt or (isinstance(prompt, str) and prompt.strip() in ("", "[]")):
         return EMPTY
     if not isinstance(response, str) or not response.strip():
