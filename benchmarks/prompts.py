@@ -36,7 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "world model, with a sample reply": {},
     "world model, without": {"ctx_manager": {"example": False}},
     "world model, placeholders in words": {"ctx_manager": {"placeholders": "words"}},
-    "world model, plan first": {"agent_proxy": {"reply_order": "plan_first"}},
+    "world model, plan first": {"agent_proxy": {"response_format": "plan_first"}},
     "world model, coordinates alone": {"state_text": "coords"},
 }
 

@@ -38,7 +38,9 @@ def measure(board: str, n: int, spoil: float, folder: Path) -> dict[str, float]:
     """Success of the best of `n` random plans, and the share of imagined states that are right."""
     counts = (f"es_manager.val.env_groups={PUZZLES}", f"es_manager.val.group_size={SAMPLES}")
     overrides = (*BOARDS[board], *counts, f"imagine.n={n}")
-    cfg = load_config("demo", [*overrides, "imagine.dynamics=oracle", f"imagine.spoil={spoil}"])
+    cfg = load_config(
+        "demo", [*overrides, "imagine.dynamics=simulator", f"imagine.noise_prob={spoil}"]
+    )
     found = evaluate.evaluate_target(
         cfg, find_target("random"), output=folder / f"{board}-{n}-{spoil}.json", ks=(1,)
     )

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "smol_frozen_lake"
 SFT_STEPS = 60
 LINES = (
-    ("predictions exact", "wm/pred_exact"),
+    ("predictions exact", "wm/prediction_em"),
     ("copy baseline", "wm/copy_exact"),
     ("success, one response a turn", "success"),
 )

@@ -62,11 +62,15 @@ def test_its_method_is_listed_compared_and_has_a_control(site):
     assert "short_sight/ppo" in plan and "short_sight_shuffled/sft" in plan
 
 
-@pytest.mark.parametrize("override", ["generate.policy=scou", "generate.mixture={scou: 1.0}"])
+@pytest.mark.parametrize(
+    "override", ["generate.policy=q_learnin", "generate.mixture={q_learnin: 1.0}"]
+)
 def test_a_policy_that_no_package_registers_is_refused_by_name(site, override):
     done = python(site, "-m", "spa", "config", "show", "tiny", override)
     key = override.partition("=")[0]
-    assert done.returncode == 2 and key in done.stderr and "did you mean 'scout'?" in done.stderr
+    assert (
+        done.returncode == 2 and key in done.stderr and "did you mean 'q_learning'?" in done.stderr
+    )
 
 
 def test_its_engine_plays_its_game(site):

@@ -33,7 +33,7 @@ Metrics = dict[str, float]
 PromptMode = Literal["base", "add_worldmodel"]
 """The format of responses: think and answer, or with observation and prediction."""
 
-ReplyOrder = Literal[
+ResponseFormat = Literal[
     "prediction_first", "plan_first", "answer_first", "no_prediction", "choose_plan", "search"
 ]
 """The order of a world-model response after the observation. "prediction_first": thoughts, then the
@@ -85,7 +85,7 @@ class Prompt:
     images: tuple[bytes, ...] = ()  # the pictures of the messages, as PNG files
     mode: PromptMode = "base"  # of the response that is asked for, for policies without a model
     action_sep: str = "||"  # between the actions of an answer, for the same
-    reply_order: ReplyOrder = "prediction_first"  # of world-model responses, for the same
+    response_format: ResponseFormat = "prediction_first"  # of world-model responses, for the same
     # of the episode, this one included: the last is not cached; None: unknown
     turns_left: int | None = None
     actions_left: int | None = None  # of the episode; None: as many as a response may hold
@@ -190,7 +190,7 @@ class Episode:
     error: str = ""
     version: int = 0
     images: tuple[bytes, ...] = ()  # the pictures that the messages show, as PNG files
-    reply_order: ReplyOrder = "prediction_first"  # of world-model responses
+    response_format: ResponseFormat = "prediction_first"  # of world-model responses
     # False: each turn has a conversation of its own, and these follow each other
     history: bool = True
     seat: int | None = None  # the player's place, in a game of several
@@ -211,7 +211,7 @@ class Episode:
                 continue
             # Defaults are left out, which keeps the files of most runs smaller.
             if (item.name, value) in (
-                ("reply_order", "prediction_first"),
+                ("response_format", "prediction_first"),
                 ("history", True),
                 ("seat", None),
             ):
@@ -238,6 +238,8 @@ class Episode:
     def from_json(cls, data: dict[str, Any]) -> Episode:
         """The inverse of `to_json`."""
         data = dict(data)
+        if "reply_order" in data:  # its former name
+            data["response_format"] = data.pop("reply_order")
         # JSON has neither int16 nor float32, so the types are put back.
         dtypes = {
             "token_ids": np.int32,

@@ -30,7 +30,7 @@ def test_golden_choices(case):
     assert kept_groups(keep, ids) == case["kept"]
     assert int(keep.sum()) == 2 * len(case["kept"])
     assert metrics["rollout/kept_count"] == len(case["kept"])
-    assert metrics["rollout/zero_count"] == case["stds"].count(0)
+    assert metrics["rollout/groups_zero_std"] == case["stds"].count(0)
     assert metrics["rollout/kept_ratio"] == pytest.approx(
         len(case["kept"]) / max(len(case["stds"]), 1)
     )
@@ -52,7 +52,7 @@ def test_metrics_by_hand():
             "rollout/chosen_in_group_mean": 1.0,
             "rollout/kept_count": 1.0,
             "rollout/kept_ratio": 0.5,
-            "rollout/zero_count": 1.0,
+            "rollout/groups_zero_std": 1.0,
         }
     )
 
@@ -90,7 +90,7 @@ def test_order_of_rows_does_not_matter(data):
     assert metrics == same
     for group in ids.unique():
         assert len(set(keep[ids == group].tolist())) == 1  # whole groups
-    if metrics["rollout/zero_count"] < len(ids.unique()):
+    if metrics["rollout/groups_zero_std"] < len(ids.unique()):
         assert keep.any()
 
 

@@ -12,9 +12,9 @@ from spa import cli
 from spa.errors import ConfigError
 from spa.evaluation.statistics import probability_of_improvement
 from spa.evaluation.text import interval_text
+from spa.experiments.budget import Budget
 from spa.experiments.methods import METHODS, method
 from spa.experiments.results import SeedResult
-from spa.experiments.spent import Spent
 from spa_bench.leaderboard import bench, tables
 from spa_bench.leaderboard.tables import at_budget, verdicts
 from spa_bench.paper.paper import Setting
@@ -42,10 +42,10 @@ def result(seed: int, won: int) -> SeedResult:
 def row(
     name: str, board: str, one: SeedResult, *, first: float = 0.0, per_step: float = 10.0
 ) -> tables.Row:
-    spent = {
-        step: Spent(first + per_step * step, 100 * (first + per_step * step)) for step in range(17)
+    budget = {
+        step: Budget(first + per_step * step, 100 * (first + per_step * step)) for step in range(17)
     }
-    return tables.row_of(name, board, one, optimum=0.8, spent=spent)
+    return tables.row_of(name, board, one, optimum=0.8, budget=budget)
 
 
 def test_probability_of_improvement_by_hand():

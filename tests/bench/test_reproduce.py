@@ -10,7 +10,7 @@ from helpers.stages import mark_finished
 
 from spa import cli
 from spa.errors import ConfigError, ModelError, TrainingError
-from spa.experiments.grid import Task
+from spa.experiments.grid import StageJob
 from spa.experiments.methods import METHODS
 from spa.experiments.results import SeedResult, difference
 from spa_bench.paper import reproduce
@@ -148,7 +148,7 @@ def test_only_takes_an_id_or_a_part_of_one(tmp_path):
         reproduce.make_plan(["main"], "tiny", tmp_path, only=["Chess"])
 
 
-def finish(stage: Task, device: str) -> tuple[int, int]:
+def finish(stage: StageJob, device: str) -> tuple[int, int]:
     """A stage as its recipe leaves it, with outcomes that depend on what it is."""
     folder = stage.folder
     folder.mkdir(parents=True)
@@ -262,7 +262,7 @@ def test_without_training_nothing_is_measured_either(tmp_path, monkeypatch):
 
 
 def test_a_failure_leaves_results_and_page_of_the_rest(tmp_path):
-    def work(stage: Task, device: str) -> tuple[int, int]:
+    def work(stage: StageJob, device: str) -> tuple[int, int]:
         if stage.source:
             raise ModelError("out of luck")
         return finish(stage, device)
@@ -289,7 +289,7 @@ def test_command_lines(capsys, tmp_path, monkeypatch):
         and "hours" in out
     )
     assert cli.main(["config", "list", "methods"]) == 0
-    assert "generate.states=believed" in capsys.readouterr().out
+    assert "generate.states=model" in capsys.readouterr().out
     assert cli.main(["compare", "tiny", "--methods", "spa,believed_states", "--dry-run"]) == 0
     assert capsys.readouterr().out.count("to do") == 6
     (tmp_path / "file").write_text("")

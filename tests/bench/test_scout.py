@@ -80,7 +80,7 @@ def test_a_table_plays_at_random_where_it_knows_nothing(tmp_path):
 
 
 def test_scout_data_are_rows_of_the_scouts_play(base, tmp_path):
-    cfg = small_config(base, tmp_path, "generate.policy=scout", "generate.num_batches=1")
+    cfg = small_config(base, tmp_path, "generate.policy=q_learning", "generate.num_batches=1")
     out = selfplay.run_self_play(cfg)
     summary = json.loads((out / SUMMARY).read_text())
     assert summary["actions_elsewhere"] == STEPS * summary["puzzles"]  # what it tried is paid for
@@ -90,13 +90,13 @@ def test_scout_data_are_rows_of_the_scouts_play(base, tmp_path):
 
 
 def test_the_scout_shares_self_play_and_an_evaluation(base, tmp_path):
-    cfg = small_config(base, tmp_path, "generate.mixture={scout: 1, random: 1}")
+    cfg = small_config(base, tmp_path, "generate.mixture={q_learning: 1, random: 1}")
     engine = selfplay.selfplay_engine(cfg, setup.pick_device(cfg))
     assert isinstance(engine, MixedEngine) and any(
         isinstance(player, Scout) for player in engine.players
     )
     player = setup.make_worker(cfg, None, mode="base")
-    found, _ = open_target(cfg, find_target("scout"), player, replies=tmp_path / "replies")
+    found, _ = open_target(cfg, find_target("q_learning"), player, replies=tmp_path / "replies")
     assert isinstance(found, Scout)
 
 

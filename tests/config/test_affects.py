@@ -1,4 +1,4 @@
-"""Every key of the schema says what it affects, and a fingerprint changes with the keys that say `result` alone."""
+"""Every key of the schema says what it affects, and a fingerprint changes with the keys that say `semantics` alone."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -88,7 +88,7 @@ def test_every_result_belongs_to_a_stage_and_every_row_of_the_table_to_a_key():
     assert [
         name
         for name, (_, key) in LEAVES.items()
-        if key and key.affects == "result" and not stages_of(name)
+        if key and key.affects == "semantics" and not stages_of(name)
     ] == []
     assert [
         row
@@ -116,13 +116,13 @@ def test_an_identity_changes_with_the_results_of_its_stage_alone(
     now = changed(cfg, path.split("."), value)
     for stage in STAGES:
         after, counts = fingerprint_of(now, stage), stage in stages_of(name)
-        result = counts and key.affects == "result" and name != "trainer.total_training_steps"
+        result = counts and key.affects == "semantics" and name != "trainer.total_training_steps"
         assert (after.digest != before[stage].digest) == result, stage
         assert (
             any(found.startswith(path) for found in differences(before[stage], after)) == result
         ), stage
         noted = any(found.startswith(path) for found in numerical_differences(before[stage], after))
-        assert noted == (counts and key.affects == "rounding"), stage
+        assert noted == (counts and key.affects == "numerics"), stage
     assert Fingerprint.from_json(before["ppo"].to_json()) == before["ppo"]
 
 
@@ -154,8 +154,8 @@ def test_replay_counts_where_rows_are_replayed_and_their_states_where_they_are_o
         f"{'.'.join(replay)}.{name}": value for name, value in {"rows": 0, "coef": 1.0}.items()
     }
     assert differences(replace(record, settings={**record.settings, **older}), record) == {}
-    assert moves(cfg, ["generate", "states"], "believed") and not moves(
-        data, ["generate", "states"], "believed"
+    assert moves(cfg, ["generate", "states"], "model") and not moves(
+        data, ["generate", "states"], "model"
     )
 
 

@@ -53,7 +53,7 @@ def test_every_recorded_key_has_a_record(root):
         "actor/world_loss",
         "critic/vf_explained_var",
         "val/loss",
-        "selfplay/wm/pred_exact",
+        "selfplay/wm/prediction_em",
     } <= recorded
 
 

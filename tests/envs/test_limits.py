@@ -291,8 +291,8 @@ def test_planned_play_with_workers_knows_which_predictions_are_right(tmp_path):
             [
                 f"es_manager.env_workers={workers}",
                 "imagine.n=3",
-                "imagine.dynamics=oracle",
-                "imagine.spoil=0.5",
+                "imagine.dynamics=simulator",
+                "imagine.noise_prob=0.5",
                 "es_manager.val.env_groups=2",
                 "es_manager.val.group_size=2",
             ],

@@ -68,7 +68,7 @@ def test_ratios_of_actions_are_per_action():
     assert found["val/A/num_actions"] == pytest.approx(6 / 4)
     assert found["val/A/num_turns"] == pytest.approx(5 / 4)
     assert found["val/A/format_rate"] == pytest.approx(4 / 5)
-    assert found["val/A/cut_off"] == pytest.approx(1 / 5)
+    assert found["val/A/completions/clipped_ratio"] == pytest.approx(1 / 5)
 
 
 def test_scores_have_the_penalty_and_rewards_do_not():

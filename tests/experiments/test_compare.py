@@ -14,6 +14,7 @@ from spa import cli
 from spa.config.fields import flatten
 from spa.config.tree import to_plain
 from spa.errors import ConfigError, SpaError, TrainingError
+from spa.experiments.budget import budget, learnt_tokens
 from spa.experiments.compare import longer, methods_compared, run_comparison, starts_again
 from spa.experiments.grid import FOLDERS, Plan, run_grid
 from spa.experiments.methods import (
@@ -32,7 +33,6 @@ from spa.experiments.results import (
     read_curve,
     read_training,
 )
-from spa.experiments.spent import learnt_tokens, spent
 from spa.experiments.tables import equal_tokens, print_table, sentences
 from spa.report.reading import open_run
 from spa.worldmodel.rows import read_parquet
@@ -174,15 +174,15 @@ def test_the_table_says_what_became_of_the_world_model_in_ppo(compared, capsys):
     lines = {line["step"]: line for line in lines_of(root / "spa" / "ppo" / "metrics.jsonl")}
     expected = {
         f"{name}_{moment}": lines[step][f"val-env/FrozenLakeNoSlip/wm/{name}"]
-        for name in ("pred_exact", "obs_exact", "format_rate")
+        for name in ("prediction_em", "obs_exact", "format_rate")
         for moment, step in (("before", 0), ("after", 1))
     }
     assert expected == pytest.approx(
         {name: summary["world_model"][name] for name in expected}, abs=1e-4
     )
     known = {
-        "pred_exact_before": 0.5,
-        "pred_exact_after": 0.67,
+        "prediction_em_before": 0.5,
+        "prediction_em_after": 0.67,
         "obs_exact_before": 1.0,
         "obs_exact_after": 0.98,
     }
@@ -195,7 +195,7 @@ def test_the_table_says_what_became_of_the_world_model_in_ppo(compared, capsys):
     )
     for less in (
         {},
-        {"pred_exact_after": 0.67},
+        {"prediction_em_after": 0.67},
         {"observation_exact": 1.0, "prediction_exact": 0.5, "obs_exact_after": 1},
     ):
         print_table(summary | {"world_model": less})
@@ -392,10 +392,10 @@ def test_rounds_of_self_play_are_compared_and_all_of_them_counted(base, tmp_path
     )
     own = [part["played"]["episodes"] * part["played"]["num_actions"] for part in (first, second)]
     drawn = second["imagination"]["tokens_per_episode"] * second["played"]["episodes"]
-    assert spent(spa)[0] == pytest.approx((sum(own), drawn))
-    assert spent(plain)[0] == pytest.approx((own[0], 0.0))
+    assert budget(spa)[0] == pytest.approx((sum(own), drawn))
+    assert budget(plain)[0] == pytest.approx((own[0], 0.0))
     end = spa.ppo.trainer.total_training_steps
-    assert summary["sampled_tokens"]["spa"] == {"after": round(spent(spa)[end].tokens)}
+    assert summary["sampled_tokens"]["spa"] == {"after": round(budget(spa)[end].tokens)}
     steps = {
         name: len(lines_of(spa.folder / name / "metrics.jsonl")) for name in ("round_1/sft", "sft")
     }

@@ -16,7 +16,7 @@ from spa.errors import ConfigError, ModelError, TrainingError
 from spa.experiments.compare import Arm, comparison
 from spa.experiments.grid import (
     Plan,
-    Task,
+    StageJob,
     finished_stages,
     free_devices,
     plan_grid,
@@ -49,7 +49,7 @@ class Worker:
         self.fails, self.order, self.devices = fails, [], set()
         self.lock = threading.Lock()
 
-    def __call__(self, task: Task, device: str) -> tuple[int, int]:
+    def __call__(self, task: StageJob, device: str) -> tuple[int, int]:
         with self.lock:
             self.order.append(task.folder)
             self.devices.add(device)
@@ -61,7 +61,7 @@ class Worker:
         return 1, len(self.order)
 
 
-def finish(task: Task) -> None:
+def finish(task: StageJob) -> None:
     """What a stage leaves that the grid looks at."""
     (task.folder / "trajectories").mkdir(parents=True)
     trainer = task.config.trainer
@@ -304,14 +304,14 @@ def test_what_only_rounds_differently_is_said_of_linked_work_too(tmp_path, caplo
 
 
 def test_errors_of_ours_are_not_hidden(tmp_path):
-    def work(task: Task, device: str) -> tuple[int, int]:
+    def work(task: StageJob, device: str) -> tuple[int, int]:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         run_grid(grid(tmp_path), devices=["cpu"], pool=in_this_process, work=work)
 
 
-def killed_with_data(task: Task, device: str) -> tuple[int, int]:
+def killed_with_data(task: StageJob, device: str) -> tuple[int, int]:
     """A stage whose process is killed while it makes data for one of the trainings; the others take longer."""
     if task.stage == "selfplay":
         os.kill(os.getpid(), signal.SIGKILL)

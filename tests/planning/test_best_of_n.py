@@ -48,17 +48,25 @@ def success(cfg, engine) -> float:
     return sum(episode.success for episode in episodes) / len(episodes)
 
 
-def imagining(n: int, dynamics="oracle", spoil: float = 0.0, engine=None, **more) -> BestOfNPlanner:
+def imagining(
+    n: int, dynamics="simulator", noise_prob: float = 0.0, engine=None, **more
+) -> BestOfNPlanner:
     inner = engine or random_engine(max_actions=3)
     return BestOfNPlanner(
-        inner, n=n, dynamics=dynamics, spoil=spoil, state_text="coords", max_actions=3, **more
+        inner,
+        n=n,
+        dynamics=dynamics,
+        noise_prob=noise_prob,
+        state_text="coords",
+        max_actions=3,
+        **more,
     )
 
 
 def test_true_states_help_and_spoilt_ones_hardly(tmp_path):
     cfg = small_config("none", tmp_path, "es_manager.val.env_groups=24", "agent_proxy.max_turn=5")
     alone, one = success(cfg, random_engine(max_actions=3)), success(cfg, imagining(1))
-    true, spoilt = success(cfg, imagining(8)), success(cfg, imagining(8, spoil=1.0))
+    true, spoilt = success(cfg, imagining(8)), success(cfg, imagining(8, noise_prob=1.0))
     assert alone == one and true > alone + 0.3 and true > spoilt + 0.25
 
 
@@ -82,7 +90,7 @@ def test_learnt_states_are_as_good_as_they_are_right_and_shuffled_ones_are_not(t
     )
     alone = success(cfg, ScriptedEngine(know_all))
     learnt = success(
-        cfg, imagining(8, "learnt", engine=ScriptedEngine(know_all), record=lines.append)
+        cfg, imagining(8, "model", engine=ScriptedEngine(know_all), record=lines.append)
     )
     shuffled = success(cfg, imagining(8, "shuffled", engine=ScriptedEngine(know_all)))
     assert learnt > alone + 0.2 and learnt > shuffled + 0.2
@@ -107,7 +115,7 @@ def test_looking_further_ahead_finds_goals_that_one_turn_does_not_show(tmp_path,
     cfg = small_config(
         "none", tmp_path, "es_manager.val.env_groups=12", "agent_proxy.max_turn=4", lake
     )
-    dynamics, lines = ("oracle" if engine is None else "learnt"), []
+    dynamics, lines = ("simulator" if engine is None else "model"), []
     one = success(cfg, imagining(8, dynamics, engine=engine))
     far = success(cfg, imagining(8, dynamics, engine=engine, record=lines.append, depth=4))
     assert far > one + 0.1
@@ -126,9 +134,9 @@ def test_a_way_to_the_goal_is_kept_to_until_it_leads_elsewhere(tmp_path, slips):
         "none", tmp_path, "es_manager.val.env_groups=12", "agent_proxy.max_turn=4", *lake
     )
     again, lines, engine = [], [], ScriptedEngine(know_all)
-    anew = success(cfg, imagining(8, "learnt", engine=engine, record=again.append, depth=4))
+    anew = success(cfg, imagining(8, "model", engine=engine, record=again.append, depth=4))
     kept = success(
-        cfg, imagining(8, "learnt", engine=engine, record=lines.append, depth=4, keep=True)
+        cfg, imagining(8, "model", engine=engine, record=lines.append, depth=4, keep=True)
     )
     drawn, drawn_anew = (sum(len(line["imagined"]) for line in record) for record in (lines, again))
     assert slips or (kept >= anew and drawn < drawn_anew)
@@ -224,8 +232,8 @@ def test_caches_of_what_was_only_imagined_are_given_back_before_more_is_asked(tm
 
     cfg = small_config("none", tmp_path, "es_manager.val.env_groups=8", "agent_proxy.max_turn=4")
     few, many = (
-        imagining(6, "learnt", engine=Counting(know_all), depth=3, rows=16),
-        imagining(6, "learnt", depth=3),
+        imagining(6, "model", engine=Counting(know_all), depth=3, rows=16),
+        imagining(6, "model", depth=3),
     )
     many.engine = ScriptedEngine(know_all)
     assert success(cfg, few) == success(cfg, many)
@@ -245,7 +253,7 @@ def test_caches_of_what_was_only_imagined_are_given_back_before_more_is_asked(tm
 def test_states_that_no_prompt_can_show_are_not_gone_on_from(env, why):
     env.reset(seed=0)
     with pytest.raises(ConfigError, match=why):
-        require_dynamics(env, "it", "learnt", depth=2)
+        require_dynamics(env, "it", "model", depth=2)
 
 
 @pytest.mark.parametrize(
@@ -255,12 +263,15 @@ def test_states_that_no_prompt_can_show_are_not_gone_on_from(env, why):
             ("ctx_manager.mode=base", "imagine.n=4"),
             "imagine.n: needs ctx_manager.mode add_worldmodel",
         ),
-        (("agent_proxy.reply_order=no_prediction", "imagine.n=4"), "imagine.n: needs predictions"),
         (
-            ("agent_proxy.reply_order=no_prediction", "generate.imagine.n=4"),
+            ("agent_proxy.response_format=no_prediction", "imagine.n=4"),
+            "imagine.n: needs predictions",
+        ),
+        (
+            ("agent_proxy.response_format=no_prediction", "generate.imagine.n=4"),
             "generate.imagine.n: needs predictions",
         ),
-        (("imagine.n=4", "imagine.spoil=0.5"), "imagine.spoil: needs dynamics oracle"),
+        (("imagine.n=4", "imagine.noise_prob=0.5"), "imagine.noise_prob: needs dynamics simulator"),
         (("imagine.n=4", "imagine.keep=true"), "imagine.keep: needs depth above 1"),
         (("generate.later_batches=2",), "generate.later_batches: needs generate.rounds above 1"),
         (
@@ -280,7 +291,7 @@ def test_what_cannot_be_read_is_worth_less_than_anything_read(tmp_path):
     success(
         cfg,
         imagining(
-            3, "learnt", engine=ScriptedEngine(lambda prompt: "no format"), record=lines.append
+            3, "model", engine=ScriptedEngine(lambda prompt: "no format"), record=lines.append
         ),
     )
     assert all(
@@ -292,7 +303,7 @@ def test_games_that_cannot_judge_are_refused():
     env = Countdown()
     env.reset(seed=0)
     with pytest.raises(ConfigError, match="has no state values"):
-        require_dynamics(env, "Countdown", "learnt")
+        require_dynamics(env, "Countdown", "model")
 
 
 def test_an_evaluation_says_what_was_imagined_and_goes_on_to_the_same_bytes(
@@ -311,12 +322,12 @@ def test_an_evaluation_says_what_was_imagined_and_goes_on_to_the_same_bytes(
         "--output",
         "out.json",
     ]
-    args += ["--plan", "best-of-4", "imagine.dynamics=oracle", "imagine.spoil=0.25"]
+    args += ["--plan", "best-of-4", "imagine.dynamics=simulator", "imagine.noise_prob=0.25"]
     assert cli.main(args) == 0
-    assert "Best of 4 responses by oracle states" in capsys.readouterr().out.replace("\n", " ")
+    assert "Best of 4 responses by simulator states" in capsys.readouterr().out.replace("\n", " ")
     before = (tmp_path / "out.json").read_bytes()
     found = json.loads(before)["imagination"]
-    assert (found["n"], found["dynamics"], found["spoil"]) == (4, "oracle", 0.25)
+    assert (found["n"], found["dynamics"], found["noise_prob"]) == (4, "simulator", 0.25)
     assert 0.5 < found["right"] <= 1 and 0 < found["changed"] < 1
     assert cli.main(args) == 0 and (tmp_path / "out.json").read_bytes() == before
     assert cli.main([*args[:-3], "beam-2", *args[-2:]]) == 0

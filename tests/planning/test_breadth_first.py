@@ -36,7 +36,7 @@ def knows(prompt: Prompt) -> str:
     )
 
 
-def played(tmp_path, *changes, dynamics="learnt", depth=6, reply=knows, max_prompt=None):
+def played(tmp_path, *changes, dynamics="model", depth=6, reply=knows, max_prompt=None):
     """The episodes, what was recorded, and the questions that the engine was asked."""
     chat, lines, asked = template("llama3"), [], []
 
@@ -45,13 +45,13 @@ def played(tmp_path, *changes, dynamics="learnt", depth=6, reply=knows, max_prom
         return reply(prompt)
 
     cfg = small_config(
-        "none", tmp_path, "es_manager.val.env_groups=16", "agent_proxy.reply_order=plan_first", *changes
+        "none", tmp_path, "es_manager.val.env_groups=16", "agent_proxy.response_format=plan_first", *changes
     )  # fmt: skip
     engine = BreadthFirstPlanner(
         ScriptedEngine(answer, chat),
         n=1,
         dynamics=dynamics,
-        spoil=0.0,
+        noise_prob=0.0,
         state_text="coords",
         max_actions=cfg.agent_proxy.max_actions_per_turn,
         depth=depth,
@@ -187,7 +187,7 @@ def test_a_game_that_fails_is_an_error_and_asks_the_model_nothing():
         raise AssertionError("asked")
 
     engine = BreadthFirstPlanner(
-        ScriptedEngine(nobody, template("llama3")), n=1, dynamics="learnt", spoil=0.0, state_text="coords", max_actions=1
+        ScriptedEngine(nobody, template("llama3")), n=1, dynamics="model", noise_prob=0.0, state_text="coords", max_actions=1
     )  # fmt: skip
     ids = np.zeros(1, np.int32)
     prompt = Prompt(
@@ -200,17 +200,20 @@ def test_a_game_that_fails_is_an_error_and_asks_the_model_nothing():
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        (("agent_proxy.reply_order=prediction_first",), "needs agent_proxy.reply_order plan_first"),
-        (("agent_proxy.reply_order=plan_first", "imagine.n=2"), "imagine.n: must be 1"),
         (
-            ("agent_proxy.reply_order=plan_first", "imagine.dynamics=oracle"),
-            "imagine.dynamics: cannot be oracle",
+            ("agent_proxy.response_format=prediction_first",),
+            "needs agent_proxy.response_format plan_first",
+        ),
+        (("agent_proxy.response_format=plan_first", "imagine.n=2"), "imagine.n: must be 1"),
+        (
+            ("agent_proxy.response_format=plan_first", "imagine.dynamics=simulator"),
+            "imagine.dynamics: cannot be simulator",
         ),
     ],
 )
 def test_what_cannot_be_asked_is_refused(tmp_path, changes, why):
     with pytest.raises(ConfigError, match=why):
-        small_config("none", tmp_path, "imagine.plans=every_action", *changes)
+        small_config("none", tmp_path, "imagine.proposals=exhaustive", *changes)
 
 
 def test_games_of_free_text_are_refused():
@@ -221,7 +224,7 @@ def test_games_of_free_text_are_refused():
     env = Telling()
     env.reset(seed=0)
     with pytest.raises(ConfigError, match="cannot be enumerated"):
-        require_dynamics(env, "Countdown", "learnt", plans="every_action")
+        require_dynamics(env, "Countdown", "model", proposals="exhaustive")
 
 
 def test_an_evaluation_of_a_model_that_is_asked_for_every_action(
@@ -241,7 +244,7 @@ def test_an_evaluation_of_a_model_that_is_asked_for_every_action(
         "out.json",
     ]
     args += [
-        "agent_proxy.reply_order=plan_first",
+        "agent_proxy.response_format=plan_first",
         "ctx_manager.mode=add_worldmodel",
         "agent_proxy.max_turn=2",
         "actor_rollout_ref.rollout.response_length=8",
@@ -249,7 +252,7 @@ def test_an_evaluation_of_a_model_that_is_asked_for_every_action(
     assert cli.main([*args, "--plan", "search-2"]) == 0
     assert "Every action asked for" in capsys.readouterr().out.replace("\n", " ")
     found = json.loads((tmp_path / "out.json").read_text())["imagination"]
-    assert (found["plans"], found["depth"]) == ("every_action", 2) and found[
+    assert (found["proposals"], found["depth"]) == ("exhaustive", 2) and found[
         "tokens_per_episode"
     ] > 0
     lines = [

@@ -62,14 +62,14 @@ def episodes(**options) -> list[Episode]:
         random_engine(max_actions=2),
         make=lambda tag: make_env("frozen_lake", LAKE),
         mode="add_worldmodel",
-        reply_order="choose_plan",
+        response_format="choose_plan",
         **options,
     )
 
 
 def choices(episode: Episode, count: int = 3) -> list[tuple]:
     prompter = Prompter(
-        mode="add_worldmodel", state_text="coords", reply_order="choose_plan", imagined_plans=count
+        mode="add_worldmodel", state_text="coords", response_format="choose_plan", imagined_plans=count
     )  # fmt: skip
     found = turn_options(
         episode, make=lambda: make_env("frozen_lake", LAKE), prompter=prompter, plans=4
@@ -136,7 +136,7 @@ def test_the_shuffled_control_deals_every_imagined_state_and_says_the_same_of_th
 def test_the_prompt_asks_for_as_many_plans_as_configured_and_the_viewer_shows_them():
     env = make_env("frozen_lake", LAKE)
     env.reset(seed=1)
-    prompter = Prompter(mode="add_worldmodel", reply_order="choose_plan", imagined_plans=3)
+    prompter = Prompter(mode="add_worldmodel", response_format="choose_plan", imagined_plans=3)
     assert prompter.first_messages(env)[1]["content"].count("I could do [some actions]:") == 3
 
     def reply(_):
@@ -153,7 +153,7 @@ def test_the_prompt_asks_for_as_many_plans_as_configured_and_the_viewer_shows_th
         groups(1, 1),
         ScriptedEngine(reply),
         mode="add_worldmodel",
-        reply_order="choose_plan",
+        response_format="choose_plan",
         max_turn=1,
     )
     shown = replay(episode.to_json())["turns"][0]["options"]
@@ -165,7 +165,7 @@ def test_the_prompt_asks_for_as_many_plans_as_configured_and_the_viewer_shows_th
 
 
 def test_other_states_than_the_true_ones_are_refused():
-    with pytest.raises(ConfigError, match="must be truth"):
+    with pytest.raises(ConfigError, match="must be ground_truth"):
         load_config(
-            "base", ["agent_proxy.reply_order=choose_plan", "generate.states=random_coords"]
+            "base", ["agent_proxy.response_format=choose_plan", "generate.states=random_coords"]
         )

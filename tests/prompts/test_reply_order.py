@@ -64,7 +64,7 @@ def test_a_layout_that_does_not_exist_is_refused():
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_layout_is_played_relabelled_and_scored(order):
     episodes = play(
-        groups(3, 1), random_engine(max_actions=3), mode="add_worldmodel", reply_order=order
+        groups(3, 1), random_engine(max_actions=3), mode="add_worldmodel", response_format=order
     )
     for episode in episodes:
         assert all(turn.reply.well_formed and turn.penalty == 0 for turn in episode.turns)
@@ -81,7 +81,7 @@ def test_every_layout_is_played_relabelled_and_scored(order):
             assert reply.prediction == (None if order == "no_prediction" else row.next_state)
             assert reply.think == (plan_sentence(row.executed) if order == "plan_first" else "")
     found = world_model_metrics(episodes)
-    assert found["wm/format_rate"] == 1.0 and ("wm/pred_exact" in found) == (
+    assert found["wm/format_rate"] == 1.0 and ("wm/prediction_em" in found) == (
         order != "no_prediction"
     )
 
@@ -98,7 +98,7 @@ def test_a_plan_is_corrected_to_what_was_executed_and_other_thoughts_stay():
         groups(1, 1),
         ScriptedEngine(reply),
         mode="add_worldmodel",
-        reply_order="plan_first",
+        response_format="plan_first",
         max_turn=1,
     )
     (row,), _ = episode_rows(episode, action_sep="||")
@@ -108,7 +108,7 @@ def test_a_plan_is_corrected_to_what_was_executed_and_other_thoughts_stay():
 def test_the_plan_first_prompt_asks_for_the_plan_by_name():
     env = make_env("frozen_lake")
     env.reset(seed=1)
-    text = Prompter(mode="add_worldmodel", reply_order="plan_first").first_messages(env)[1][
+    text = Prompter(mode="add_worldmodel", response_format="plan_first").first_messages(env)[1][
         "content"
     ]
     assert "</observation> I do [your actions]. <prediction>" in text
@@ -116,12 +116,24 @@ def test_the_plan_first_prompt_asks_for_the_plan_by_name():
 
 def test_default_trajectories_do_not_mention_the_layout():
     (episode,) = play(groups(1, 1), random_engine(max_actions=2), mode="add_worldmodel")
-    assert "reply_order" not in episode.to_json()
+    assert "response_format" not in episode.to_json()
+
+
+def test_trajectories_with_the_former_name_of_the_format_are_read():
+    (episode,) = play(
+        groups(1, 1),
+        random_engine(max_actions=2),
+        mode="add_worldmodel",
+        response_format="plan_first",
+    )
+    record = episode.to_json()
+    record["reply_order"] = record.pop("response_format")
+    assert Episode.from_json(record).response_format == "plan_first"
 
 
 @pytest.mark.parametrize(
-    "wanted", ["generate.shuffle_next_states=true", "gate.enable=true", "generate.states=believed"]
+    "wanted", ["generate.shuffle_next_states=true", "gate.enable=true", "generate.states=model"]
 )
 def test_what_needs_predictions_is_refused_without_them(wanted):
     with pytest.raises(ConfigError, match="no_prediction leaves out"):
-        load_config("base", ["agent_proxy.reply_order=no_prediction", wanted])
+        load_config("base", ["agent_proxy.response_format=no_prediction", wanted])

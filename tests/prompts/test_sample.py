@@ -21,7 +21,7 @@ def sample(tag: str, **settings):
     return parse_reply(
         sample_reply(make_env(spec.env_type, spec.env_config), prompter),
         mode="add_worldmodel",
-        order=prompter.reply_order,
+        order=prompter.response_format,
     )
 
 
@@ -74,7 +74,7 @@ def test_the_shops_sample_searches_for_what_its_own_request_asks_for():
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_sample_has_the_layout_that_is_asked_for(order):
-    reply = sample("SimpleSokoban", reply_order=order)
+    reply = sample("SimpleSokoban", response_format=order)
     assert reply.well_formed and (reply.prediction is None) == (order == "no_prediction")
 
 

@@ -171,7 +171,7 @@ def write_stage(
         for step in range(steps + 1):
             level = skill[0] + (skill[1] - skill[0]) * step / steps
             metrics = {
-                "actor/loss": 0.01 * float(rng.normal()), "actor/entropy": 0.6 - 0.02 * step, "rollout/kl_trainer_sampler": 1e-6,
+                "actor/loss": 0.01 * float(rng.normal()), "actor/entropy": 0.6 - 0.02 * step, "rollout/mismatch_kl": 1e-6,
                 "actor/pg_clipfrac": 0.02 + 0.01 * float(rng.random()), "actor/ppo_kl": 0.003 * float(rng.random()),
                 f"train/{TAG}/score": level, f"train/{TAG}/response_length": 40 + step + float(rng.random()),
                 f"train/{TAG}/format_rate": 0.9 + 0.05 * float(rng.random()),
@@ -221,12 +221,12 @@ def write_sft(directory: Path, *, seed: int) -> dict[str, float]:
         for step in range(1, 31):
             metrics = {"train/loss": 2.0 / step + 0.05 * float(rng.random())}
             if step % 10 == 0:
-                last = {"wm/obs_exact": 0.6 + 0.01 * step, "wm/pred_exact": 0.02 * step}
+                last = {"wm/obs_exact": 0.6 + 0.01 * step, "wm/prediction_em": 0.02 * step}
                 metrics |= {f"val/{key}": value for key, value in last.items()} | {
                     "val/loss": 2.1 / step
                 }
             recorder.log(step, metrics)
-    return {"observation_exact": last["wm/obs_exact"], "prediction_exact": last["wm/pred_exact"]}
+    return {"observation_exact": last["wm/obs_exact"], "prediction_exact": last["wm/prediction_em"]}
 
 
 def write_demo(run: Path, *, seeds: Sequence[int] = (0,)) -> Path:

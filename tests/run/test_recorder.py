@@ -14,7 +14,7 @@ import torch
 
 from spa.config.schema import Config, TrainerConfig
 from spa.errors import ConfigError, TrainingError
-from spa.experiments.grid import Plan, Task, run_grid
+from spa.experiments.grid import Plan, StageJob, run_grid
 from spa.run import console
 from spa.run.fingerprint import Fingerprint
 from spa.run.logfile import LogFile
@@ -255,13 +255,13 @@ def test_debug_says_how_long_each_part_took(verbosity, tmp_path: Path) -> None:
 def test_workers_show_warnings_and_with_debug_everything(verbosity, capfd, debug: bool) -> None:
     console.set_verbosity(debug=debug)
     known = Fingerprint(stage="selfplay", settings={}, content={})
-    task = Task(stage="selfplay", folder=Path("nowhere"), config=Config(), fingerprint=known)
+    task = StageJob(stage="selfplay", folder=Path("nowhere"), config=Config(), fingerprint=known)
     assert run_grid(Plan(tasks=[task]), devices=["cpu"], work=_talk) == {7: 7}
     said = capfd.readouterr().err
     assert "warning: careful" in said and ("by the way" in said) is debug
 
 
-def _talk(task: Task, device: str) -> tuple[int, int]:
+def _talk(task: StageJob, device: str) -> tuple[int, int]:
     console.ensure_logging()
     logging.getLogger("spa.x").info("by the way")
     logging.getLogger("spa.x").warning("careful")
@@ -414,14 +414,16 @@ def test_progress_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     terminal = Console(file=screen, force_terminal=True, width=160)
     with Recorder(tmp_path, stage="ppo [bold]", total_steps=4) as recorder:
         recorder.log(
-            4, {"train/FrozenLake/success": 0.25, "train/FrozenLake/wm/pred_exact": 0.5}, tokens=700
+            4,
+            {"train/FrozenLake/success": 0.25, "train/FrozenLake/wm/prediction_em": 0.5},
+            tokens=700,
         )
     shown = screen.getvalue()
     for text in ("ppo [bold]", "4/4", "left", "success 0.250", "prediction 0.500", "tokens/s "):
         assert text in shown
 
 
-def _record_in_a_worker(task: Task, device: str) -> tuple[int, int]:
+def _record_in_a_worker(task: StageJob, device: str) -> tuple[int, int]:
     with Recorder(task.folder, stage="ppo", name="demo-spa", total_steps=1) as recorder:
         recorder.log(1, {"train/success": 0.5})
     return 7, 7
@@ -430,7 +432,7 @@ def _record_in_a_worker(task: Task, device: str) -> tuple[int, int]:
 def test_a_grid_writes_a_line_when_a_stage_of_a_worker_ends(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    task = Task(
+    task = StageJob(
         stage="ppo",
         folder=tmp_path,
         config=Config(trainer=TrainerConfig(run_dir=str(tmp_path / "spa"))),
@@ -457,3 +459,13 @@ def test_lines_are_on_the_disk_when_log_returns(tmp_path, monkeypatch):
         for name in ("metrics.jsonl", "timings.jsonl"):
             stat = (tmp_path / name).stat()
             assert (stat.st_ino, stat.st_size) in synced
+
+
+def test_former_names_of_metrics_are_read(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        '{"step": 1, "val/A/wm/pred_exact": 0.5, "val/cut_off": 0.1}\n', encoding="utf-8"
+    )
+    assert read_metrics(path) == [
+        {"step": 1, "val/A/wm/prediction_em": 0.5, "val/completions/clipped_ratio": 0.1}
+    ]

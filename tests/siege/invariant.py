@@ -104,7 +104,7 @@ def trained(folder: Path) -> dict[str, str]:
     return {name: value for name, value in result(folder).items() if not name.endswith(NAMED)}
 
 
-ENGINE = ("logprobs", "rollout/is_", "rollout/kl_trainer_sampler", "rollout/logprob_gap_max")
+ENGINE = ("logprobs", "rollout/is_", "rollout/mismatch_kl", "rollout/logprob_gap_max")
 """What is said of the engine's log-probs: in episodes, and in metrics. Nothing is trained on them but by request."""
 LAST_DIGITS = 2e-6
 

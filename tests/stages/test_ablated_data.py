@@ -28,7 +28,7 @@ def test_expert_data_solve_their_puzzles(tmp_path):
     rows = data(small_config("none", tmp_path, "generate.policy=expert"), tmp_path / "data")
     assert all(row.success for row in rows)
     summary = json.loads((tmp_path / "data" / SUMMARY).read_text())
-    assert summary["played"]["success"] == 1.0 and summary["states"] == "truth"
+    assert summary["played"]["success"] == 1.0 and summary["states"] == "ground_truth"
 
 
 def test_epsilon_is_the_share_of_random_turns(tmp_path):
@@ -45,7 +45,7 @@ def test_epsilon_is_the_share_of_random_turns(tmp_path):
 
 
 def test_believed_states_are_the_models_own(base, tmp_path):
-    rows = data(small_config(base, tmp_path, "generate.states=believed"), tmp_path / "data")
+    rows = data(small_config(base, tmp_path, "generate.states=model"), tmp_path / "data")
     for row in rows:
         parsed = parse_reply(row.response, mode="add_worldmodel")
         assert (parsed.observation, parsed.prediction) == (row.observed, row.predicted)
@@ -62,7 +62,7 @@ def test_random_coordinates_are_not_the_truth(base, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["generate.states=believed", "generate.policy=random"], "predicts nothing"),
+        (["generate.states=model", "generate.policy=random"], "predicts nothing"),
         (["generate.states=random_coords", "state_text=grid"], "no coordinates"),
         (
             ["agent_proxy.world_model_reward.prediction=1", "ctx_manager.mode=base"],
@@ -88,7 +88,7 @@ def test_ppo_trains_on_the_tokens_that_the_mask_names(base, tmp_path, mask):
     ppo.run_ppo(cfg)
     line = json.loads((tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()[0])
     assert line["actor/grad_norm"] > 0
-    assert abs(line["rollout/kl_trainer_sampler"]) < 1e-6
+    assert abs(line["rollout/mismatch_kl"]) < 1e-6
 
 
 def test_masks_differ_in_size(base, tmp_path):

@@ -32,7 +32,7 @@ def made(tmp_path, *overrides):
 
 
 def test_branched_play_costs_no_tokens_and_tells_of_every_action(tmp_path):
-    _, rows, summary = made(tmp_path, "generate.policy=branched")
+    _, rows, summary = made(tmp_path, "generate.policy=counterfactual")
     assert summary["rows_branched"] > 2 * summary["episodes"]
     states = {}
     for row in rows:
@@ -43,20 +43,20 @@ def test_branched_play_costs_no_tokens_and_tells_of_every_action(tmp_path):
 
 
 def test_a_mixture_shares_the_episodes_and_only_its_branched_ones_have_branches(tmp_path):
-    cfg, rows, _ = made(tmp_path, "generate.mixture={random: 1, branched: 1}")
+    cfg, rows, _ = made(tmp_path, "generate.mixture={random: 1, counterfactual: 1}")
     who = {row.episode_id: selfplay.policy_of(cfg, row.episode_id) for row in rows}
-    assert set(who.values()) == {"random", "branched"}
-    assert {who[row.episode_id] for row in rows if is_branch(row)} == {"branched"}
+    assert set(who.values()) == {"random", "counterfactual"}
+    assert {who[row.episode_id] for row in rows if is_branch(row)} == {"counterfactual"}
 
 
 def test_coverage_keeps_the_number_of_rows(tmp_path):
-    _, rows, summary = made(tmp_path, "generate.policy=branched", "generate.coverage=true")
+    _, rows, summary = made(tmp_path, "generate.policy=counterfactual", "generate.coverage=true")
     assert len(rows) == summary["rows_train"]
 
 
 def test_an_unknown_policy_in_a_mixture_is_refused():
-    with pytest.raises(ConfigError, match=r"did you mean .branched."):
-        load_config("tiny", ["generate.mixture={branchd: 1}"])
+    with pytest.raises(ConfigError, match=r"did you mean .counterfactual."):
+        load_config("tiny", ["generate.mixture={counterfactul: 1}"])
     with pytest.raises(ConfigError, match="must be greater than 0"):
         load_config("tiny", ["generate.mixture={random: -1}"])
 
@@ -70,7 +70,9 @@ def test_an_environment_that_fails_when_it_is_copied_costs_the_rows_of_its_episo
         f"es_manager.{split}.env_configs={{tags: [Bad], n_groups: null}}"
         for split in ("train", "val")
     ]
-    _, rows, summary = made(tmp_path, "generate.policy=branched", f"+custom_envs.Bad={env}", *tags)
+    _, rows, summary = made(
+        tmp_path, "generate.policy=counterfactual", f"+custom_envs.Bad={env}", *tags
+    )
     assert summary["dropped"]["environment_fault"] > 0
     assert rows and all(row.puzzle_seed % 3 for row in rows)
     assert "called sys.exit(0)" in caplog.text

@@ -199,7 +199,7 @@ def test_other_settings_set_old_groups_aside(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("more", "at_a_time"), [((), 12), (("imagine.n=6", "imagine.dynamics=oracle"), 2)]
+    ("more", "at_a_time"), [((), 12), (("imagine.n=6", "imagine.dynamics=simulator"), 2)]
 )
 def test_where_several_replies_are_drawn_fewer_episodes_are_lost_with_a_process(
     tmp_path, monkeypatch, more, at_a_time

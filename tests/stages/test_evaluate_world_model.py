@@ -80,7 +80,7 @@ def test_a_perfect_model_scores_one(tag):
 
 @pytest.mark.parametrize("order", ["plan_first", "answer_first"])
 def test_a_perfect_model_scores_one_in_every_order_of_its_reply(order):
-    cfg = config("FrozenLakeNoSlip", "coords", f"agent_proxy.reply_order={order}")
+    cfg = config("FrozenLakeNoSlip", "coords", f"agent_proxy.response_format={order}")
     who = asking(cfg, perfect("coords"))
     situations, chance = find_situations(who, "FrozenLakeNoSlip", 20, frozenset())
     found = world_model_report(cfg, who, situations, chance=chance, steps=3)
@@ -92,7 +92,10 @@ def test_a_perfect_model_scores_one_in_every_order_of_its_reply(order):
 
 def test_replies_without_predictions_are_refused(tmp_path):
     cfg = config(
-        "FrozenLakeNoSlip", "coords", "agent_proxy.reply_order=no_prediction", "gate.enable=false"
+        "FrozenLakeNoSlip",
+        "coords",
+        "agent_proxy.response_format=no_prediction",
+        "gate.enable=false",
     )
     with pytest.raises(ConfigError, match="no predictions to measure"):
         evaluate_world_model.measure_world_model(

@@ -15,11 +15,11 @@ GOOD = {
     "step": 40,
     "val/wm/format_rate": 1.0,
     "val/wm/obs_exact": 0.99,
-    "val/wm/pred_exact": 0.75,
+    "val/wm/prediction_em": 0.75,
     "val/wm/copy_exact": 0.31,
     "val/wm/changed_f1": 0.66,
     "val/sampled_nll": 0.3,
-    "val/cut_off": 0.0,
+    "val/completions/clipped_ratio": 0.0,
 }
 
 
@@ -34,17 +34,17 @@ def judged(changes: dict, *overrides: str, before: dict | None = None):
     ("measured", "diagnosis"),
     [
         (
-            {"val/wm/format_rate": 0.0, "val/wm/obs_exact": 0.0, "val/wm/pred_exact": 0.0},
-            "cannot_write",
+            {"val/wm/format_rate": 0.0, "val/wm/obs_exact": 0.0, "val/wm/prediction_em": 0.0},
+            "bad_format",
         ),
         (
-            {"val/wm/format_rate": 0.98, "val/wm/obs_exact": 0.3, "val/wm/pred_exact": 0.1},
-            "cannot_read",
+            {"val/wm/format_rate": 0.98, "val/wm/obs_exact": 0.3, "val/wm/prediction_em": 0.1},
+            "bad_observation",
         ),
         (
             {
                 "val/wm/obs_exact": 0.92,
-                "val/wm/pred_exact": 0.115,
+                "val/wm/prediction_em": 0.115,
                 "val/wm/changed_f1": 0.11,
                 "val/wm/copy_exact": 0.36,
             },
@@ -52,16 +52,16 @@ def judged(changes: dict, *overrides: str, before: dict | None = None):
         ),
         # Above the limit, but a copier would do better: the built-in model on 4x4.
         (
-            {"val/wm/pred_exact": 0.32, "val/wm/changed_f1": 0.3, "val/wm/copy_exact": 0.47},
+            {"val/wm/prediction_em": 0.32, "val/wm/changed_f1": 0.3, "val/wm/copy_exact": 0.47},
             "does_not_predict",
         ),
         # Right because hardly anything ever changes.
         (
-            {"val/wm/pred_exact": 0.9, "val/wm/changed_f1": 0.0, "val/wm/copy_exact": 0.89},
+            {"val/wm/prediction_em": 0.9, "val/wm/changed_f1": 0.0, "val/wm/copy_exact": 0.89},
             "does_not_predict",
         ),
         (
-            {"val/wm/pred_exact": 0.46, "val/wm/changed_f1": 0.47, "val/wm/copy_exact": 0.3},
+            {"val/wm/prediction_em": 0.46, "val/wm/changed_f1": 0.47, "val/wm/copy_exact": 0.3},
             "predicts",
         ),
         ({}, "predicts"),
@@ -79,7 +79,9 @@ def test_a_model_that_no_longer_explores_is_held_back_too():
 
 
 def test_the_numbers_stand_beside_copying_and_beside_the_measurement_before():
-    told = judged({"val/wm/pred_exact": 0.2}, before={"step": 20, "val/wm/pred_exact": 0.1}).text
+    told = judged(
+        {"val/wm/prediction_em": 0.2}, before={"step": 20, "val/wm/prediction_em": 0.1}
+    ).text
     assert "prediction 20 %, copy baseline 31 %" in told
     assert "(10 % at step 20, 20 % at step 40)" in told
 
@@ -127,7 +129,7 @@ def test_where_no_reply_is_well_formed_nothing_is_said_of_copying():
     nothing = {
         "val/wm/format_rate": 0.0,
         "val/wm/obs_exact": 0.0,
-        "val/wm/pred_exact": 0.0,
+        "val/wm/prediction_em": 0.0,
         "val/wm/copy_exact": 1.0,
     }
     told = judged(nothing).text
@@ -152,13 +154,14 @@ def test_ppo_on_a_weak_world_model_begins_with_a_word_about_it(tmp_path, caplog,
 
 def test_replies_that_are_cut_off_are_the_first_suspect():
     told = judged(
-        {"val/wm/format_rate": 0.1, "val/cut_off": 0.85}, "generate.sampling.response_length=64"
+        {"val/wm/format_rate": 0.1, "val/completions/clipped_ratio": 0.85},
+        "generate.sampling.response_length=64",
     ).text
     assert "85 % of its responses are cut off at generate.sampling.response_length=64" in told
 
 
 def test_nobody_is_told_to_train_the_built_in_model_longer_on_a_game_it_cannot_read():
-    weak = {"val/wm/format_rate": 0.1, "val/wm/pred_exact": 0.0}
+    weak = {"val/wm/format_rate": 0.1, "val/wm/prediction_em": 0.0}
     strange = judged(
         weak, f"model_path={BUILTIN}", "es_manager.train.env_configs.tags=[Bandit]"
     ).text
@@ -230,12 +233,12 @@ def test_a_lost_or_damaged_verdict_is_judged_again_and_not_taken_for_a_yes(tmp_p
         (tmp_path / gate.GATE_FILE).write_text(content)
     with pytest.raises(TrainingError, match="cannot read the state"):
         gate.stop_at_gate(cfg, tmp_path)
-    assert json.loads((tmp_path / gate.GATE_FILE).read_text())["diagnosis"] == "cannot_read"
+    assert json.loads((tmp_path / gate.GATE_FILE).read_text())["diagnosis"] == "bad_observation"
 
 
 def test_measurements_are_judged_by_the_limits_of_now(tmp_path, caplog):
     """The limits are no part of what was fine-tuned, so that a verdict may be older than they are."""
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(GOOD | {"val/wm/pred_exact": 0.4}) + "\n")
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(GOOD | {"val/wm/prediction_em": 0.4}) + "\n")
 
     def verdict(least: float) -> dict:
         cfg = load_config(

@@ -62,7 +62,7 @@ def trained(base, folder, *overrides: str) -> list[dict]:
     "off",
     [
         (f"{WORLD}.tokens=none", f"{WORLD}.coef=0.5"),
-        (f"{WORLD}.tokens=shown_states", f"{WORLD}.coef=0"),
+        (f"{WORLD}.tokens=env_observations", f"{WORLD}.coef=0"),
         (f"{FOCUS}.alpha=1", f"{FOCUS}.beta=0"),
         (f"{REPLAY}.rows=0", f"{REPLAY}.coef=0.5"),
         (f"{REWARD}.prediction=0", f"{REWARD}.within=0.2"),
@@ -77,14 +77,14 @@ def test_off_is_off_to_the_bit(base, plain, tmp_path, off):
 @pytest.mark.parametrize(
     "on",
     [
-        (f"{WORLD}.tokens=shown_states",),
+        (f"{WORLD}.tokens=env_observations",),
         (
-            f"{WORLD}.tokens=shown_states",
+            f"{WORLD}.tokens=env_observations",
             f"{WORLD}.kind=clipped_error",
             f"{WORLD}.most=1",
             f"{WORLD}.turns=0.5",
         ),
-        (f"{WORLD}.tokens=right_beliefs",),
+        (f"{WORLD}.tokens=correct_predictions",),
     ],
     ids=["echo", "paw", "right beliefs"],
 )
@@ -95,7 +95,7 @@ def test_a_loss_on_the_world_is_reported_with_its_own_mean(base, plain, tmp_path
     )
     # the same play
     assert lines[0]["train/FrozenLakeNoSlip/success"] == plain[0]["train/FrozenLakeNoSlip/success"]
-    if "right_beliefs" not in on[0]:  # the small model is hardly ever right
+    if "correct_predictions" not in on[0]:  # the small model is hardly ever right
         assert [line.get("actor/grad_norm") for line in lines] != [
             line.get("actor/grad_norm") for line in plain
         ]
@@ -105,7 +105,7 @@ def test_echo_makes_the_shown_states_likelier(base, tmp_path):
     lines = trained(
         base,
         tmp_path,
-        f"{WORLD}.tokens=shown_states",
+        f"{WORLD}.tokens=env_observations",
         f"{WORLD}.coef=2.0",
         "trainer.total_training_steps=4",
     )
@@ -196,7 +196,7 @@ def played(cfg, base, reply):
     ("more", "is_true", "is_own"),
     [
         ((), True, False),
-        (("generate.states=believed",), False, True),
+        (("generate.states=model",), False, True),
         (("generate.shuffle_next_states=true",), False, False),
     ],
     ids=["truth", "believed", "shuffled"],
@@ -258,7 +258,7 @@ def test_replayed_rollouts_are_reported_and_move_the_update_alone(base, plain, t
     ("more", "reason"),
     [
         (("ctx_manager.mode=base",), "hold no states"),
-        (("agent_proxy.reply_order=choose_plan",), "other plans"),
+        (("agent_proxy.response_format=choose_plan",), "other plans"),
     ],
 )
 def test_where_no_rollout_can_be_corrected_it_is_said_and_nothing_changes(
@@ -296,7 +296,7 @@ def imagines(right: bool):
 def test_imagined_advantages_in_a_game_that_cannot_judge_are_refused_before_anything_is_played(
     base, tmp_path
 ):
-    more = ("agent_proxy.reply_order=choose_plan", "algorithm.imagined_advantage=0.5")
+    more = ("agent_proxy.response_format=choose_plan", "algorithm.imagined_advantage=0.5")
     cfg = small_config(base, tmp_path, *more, "es_manager.train.env_configs.tags=[Countdown]")
     with pytest.raises(
         ConfigError,
@@ -309,7 +309,7 @@ def test_imagined_advantages_in_a_game_that_cannot_judge_are_refused_before_anyt
 @pytest.mark.parametrize("right", [True, False])
 def test_imagination_adds_to_advantages_as_far_as_it_is_right(base, tmp_path, right):
     more = (
-        "agent_proxy.reply_order=choose_plan",
+        "agent_proxy.response_format=choose_plan",
         "algorithm.imagined_advantage=0.5",
         "es_manager.train.env_groups=8",
     )

@@ -98,9 +98,9 @@ def test_where_nothing_is_planned_nothing_has_to_be_judged(stages, asks):
 @pytest.mark.parametrize(
     "asks",
     [
-        "generate.policy=branched",
-        "generate.mixture={self: 1, branched: 1}",
-        "agent_proxy.reply_order=choose_plan",
+        "generate.policy=counterfactual",
+        "generate.mixture={self: 1, counterfactual: 1}",
+        "agent_proxy.response_format=choose_plan",
     ],
 )
 def test_trying_other_plans_in_a_game_of_several_players_is_refused_before_self_play(
@@ -118,10 +118,10 @@ def test_trying_other_plans_in_a_game_of_several_players_is_refused_before_self_
 def test_trying_every_action_where_none_are_listed_is_refused_before_self_play():
     tag = load_config("tiny").es_manager.train.env_configs.tags[0]
     free = [f"custom_envs.{tag}.env_type=countdown", f"custom_envs.{tag}.env_config=null"]
-    assert "does not list its actions" in problems(*free, "generate.policy=branched")
+    assert "does not list its actions" in problems(*free, "generate.policy=counterfactual")
     assert "does not list its actions" not in problems(
         *free,
-        "generate.policy=branched",
+        "generate.policy=counterfactual",
         "generate.branches=2",
         "actor_rollout_ref.rollout.max_model_len=130",
     )

@@ -20,7 +20,7 @@ SETTINGS = (
     "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
     "gate.enable=false",
     "generate.num_batches=1",
-    "generate.policy=branched",
+    "generate.policy=counterfactual",
     "generate.val_fraction=0.5",
     "sft.data.train_batch_size=2",
     "sft.data.micro_batch_size_per_gpu=2",
@@ -37,7 +37,7 @@ SETTINGS = (
 @pytest.mark.parametrize("order", ["plan_first", "answer_first", "no_prediction", "choose_plan"])
 def test_all_stages(order, tmp_path):
     cfg = load_config(
-        "tiny", [*SETTINGS, f"agent_proxy.reply_order={order}", f"trainer.run_dir={tmp_path}"]
+        "tiny", [*SETTINGS, f"agent_proxy.response_format={order}", f"trainer.run_dir={tmp_path}"]
     )
     data = selfplay.run_self_play(cfg, directory=tmp_path / "data")
     rows = read_parquet(data / "wm_train.parquet")
@@ -52,7 +52,7 @@ def test_all_stages(order, tmp_path):
         assert all(row.response.count("I could do ") == 2 for row in rows)
     tuned = sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
     measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert ("val/wm/pred_exact" in measured) == (order != "no_prediction")
+    assert ("val/wm/prediction_em" in measured) == (order != "no_prediction")
     ppo.run_ppo(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
     last = json.loads((tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["actor/grad_norm"] > 0

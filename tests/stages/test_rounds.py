@@ -169,7 +169,7 @@ def test_later_rounds_may_play_fewer_batches_and_never_the_puzzles_of_another(ba
         range(own.first_batch, own.first_batch + own.cfg.generate.num_batches) for own in rounds
     ]
     assert played == [range(8), range(8, 10), range(10, 12)]
-    fresh = small_config(base, tmp_path, *many[:2], many[3], "generate.rows_of=own_round")
+    fresh = small_config(base, tmp_path, *many[:2], many[3], "generate.train_on=current_round")
     fresh = rounds_of(fresh, tmp_path / "data", tmp_path / "sft")
     assert [len(own.earlier) for own in rounds] == [0, 1, 2] and not any(
         own.earlier for own in fresh
@@ -179,7 +179,9 @@ def test_later_rounds_may_play_fewer_batches_and_never_the_puzzles_of_another(ba
         small_config(base, tmp_path, *many[:2], many[3]), tmp_path / "data", tmp_path / "sft"
     )
     assert rounds[0].cfg == alone[0].cfg  # so that a first round that is finished serves both
-    single = [small_config(base, tmp_path, *more) for more in ((), ("generate.rows_of=own_round",))]
+    single = [
+        small_config(base, tmp_path, *more) for more in ((), ("generate.train_on=current_round",))
+    ]
     first, second = (rounds_of(cfg, tmp_path / "data", tmp_path / "sft") for cfg in single)
     assert first[0].cfg == second[0].cfg  # one round has nobody else's rows
 
@@ -263,7 +265,7 @@ def test_the_base_model_on_rows_of_a_later_round_is_another_model(run, base):
 
 
 def test_one_round_has_rows_of_its_own_whichever_command_plays_it(base, tmp_path):
-    cfg = small_config(base, tmp_path, "generate.rows_of=own_round")
+    cfg = small_config(base, tmp_path, "generate.train_on=current_round")
     assert first_round(cfg) == rounds_of(cfg, tmp_path / "data", tmp_path / "sft")[0].cfg
 
 

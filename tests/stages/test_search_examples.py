@@ -245,10 +245,10 @@ def test_an_evaluation_has_the_scores(tmp_path: Path):
     ("override", "path"),
     [
         ("ctx_manager.history=true", "ctx_manager.history"),
-        ("ctx_manager.mode=add_worldmodel", "agent_proxy.reply_order"),
+        ("ctx_manager.mode=add_worldmodel", "agent_proxy.response_format"),
         ("agent_proxy.enable_think=false", "agent_proxy.enable_think"),
         ("generate.reply_format=world_model", "generate.reply_format"),
-        ("agent_proxy.reply_order=plan_first", "agent_proxy.reply_order"),
+        ("agent_proxy.response_format=plan_first", "agent_proxy.response_format"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(override: str, path: str):

@@ -11,7 +11,7 @@ from spa.training.loss_masks import (
     believed_states,
     loss_masks,
     no_states,
-    shown_states,
+    observed_states,
     token_at,
 )
 
@@ -97,7 +97,7 @@ def test_shown_states_are_the_states_of_later_turns_and_little_else(name):
         and episode.sampled is not None
         and episode.turn_index is not None
     )
-    mask = shown_states(episode, chat)
+    mask = observed_states(episode, chat)
     assert not (mask & episode.sampled).any() and not mask[episode.turn_index < 1].any()
     for number, turn in enumerate(episode.turns[1:], start=1):
         text = chat.tokenizer.decode(episode.token_ids[mask & (episode.turn_index == number)])

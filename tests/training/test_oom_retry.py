@@ -93,7 +93,7 @@ def test_a_step_that_ran_out_of_memory_gives_the_same_weights(late, micro, caplo
     caplog.set_level(logging.WARNING)
     roomy, expected = run(1000)
     part, metrics = run(25, late=late, micro=micro)
-    assert part.model.failures == part.halvings == 2  # 60 tokens, 30, then 10 or 20
+    assert part.model.failures == part.micro_batch_shrink == 2  # 60 tokens, 30, then 10 or 20
     assert metrics["loss"] == pytest.approx(expected["loss"], abs=1e-6)
     assert metrics["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
     for a, b in zip(part.model.parameters(), roomy.model.parameters(), strict=True):
@@ -115,7 +115,7 @@ def test_scoring_goes_on_too():
     torch.testing.assert_close(
         score_logprobs(scorer, batch(), MicroBatching(), CPU), expected, atol=1e-5, rtol=1e-5
     )
-    assert scorer.halvings == 2
+    assert scorer.micro_batch_shrink == 2
 
 
 def test_one_sequence_that_does_not_fit_ends_training_with_advice():
@@ -140,9 +140,13 @@ def test_other_errors_are_not_taken_for_memory():
 
 def test_halved_limits():
     lengths = torch.tensor([4, 4, 4, 4])
-    sizes = [[len(p) for p in MicroBatching(rows=4).split(lengths, halvings=n)] for n in range(4)]
+    sizes = [
+        [len(p) for p in MicroBatching(rows=4).split(lengths, micro_batch_shrink=n)]
+        for n in range(4)
+    ]
     assert sizes == [[4], [2, 2], [1, 1, 1, 1], [1, 1, 1, 1]]
     sizes = [
-        [len(p) for p in MicroBatching(max_tokens=16).split(lengths, halvings=n)] for n in range(4)
+        [len(p) for p in MicroBatching(max_tokens=16).split(lengths, micro_batch_shrink=n)]
+        for n in range(4)
     ]
     assert sizes == [[4], [2, 2], [1, 1, 1, 1], [1, 1, 1, 1]]

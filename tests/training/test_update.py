@@ -214,7 +214,11 @@ def test_a_step_whose_loss_is_not_finite_is_skipped_though_its_gradient_is(wrong
     metrics = update(
         part, cut(ready(), list(torch.arange(6).split(3))), spoiled, MicroBatching(rows=3), CPU
     )
-    assert metrics["skipped"] == 2 and metrics["grad_norm"] > 1e-3 and part.optimizer.steps == 0
+    assert (
+        metrics["nonfinite_steps"] == 2
+        and metrics["grad_norm"] > 1e-3
+        and part.optimizer.steps == 0
+    )
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
@@ -228,11 +232,11 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_then_stops_the_run():
         loss.backward()
         return part.step(loss.item())
 
-    assert step(math.nan) == {"grad_norm": -1.0, "skipped": 1.0}
+    assert step(math.nan) == {"grad_norm": -1.0, "nonfinite_steps": 1.0}
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert all(p.grad is None for p in model.parameters())
     assert part.optimizer.steps == 0
-    assert step(1.0)["skipped"] == 0.0  # a good step in between: counting begins anew
+    assert step(1.0)["nonfinite_steps"] == 0.0  # a good step in between: counting begins anew
     assert part.optimizer.steps == 1
     for _ in range(MAX_BAD_STEPS - 1):
         step(math.inf)

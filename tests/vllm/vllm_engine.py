@@ -230,7 +230,7 @@ def test_three_ppo_steps(family, tmp_path):
     lines = [
         json.loads(line) for line in (tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()
     ]
-    steps = [line for line in lines if "rollout/kl_trainer_sampler" in line]
+    steps = [line for line in lines if "rollout/mismatch_kl" in line]
     assert len(steps) == 3
     assert all(line["rollout/logprob_gap_max"] < 1e-3 for line in steps)
     assert all(line["actor/grad_norm"] > 0 for line in steps)

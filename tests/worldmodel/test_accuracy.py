@@ -119,7 +119,7 @@ def test_metrics_over_turns():
             "wm/turns": 4,
             "wm/format_rate": 3 / 4,
             "wm/obs_exact": 2 / 4,
-            "wm/pred_exact": 2 / 4,
+            "wm/prediction_em": 2 / 4,
             "wm/pred_unit_acc": 4 / 8,
             "wm/changed_acc": 2 / 6,
             "wm/changed_f1": 2 * 2 / (6 + 2),
@@ -141,7 +141,7 @@ def test_a_malformed_turn_gets_nothing_for_a_right_block():
     turn = make_turn(text, state="AB", next_state="BA")
     assert turn.reply.prediction == "BA"
     metrics = world_model_metrics([make_episode([turn])])
-    assert (metrics["wm/obs_exact"], metrics["wm/pred_exact"], metrics["wm/changed_acc"]) == (
+    assert (metrics["wm/obs_exact"], metrics["wm/prediction_em"], metrics["wm/changed_acc"]) == (
         0,
         0,
         0,

@@ -61,7 +61,7 @@ def test_rows_accuracy_and_reward_follow_what_should_be_known():
         groups(6, 1), ScriptedEngine(knows), make=fog, mode="add_worldmodel", max_turn=2
     )
     found = world_model_metrics(episodes)
-    assert (found["wm/obs_exact"], found["wm/pred_exact"]) == (1.0, 1.0)
+    assert (found["wm/obs_exact"], found["wm/prediction_em"]) == (1.0, 1.0)
     paid = with_world_model_reward(episodes, observation=1.0, prediction=1.0)
     for before, after in zip(episodes, paid, strict=True):
         for turn, rewarded in zip(before.turns, after.turns, strict=True):

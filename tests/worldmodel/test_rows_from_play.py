@@ -85,4 +85,4 @@ def test_every_row_is_what_the_environment_does(env_type):
     assert kept > 8 and lost > 0
     metrics = world_model_metrics(episodes)
     assert metrics["wm/turns"] == kept + lost
-    assert metrics["wm/pred_exact"] == metrics["wm/obs_exact"] == 0
+    assert metrics["wm/prediction_em"] == metrics["wm/obs_exact"] == 0

@@ -33,11 +33,11 @@ def rows(state_texts=(S0, S1, S2)):
 
 
 def test_truth_is_left_alone():
-    assert with_states(rows(), "truth", seed=0) == rows()
+    assert with_states(rows(), "ground_truth", seed=0) == rows()
 
 
 def test_believed_states_stand_again_in_replies_and_histories_and_the_answer_stays_corrected():
-    first, second = with_states(rows(), "believed", seed=0)
+    first, second = with_states(rows(), "model", seed=0)
     parsed = parse_reply(first.response, mode="add_worldmodel")
     assert (parsed.observation, parsed.prediction, parsed.actions) == (
         "I see A",

@@ -65,7 +65,7 @@ def select_groups(
     Returns:
         keep: bool `[B]`, whole groups.
         metrics: rollout/in_group_std, _max, _mean averaged over all groups, rollout/chosen_in_group_* over the kept
-            ones (0 if none), rollout/kept_count, kept_ratio, zero_count in groups.
+            ones (0 if none), rollout/kept_count, kept_ratio, groups_zero_std in groups.
 
     Raises:
         ValueError: kind or strategy is unknown, or ratio is not positive.
@@ -90,7 +90,7 @@ def select_groups(
     metrics: Metrics = {
         "rollout/kept_count": float(kept),
         "rollout/kept_ratio": kept / max(groups, 1),
-        "rollout/zero_count": float(zero.sum()),
+        "rollout/groups_zero_std": float(zero.sum()),
     }
     for name, values in (("std", stats.std), ("max", stats.max), ("mean", stats.mean)):
         metrics[f"rollout/in_group_{name}"] = _mean(values)

@@ -20,7 +20,7 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="MODEL",
         help="one or several: a run or checkpoint folder, a Hub name, builtin:tiny, a model behind an API (a name of "
-        "model_info, or api for the chosen one), random, expert, or scout (tabular Q-learning)",
+        "model_info, or api for the chosen one), random, expert, or q_learning (tabular Q-learning)",
     )
     parser.add_argument(
         "--config",
@@ -154,7 +154,7 @@ def _plan(text: str) -> list[str]:
     # `keep` follows a path once it is found; a search of depth 1 has no path to keep.
     if kind == "search":
         return [
-            "imagine.plans=every_action",
+            "imagine.proposals=exhaustive",
             f"imagine.depth={number}",
             f"imagine.keep={str(int(number) > 1).lower()}",
         ]
@@ -325,7 +325,7 @@ def _changed(imagined: dict[str, Any]) -> str:
 
 
 def _searched(imagined: dict[str, Any]) -> bool:
-    return imagined.get("plans") == "every_action"
+    return imagined.get("proposals") == "exhaustive"
 
 
 def _interval(found: dict[str, Any] | None) -> str:

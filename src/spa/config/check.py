@@ -20,7 +20,7 @@ POLICY_LOSSES = ("ppo",)
 LOSS_ON = ("response", "states_only", "no_states")
 MOST_EPISODES = 1_000_000
 """Of one step, or of one validation: all of them are held in memory."""
-PLAYERS = ("self", "random", "branched", "expert")
+PLAYERS = ("self", "random", "counterfactual", "expert")
 ENGINES = ("auto", "local", "vllm", "openai", "random", "scripted")
 
 
@@ -69,18 +69,16 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
                 problems.add(
                     path, f"must be one of {', '.join(known)}, got {name!r}; {nearest(name, known)}"
                 )
-    if cfg.generate.states == "believed" and (
-        cfg.generate.policy != "self" or cfg.generate.mixture
-    ):
+    if cfg.generate.states == "model" and (cfg.generate.policy != "self" or cfg.generate.mixture):
         problems.add(
             "generate.states",
             f"needs a policy that predicts (self); {cfg.generate.policy} predicts nothing",
         )
-    if cfg.agent_proxy.reply_order == "no_prediction":
+    if cfg.agent_proxy.response_format == "no_prediction":
         for path, wanted in (
             ("agent_proxy.world_model_reward.prediction", reward.prediction > 0),
             ("generate.shuffle_next_states", cfg.generate.shuffle_next_states),
-            ("generate.states", cfg.generate.states == "believed"),
+            ("generate.states", cfg.generate.states == "model"),
             ("gate.enable", cfg.gate.enable),
             ("generate.imagine.n", cfg.generate.imagine.reads_predictions),
             ("imagine.n", cfg.imagine.reads_predictions),
@@ -88,32 +86,34 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
             if wanted:
                 problems.add(
                     path,
-                    "needs predictions, which agent_proxy.reply_order no_prediction leaves out",
+                    "needs predictions, which agent_proxy.response_format no_prediction leaves out",
                 )
     if cfg.imagine.reads_predictions and cfg.ctx_manager.mode != "add_worldmodel":
         problems.add(
             "imagine.n", "needs ctx_manager.mode add_worldmodel: base responses predict nothing"
         )
     for path, own in (("imagine", cfg.imagine), ("generate.imagine", cfg.generate.imagine)):
-        if own.plans == "every_action":
-            _check_every_action(cfg, path, own, problems)
+        if own.proposals == "exhaustive":
+            _check_exhaustive(cfg, path, own, problems)
     if cfg.generate.later_batches is not None and cfg.generate.rounds == 1:
         problems.add(
             "generate.later_batches", "needs generate.rounds above 1: there is no later round"
         )
     _check_search(cfg, problems)
-    chooses = cfg.agent_proxy.reply_order == "choose_plan"
+    chooses = cfg.agent_proxy.response_format == "choose_plan"
     if cfg.algorithm.imagined_advantage > 0 and not (
         chooses and cfg.ctx_manager.mode == "add_worldmodel"
     ):
         problems.add(
             "algorithm.imagined_advantage",
-            "needs agent_proxy.reply_order choose_plan and ctx_manager.mode add_worldmodel",
+            "needs agent_proxy.response_format choose_plan and ctx_manager.mode add_worldmodel",
         )
-    if chooses and cfg.generate.states != "truth":
-        problems.add("generate.states", "must be truth with agent_proxy.reply_order choose_plan")
+    if chooses and cfg.generate.states != "ground_truth":
+        problems.add(
+            "generate.states", "must be ground_truth with agent_proxy.response_format choose_plan"
+        )
     if cfg.generate.reply_format == "base" and (
-        cfg.generate.states != "truth" or cfg.generate.shuffle_next_states
+        cfg.generate.states != "ground_truth" or cfg.generate.shuffle_next_states
     ):
         problems.add(
             "generate.reply_format",
@@ -129,9 +129,9 @@ def _check_search(cfg: Config, problems: Problems) -> None:
     base = cfg.ctx_manager.mode == "base"
     written = cfg.generate.policy == "search"
     own = cfg.generate.search
-    if cfg.agent_proxy.reply_order == "search" and not base:
+    if cfg.agent_proxy.response_format == "search" and not base:
         problems.add(
-            "agent_proxy.reply_order",
+            "agent_proxy.response_format",
             "search needs ctx_manager.mode base: a search predicts no state blocks",
         )
     if not cfg.ctx_manager.history and not base:
@@ -140,7 +140,7 @@ def _check_search(cfg: Config, problems: Problems) -> None:
         return
     # Key, whether its value is wrong, the value that it must have.
     for path, wrong, wanted in (
-        ("agent_proxy.reply_order", cfg.agent_proxy.reply_order != "search", "search"),
+        ("agent_proxy.response_format", cfg.agent_proxy.response_format != "search", "search"),
         ("ctx_manager.history", cfg.ctx_manager.history, "false"),
         ("generate.reply_format", cfg.generate.reply_format != "base", "base"),
         ("generate.mixture", bool(cfg.generate.mixture), "null"),
@@ -166,11 +166,11 @@ def _check_search(cfg: Config, problems: Problems) -> None:
         )
 
 
-def _check_every_action(cfg: Config, path: str, own: ImagineConfig, problems: Problems) -> None:
-    if cfg.agent_proxy.reply_order != "plan_first":
+def _check_exhaustive(cfg: Config, path: str, own: ImagineConfig, problems: Problems) -> None:
+    if cfg.agent_proxy.response_format != "plan_first":
         problems.add(
-            f"{path}.plans",
-            "every_action needs agent_proxy.reply_order plan_first: a prediction of a named plan",
+            f"{path}.proposals",
+            "exhaustive needs agent_proxy.response_format plan_first: a prediction of a named plan",
         )
 
 

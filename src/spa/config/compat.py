@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from spa.config.fields import flatten
 from spa.config.problems import Problems, show
-from spa.config.renamed import current_setting
+from spa.renamed import current_setting
 
 Status = Literal["supported", "mapped", "ignored", "refused"]
 
@@ -179,8 +179,7 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
     for key, value in flatten(tree).items():
         to, own = current_setting(key, value)
         if (to, own) != (key, value):
-            _pop(tree, key)
-            notes += [] if outdone(key, to) else _put(tree, key, value, to, own)
+            notes += _rename_setting(tree, key, to, own, keep=not outdone(key, to))
     for key in GONE:
         if _has(tree, key):
             _pop(tree, key)
@@ -230,6 +229,28 @@ def _put(tree: dict[str, Any], key: str, value: Any, to: str, own: Any) -> list[
     if node.get(last) == own:
         return []
     node[last] = own
+    return [f"{key}={_written(value)} is read as {to}={_written(own)}"]
+
+
+def _rename_setting(tree: dict[str, Any], key: str, to: str, own: Any, *, keep: bool) -> list[str]:
+    """Give the value of a former key of ours to its new name in the same section, or drop it."""
+    *parents, last = key.split(".")
+    name = to.rpartition(".")[2]
+    section = tree
+    for parent in parents:
+        section = section[parent]
+    value = section[last]
+    if not keep:
+        del section[last]
+        return []
+    # In its place: the order of a mixture of policies decides who plays which episode.
+    renamed = {
+        name if old == last else old: own if old == last else item
+        for old, item in section.items()
+        if old == last or old != name
+    }
+    section.clear()
+    section.update(renamed)
     return [f"{key}={_written(value)} is read as {to}={_written(own)}"]
 
 

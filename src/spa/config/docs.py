@@ -57,8 +57,8 @@ def configuration_page() -> str:
         "A default in `${...}` is the value of that key.",
         "*Affects* names what a changed key changes. **selfplay, sft, ppo, eval**: the result of these stages, so "
         "`spa` refuses to reuse them. *content* means that the content of the file, model or checkpoint counts, and "
-        "not its path. **rounding**: memory and speed, and at most the last digits; `spa` reuses finished stages with "
-        "a warning. **place**: paths, saved files and the launcher. **display**: what is measured, logged and shown. "
+        "not its path. **numerics**: memory and speed, and at most the last digits; `spa` reuses finished stages with "
+        "a warning. **paths**: paths, saved files and the launcher. **logging**: what is measured, logged and shown. "
         "A change of an environment or API model affects the runs that use it. `trainer.total_training_steps` affects "
         "the result only where a learning rate depends on it.",
     ]
@@ -183,7 +183,7 @@ def _key_table(keys: Sequence[str], defaults: dict[str, Any]) -> str:
 
 
 def _affects(name: str, key: Key) -> str:
-    if key.affects != "result":
+    if key.affects != "semantics":
         return key.affects
     stages = stages_of(name)
     listed = "all" if stages == STAGES else ", ".join(stages)

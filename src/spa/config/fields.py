@@ -11,9 +11,9 @@ from pydantic import AfterValidator, ConfigDict, Field, Strict
 
 T = TypeVar("T")
 
-Affects = Literal["result", "rounding", "place", "display"]
-"""`result`: the numbers or the precision of a stage. `rounding`: memory and speed, and so at most
-the last digits. `place`: where things are, which copies are kept, who starts what. `display`: what
+Affects = Literal["semantics", "numerics", "paths", "logging"]
+"""`semantics`: the numbers or the precision of a stage. `numerics`: memory and speed, and so at most
+the last digits. `paths`: where things are, which copies are kept, who starts what. `logging`: what
 is measured, logged and shown."""
 
 # Beyond 2**53 a float64 skips whole numbers.

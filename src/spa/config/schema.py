@@ -105,10 +105,10 @@ __all__ = [
 class LoraConfig:
     """Low-rank adapters of policy and critic; the model sections take their values from here."""
 
-    rank: Annotated[int, Key("LoRA rank; 0 trains all weights", affects="result", ge=0)] = 0
-    alpha: Annotated[float, Key("LoRA scale", affects="result", gt=0)] = 16
+    rank: Annotated[int, Key("LoRA rank; 0 trains all weights", affects="semantics", ge=0)] = 0
+    alpha: Annotated[float, Key("LoRA scale", affects="semantics", gt=0)] = 16
     target_modules: Annotated[
-        str | tuple[str, ...], Key("modules that get LoRA adapters", affects="result")
+        str | tuple[str, ...], Key("modules that get LoRA adapters", affects="semantics")
         # PEFT's name for every linear layer but the output head.
     ] = "all-linear"
 
@@ -119,11 +119,11 @@ class DataConfig:
 
     train_files: Annotated[
         str | tuple[str, ...] | None,
-        Key("parquet files; null: those of stage 1", affects="result", content="data"),
+        Key("parquet files; null: those of stage 1", affects="semantics", content="data"),
     ] = None
     val_files: Annotated[
         str | tuple[str, ...] | None,
-        Key("parquet files; null: those of stage 1", affects="result", content="data"),
+        Key("parquet files; null: those of stage 1", affects="semantics", content="data"),
     ] = None
 
 
@@ -131,19 +131,19 @@ class DataConfig:
 class ModelSelection:
     """The model behind an API."""
 
-    model_name: Annotated[Name, Key("a name of `model_info`", affects="result")] = "gpt-4o"
+    model_name: Annotated[Name, Key("a name of `model_info`", affects="semantics")] = "gpt-4o"
     max_concurrency: Annotated[
-        int, Key("requests at a time", affects="rounding", ge=1, le=1024)
+        int, Key("requests at a time", affects="numerics", ge=1, le=1024)
     ] = 16
-    timeout_s: Annotated[float, Key("seconds to wait for a response", affects="rounding", gt=0)] = (
+    timeout_s: Annotated[float, Key("seconds to wait for a response", affects="numerics", gt=0)] = (
         120.0
     )
     max_retries: Annotated[
         int,
-        Key("retries of a request after rate limits and server errors", affects="rounding", ge=0),
+        Key("retries of a request after rate limits and server errors", affects="numerics", ge=0),
     ] = 6
     requests_per_minute: Annotated[
-        float | None, Key("requests per minute, at most; null: no limit", affects="rounding", gt=0)
+        float | None, Key("requests per minute, at most; null: no limit", affects="numerics", gt=0)
     ] = None
 
 
@@ -153,22 +153,22 @@ class APIModelConfig:
 
     provider_name: Annotated[
         Literal["openai", "deepseek", "anthropic", "together", "custom"],
-        Key("provider; custom needs `base_url`", affects="result"),
+        Key("provider; custom needs `base_url`", affects="semantics"),
     ]
-    model_name: Annotated[str, Key("the provider's name of the model", affects="result")]
+    model_name: Annotated[str, Key("the provider's name of the model", affects="semantics")]
     generation_kwargs: Annotated[
-        Mapping[str, Any], Key("fields added to every request", affects="result")
+        Mapping[str, Any], Key("fields added to every request", affects="semantics")
     ] = field(default_factory=dict)
     # The same model at another address answers alike.
     base_url: Annotated[
         ServerURL | None,
-        Key("address of an OpenAI-compatible server; null: the provider's", affects="place"),
+        Key("address of an OpenAI-compatible server; null: the provider's", affects="paths"),
     ] = None
     api_key_env: Annotated[
         str | None,
         Key(
             "environment variable with the API key; null: the provider's usual one",
-            affects="place",
+            affects="paths",
         ),
     ] = None
 
@@ -193,29 +193,29 @@ class Config:
         str,
         Key(
             "model of all stages: Hub name, folder, `smollm2` or `builtin:tiny`",
-            affects="result",
+            affects="semantics",
             content="model",
         ),
     ] = "Qwen/Qwen2.5-1.5B-Instruct"
     state_text: Annotated[
         Literal["grid", "coords", "grid_and_coords"],
-        Key("state rendering: grid, coordinates, both", affects="result"),
+        Key("state rendering: grid, coordinates, both", affects="semantics"),
     ] = "grid_and_coords"
     # This key and the next two are handed on: the YAML sections refer to them as `${…}`.
     micro_batch_size_per_gpu: Annotated[
-        int, Key("default size of every micro-batch", affects="rounding", ge=1)
+        int, Key("default size of every micro-batch", affects="numerics", ge=1)
     ] = 1
     # Half of the 64 episodes that the filter keeps: two updates per step. The original's single
     # update never reaches the clip range.
     ppo_mini_batch_size: Annotated[
-        int, Key("default of actor and critic", affects="result", ge=1)
+        int, Key("default of actor and critic", affects="semantics", ge=1)
     ] = 32
-    grpo_advantage_length_weight: Annotated[bool, Key("default of the actor", affects="result")] = (
-        False
-    )
+    grpo_advantage_length_weight: Annotated[
+        bool, Key("default of the actor", affects="semantics")
+    ] = False
     launcher: Annotated[
         Literal["local", "ray"],
-        Key("launcher of the ranks; local: torchrun, or a single process", affects="place"),
+        Key("launcher of the ranks; local: torchrun, or a single process", affects="paths"),
     ] = "local"
     ray_init: RayInitConfig = field(default_factory=RayInitConfig)
     seed: SeedConfig = field(default_factory=SeedConfig)
@@ -224,9 +224,9 @@ class Config:
     es_manager: EsManagerConfig = field(default_factory=EsManagerConfig)
     ctx_manager: CtxManagerConfig = field(default_factory=CtxManagerConfig)
     imagine: ImagineConfig = field(default_factory=ImagineConfig)
-    custom_envs: Annotated[Mapping[str, EnvSpec], Key("environments by tag", affects="result")] = (
-        field(default_factory=dict)
-    )
+    custom_envs: Annotated[
+        Mapping[str, EnvSpec], Key("environments by tag", affects="semantics")
+    ] = field(default_factory=dict)
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     data: DataConfig = field(default_factory=DataConfig)
     sft: SFTConfig = field(default_factory=SFTConfig)
@@ -238,7 +238,7 @@ class Config:
     compare: CompareConfig = field(default_factory=CompareConfig)
     model_config: ModelSelection = field(default_factory=ModelSelection)
     model_info: Annotated[
-        Mapping[str, APIModelConfig], Key("models behind APIs", affects="result")
+        Mapping[str, APIModelConfig], Key("models behind APIs", affects="semantics")
     ] = field(default_factory=dict)
 
     def environment(self, tag: str) -> EnvSpec:

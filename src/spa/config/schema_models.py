@@ -28,19 +28,19 @@ class FSDPConfig:
         int,
         Key(
             "ranks that share one copy of the model; -1: all; fewer: several whole copies",
-            affects="rounding",
+            affects="numerics",
             ge=-1,
         ),
     ] = -1
     reshard_after_forward: Annotated[
-        bool, Key("free gathered layers between forward and backward pass", affects="rounding")
+        bool, Key("free gathered layers between forward and backward pass", affects="numerics")
     ] = True
     # verl's three switches. `fully_shard` offloads everything or nothing, so they are one here.
     offload_policy: Annotated[
-        bool, Key("keep parameters, gradients and optimiser states on the CPU", affects="rounding")
+        bool, Key("keep parameters, gradients and optimiser states on the CPU", affects="numerics")
     ] = False
-    param_offload: Annotated[bool, Key("the same as `offload_policy`", affects="rounding")] = False
-    optimizer_offload: Annotated[bool, Key("the same as `offload_policy`", affects="rounding")] = (
+    param_offload: Annotated[bool, Key("the same as `offload_policy`", affects="numerics")] = False
+    optimizer_offload: Annotated[bool, Key("the same as `offload_policy`", affects="numerics")] = (
         False
     )
 
@@ -59,34 +59,34 @@ class ModelConfig:
         Dtype,
         Key(
             "dtype of forward passes; auto: chosen for the machine (performance.md)",
-            affects="result",
+            affects="semantics",
         ),
     ] = "auto"
     attn_implementation: Annotated[
         Attention,
-        Key("auto: SDPA; on a CPU, plain matrix products where possible", affects="rounding"),
+        Key("auto: SDPA; on a CPU, plain matrix products where possible", affects="numerics"),
     ] = "auto"
     use_torch_compile: Annotated[
-        bool, Key("compile the training forward pass", affects="rounding")
+        bool, Key("compile the training forward pass", affects="numerics")
     ] = False
     enable_gradient_checkpointing: Annotated[
-        bool, Key("recompute activations in the backward pass", affects="rounding")
+        bool, Key("recompute activations in the backward pass", affects="numerics")
     ] = True
     packing: Annotated[
         bool | None,
         Key(
             "pack examples into one sequence without padding; null: on CUDA, if the model "
             "keeps them apart",
-            affects="rounding",
+            affects="numerics",
         ),
     ] = None
     trust_remote_code: Annotated[
-        bool, Key("run model code that comes with a Hub model", affects="place")
+        bool, Key("run model code that comes with a Hub model", affects="paths")
     ] = False
-    lora_rank: Annotated[int, Key("LoRA rank; 0 trains all weights", affects="result", ge=0)] = 0
-    lora_alpha: Annotated[float, Key("LoRA scale", affects="result", gt=0)] = 16
+    lora_rank: Annotated[int, Key("LoRA rank; 0 trains all weights", affects="semantics", ge=0)] = 0
+    lora_alpha: Annotated[float, Key("LoRA scale", affects="semantics", gt=0)] = 16
     target_modules: Annotated[
-        str | tuple[str, ...], Key("modules that get LoRA adapters", affects="result")
+        str | tuple[str, ...], Key("modules that get LoRA adapters", affects="semantics")
     ] = "all-linear"
 
 
@@ -105,7 +105,7 @@ class PolicyModelConfig(ModelConfig):
         str | None,
         Key(
             "file with a Jinja chat template, for models that have none; null: the model's own",
-            affects="result",
+            affects="semantics",
             content="file",
         ),
     ] = None
@@ -116,30 +116,32 @@ class OptimConfig:
     """AdamW and its schedule."""
 
     # The policy's optimiser in the original: 1e-6, constant, without warm-up.
-    lr: Annotated[float, Key("peak learning rate", affects="result", gt=0)] = 1e-6
+    lr: Annotated[float, Key("peak learning rate", affects="semantics", gt=0)] = 1e-6
     betas: Annotated[
-        tuple[Beta, Beta], Key("decay rates of the moments (AdamW)", affects="result")
+        tuple[Beta, Beta], Key("decay rates of the moments (AdamW)", affects="semantics")
     ] = (
         0.9,
         0.999,
     )
-    weight_decay: Annotated[float, Key("decoupled weight decay", affects="result", ge=0)] = 0.01
+    weight_decay: Annotated[float, Key("decoupled weight decay", affects="semantics", ge=0)] = 0.01
     warmup_style: Annotated[
         Literal["constant", "cosine"],
-        Key("learning-rate schedule after the warm-up", affects="result"),
+        Key("learning-rate schedule after the warm-up", affects="semantics"),
     ] = "constant"
     lr_warmup_steps: Annotated[
         int,
-        Key("linear warm-up, in PPO steps; -1: `lr_warmup_steps_ratio`", affects="result", ge=-1),
+        Key(
+            "linear warm-up, in PPO steps; -1: `lr_warmup_steps_ratio`", affects="semantics", ge=-1
+        ),
     ] = -1
     lr_warmup_steps_ratio: Annotated[
-        float, Key("warm-up as a share of all steps", affects="result", ge=0, le=1)
+        float, Key("warm-up as a share of all steps", affects="semantics", ge=0, le=1)
     ] = 0.0
     min_lr_ratio: Annotated[
         float | None,
         Key(
             "learning rate at the end of the cosine, as a share of `lr`; null: 0",
-            affects="result",
+            affects="semantics",
             ge=0,
             le=1,
         ),
@@ -152,32 +154,34 @@ class WorldLossConfig:
     (docs/methods.md)."""
 
     tokens: Annotated[
-        Literal["none", "shown_states", "right_beliefs"],
+        Literal["none", "env_observations", "correct_predictions"],
         Key(
             "tokens of observed states (ECHO, PaW), or of the model's own correct state blocks",
-            affects="result",
+            affects="semantics",
         ),
     ] = "none"
     coef: Annotated[
-        float, Key("weight of its mean, added to the policy loss", affects="result", ge=0)
+        float, Key("weight of its mean, added to the policy loss", affects="semantics", ge=0)
     ] = 0.05
     # 1 - p is bounded: a state that cannot be predicted costs at most `most`.
     kind: Annotated[
         Literal["cross_entropy", "clipped_error"],
-        Key("loss per token: -log p (ECHO), or 1 - p up to `most` (PaW)", affects="result"),
+        Key("loss per token: -log p (ECHO), or 1 - p up to `most` (PaW)", affects="semantics"),
     ] = "cross_entropy"
-    most: Annotated[float, Key("upper bound of clipped_error", affects="result", gt=0, le=1)] = 0.9
+    most: Annotated[float, Key("upper bound of clipped_error", affects="semantics", gt=0, le=1)] = (
+        0.9
+    )
     turns: Annotated[
         float,
         Key(
             "share of turns whose next states count, least certain answers first",
-            affects="result",
+            affects="semantics",
             gt=0,
             le=1,
         ),
     ] = 1.0
     fade: Annotated[
-        bool, Key("multiply by the share of the step's episodes that failed", affects="result")
+        bool, Key("multiply by the share of the step's episodes that failed", affects="semantics")
     ] = False
 
     @property
@@ -192,10 +196,10 @@ class AnswerFocusConfig:
 
     # alpha=0 and beta=0 are `loss_mask: answer_only`.
     alpha: Annotated[
-        float, Key("weight of a token outside the answers", affects="result", ge=0)
+        float, Key("weight of a token outside the answers", affects="semantics", ge=0)
     ] = 1.0
     beta: Annotated[
-        float, Key("extra weight of an answer's uncertain tokens", affects="result", ge=0)
+        float, Key("extra weight of an answer's uncertain tokens", affects="semantics", ge=0)
     ] = 0.0
 
 
@@ -204,25 +208,29 @@ class ReplayConfig:
     """Examples with true states in every policy update, with their own mean
     (docs/methods.md)."""
 
-    rows: Annotated[int, Key("sequences in every mini-batch", affects="result", ge=0)] = 0
+    rows: Annotated[int, Key("sequences in every mini-batch", affects="semantics", ge=0)] = 0
     source: Annotated[
         Literal["data", "rollouts"],
         Key(
             "training examples of stage 2, or the step's episodes with true states",
-            affects="result",
+            affects="semantics",
         ),
     ] = "data"
     # L = L_policy / N_policy + coef * L_rows / N_rows: the length of responses does not change
     # the weight of the rows.
     coef: Annotated[
         float,
-        Key("weight of their mean cross-entropy, added to the policy loss", affects="result", ge=0),
+        Key(
+            "weight of their mean cross-entropy, added to the policy loss",
+            affects="semantics",
+            ge=0,
+        ),
     ] = 0.1
     loss_on: Annotated[
         str | None,
         Key(
             "tokens that carry this loss, as in `sft.data.loss_on`; null: those of stage 2",
-            affects="result",
+            affects="semantics",
         ),
     ] = None
 
@@ -237,79 +245,81 @@ class ActorConfig:
     """The policy update."""
 
     ppo_mini_batch_size: Annotated[
-        int, Key("episodes per optimiser step, at most", affects="result", ge=1)
+        int, Key("episodes per optimiser step, at most", affects="semantics", ge=1)
     ] = 32
     ppo_num_mini_batches: Annotated[
         int | None,
         Key(
             "updates per pass, for actor and critic, instead of `ppo_mini_batch_size`",
-            affects="result",
+            affects="semantics",
             ge=1,
         ),
     ] = None
     ppo_micro_batch_size_per_gpu: Annotated[
-        int, Key("episodes per forward pass; changes memory, not results", affects="rounding", ge=1)
+        int, Key("episodes per forward pass; changes memory, not results", affects="numerics", ge=1)
     ] = 1
     use_dynamic_bsz: Annotated[
-        bool, Key("fill forward passes by number of tokens instead of episodes", affects="rounding")
+        bool, Key("fill forward passes by number of tokens instead of episodes", affects="numerics")
     ] = False
     ppo_max_token_len_per_gpu: Annotated[
-        int, Key("tokens per forward pass with `use_dynamic_bsz`", affects="rounding", ge=1)
+        int, Key("tokens per forward pass with `use_dynamic_bsz`", affects="numerics", ge=1)
     ] = 16384
-    ppo_epochs: Annotated[int, Key("passes over the kept episodes", affects="result", ge=1)] = 1
-    shuffle: Annotated[bool, Key("sample new mini-batches in every epoch", affects="result")] = (
+    ppo_epochs: Annotated[int, Key("passes over the kept episodes", affects="semantics", ge=1)] = 1
+    shuffle: Annotated[bool, Key("sample new mini-batches in every epoch", affects="semantics")] = (
         False
     )
-    grad_clip: Annotated[float, Key("largest gradient norm", affects="result", gt=0)] = 1.0
+    grad_clip: Annotated[float, Key("largest gradient norm", affects="semantics", gt=0)] = 1.0
     # More room above than below (arXiv 2503.14476), with the original's numbers.
     clip_ratio_low: Annotated[
-        float, Key("clip the ratio below 1 - this", affects="result", ge=0, le=1)
+        float, Key("clip the ratio below 1 - this", affects="semantics", ge=0, le=1)
     ] = 0.2
     clip_ratio_high: Annotated[
-        float, Key("clip the ratio above 1 + this", affects="result", ge=0)
+        float, Key("clip the ratio above 1 + this", affects="semantics", ge=0)
     ] = 0.28
-    policy_loss: Annotated[str, Key("ppo, or a path `package.module:name`", affects="result")] = (
-        "ppo"
-    )
+    policy_loss: Annotated[
+        str, Key("ppo, or a path `package.module:name`", affects="semantics")
+    ] = "ppo"
     # For A < 0 the loss -A r has no bound in r; it is cut at -A c (arXiv 1912.09729).
     clip_ratio_c: Annotated[
         float,
-        Key("dual clip: bound of the loss for negative advantages", affects="result", gt=1),
+        Key("dual clip: bound of the loss for negative advantages", affects="semantics", gt=1),
     ] = 3.0
     loss_agg_mode: Annotated[
         LossAgg,
-        Key("aggregation of token losses over the mini-batch", affects="result"),
+        Key("aggregation of token losses over the mini-batch", affects="semantics"),
     ] = "token-mean"
     # `all_after_system` is the original's mask, which also trains on the environment's text.
     loss_mask: Annotated[
         Literal["sampled", "answer_only", "no_states", "all_after_system"],
-        Key("tokens that carry the policy loss", affects="result"),
+        Key("tokens that carry the policy loss", affects="semantics"),
     ] = "sampled"
     world_loss: WorldLossConfig = field(default_factory=WorldLossConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     answer_focus: AnswerFocusConfig = field(default_factory=AnswerFocusConfig)
-    entropy_coeff: Annotated[float, Key("weight of the entropy bonus", affects="result", ge=0)] = (
-        0.001
-    )
+    entropy_coeff: Annotated[
+        float, Key("weight of the entropy bonus", affects="semantics", ge=0)
+    ] = 0.001
     use_ref: Annotated[
         bool,
-        Key("allow a reference model; it is loaded only if a KL term uses it", affects="result"),
+        Key("allow a reference model; it is loaded only if a KL term uses it", affects="semantics"),
     ] = True
     use_kl_loss: Annotated[
-        bool, Key("add KL to the reference model to the loss", affects="result")
+        bool, Key("add KL to the reference model to the loss", affects="semantics")
     ] = False
-    kl_loss_coef: Annotated[float, Key("weight of the KL in the loss", affects="result", ge=0)] = (
-        0.0
+    kl_loss_coef: Annotated[
+        float, Key("weight of the KL in the loss", affects="semantics", ge=0)
+    ] = 0.0
+    kl_loss_type: Annotated[KLKind, Key("estimator of the KL in the loss", affects="semantics")] = (
+        "kl"
     )
-    kl_loss_type: Annotated[KLKind, Key("estimator of the KL in the loss", affects="result")] = "kl"
     grpo_advantage_length_weight: Annotated[
-        bool, Key("divide outcome advantages by relative length", affects="result")
+        bool, Key("divide outcome advantages by relative length", affects="semantics")
     ] = False
     strategy: Annotated[
         Strategy,
         Key(
             "on several ranks: whole copies (ddp) or shards (fsdp, fsdp2: the same)",
-            affects="rounding",
+            affects="numerics",
         ),
     ] = "fsdp"
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
@@ -330,11 +340,11 @@ class RefConfig:
     """The frozen reference model."""
 
     strategy: Annotated[
-        Strategy, Key("on several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")
+        Strategy, Key("on several ranks: whole copies (ddp) or shards (fsdp)", affects="numerics")
     ] = "fsdp"
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
     log_prob_micro_batch_size_per_gpu: Annotated[
-        int, Key("episodes per forward pass", affects="rounding", ge=1)
+        int, Key("episodes per forward pass", affects="numerics", ge=1)
     ] = 1
 
 
@@ -344,13 +354,13 @@ class ValKwargs:
 
     # Sampled at temperature 1, as in the original: Pass@k needs different episodes of a puzzle.
     temperature: Annotated[
-        float, Key("sampling temperature; 0: greedy", affects="result", ge=0)
+        float, Key("sampling temperature; 0: greedy", affects="semantics", ge=0)
     ] = 1.0
-    top_p: Annotated[float, Key("nucleus sampling", affects="result", gt=0, le=1)] = 1.0
+    top_p: Annotated[float, Key("nucleus sampling", affects="semantics", gt=0, le=1)] = 1.0
     top_k: Annotated[
-        int, Key("sample from the most likely tokens; -1: all", affects="result", ge=-1)
+        int, Key("sample from the most likely tokens; -1: all", affects="semantics", ge=-1)
     ] = -1
-    do_sample: Annotated[bool, Key("false: greedy", affects="result")] = True
+    do_sample: Annotated[bool, Key("false: greedy", affects="semantics")] = True
 
 
 @section
@@ -362,74 +372,79 @@ class RolloutConfig:
         Key(
             "local, vllm, openai, random, a path `package.module:name`, or auto: vllm if it "
             "is installed and CUDA is available, else local",
-            affects="result",
+            affects="semantics",
         ),
     ] = "auto"
     temperature: Annotated[
-        float, Key("sampling temperature of training rollouts", affects="result", ge=0)
+        float, Key("sampling temperature of training rollouts", affects="semantics", ge=0)
     ] = 1.0
     top_p: Annotated[
-        float, Key("nucleus sampling of training rollouts", affects="result", gt=0, le=1)
+        float, Key("nucleus sampling of training rollouts", affects="semantics", gt=0, le=1)
     ] = 1.0
     top_k: Annotated[
         int,
         Key(
-            "training rollouts sample from the most likely tokens; -1: all", affects="result", ge=-1
+            "training rollouts sample from the most likely tokens; -1: all",
+            affects="semantics",
+            ge=-1,
         ),
     ] = -1
-    do_sample: Annotated[bool, Key("false: greedy", affects="result")] = True
-    response_length: Annotated[int, Key("new tokens per turn, at most", affects="result", ge=1)] = (
-        400
-    )
+    do_sample: Annotated[bool, Key("false: greedy", affects="semantics")] = True
+    response_length: Annotated[
+        int, Key("new tokens per turn, at most", affects="semantics", ge=1)
+    ] = 400
     max_model_len: Annotated[
         int,
-        Key("tokens per episode at most, prompts and responses together", affects="result", ge=2),
+        Key(
+            "tokens per episode at most, prompts and responses together", affects="semantics", ge=2
+        ),
     ] = 3600
-    max_num_seqs: Annotated[int, Key("episodes decoded together", affects="rounding", ge=1)] = 1024
+    max_num_seqs: Annotated[int, Key("episodes decoded together", affects="numerics", ge=1)] = 1024
     max_num_batched_tokens: Annotated[
-        int, Key("tokens per engine step, at most", affects="rounding", ge=1)
+        int, Key("tokens per engine step, at most", affects="numerics", ge=1)
     ] = 8192
     dtype: Annotated[
         Dtype,
         Key(
-            "dtype of the engine's copy of the weights (vllm, and local on CPUs)", affects="result"
+            "dtype of the engine's copy of the weights (vllm, and local on CPUs)",
+            affects="semantics",
         ),
     ] = "auto"
     gpu_memory_utilization: Annotated[
-        float, Key("share of GPU memory for the engine (vllm)", affects="rounding", gt=0, le=1)
+        float, Key("share of GPU memory for the engine (vllm)", affects="numerics", gt=0, le=1)
     ] = 0.6
-    enforce_eager: Annotated[bool, Key("run without CUDA graphs (vllm)", affects="rounding")] = True
+    enforce_eager: Annotated[bool, Key("run without CUDA graphs (vllm)", affects="numerics")] = True
     free_cache_engine: Annotated[
-        bool, Key("free the cache during updates (vllm)", affects="rounding")
+        bool, Key("free the cache during updates (vllm)", affects="numerics")
     ] = True
     enable_chunked_prefill: Annotated[
-        bool, Key("split long prefills (vllm)", affects="rounding")
+        bool, Key("split long prefills (vllm)", affects="numerics")
     ] = True
     tensor_model_parallel_size: Annotated[
-        int, Key("GPUs per engine copy (vllm)", affects="rounding", ge=1)
+        int, Key("GPUs per engine copy (vllm)", affects="numerics", ge=1)
     ] = 1
     engine_kwargs: Annotated[
-        Mapping[str, Any], Key("options passed to the engine unchanged (vllm)", affects="result")
+        Mapping[str, Any], Key("options passed to the engine unchanged (vllm)", affects="semantics")
     ] = field(default_factory=dict)
     log_prob_micro_batch_size_per_gpu: Annotated[
-        int, Key("episodes per scoring pass", affects="rounding", ge=1)
+        int, Key("episodes per scoring pass", affects="numerics", ge=1)
     ] = 1
     # 8 of 32 groups, those with the largest standard deviation of scores.
     rollout_filter_ratio: Annotated[
         float,
         Key(
             "share of groups to keep; for types other than std and std_rev: their parameter",
-            affects="result",
+            affects="semantics",
             gt=0,
         ),
     ] = 0.25
     rollout_filter_type: Annotated[
         Literal["std", "std_rev", "top_p", "top_p_softmax", "top_k", "top_k_abs", "min_p"],
-        Key("selection of groups by the variance of their scores", affects="result"),
+        Key("selection of groups by the variance of their scores", affects="semantics"),
     ] = "std"
     # Episodes with equal scores have no advantage over each other.
     rollout_filter_include_zero: Annotated[
-        bool, Key("keep groups whose episodes all score the same", affects="result")
+        bool, Key("keep groups whose episodes all score the same", affects="semantics")
     ] = False
     val_kwargs: ValKwargs = field(default_factory=ValKwargs)
 
@@ -467,37 +482,37 @@ class CriticConfig:
     """The value model and its update."""
 
     strategy: Annotated[
-        Strategy, Key("on several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")
+        Strategy, Key("on several ranks: whole copies (ddp) or shards (fsdp)", affects="numerics")
     ] = "fsdp"
     model: CriticModelConfig = field(default_factory=CriticModelConfig)
     # Ten times the policy's rate, as in the original.
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-5))
     ppo_mini_batch_size: Annotated[
-        int, Key("episodes per optimiser step, at most", affects="result", ge=1)
+        int, Key("episodes per optimiser step, at most", affects="semantics", ge=1)
     ] = 32
     ppo_micro_batch_size_per_gpu: Annotated[
-        int, Key("episodes per forward pass", affects="rounding", ge=1)
+        int, Key("episodes per forward pass", affects="numerics", ge=1)
     ] = 1
     forward_micro_batch_size_per_gpu: Annotated[
-        int, Key("episodes per scoring pass", affects="rounding", ge=1)
+        int, Key("episodes per scoring pass", affects="numerics", ge=1)
     ] = 1
     use_dynamic_bsz: Annotated[
-        bool, Key("fill forward passes by number of tokens instead of episodes", affects="rounding")
+        bool, Key("fill forward passes by number of tokens instead of episodes", affects="numerics")
     ] = False
     ppo_max_token_len_per_gpu: Annotated[
-        int, Key("tokens per forward pass with `use_dynamic_bsz`", affects="rounding", ge=1)
+        int, Key("tokens per forward pass with `use_dynamic_bsz`", affects="numerics", ge=1)
     ] = 32768
-    ppo_epochs: Annotated[int, Key("passes over the kept episodes", affects="result", ge=1)] = 1
-    shuffle: Annotated[bool, Key("sample new mini-batches in every epoch", affects="result")] = (
+    ppo_epochs: Annotated[int, Key("passes over the kept episodes", affects="semantics", ge=1)] = 1
+    shuffle: Annotated[bool, Key("sample new mini-batches in every epoch", affects="semantics")] = (
         False
     )
-    grad_clip: Annotated[float, Key("largest gradient norm", affects="result", gt=0)] = 1.0
+    grad_clip: Annotated[float, Key("largest gradient norm", affects="semantics", gt=0)] = 1.0
     # The original clips at 0.5, which throttles a critic whose returns reach 11 (Sokoban).
     cliprange_value: Annotated[
         float | None,
-        Key("clip range of the value loss; null: no clipping", affects="result", gt=0),
+        Key("clip range of the value loss; null: no clipping", affects="semantics", gt=0),
     ] = None
-    loss_agg_mode: Annotated[LossAgg, Key("aggregation of token losses", affects="result")] = (
+    loss_agg_mode: Annotated[LossAgg, Key("aggregation of token losses", affects="semantics")] = (
         "token-mean"
     )
 
@@ -509,16 +524,16 @@ class KLCtrlConfig:
     # arXiv 1909.08593, section 2.2, for `adaptive`; horizon and target are the original's.
     type: Annotated[
         Literal["fixed", "adaptive"],
-        Key("constant weight, or one adapted towards `target_kl`", affects="result"),
+        Key("constant weight, or one adapted towards `target_kl`", affects="semantics"),
     ] = "fixed"
     kl_coef: Annotated[
-        float, Key("weight of the KL; adaptive: its initial value", affects="result", ge=0)
+        float, Key("weight of the KL; adaptive: its initial value", affects="semantics", ge=0)
     ] = 0.0
     horizon: Annotated[
-        int, Key("horizon of the adaptive controller, in episodes", affects="result", ge=1)
+        int, Key("horizon of the adaptive controller, in episodes", affects="semantics", ge=1)
     ] = 10000
     target_kl: Annotated[
-        float, Key("KL that the adaptive controller aims at", affects="result", gt=0)
+        float, Key("KL that the adaptive controller aims at", affects="semantics", gt=0)
     ] = 0.1
 
 
@@ -529,18 +544,18 @@ class RolloutCorrectionConfig:
 
     level: Annotated[
         Literal["off", "token", "sequence"],
-        Key("one weight per token, or per episode", affects="result"),
+        Key("one weight per token, or per episode", affects="semantics"),
     ] = "off"
     mode: Annotated[
         Literal["truncate", "mask"],
         Key(
             "weights above `cap`: cut (truncated importance sampling) or 0 (IcePop)",
-            affects="result",
+            affects="semantics",
         ),
     ] = "truncate"
-    cap: Annotated[float, Key("largest weight", affects="result", gt=1)] = 2.0
+    cap: Annotated[float, Key("largest weight", affects="semantics", gt=1)] = 2.0
     floor: Annotated[
-        float, Key("smallest weight, for `mode: mask`", affects="result", ge=0, le=1)
+        float, Key("smallest weight, for `mode: mask`", affects="semantics", ge=0, le=1)
     ] = 0.5
 
 
@@ -553,21 +568,21 @@ class AlgorithmConfig:
         Key(
             "gae, grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, turn_rloo, turn_gae, gigpo, or a path "
             "`package.module:name`",
-            affects="result",
+            affects="semantics",
         ),
     ] = "gae"
     # With gamma = lam = 1 a token's advantage is the episode's reward minus the value there.
-    gamma: Annotated[float, Key("discount per token", affects="result", ge=0, le=1)] = 1.0
-    lam: Annotated[float, Key("GAE lambda", affects="result", ge=0, le=1)] = 1.0
+    gamma: Annotated[float, Key("discount per token", affects="semantics", ge=0, le=1)] = 1.0
+    lam: Annotated[float, Key("GAE lambda", affects="semantics", ge=0, le=1)] = 1.0
     # VAGEN, arXiv 2510.16907.
     bi_level_gae: Annotated[
-        bool, Key("GAE over turns, then over the tokens of a turn", affects="result")
+        bool, Key("GAE over turns, then over the tokens of a turn", affects="semantics")
     ] = False
     high_level_gamma: Annotated[
         float,
         Key(
             "discount per turn: bi-level GAE, turn_gae, turn_rloo, gigpo",
-            affects="result",
+            affects="semantics",
             ge=0,
             le=1,
         ),
@@ -575,7 +590,9 @@ class AlgorithmConfig:
     # GiGPO, arXiv 2505.10978, whose second term compares visits of the same state.
     gigpo_step_weight: Annotated[
         float,
-        Key("gigpo: weight of a turn's advantage, added to the episode's", affects="result", ge=0),
+        Key(
+            "gigpo: weight of a turn's advantage, added to the episode's", affects="semantics", ge=0
+        ),
     ] = 1.0
     # WM-PPO, arXiv 2611.12200, reconstructed from its abstract (docs/methods.md).
     imagined_advantage: Annotated[
@@ -583,27 +600,29 @@ class AlgorithmConfig:
         Key(
             "weight of the predicted lead of a turn's plan over its other plans, added to its "
             "advantage; needs choose_plan",
-            affects="result",
+            affects="semantics",
             ge=0,
         ),
     ] = 0.0
     whiten_advantages: Annotated[
-        bool, Key("zero mean, unit variance over the trained tokens", affects="result")
+        bool, Key("zero mean, unit variance over the trained tokens", affects="semantics")
     ] = True
     # False is Dr. GRPO, arXiv 2503.20783.
     norm_adv_by_std_in_grpo: Annotated[
-        bool, Key("divide group advantages by the group's standard deviation", affects="result")
+        bool, Key("divide group advantages by the group's standard deviation", affects="semantics")
     ] = True
     use_kl_in_reward: Annotated[
-        bool, Key("subtract KL to the reference model from the reward", affects="result")
+        bool, Key("subtract KL to the reference model from the reward", affects="semantics")
     ] = False
-    kl_penalty: Annotated[KLKind, Key("estimator of the KL in the reward", affects="result")] = "kl"
+    kl_penalty: Annotated[KLKind, Key("estimator of the KL in the reward", affects="semantics")] = (
+        "kl"
+    )
     bootstrap_truncated: Annotated[
         bool,
         Key(
             "end episodes cut off by max_turn or max_model_len with the critic's value "
             "instead of 0",
-            affects="result",
+            affects="semantics",
         ),
     ] = False
     rollout_correction: RolloutCorrectionConfig = field(default_factory=RolloutCorrectionConfig)

@@ -16,15 +16,15 @@ class SamplingConfig:
 
     # A section of its own: the original plays with the sampling of its validation.
     temperature: Annotated[
-        float, Key("sampling temperature; 0: greedy", affects="result", ge=0)
+        float, Key("sampling temperature; 0: greedy", affects="semantics", ge=0)
     ] = 1.0
-    top_p: Annotated[float, Key("nucleus sampling", affects="result", gt=0, le=1)] = 1.0
+    top_p: Annotated[float, Key("nucleus sampling", affects="semantics", gt=0, le=1)] = 1.0
     top_k: Annotated[
-        int, Key("sample from the most likely tokens; -1: all", affects="result", ge=-1)
+        int, Key("sample from the most likely tokens; -1: all", affects="semantics", ge=-1)
     ] = -1
-    response_length: Annotated[int, Key("new tokens per turn, at most", affects="result", ge=1)] = (
-        400
-    )
+    response_length: Annotated[
+        int, Key("new tokens per turn, at most", affects="semantics", ge=1)
+    ] = 400
 
 
 @section
@@ -37,47 +37,47 @@ class ImagineConfig:
 
     n: Annotated[
         int,
-        Key("responses sampled in each state; 1: no planning", affects="result", ge=1),
+        Key("responses sampled in each state; 1: no planning", affects="semantics", ge=1),
     ] = 1
-    plans: Annotated[
-        Literal["drawn", "every_action"],
+    proposals: Annotated[
+        Literal["sampled", "exhaustive"],
         Key(
-            "expand the sampled responses (drawn), or ask the model for every action of the "
-            "game (every_action)",
-            affects="result",
+            "expand the sampled responses (sampled), or ask the model for every action of the "
+            "game (exhaustive)",
+            affects="semantics",
         ),
-    ] = "drawn"
+    ] = "sampled"
     depth: Annotated[
         int,
         Key(
-            "turns to predict ahead; with every_action: actions",
-            affects="result",
+            "turns to predict ahead; with exhaustive: actions",
+            affects="semantics",
             ge=1,
         ),
     ] = 1
     width: Annotated[
-        int, Key("predicted states of a turn to expand further", affects="result", ge=1)
+        int, Key("predicted states of a turn to expand further", affects="semantics", ge=1)
     ] = 8
     keep: Annotated[
         bool,
         Key(
             "follow a path to the goal while its predictions are correct; false: plan in each turn",
-            affects="result",
+            affects="semantics",
         ),
     ] = False
     dynamics: Annotated[
-        Literal["learnt", "oracle", "shuffled"],
+        Literal["model", "simulator", "shuffled"],
         Key(
             "source of next states: predictions in the responses, a copy of the game, "
             "predictions of other responses (control)",
-            affects="result",
+            affects="semantics",
         ),
-    ] = "learnt"
-    spoil: Annotated[
+    ] = "model"
+    noise_prob: Annotated[
         float,
         Key(
-            "probability that the oracle returns the state after another plan",
-            affects="result",
+            "probability that the simulator returns the state after another plan",
+            affects="semantics",
             ge=0,
             le=1,
         ),
@@ -85,34 +85,36 @@ class ImagineConfig:
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.spoil > 0 and self.dynamics != "oracle":
-            raise Invalid("spoil", "needs dynamics oracle: only its states can be corrupted")
+        if self.noise_prob > 0 and self.dynamics != "simulator":
+            raise Invalid(
+                "noise_prob", "needs dynamics simulator: only its states can be corrupted"
+            )
         if self.keep and self.depth == 1:
             raise Invalid("keep", "needs depth above 1: a path of one turn ends when it is played")
-        if self.plans == "every_action" and self.n > 1:
-            raise Invalid("n", "must be 1 with plans every_action: no responses are sampled")
-        if self.plans == "every_action" and self.dynamics == "oracle":
+        if self.proposals == "exhaustive" and self.n > 1:
+            raise Invalid("n", "must be 1 with proposals exhaustive: no responses are sampled")
+        if self.proposals == "exhaustive" and self.dynamics == "simulator":
             raise Invalid(
                 "dynamics",
-                "cannot be oracle with plans every_action, which uses the model's predictions",
+                "cannot be simulator with proposals exhaustive, which uses the model's predictions",
             )
         return self
 
     @property
     def on(self) -> bool:
         """Whether planning is on."""
-        return self.n > 1 or self.plans == "every_action"
+        return self.n > 1 or self.proposals == "exhaustive"
 
     @property
     def reads_predictions(self) -> bool:
         """Whether the planner reads predictions in responses."""
-        return self.on and self.dynamics != "oracle"
+        return self.on and self.dynamics != "simulator"
 
     @property
     def rows(self) -> int:
         """Approximate number of responses that an episode samples at a time."""
         # About as many actions as a game has. It only sizes the batches of an evaluation.
-        return 8 if self.plans == "every_action" else self.n
+        return 8 if self.proposals == "exhaustive" else self.n
 
 
 @section
@@ -120,14 +122,14 @@ class SearchExamplesConfig:
     """`generate.policy: search`: examples of responses that write a breadth-first search."""
 
     examples: Annotated[
-        int, Key("training examples, each of a different puzzle", affects="result", ge=1)
+        int, Key("training examples, each of a different puzzle", affects="semantics", ge=1)
     ] = 800
     start_share: Annotated[
         float,
         Key(
             "share of examples at the start of a puzzle; the others show a random reachable "
             "state of a later turn",
-            affects="result",
+            affects="semantics",
             ge=0,
             le=1,
         ),
@@ -137,21 +139,21 @@ class SearchExamplesConfig:
         Key(
             "source of next states: copies of the game, or the model, fine-tuned first on "
             "single moves of random play (`generate.rounds=2`)",
-            affects="result",
+            affects="semantics",
         ),
     ] = "simulator"
     moves: Annotated[
-        int, Key("single moves to fine-tune the model on first", affects="result", ge=1)
+        int, Key("single moves to fine-tune the model on first", affects="semantics", ge=1)
     ] = 1200
     moves_per_step: Annotated[
-        int, Key("single moves per optimiser step", affects="result", ge=1)
+        int, Key("single moves per optimiser step", affects="semantics", ge=1)
     ] = 15
     thoughts: Annotated[
         Literal["search", "none", "dealt", "other_puzzle"],
         Key(
             "the search, or nothing (`agent_proxy.enable_think=false`); controls: outcomes "
             "permuted among a state's actions, the search of another puzzle",
-            affects="result",
+            affects="semantics",
         ),
     ] = "search"
 
@@ -165,7 +167,7 @@ class GenerateConfig:
         int,
         Key(
             "batches of self-play, each of new puzzles and as many episodes as a PPO step",
-            affects="result",
+            affects="semantics",
             ge=1,
         ),
     ] = 5
@@ -174,7 +176,7 @@ class GenerateConfig:
         Key(
             "episodes per puzzle, a divisor of `es_manager.train.group_size` (null: that); "
             "the episodes per batch stay the same",
-            affects="result",
+            affects="semantics",
             ge=1,
         ),
     ] = None
@@ -182,7 +184,7 @@ class GenerateConfig:
         int,
         Key(
             "rounds of self-play and fine-tuning; from the second on the fine-tuned model plays",
-            affects="result",
+            affects="semantics",
             ge=1,
         ),
     ] = 1
@@ -190,54 +192,54 @@ class GenerateConfig:
         int | None,
         Key(
             "`num_batches` of the rounds after the first; null: the same",
-            affects="result",
+            affects="semantics",
             ge=1,
         ),
     ] = None
-    rows_of: Annotated[
-        Literal["all_rounds", "own_round"],
+    train_on: Annotated[
+        Literal["all_rounds", "current_round"],
         Key(
             "examples that later rounds are fine-tuned on: of all rounds, or of the round alone",
-            affects="result",
+            affects="semantics",
         ),
     ] = "all_rounds"
     output_dir: Annotated[
-        OutputFolder | None, Key("null: `<trainer.run_dir>/data`", affects="place")
+        OutputFolder | None, Key("null: `<trainer.run_dir>/data`", affects="paths")
     ] = None
     # By puzzle, where the original splits by row: puzzles of training are in no validation.
     val_fraction: Annotated[
-        float, Key("share of puzzles in the validation file", affects="result", gt=0, le=0.9)
+        float, Key("share of puzzles in the validation file", affects="semantics", gt=0, le=0.9)
     ] = 0.2
-    split_seed: Annotated[int, Key("seed of the split by puzzle", affects="result", ge=0)] = 42
+    split_seed: Annotated[int, Key("seed of the split by puzzle", affects="semantics", ge=0)] = 42
     # The text of a state stays plausible, but no longer follows from the actions.
     shuffle_next_states: Annotated[
-        bool, Key("control: replace next states by true ones of other turns", affects="result")
+        bool, Key("control: replace next states by true ones of other turns", affects="semantics")
     ] = False
     success_only: Annotated[
-        bool, Key("keep only turns of successful episodes", affects="result")
+        bool, Key("keep only turns of successful episodes", affects="semantics")
     ] = False
     policy: Annotated[
         str,
         Key(
-            "the player: self, the model; random, legal actions; branched, random play that also "
-            "tries every other action in a copy; expert, a solver; scout, tabular Q-learning; "
+            "the player: self, the model; random, legal actions; counterfactual, random play that also "
+            "tries every other action in a copy; expert, a solver; q_learning, tabular Q-learning; "
             "search, examples without play; or an installed policy",
-            affects="result",
+            affects="semantics",
         ),
     ] = "self"
     branches: Annotated[
         int | None,
         Key(
-            "number of plans that branched play tries in each state; null: every legal action",
-            affects="result",
+            "number of plans that counterfactual play tries in each state; null: every legal action",
+            affects="semantics",
             ge=1,
         ),
     ] = None
     mixture: Annotated[
         Mapping[str, Annotated[float, Field(gt=0)]] | None,
         Key(
-            "shares of episodes by policy, as {self: 0.5, branched: 0.5}; null: all by `policy`",
-            affects="result",
+            "shares of episodes by policy, as {self: 0.5, counterfactual: 0.5}; null: all by `policy`",
+            affects="semantics",
         ),
     ] = None
     # So that rare outcomes of an action are trained as often as common ones.
@@ -245,26 +247,26 @@ class GenerateConfig:
         bool,
         Key(
             "resample training examples by 1 / count of (actions, whether the state changed)",
-            affects="result",
+            affects="semantics",
         ),
     ] = False
     epsilon: Annotated[
-        float, Key("share of turns played at random", affects="result", ge=0, le=1)
+        float, Key("share of turns played at random", affects="semantics", ge=0, le=1)
     ] = 0.0
     states: Annotated[
-        Literal["truth", "believed", "random_coords"],
+        Literal["ground_truth", "model", "random_coords"],
         Key(
             "states in the responses: true ones; controls: as the model wrote them, random "
             "coordinates",
-            affects="result",
+            affects="semantics",
         ),
-    ] = "truth"
+    ] = "ground_truth"
     reply_format: Annotated[
         Literal["world_model", "base", "moves"],
         Key(
             "format of the examples; base: plans and answers only; moves: one action and the "
             "key of the next state",
-            affects="result",
+            affects="semantics",
         ),
     ] = "world_model"
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
@@ -293,35 +295,35 @@ class SFTDataConfig:
 
     train_files: Annotated[
         str | tuple[str, ...] | None,
-        Key("parquet files; null: those of stage 1", affects="result", content="data"),
+        Key("parquet files; null: those of stage 1", affects="semantics", content="data"),
     ] = None
     val_files: Annotated[
         str | tuple[str, ...] | None,
-        Key("parquet files; null: those of stage 1", affects="result", content="data"),
+        Key("parquet files; null: those of stage 1", affects="semantics", content="data"),
     ] = None
     # 16 examples a step and 2,048 tokens each, as in the original.
     train_batch_size: Annotated[
-        int, Key("examples per optimiser step at most, merged or not", affects="result", ge=1)
+        int, Key("examples per optimiser step at most, merged or not", affects="semantics", ge=1)
     ] = 16
     micro_batch_size_per_gpu: Annotated[
         int,
-        Key("sequences per forward pass; changes memory, not results", affects="rounding", ge=1),
+        Key("sequences per forward pass; changes memory, not results", affects="numerics", ge=1),
     ] = 1
     max_token_len_per_gpu: Annotated[
         int | None,
         Key(
             "fill forward passes up to so many tokens instead of by sequences",
-            affects="rounding",
+            affects="numerics",
             ge=1,
         ),
     ] = None
-    max_length: Annotated[int, Key("tokens per example, at most", affects="result", ge=2)] = 2048
+    max_length: Annotated[int, Key("tokens per example, at most", affects="semantics", ge=2)] = 2048
     # The original cuts tokens from the left and leaves the loss mask where it was.
     truncation: Annotated[
         Literal["left", "error"],
         Key(
             "longer examples: drop their oldest turns (left), or stop with an error",
-            affects="result",
+            affects="semantics",
         ),
     ] = "left"
     # What the turns of an episode have in common is computed once.
@@ -329,7 +331,7 @@ class SFTDataConfig:
         bool,
         Key(
             "train examples of an episode that are prefixes of each other as one sequence",
-            affects="result",
+            affects="semantics",
         ),
     ] = True
     loss_on: Annotated[
@@ -337,7 +339,7 @@ class SFTDataConfig:
         Key(
             "tokens that carry the loss: response, states_only, no_states, a method with a mask "
             "(act_obs), or a path `package.module:name`",
-            affects="result",
+            affects="semantics",
         ),
     ] = "response"
 
@@ -347,14 +349,14 @@ class SFTModelConfig(ModelConfig):
     """Stage 2: model."""
 
     partial_pretrain: Annotated[
-        str, Key("model to start from", affects="result", content="model")
+        str, Key("model to start from", affects="semantics", content="model")
     ] = "Qwen/Qwen2.5-1.5B-Instruct"
     # Off, as in the original's fine-tuning.
     enable_gradient_checkpointing: Annotated[
-        bool, Key("recompute activations in the backward pass", affects="rounding")
+        bool, Key("recompute activations in the backward pass", affects="numerics")
     ] = False
     strategy: Annotated[
-        Strategy, Key("on several ranks: whole copies (ddp) or shards (fsdp)", affects="rounding")
+        Strategy, Key("on several ranks: whole copies (ddp) or shards (fsdp)", affects="numerics")
     ] = "fsdp"
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
 
@@ -366,25 +368,25 @@ class SFTOptimConfig:
     # The original's fine-tuning: AdamW at 1e-4 with (0.9, 0.95), 10 % warm-up, cosine to 0.
     name: Annotated[
         Literal["adamw", "muon"],
-        Key("muon: Muon for the matrices, AdamW for the rest", affects="result"),
+        Key("muon: Muon for the matrices, AdamW for the rest", affects="semantics"),
     ] = "adamw"
-    lr: Annotated[float, Key("peak learning rate of AdamW", affects="result", gt=0)] = 1e-4
-    muon_lr: Annotated[float, Key("peak learning rate of Muon", affects="result", gt=0)] = 0.02
+    lr: Annotated[float, Key("peak learning rate of AdamW", affects="semantics", gt=0)] = 1e-4
+    muon_lr: Annotated[float, Key("peak learning rate of Muon", affects="semantics", gt=0)] = 0.02
     betas: Annotated[
-        tuple[float, float], Key("decay rates of the moments (AdamW)", affects="result")
+        tuple[float, float], Key("decay rates of the moments (AdamW)", affects="semantics")
     ] = (
         0.9,
         0.95,
     )
-    eps: Annotated[float, Key("AdamW epsilon", affects="result", gt=0)] = 1e-8
-    weight_decay: Annotated[float, Key("decoupled weight decay", affects="result", ge=0)] = 0.01
+    eps: Annotated[float, Key("AdamW epsilon", affects="semantics", gt=0)] = 1e-8
+    weight_decay: Annotated[float, Key("decoupled weight decay", affects="semantics", ge=0)] = 0.01
     warmup_steps_ratio: Annotated[
-        float, Key("linear warm-up as a share of all steps", affects="result", ge=0, le=1)
+        float, Key("linear warm-up as a share of all steps", affects="semantics", ge=0, le=1)
     ] = 0.1
-    clip_grad: Annotated[float, Key("largest gradient norm", affects="result", gt=0)] = 1.0
+    clip_grad: Annotated[float, Key("largest gradient norm", affects="semantics", gt=0)] = 1.0
     lr_scheduler: Annotated[
         Literal["cosine", "constant"],
-        Key("learning-rate schedule after the warm-up", affects="result"),
+        Key("learning-rate schedule after the warm-up", affects="semantics"),
     ] = "cosine"
 
 
@@ -392,7 +394,7 @@ class SFTOptimConfig:
 class SFTTrainerConfig:
     """Stage 2: length, saving, evaluation."""
 
-    default_local_dir: Annotated[Folder, Key("folder of the checkpoints", affects="place")] = (
+    default_local_dir: Annotated[Folder, Key("folder of the checkpoints", affects="paths")] = (
         "runs/test/sft"
     )
     # Counts by its content: on another machine its path may be another.
@@ -400,29 +402,30 @@ class SFTTrainerConfig:
         str | None,
         Key(
             "checkpoint to resume from; null: the last one of this run",
-            affects="result",
+            affects="semantics",
             content="checkpoint",
         ),
     ] = None
     total_epochs: Annotated[
-        int, Key("passes over the training examples", affects="result", ge=1)
+        int, Key("passes over the training examples", affects="semantics", ge=1)
     ] = 5
     total_training_steps: Annotated[
-        int | None, Key("optimiser steps, instead of `total_epochs`", affects="result", ge=1)
+        int | None, Key("optimiser steps, instead of `total_epochs`", affects="semantics", ge=1)
     ] = None
     test_freq: Annotated[
-        int | None, Key("steps between evaluations; null: each epoch", affects="display", ge=1)
+        int | None, Key("steps between evaluations; null: each epoch", affects="logging", ge=1)
     ] = None
     save_freq: Annotated[
-        int | None, Key("steps between checkpoints; null: each epoch", affects="place", ge=1)
+        int | None, Key("steps between checkpoints; null: each epoch", affects="paths", ge=1)
     ] = None
     keep: Annotated[
-        int | None, Key("newest checkpoints to keep; null: all", affects="place", ge=1)
+        int | None, Key("newest checkpoints to keep; null: all", affects="paths", ge=1)
     ] = None
     eval_episodes: Annotated[
-        int, Key("held-out puzzles played to measure world-model accuracy", affects="result", ge=0)
+        int,
+        Key("held-out puzzles played to measure world-model accuracy", affects="semantics", ge=0),
     ] = 64
-    seed: Annotated[int, Key("seed of the order of examples", affects="result", ge=0)] = 1
+    seed: Annotated[int, Key("seed of the order of examples", affects="semantics", ge=0)] = 1
 
 
 @section
@@ -441,23 +444,23 @@ class GateConfig:
 
     # It decides whether PPO starts, and changes no number of a stage: `place`.
     enable: Annotated[
-        bool, Key("start PPO only after a world model that passes the gate", affects="place")
+        bool, Key("start PPO only after a world model that passes the gate", affects="paths")
     ] = False
     on_failure: Annotated[
         Literal["stop", "warn"],
-        Key("if the gate fails: `spa run` stops, or warns and trains", affects="place"),
+        Key("if the gate fails: `spa run` stops, or warns and trains", affects="paths"),
     ] = "stop"
     format_min: Annotated[
-        float, Key("smallest share of well-formed responses", affects="place", ge=0, le=1)
+        float, Key("smallest share of well-formed responses", affects="paths", ge=0, le=1)
     ] = 0.8
     observation_exact_min: Annotated[
-        float, Key("smallest share of exact observations", affects="place", ge=0, le=1)
+        float, Key("smallest share of exact observations", affects="paths", ge=0, le=1)
     ] = 0.8
     changed_f1_min: Annotated[
         float,
         Key(
             "smallest F1 of the predicted changes; the copy baseline scores 0",
-            affects="place",
+            affects="paths",
             ge=0,
             le=1,
         ),
@@ -467,13 +470,13 @@ class GateConfig:
         Key(
             "smallest share of exact predictions, which must also exceed the copy baseline; "
             "0: no limit",
-            affects="place",
+            affects="paths",
             ge=0,
             le=1,
         ),
     ] = 0.28
     entropy_min: Annotated[
-        float, Key("smallest entropy of responses, in nats per token", affects="place", ge=0)
+        float, Key("smallest entropy of responses, in nats per token", affects="paths", ge=0)
     ] = 0.2
 
 
@@ -481,82 +484,82 @@ class GateConfig:
 class GenerationsToLogConfig:
     """Sample episodes that trackers get as tables."""
 
-    train: Annotated[int, Key("episodes per training step", affects="display", ge=0)] = 128
-    val: Annotated[int, Key("episodes per validation", affects="display", ge=0)] = 20
+    train: Annotated[int, Key("episodes per training step", affects="logging", ge=0)] = 128
+    val: Annotated[int, Key("episodes per validation", affects="logging", ge=0)] = 20
 
 
 @section
 class TrainerConfig:
     """Stage 3 and the run as a whole."""
 
-    project_name: Annotated[str, Key("project name for trackers", affects="display")] = "spa"
-    experiment_name: Annotated[Name, Key("name of the run", affects="display")] = "test"
+    project_name: Annotated[str, Key("project name for trackers", affects="logging")] = "spa"
+    experiment_name: Annotated[Name, Key("name of the run", affects="logging")] = "test"
     run_dir: Annotated[
-        Folder, Key("folder of the run, with data/, sft/ and ppo/", affects="place")
+        Folder, Key("folder of the run, with data/, sft/ and ppo/", affects="paths")
     ] = "runs/test"
-    default_local_dir: Annotated[Folder, Key("folder of the PPO checkpoints", affects="place")] = (
+    default_local_dir: Annotated[Folder, Key("folder of the PPO checkpoints", affects="paths")] = (
         "runs/test/ppo"
     )
     default_hdfs_dir: Annotated[
         CopyURL | None,
         Key(
             "fsspec URL (s3://…, gs://…, file://…) for a copy of each checkpoint; null: none",
-            affects="place",
+            affects="paths",
         ),
     ] = None
     # 1,000 steps, a checkpoint every 100, a validation every 10: the original's.
-    total_training_steps: Annotated[int, Key("PPO steps", affects="result", ge=1)] = 1000
+    total_training_steps: Annotated[int, Key("PPO steps", affects="semantics", ge=1)] = 1000
     save_freq: Annotated[
-        int, Key("steps between checkpoints; -1: only at the end", affects="place", ge=-1)
+        int, Key("steps between checkpoints; -1: only at the end", affects="paths", ge=-1)
     ] = 100
     test_freq: Annotated[
-        int, Key("steps between validations; -1: only at start and end", affects="display", ge=-1)
+        int, Key("steps between validations; -1: only at start and end", affects="logging", ge=-1)
     ] = 10
     also_test_at: Annotated[
-        int | None, Key("one more step with a validation", affects="display", ge=1)
+        int | None, Key("one more step with a validation", affects="logging", ge=1)
     ] = None
-    val_before_train: Annotated[bool, Key("validate before the first step", affects="display")] = (
+    val_before_train: Annotated[bool, Key("validate before the first step", affects="logging")] = (
         True
     )
     # The original validates the same puzzles in every pass.
     validation_steps: Annotated[
-        int, Key("passes per validation, each over different puzzles", affects="result", ge=1)
+        int, Key("passes per validation, each over different puzzles", affects="semantics", ge=1)
     ] = 2
     critic_warmup: Annotated[
-        int, Key("steps that train only the critic", affects="result", ge=0)
+        int, Key("steps that train only the critic", affects="semantics", ge=0)
     ] = 0
     resume_mode: Annotated[
         Literal["auto", "disable", "resume_path"],
-        Key("auto: resume from the last checkpoint", affects="place"),
+        Key("auto: resume from the last checkpoint", affects="paths"),
     ] = "auto"
     resume_from_path: Annotated[
         str | None,
-        Key("checkpoint for `resume_mode: resume_path`", affects="result", content="checkpoint"),
+        Key("checkpoint for `resume_mode: resume_path`", affects="semantics", content="checkpoint"),
     ] = None
     max_actor_ckpt_to_keep: Annotated[
-        int | None, Key("newest checkpoints to keep; null: all", affects="place", ge=1)
+        int | None, Key("newest checkpoints to keep; null: all", affects="paths", ge=1)
     ] = 1
     logger: Annotated[
         tuple[Literal["console", "tensorboard", "wandb", "trackio"], ...],
-        Key("trackers; the run always writes metrics.jsonl", affects="display"),
+        Key("trackers; the run always writes metrics.jsonl", affects="logging"),
     ] = ("console",)
     # The original's name; every tracker takes its tables from here.
     generations_to_log_to_wandb: GenerationsToLogConfig = field(
         default_factory=GenerationsToLogConfig
     )
-    n_gpus_per_node: Annotated[int, Key("GPUs to use, at most", affects="rounding", ge=1)] = 1
+    n_gpus_per_node: Annotated[int, Key("GPUs to use, at most", affects="numerics", ge=1)] = 1
     nnodes: Annotated[
-        int, Key("machines (launcher ray; torchrun has its own option)", affects="rounding", ge=1)
+        int, Key("machines (launcher ray; torchrun has its own option)", affects="numerics", ge=1)
     ] = 1
-    device: Annotated[str, Key("auto, cpu, cuda or cuda:N", affects="rounding")] = "auto"
+    device: Annotated[str, Key("auto, cpu, cuda or cuda:N", affects="numerics")] = "auto"
     rank_timeout_s: Annotated[
-        float, Key("time that a rank waits for another, in seconds", affects="rounding", gt=0)
+        float, Key("time that a rank waits for another, in seconds", affects="numerics", gt=0)
     ] = 1800.0
     threads: Annotated[
         int | None,
         Key(
             "CPU threads per process; null: one if several methods train at a time",
-            affects="rounding",
+            affects="numerics",
             ge=1,
         ),
     ] = None
@@ -564,15 +567,15 @@ class TrainerConfig:
         float | None,
         Key(
             "seconds without progress after which the run ends with a stack dump; null: none",
-            affects="rounding",
+            affects="numerics",
             gt=0,
         ),
     ] = 3600.0
     kl_warn: Annotated[
-        float, Key("warn if KL(sampler ‖ trainer) per token exceeds this", affects="display", ge=0)
+        float, Key("warn if KL(sampler ‖ trainer) per token exceeds this", affects="logging", ge=0)
     ] = 0.01
     kl_stop: Annotated[
-        float, Key("stop at the first step if it exceeds this", affects="display", gt=0)
+        float, Key("stop at the first step if it exceeds this", affects="logging", gt=0)
     ] = 0.1
 
 
@@ -583,20 +586,20 @@ class RayInitConfig:
     address: Annotated[
         str | None,
         Key(
-            "address of the Ray cluster, or auto; null: start one on this machine", affects="place"
+            "address of the Ray cluster, or auto; null: start one on this machine", affects="paths"
         ),
     ] = None
     num_cpus: Annotated[
         int | None,
-        Key("CPUs of a Ray cluster on this machine alone; null: all", affects="place", ge=1),
+        Key("CPUs of a Ray cluster on this machine alone; null: all", affects="paths", ge=1),
     ] = None
-    cpus_per_worker: Annotated[int, Key("CPUs per rank", affects="place", ge=1)] = 1
+    cpus_per_worker: Annotated[int, Key("CPUs per rank", affects="paths", ge=1)] = 1
     max_failures: Annotated[
-        int, Key("replacements of lost workers; -1: no limit", affects="place", ge=-1)
+        int, Key("replacements of lost workers; -1: no limit", affects="paths", ge=-1)
     ] = 3
     storage_path: Annotated[
         str | None,
-        Key("folder of Ray's own state; null: ray/ in the run's folder", affects="place"),
+        Key("folder of Ray's own state; null: ray/ in the run's folder", affects="paths"),
     ] = None
 
 
@@ -608,12 +611,12 @@ class CompareConfig:
         tuple[str, ...],
         Key(
             "methods to compare: names of `spa config list methods`, or your own as module:name",
-            affects="display",
+            affects="logging",
         ),
     ] = ("vanilla", "spa")
-    seeds: Annotated[int, Key("full pipelines per method", affects="display", ge=1)] = 1
-    parallel: Annotated[int, Key("processes at a time on CPUs", affects="rounding", ge=1)] = 2
-    per_gpu: Annotated[int, Key("processes at a time on each GPU", affects="rounding", ge=1)] = 1
+    seeds: Annotated[int, Key("full pipelines per method", affects="logging", ge=1)] = 1
+    parallel: Annotated[int, Key("processes at a time on CPUs", affects="numerics", ge=1)] = 2
+    per_gpu: Annotated[int, Key("processes at a time on each GPU", affects="numerics", ge=1)] = 1
     bootstrap: Annotated[
-        int, Key("resamples of the confidence interval over puzzles", affects="display", ge=1)
+        int, Key("resamples of the confidence interval over puzzles", affects="logging", ge=1)
     ] = 2000

@@ -54,7 +54,7 @@ def _metrics(episodes: Sequence[Episode]) -> Metrics:
         "action_is_valid": _mean([bool(info.get("action_is_valid")) for info in infos]),
         "action_is_effective": _mean([bool(info.get("action_is_effective")) for info in infos]),
         "format_rate": _mean([turn.reply.well_formed for turn in turns]),
-        "cut_off": _mean([turn.finish_reason == "length" for turn in turns]),
+        "completions/clipped_ratio": _mean([turn.finish_reason == "length" for turn in turns]),
         "repetition": looping_share(
             [(turn.reply_text, turn.finish_reason == "length") for turn in turns]
         ),

@@ -46,7 +46,7 @@ EPISODES = Group(
             "share of episodes that reach the goal",
             "0 to 1",
             "rises in PPO",
-            "read `format_rate` and `rollout/zero_count`; start from a better model or an easier game",
+            "read `format_rate` and `rollout/groups_zero_std`; start from a better model or an easier game",
         ),
         Metric(
             "pass@*",
@@ -129,7 +129,7 @@ EPISODES = Group(
             "more SFT, or a format penalty; in PPO see the warning `falling_format`",
         ),
         Metric(
-            "cut_off",
+            "completions/clipped_ratio",
             "share of responses that hit the length limit",
             "0 to 1",
             "below 0.1",
@@ -182,7 +182,7 @@ WORLD_MODEL = Group(
             "more SFT, or a shorter `state_text`; in PPO keep `world_loss` on",
         ),
         Metric(
-            "wm/pred_exact",
+            "wm/prediction_em",
             "share of predictions equal to the true next state",
             "0 to 1",
             "above `wm/copy_exact`",
@@ -207,13 +207,13 @@ WORLD_MODEL = Group(
             "F1 of predicted changes; copying scores 0",
             "0 to 1",
             "above 0.1 (the gate's limit)",
-            "as for `wm/pred_exact`",
+            "as for `wm/prediction_em`",
         ),
         Metric(
             "wm/copy_exact",
-            "copy baseline: what repeating the shown state would score as `wm/pred_exact`",
+            "copy baseline: what repeating the shown state would score as `wm/prediction_em`",
             "0 to 1",
-            "below `wm/pred_exact`",
+            "below `wm/prediction_em`",
             "high: most actions change nothing; read `action_is_effective`",
         ),
     ),
@@ -222,8 +222,8 @@ WORLD_MODEL = Group(
 SEARCH = Group(
     title="Written search",
     about=(
-        "The same prefixes, for responses that write a breadth-first search (`agent_proxy.reply_order=search`). Each "
-        "line is scored by the game. The classes of failure add up, with `search/exact`, to 1."
+        "The same prefixes, for responses that write a breadth-first search (`agent_proxy.response_format=search`). "
+        "Each line is scored by the game. The classes of failure add up, with `search/exact`, to 1."
     ),
     prefixes=EPISODE_PREFIXES,
     metrics=(
@@ -416,7 +416,7 @@ SFT = Group(
             "lower `sft.optim.lr`",
         ),
         Metric(
-            "train/skipped",
+            "train/nonfinite_steps",
             "1 if the step was skipped because loss or gradient was not finite",
             "0 or 1",
             "0",
@@ -513,14 +513,14 @@ ROLLOUT = Group(
             "lower: too few groups differ",
         ),
         Metric(
-            "rollout/zero_count",
+            "rollout/groups_zero_std",
             "groups with zero reward variance",
             "count",
             "below half of the groups",
             "larger groups, other puzzles, or a higher temperature",
         ),
         Metric(
-            "rollout/kl_trainer_sampler",
+            "rollout/mismatch_kl",
             "KL divergence between sampler and trainer on the same weights (k3 estimate)",
             "nats per token",
             "below `trainer.kl_warn` (0.01)",
@@ -666,7 +666,7 @@ ACTOR = Group(
             "spikes: lower the learning rate",
         ),
         Metric(
-            "actor/skipped",
+            "actor/nonfinite_steps",
             "optimizer steps skipped because loss or gradient was not finite",
             "count",
             "0",
@@ -744,7 +744,7 @@ CRITIC = Group(
             "spikes: lower `critic.optim.lr`",
         ),
         Metric(
-            "critic/skipped",
+            "critic/nonfinite_steps",
             "optimizer steps skipped because loss or gradient was not finite",
             "count",
             "0",

@@ -22,7 +22,7 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     """The score of each turn that wrote a search; empty for other response formats, and where the
     game does not name its states."""
     if (
-        episode.reply_order != "search"
+        episode.response_format != "search"
         or episode.mode != "base"
         or episode.stop is StopReason.ERROR
         or not episode.turns

@@ -190,7 +190,7 @@ def ask(
             seed=seed,
             mode=p.mode,
             action_sep=p.action_sep,
-            reply_order=p.reply_order,
+            response_format=p.response_format,
             turns_left=1,
             context=env,
         )
@@ -212,7 +212,7 @@ def _reply(env: TextEnv, prompter: Prompter, messages: tuple[Message, ...], text
         mode="add_worldmodel",
         action_sep=prompter.action_sep,
         max_actions=prompter.max_actions_per_turn,
-        order=prompter.reply_order,
+        order=prompter.response_format,
     )
     # The model's own actions are played: a prediction is judged by what they cause, not by what
     # random play did.

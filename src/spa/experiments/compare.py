@@ -24,7 +24,7 @@ from spa.experiments.grid import (
     FOLDERS,
     Plan,
     PoolOf,
-    Training,
+    Run,
     Work,
     announce,
     do_task,
@@ -76,8 +76,8 @@ class Comparison:
     root: Path
     arms: dict[str, Arm]
     reference: str
-    trainings: dict[str, list[Training]]  # one per seed
-    nearby: list[Path]  # where stages may be finished
+    trainings: dict[str, list[Run]]  # one per seed
+    cache_dirs: list[Path]  # where stages may be finished
     preset: str = ""  # the name of a configuration that is trained without changes
 
     @cached_property
@@ -89,7 +89,7 @@ class Comparison:
         # One seed after the other, so that an interrupted comparison has all arms of the first.
         seeds = range(self.cfg.compare.seeds)
         return plan_grid(
-            [self.trainings[arm.name][seed] for seed in seeds for arm in arms], self.nearby
+            [self.trainings[arm.name][seed] for seed in seeds for arm in arms], self.cache_dirs
         )
 
 
@@ -128,13 +128,13 @@ def comparison(
         # Any other override makes it another experiment than the one that was timed.
         preset="" if any(not text.startswith("trainer.run_dir=") for text in overrides) else preset,
         # `runs/demo` also uses what is finished in `runs/demo-compare-...`.
-        nearby=[home, *sorted(home.parent.glob(f"{home.name}-*/"))],
+        cache_dirs=[home, *sorted(home.parent.glob(f"{home.name}-*/"))],
     )
 
 
 def _training(
     preset: str, overrides: tuple[str, ...], arm: Arm, seed: int, root: Path, *, several: bool
-) -> Training:
+) -> Run:
     folder = (root / f"seed_{seed}" if several else root) / arm.name
     world_model, ppo = stage_configs(
         arm.method,
@@ -146,7 +146,7 @@ def _training(
         root=root,
         more=arm.overrides,
     )
-    return Training(
+    return Run(
         folder=folder,
         world_model=world_model if arm.method.fine_tuned else None,
         ppo=longer(ppo) if arm.longer else with_steps(arm.method, ppo),
@@ -261,7 +261,7 @@ def short_name(key: str) -> str:
 def starts_again(made: Comparison) -> list[str]:
     """Which finished self-play of the run's own folder cannot be used, and which settings changed."""
     lines = []
-    home = made.nearby[0]
+    home = made.cache_dirs[0]
     for task in made.grid.missing:
         # The same stage in the run's own folder has another fingerprint, so something was changed.
         old = home / task.folder.relative_to(made.root)

@@ -65,7 +65,7 @@ _DEPTH = "*/", "*/*/", "*/*/*/", "*/*/*/*/", "*/*/*/*/*/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class Run:
     """A method as it is trained once, in a folder: the configuration of stages 1 and 2 (None: PPO
     from the base model) and of stage 3."""
 
@@ -81,7 +81,7 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class StageJob:
     """One stage that is to be done. `round`: the one that it is of, if it comes before PPO.
     `source`: the folder of the stage before it. `episodes`: where the same self-play lies, of which
     only other rows are to be made."""
@@ -95,7 +95,7 @@ class Task:
     episodes: Path | None = None
 
     @property
-    def begins_with(self) -> Path | None:
+    def init_from(self) -> Path | None:
         """The fine-tuning whose checkpoint plays in it or is trained further; None: the model of
         the configuration."""
         if self.round is None:
@@ -112,9 +112,7 @@ class Task:
         rows = self.stage == "ppo" and replay.rows and replay.source == "data"
         data = self.folder.with_name(FOLDERS["selfplay"]) if rows and self.source else None
         return {
-            folder.resolve()
-            for folder in (self.source, self.begins_with, data)
-            if folder is not None
+            folder.resolve() for folder in (self.source, self.init_from, data) if folder is not None
         }
 
     @property
@@ -162,9 +160,9 @@ def recorded_digest(folder: Path) -> str:
     return known.fingerprint.digest if known is not None and known.result is not None else ""
 
 
-def tasks_of(training: Training) -> list[Task]:
+def tasks_of(training: Run) -> list[StageJob]:
     """The stages of a training in their order, round by round, PPO last."""
-    tasks: list[Task] = []
+    tasks: list[StageJob] = []
 
     def add(stage: Stage, folder: Path, cfg: Config, own: Round | None = None) -> None:
         # Each stage's fingerprint contains that of the stage before it, so a change upstream
@@ -173,7 +171,7 @@ def tasks_of(training: Training) -> list[Task]:
         known = fingerprint_of(cfg, stage, parent=before.fingerprint if before else None)
         source = before and before.folder
         tasks.append(
-            Task(
+            StageJob(
                 stage=stage, folder=folder, config=cfg, fingerprint=known, round=own, source=source
             )
         )
@@ -190,13 +188,13 @@ class Plan:
     """What a grid has to do: tasks, sources before what needs them, and stages that are `linked` to
     what is done elsewhere."""
 
-    tasks: list[Task]
-    linked: list[Task] = field(default_factory=list)
+    tasks: list[StageJob]
+    linked: list[StageJob] = field(default_factory=list)
     # place of a linked stage -> where the same one lies
     links: dict[Path, Path] = field(default_factory=dict)
 
     @property
-    def missing(self) -> list[Task]:
+    def missing(self) -> list[StageJob]:
         """What is not done, and what is done but was lost, damaged or changed since and is read by
         that, as far back as it takes."""
         done = {task.folder: task for task in self.tasks if task.done}
@@ -239,13 +237,13 @@ def _whole(folder: Path) -> bool:
         return False
 
 
-def plan_grid(trainings: Iterable[Training], nearby: Sequence[Path] = ()) -> Plan:
-    """Every stage of all trainings once. Finished ones in the folders `nearby` are used where they
+def plan_grid(trainings: Iterable[Run], cache_dirs: Sequence[Path] = ()) -> Plan:
+    """Every stage of all trainings once. Finished ones in the folders `cache_dirs` are used where they
     lie."""
     # Digest -> folder, so that work of other experiments is found whatever its folders are called.
-    known = {digest: folder for root in nearby for folder, digest in finished_stages(root)}
+    known = {digest: folder for root in cache_dirs for folder, digest in finished_stages(root)}
     plan = Plan(tasks=[])
-    owners: dict[str, list[Task]] = {}
+    owners: dict[str, list[StageJob]] = {}
     played: dict[str, Path] = {}
     for task in [task for training in trainings for task in tasks_of(training)]:
         # Work in its own folder stays there, even if the same was done elsewhere.
@@ -268,7 +266,7 @@ def plan_grid(trainings: Iterable[Training], nearby: Sequence[Path] = ()) -> Pla
     return plan
 
 
-def fetch_models(trainings: Iterable[Training]) -> None:
+def fetch_models(trainings: Iterable[Run]) -> None:
     """Models of the Hub into the local cache: what is there counts by its content."""
     for cfg in {
         one.model_path: one
@@ -281,7 +279,7 @@ def fetch_models(trainings: Iterable[Training]) -> None:
                 model_source(cfg.model_path, code=cfg.actor_rollout_ref.model.trust_remote_code)
 
 
-def _as_long(other: Task, task: Task) -> bool:
+def _as_long(other: StageJob, task: StageJob) -> bool:
     """Whether another task of the same fingerprint gives everything that is read of this one."""
     # The number of PPO steps is in no fingerprint unless a schedule depends on it: more steps resume
     # the same work. So it is compared here.
@@ -296,13 +294,13 @@ def _selfplay_digest(cfg: Config) -> str:
     return fingerprint_of(replace(cfg, generate=replace(cfg.generate, **plain)), "selfplay").digest
 
 
-def _episodes(task: Task, played: dict[str, Path]) -> Path | None:
+def _episodes(task: StageJob, played: dict[str, Path]) -> Path | None:
     return (
         played.get(_selfplay_digest(task.config)) if _first_play(task) and not task.done else None
     )
 
 
-def _first_play(task: Task) -> bool:
+def _first_play(task: StageJob) -> bool:
     """Whether a task is self-play by the model that the training begins with."""
     return task.stage == "selfplay" and task.source is None
 
@@ -316,7 +314,7 @@ def finished_stages(root: Path) -> Iterator[tuple[Path, str]]:
                 yield mark.parent, digest
 
 
-Work = Callable[[Task, str], tuple[int, int]]
+Work = Callable[[StageJob, str], tuple[int, int]]
 PoolOf = Callable[[Path | None], Executor]
 
 
@@ -343,7 +341,7 @@ def _begin_worker(set_console: Callable[[], None]) -> None:
     stacks_on_request()
 
 
-def do_task(task: Task, device: str) -> tuple[int, int]:
+def do_task(task: StageJob, device: str) -> tuple[int, int]:
     """Do one stage in this process; returns its process id and peak memory in bytes. Asked to stop,
     it saves and raises StopRequested."""
     folder = task.folder
@@ -378,7 +376,7 @@ def peak_bytes() -> int:
 
 
 def finish_grid(
-    trainings: Iterable[Iterable[Training]],
+    trainings: Iterable[Iterable[Run]],
     plan: Callable[[], Plan],
     *,
     parallel: int,
@@ -413,7 +411,7 @@ def run_grid(
     _make_links(plan.links)
     # Resolved, because stages may be links to where the same work lies.
     missing = {task.folder.resolve() for task in waiting}
-    running = dict[Future, tuple[Task, tuple[Executor, str]]]()
+    running = dict[Future, tuple[StageJob, tuple[Executor, str]]]()
     ended = SimpleQueue[Future]()
     failed = dict[Path, str]()
     with (
@@ -513,7 +511,7 @@ def _next_ended(ended: SimpleQueue[Future]) -> list[Future]:
 def _views(plan: Plan) -> list[StageView]:
     """The stages of every method in their order, for the progress table. The name of a stage ends
     with its round where a method has several."""
-    methods: dict[str, list[Task]] = {}
+    methods: dict[str, list[StageJob]] = {}
     for task in [*plan.tasks, *plan.linked]:
         methods.setdefault(task.config.trainer.run_dir, []).append(task)
     root = os.path.commonpath([os.path.dirname(folder) for folder in methods]) if methods else ""
@@ -521,7 +519,7 @@ def _views(plan: Plan) -> list[StageView]:
     for folder, tasks in methods.items():
         rounds = max((task.round.number for task in tasks if task.round), default=1)
 
-        def position(task: Task, last: int = rounds) -> tuple[int, int]:
+        def position(task: StageJob, last: int = rounds) -> tuple[int, int]:
             # After the last round, PPO.
             own = task.round.number if task.round else last + 1
             return own, list(FOLDERS).index(task.stage)
@@ -554,7 +552,7 @@ def _settle(plan: Plan) -> None:
             task.folder.unlink()
 
 
-def _needs(task: Task) -> set[Path]:
+def _needs(task: StageJob) -> set[Path]:
     return task.reads | ({task.episodes.resolve()} if task.episodes is not None else set())
 
 

@@ -88,7 +88,7 @@ _ABLATIONS: Mapping[str, Method] = {
     ),
     "believed_states": Method(
         description="SFT on the states that the model predicted, not the true ones",
-        overrides=("generate.states=believed",),
+        overrides=("generate.states=model",),
     ),
     # Keeps the format and the words of the states, and breaks what they say.
     "random_coordinates": Method(
@@ -176,7 +176,7 @@ _RANDOM = "generate.policy=random"
 """For responses in an order that the base model may never have written: its self-play would give no
 rows."""
 _CHOOSE = (
-    "agent_proxy.reply_order=choose_plan",
+    "agent_proxy.response_format=choose_plan",
     _RANDOM,
     "actor_rollout_ref.rollout.response_length=224",
     "actor_rollout_ref.rollout.max_model_len=2048",
@@ -187,7 +187,7 @@ _CHOOSE = (
 _SEARCH = (
     "ctx_manager.mode=base",
     "ctx_manager.history=false",
-    "agent_proxy.reply_order=search",
+    "agent_proxy.response_format=search",
     "generate.policy=search",
     "generate.reply_format=base",
     "generate.rounds=1",
@@ -231,7 +231,7 @@ _WRITTEN: Mapping[str, Method] = {
         overrides=(
             "ctx_manager.mode=base",
             "ctx_manager.history=true",
-            "agent_proxy.reply_order=plan_first",
+            "agent_proxy.response_format=plan_first",
             _RANDOM,
             "generate.reply_format=base",
             "gate.enable=false",
@@ -244,7 +244,7 @@ _WRITTEN: Mapping[str, Method] = {
 _FIELD: Mapping[str, Method] = {
     "branched_data": Method(
         description="world-model data of every action in every visited state",
-        overrides=("generate.policy=branched",),
+        overrides=("generate.policy=counterfactual",),
     ),
     "planned": Method(
         description="two rounds of self-play, the second with planning by the learned model",
@@ -252,15 +252,15 @@ _FIELD: Mapping[str, Method] = {
     ),
     "scout_data": Method(
         description="world-model data of tabular Q-learning that tries each puzzle before it plays it",
-        overrides=("generate.policy=scout",),
+        overrides=("generate.policy=q_learning",),
     ),
     "plan_first": Method(
         description="responses that name the plan before the prediction; data of random play",
-        overrides=("agent_proxy.reply_order=plan_first", _RANDOM),
+        overrides=("agent_proxy.response_format=plan_first", _RANDOM),
     ),
     "answer_first": Method(
         description="responses that answer before they predict; data of random play",
-        overrides=("agent_proxy.reply_order=answer_first", _RANDOM),
+        overrides=("agent_proxy.response_format=answer_first", _RANDOM),
     ),
     "choose_plan": Method(
         description="responses that imagine two plans, each with its state, and then choose; data of random play",

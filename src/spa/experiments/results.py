@@ -15,8 +15,9 @@ from spa.evaluation.statistics import (
     Interval,
     paired_by_puzzle,
 )
-from spa.experiments.grid import FOLDERS, Training, tasks_of, validation
-from spa.experiments.spent import spent
+from spa.experiments.budget import budget
+from spa.experiments.grid import FOLDERS, Run, tasks_of, validation
+from spa.renamed import current_metrics
 from spa.run.files import read_lines, read_object
 from spa.run.manifest import Manifest
 from spa.stages.versions import versions
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 KS = (1, 8)
 DIGITS = 6  # of a stored mean; tables round it once more, so four would show 43.945 as 44.0
-IN_PLAY = {"pred_exact": "predictions", "obs_exact": "observations", "format_rate": "format"}
+IN_PLAY = {"prediction_em": "predictions", "obs_exact": "observations", "format_rate": "format"}
 """Shares of turns in validation -> what they are called."""
 Puzzles = dict[str, tuple[int, int]]
 """Puzzle -> (attempts, successes)."""
@@ -45,7 +46,7 @@ class SeedResult:
     world_model: Mapping[str, float]
 
 
-def read_training(training: Training, seed: int) -> SeedResult | None:
+def read_training(training: Run, seed: int) -> SeedResult | None:
     """What training number `seed` gave; None if it is not finished.
 
     Raises DataError if a file of validation episodes has another size than the stage wrote.
@@ -84,7 +85,7 @@ def read_training(training: Training, seed: int) -> SeedResult | None:
     )
 
 
-def learns_states(training: Training) -> bool:
+def learns_states(training: Run) -> bool:
     """Whether fine-tuning is on responses with states in them, and not on those of the base
     format."""
     return (
@@ -121,7 +122,7 @@ def _world_model(path: Path) -> dict[str, float]:
 def _in_play(path: Path, before: int, after: int) -> dict[str, float]:
     """How much was right on held-out puzzles, `<name>_before` and `<name>_after` PPO; nothing where
     responses hold no states."""
-    lines = {line["step"]: line for _, line in read_lines(path)}
+    lines = {line["step"]: current_metrics(line) for _, line in read_lines(path)}
     out = {}
     for name in IN_PLAY:
         for moment, step in (("before", before), ("after", after)):
@@ -274,16 +275,16 @@ def _differences(made: "Comparison", found: Mapping[str, Sequence[SeedResult]]) 
     return out
 
 
-def _began_ppo(training: Training) -> bool:
+def _began_ppo(training: Run) -> bool:
     return (training.folder / FOLDERS["ppo"] / "metrics.jsonl").is_file()
 
 
-def tokens_sampled(trainings: Sequence[Training]) -> dict[str, int]:
+def tokens_sampled(trainings: Sequence[Run]) -> dict[str, int]:
     """Tokens that the model sampled in self-play and PPO, mean over the seeds: up to the moment
     `after`, and, where PPO continued, up to its end (`longer`)."""
     totals: dict[str, list[float]] = {}
     for training in trainings:
-        used = {step: so_far.tokens for step, so_far in spent(training).items()}
+        used = {step: so_far.tokens for step, so_far in budget(training).items()}
         after = training.ppo.trainer.also_test_at or training.ppo.trainer.total_training_steps
         for name, step in (("after", after), ("longer", training.ppo.trainer.total_training_steps)):
             if step in used and (name == "after" or step > after):
@@ -291,7 +292,7 @@ def tokens_sampled(trainings: Sequence[Training]) -> dict[str, int]:
     return {name: round(float(np.mean(values))) for name, values in totals.items()}
 
 
-def episodes_played(training: Training) -> dict[str, int]:
+def episodes_played(training: Run) -> dict[str, int]:
     """Episodes of PPO up to the moment `after` and of self-play; `ppo_longer`, where it continued:
     all of PPO."""
     ppo = training.ppo

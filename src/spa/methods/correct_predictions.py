@@ -1,5 +1,5 @@
 """Cross-entropy on the model's own correct predictions and observations,
-`world_loss.tokens=right_beliefs`."""
+`world_loss.tokens=correct_predictions`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ _WORLD = "actor_rollout_ref.actor.world_loss"
 METHODS = {
     "right_beliefs": Method(
         description="PPO with cross-entropy on the model's own correct state blocks",
-        ppo=(f"{_WORLD}.tokens=right_beliefs", f"{_WORLD}.coef=0.1"),
+        ppo=(f"{_WORLD}.tokens=correct_predictions", f"{_WORLD}.coef=0.1"),
     ),
 }
 
@@ -24,7 +24,7 @@ METHODS = {
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
     """Add a weight of 1 to the tokens of observation and prediction blocks that say what was true."""
     loss = context.cfg.actor_rollout_ref.actor.world_loss
-    if not loss.on or loss.tokens != "right_beliefs":
+    if not loss.on or loss.tokens != "correct_predictions":
         return batch
     # Unlike ECHO's, these tokens were sampled: the loss reinforces what the policy wrote itself.
     correct = on_tokens(

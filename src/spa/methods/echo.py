@@ -1,5 +1,5 @@
 """ECHO (arXiv 2605.24517): cross-entropy on the states that the environment shows,
-`world_loss.tokens=shown_states`."""
+`world_loss.tokens=env_observations`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from functools import partial
 from spa.methods import Method
 from spa.methods.context import Context
 from spa.training.batch import on_tokens
-from spa.training.loss_masks import shown_states
+from spa.training.loss_masks import observed_states
 from spa.types import Episode, PPOBatch
 
 _WORLD = "actor_rollout_ref.actor.world_loss"
@@ -16,7 +16,7 @@ _WORLD = "actor_rollout_ref.actor.world_loss"
 METHODS = {
     "echo": Method(
         description="PPO with cross-entropy on the states that the environment shows (ECHO)",
-        ppo=(f"{_WORLD}.tokens=shown_states", f"{_WORLD}.coef=0.05"),
+        ppo=(f"{_WORLD}.tokens=env_observations", f"{_WORLD}.coef=0.05"),
     ),
 }
 
@@ -24,8 +24,8 @@ METHODS = {
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
     """Add a weight of 1 to the tokens of the states that answer the agent's actions."""
     loss = context.cfg.actor_rollout_ref.actor.world_loss
-    if not loss.on or loss.tokens != "shown_states":
+    if not loss.on or loss.tokens != "env_observations":
         return batch
     # Tokens of the environment are outside `mask`, so only this loss trains on them.
-    shown = on_tokens(batch, episodes, partial(shown_states, template=context.template))
+    shown = on_tokens(batch, episodes, partial(observed_states, template=context.template))
     return replace(batch, ce_weights=batch.ce_weights + shown)

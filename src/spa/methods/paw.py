@@ -19,7 +19,7 @@ METHODS = {
     "paw": Method(
         description="PPO with a clipped error on the states after uncertain answers (PaW, reconstructed)",
         ppo=(
-            f"{_WORLD}.tokens=shown_states",
+            f"{_WORLD}.tokens=env_observations",
             f"{_WORLD}.kind=clipped_error",
             f"{_WORLD}.turns=0.5",
             f"{_WORLD}.fade=true",

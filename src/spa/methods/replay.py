@@ -94,7 +94,7 @@ def nothing_to_correct(cfg: Config, template: ChatTemplate) -> str:
     """Why no rollout can be corrected; empty if they can."""
     if cfg.ctx_manager.mode == "base":
         return "responses in base format have no states"
-    if cfg.agent_proxy.reply_order == "choose_plan":
+    if cfg.agent_proxy.response_format == "choose_plan":
         return "what other plans than the chosen one lead to is not known"
     return "examples have no pictures" if template.images is not None else ""
 

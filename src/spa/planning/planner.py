@@ -1,9 +1,9 @@
 """Model-based planning: policies that search the states which responses would lead to before one
 response is played.
 
-`dynamics` says where these states come from, and so what is measured. `learnt`: the model's own
-prediction in each response. `oracle`: a copy of the game, in which nothing is predicted. With
-`spoil` p, each state is with probability p that of another plan, which shows how the gain depends
+`dynamics` says where these states come from, and so what is measured. `model`: the model's own
+prediction in each response. `simulator`: a copy of the game, in which nothing is predicted. With
+`noise_prob` p, each state is with probability p that of another plan, which shows how the gain depends
 on the accuracy of predictions. `shuffled`: the predictions of other responses, the
 control: whatever it gains is not knowledge.
 
@@ -34,8 +34,8 @@ from spa.prompts.template import ChatTemplate
 from spa.seeds import derange, stream, stream_seed
 from spa.types import Completion, ParsedReply, Prompt, SamplingParams
 
-Dynamics = Literal["learnt", "oracle", "shuffled"]
-Proposals = Literal["drawn", "every_action"]
+Dynamics = Literal["model", "simulator", "shuffled"]
+Proposals = Literal["sampled", "exhaustive"]
 
 
 class Planner(ABC):
@@ -55,7 +55,7 @@ class Planner(ABC):
         *,
         n: int,
         dynamics: Dynamics,
-        spoil: float,
+        noise_prob: float,
         state_text: StateText,
         max_actions: int,
         depth: int = 1,
@@ -69,7 +69,7 @@ class Planner(ABC):
         self.engine = engine
         self.n = n
         self.dynamics: Dynamics = dynamics
-        self.spoil = spoil
+        self.noise_prob = noise_prob
         self.state_text: StateText = state_text
         self.max_actions = max_actions
         self.depth = depth
@@ -199,7 +199,7 @@ class Planner(ABC):
         """Whether there is more to predict after a node: its state is new, not the end, and actions
         are left."""
         state = (node.state or "").strip()
-        known = node.env is not None or self.dynamics != "oracle"
+        known = node.env is not None or self.dynamics != "simulator"
         new = bool(state) and state not in tree.entered
         return known and new and 0 <= node.value < GOAL and node.actions_left != 0
 
@@ -212,7 +212,7 @@ class Planner(ABC):
         truths = [simulate(env, each.actions, self.state_text, rng) for each in parsed]
         outcomes = truths
         states = [each.prediction for each in parsed]
-        if self.dynamics == "oracle":
+        if self.dynamics == "simulator":
             outcomes = [
                 self._spoilt(env, each, truth, rng)
                 for each, truth in zip(parsed, truths, strict=True)
@@ -235,7 +235,7 @@ class Planner(ABC):
                     correct=correct,
                     # After a wrong prediction the true copy would
                     # not be where the search believes to be.
-                    env=outcome.env if self.dynamics == "oracle" or correct else None,
+                    env=outcome.env if self.dynamics == "simulator" or correct else None,
                     root=number if expansion.depth == 1 else expansion.root,
                     depth=expansion.depth,
                     actions_left=None
@@ -254,7 +254,7 @@ class Planner(ABC):
             enable_think=prompt.prefill == "<think>",
             action_sep=prompt.action_sep,
             max_actions=self.max_actions,
-            order=prompt.reply_order,
+            order=prompt.response_format,
         )
         # `actions_left` None takes the whole plan.
         return replace(parsed, actions=parsed.actions[: prompt.actions_left])
@@ -262,13 +262,13 @@ class Planner(ABC):
     def _spoilt(
         self, env: TextEnv | None, parsed: ParsedReply, truth: Outcome, rng: np.random.Generator
     ) -> Outcome:
-        """The true outcome or, with probability `spoil`, that of as many random actions."""
+        """The true outcome or, with probability `noise_prob`, that of as many random actions."""
         if env is None:
             return truth
-        # Both are sampled whatever `spoil` is, so that a
+        # Both are sampled whatever `noise_prob` is, so that a
         # higher one corrupts the same states and more.
         other = simulate(env, env.random_plan(rng, len(parsed.actions)), self.state_text, rng)
-        return other if rng.random() < self.spoil else truth
+        return other if rng.random() < self.noise_prob else truth
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
         """New weights."""

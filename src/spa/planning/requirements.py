@@ -15,7 +15,7 @@ def require_state_value(env: TextEnv, tag: str, *, instead: str) -> None:
 
 
 def require_dynamics(
-    env: TextEnv, tag: str, dynamics: Dynamics, depth: int = 1, plans: Proposals = "drawn"
+    env: TextEnv, tag: str, dynamics: Dynamics, depth: int = 1, proposals: Proposals = "sampled"
 ) -> None:
     """Raises ConfigError if predicted states of the environment cannot be judged, simulated, or shown
     in a prompt, as planning further than one turn needs. Raises it also if its actions cannot all
@@ -27,22 +27,22 @@ def require_dynamics(
     )
     # Predictions are in the words of `world_state_text`, prompts in those of `state_text`.
     hidden = env.state_text("grid_and_coords") != env.world_state_text("grid_and_coords")
-    if (depth > 1 or plans == "every_action") and (
+    if (depth > 1 or proposals == "exhaustive") and (
         hidden or env.image() is not None or env.players > 1
     ):
         raise ConfigError(
             f"predicted states of {tag} differ from what its prompts show, so imagine.depth must "
-            "be 1 and imagine.plans "
-            "drawn (in self-play generate.imagine; without keep)"
+            "be 1 and imagine.proposals "
+            "sampled (in self-play generate.imagine; without keep)"
         )
-    if plans == "every_action" and not env.action_names():
+    if proposals == "exhaustive" and not env.action_names():
         raise ConfigError(
-            f"the actions of {tag} are free text, so they cannot be enumerated (imagine.plans)"
+            f"the actions of {tag} are free text, so they cannot be enumerated (imagine.proposals)"
         )
-    if dynamics == "oracle":
+    if dynamics == "simulator":
         try:
             env.clone()
         except NotImplementedError:
             raise ConfigError(
-                f"the environment {tag} cannot be copied, which dynamics=oracle needs"
+                f"the environment {tag} cannot be copied, which dynamics=simulator needs"
             ) from None

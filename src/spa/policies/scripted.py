@@ -82,11 +82,11 @@ def formatted(
         return f"<answer>{answer}</answer>"
     if prompt.mode == "add_worldmodel":
         thoughts = ""
-        if prompt.reply_order == "choose_plan":
+        if prompt.response_format == "choose_plan":
             # No limit: an answer has more characters than actions.
             actions = split_actions(answer, action_sep=prompt.action_sep, max_actions=len(answer))
             thoughts = chosen_plan(actions, prediction)
         return world_model_reply(
-            observation, thoughts, prediction, answer, order=prompt.reply_order
+            observation, thoughts, prediction, answer, order=prompt.response_format
         )
     return f"<think></think><answer>{answer}</answer>"

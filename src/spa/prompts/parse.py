@@ -5,12 +5,12 @@ import re
 from typing import get_args
 
 from spa.prompts.imagined import Option, read_options
-from spa.types import ParsedReply, ReplyOrder
+from spa.types import ParsedReply, ResponseFormat
 
 TAGS = ("think", "observation", "prediction", "answer")
 MARKERS = tuple(marker for tag in TAGS for marker in (f"<{tag}>", f"</{tag}>"))
 MODES = ("base", "add_worldmodel")
-ORDERS = get_args(ReplyOrder)
+ORDERS = get_args(ResponseFormat)
 
 # Matches "</think>\n<answer>", but no blocks with text in between, "</think> so <answer>".
 _ANSWER_NEXT = re.compile(r"</think>\s*<answer>")
@@ -57,7 +57,7 @@ def parse_reply(
     enable_think: bool = True,
     action_sep: str = "||",
     max_actions: int = 5,
-    order: ReplyOrder = "prediction_first",
+    order: ResponseFormat = "prediction_first",
 ) -> ParsedReply:
     """Take a response (prefill included) apart. Never raises, whatever the text is.
 
@@ -199,7 +199,9 @@ def _observes_first(text: str, think: Span | None, observation: Span | None) -> 
     return inside and _blank_between(text, think[0], "", observation[0], "<observation>")
 
 
-def _ends_with(text: str, answer: Span | None, prediction: Span | None, order: ReplyOrder) -> bool:
+def _ends_with(
+    text: str, answer: Span | None, prediction: Span | None, order: ResponseFormat
+) -> bool:
     if order == "no_prediction":
         return "<prediction>" not in text and "</prediction>" not in text
     if answer is None or prediction is None:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from spa.envs.base import StateText, TextEnv
 from spa.prompts.imagined import imagined_plans
-from spa.types import IMAGE, Message, PromptMode, ReplyOrder
+from spa.types import IMAGE, Message, PromptMode, ResponseFormat
 
 Placeholders = Literal["brackets", "words"]
 
@@ -33,7 +33,7 @@ class Prompter:
     `example`: a sample response for the world-model format, made by `spa.prompts.sample`; "" shows
     none. `show_legal_actions`: whether every turn lists the actions that are allowed in its state,
     where they can be listed. `placeholders`: whether the format names what to fill in in brackets,
-    or in words. `reply_order`: the order of the parts of a world-model
+    or in words. `response_format`: the order of the parts of a world-model
     response. `imagined_plans`: how many plans "choose_plan" asks for. `history`: whether a turn's
     prompt holds the turns before it; without, it is the rules and the current state.
     """
@@ -50,7 +50,7 @@ class Prompter:
     example: str = ""
     show_legal_actions: bool = False
     placeholders: Placeholders = "brackets"
-    reply_order: ReplyOrder = "prediction_first"
+    response_format: ResponseFormat = "prediction_first"
     imagined_plans: int = 2
     history: bool = True
 
@@ -117,7 +117,7 @@ class Prompter:
     @property
     def searches(self) -> bool:
         """Whether responses write a search in their thoughts."""
-        return self.mode == "base" and self.reply_order == "search" and self.enable_think
+        return self.mode == "base" and self.response_format == "search" and self.enable_think
 
     def _search_format(self, env: TextEnv) -> str:
         state, states = env.state_key_format
@@ -128,11 +128,11 @@ class Prompter:
         if self.mode == "add_worldmodel":
             plan = (
                 f"I do {self._blank('your actions')}."
-                if self.reply_order == "plan_first"
+                if self.response_format == "plan_first"
                 else self._blank("your plan")
             )
             thoughts = f" {plan} "
-            if self.reply_order == "choose_plan":
+            if self.response_format == "choose_plan":
                 option = ((self._blank("some actions"),), self._blank("the state after them"))
                 thoughts = f"{imagined_plans([option] * self.imagined_plans)}I do {self._blank('the best of these')}. "
             return world_model_reply(
@@ -140,7 +140,7 @@ class Prompter:
                 thoughts,
                 self._blank(_STATE_NEXT),
                 self._blank("actions"),
-                order=self.reply_order,
+                order=self.response_format,
                 on="",
             )
         if self.enable_think:
@@ -157,7 +157,7 @@ def world_model_reply(
     prediction: str,
     answer: str,
     *,
-    order: ReplyOrder = "prediction_first",
+    order: ResponseFormat = "prediction_first",
     on: str = "\n",
 ) -> str:
     """A response in the world-model format, prefill included; `on` surrounds the states: they have

@@ -54,9 +54,9 @@ def sample_reply(env: TextEnv, prompter: Prompter) -> str:
         return ""
     answer = f" {prompter.action_sep} ".join(best.actions)
     plan = f" {plan_sentence(best.actions)} "
-    if prompter.reply_order == "choose_plan":
+    if prompter.response_format == "choose_plan":
         plan = chosen_plan(best.actions, best.after)
-    return world_model_reply(best.before, plan, best.after, answer, order=prompter.reply_order)
+    return world_model_reply(best.before, plan, best.after, answer, order=prompter.response_format)
 
 
 def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:

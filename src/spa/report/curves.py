@@ -48,14 +48,14 @@ PASS_1 = Wanted(
 PREDICTION = Wanted(
     "Prediction exact, during PPO",
     "Share of turns whose predicted state is exactly the next state. PPO rewards winning, so it may fall.",
-    r"(val-env|train)/.+/wm/(pred_exact|prediction_em)",
+    r"(val-env|train)/.+/wm/prediction_em",
     percent=True,
 )
 WORLD = (
     Wanted(
         "Prediction exact, during fine-tuning",
         "Share of turns in which the model names the state that its actions lead to, exactly (held-out puzzles).",
-        r"(.+/)?wm/(pred_exact|prediction_em)|(.+/)?prediction_exact",
+        r"(.+/)?wm/prediction_em|(.+/)?prediction_exact",
         percent=True,
         stage="sft",
         x_label="fine-tuning step",
@@ -121,7 +121,7 @@ HEALTH = (
     Wanted(
         "KL between trainer and sampler",
         "How far the engine's log-probs are from the trainer's for the same weights. Should stay near 0.",
-        r"rollout/(kl_trainer_sampler|mismatch_kl)",
+        r"rollout/mismatch_kl",
     ),
 )
 

@@ -106,7 +106,7 @@ class EpisodeBuilder:
             images=tuple(self.images),
             mode=self.prompter.mode,
             action_sep=self.prompter.action_sep,
-            reply_order=self.prompter.reply_order,
+            response_format=self.prompter.response_format,
             # Without history no later turn continues this
             # conversation, so nothing of it needs caching.
             turns_left=self.prompter.max_turn - len(self.turns) if self.prompter.history else 1,
@@ -173,7 +173,7 @@ class EpisodeBuilder:
             tag=self.spec.tag,
             mode=self.prompter.mode,
             state_text=self.prompter.state_text,
-            reply_order=self.prompter.reply_order,
+            response_format=self.prompter.response_format,
             history=self.prompter.history,
             puzzle_seed=self.spec.puzzle_seed,
             noise_seed=self.spec.noise_seed,

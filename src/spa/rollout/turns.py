@@ -31,7 +31,7 @@ def take_turn(
         enable_think=prompter.enable_think,
         action_sep=prompter.action_sep,
         max_actions=prompter.max_actions_per_turn,
-        order=prompter.reply_order,
+        order=prompter.response_format,
     )
     state, known = _states(env, prompter)
     mapped = [env.to_action(action) for action in reply.actions]

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spa.config.schema import EnvSpec
+from spa.custom_rewards import WeightedReward, with_rewards
 from spa.distributed.episodes import pack, unpack
 from spa.distributed.world import ALONE, World
 from spa.engines.base import Engine
@@ -16,7 +17,6 @@ from spa.envs.registry import make_env
 from spa.envs.workers import EnvWorkers
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
-from spa.rewards import WeightedReward, with_rewards
 from spa.rollout.loop import check_room, collect, puzzle_hash
 from spa.run import watchdog
 from spa.types import Episode, SamplingParams

@@ -17,10 +17,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
-from spa.config.renamed import current_settings
 from spa.config.schema import Config
 from spa.config.stages import UNRECORDED, Stage, default_of, key_of, values_of, without_idle_replay
 from spa.errors import ModelError
+from spa.renamed import current_settings
 from spa.run.files import sha256
 from spa.version import __version__
 
@@ -47,7 +47,7 @@ _MARKER = "complete.json"  # of a checkpoint: what it says of the other files is
 class Fingerprint:
     """What one stage's result depends on, and what it was made with.
 
-    settings: dotted key -> plain value, of the keys whose schema says `result`. content: what was
+    settings: dotted key -> plain value, of the keys whose schema says `semantics`. content: what was
     hashed -> SHA-256. parent: the stage before, in full, so that a change there can be named even
     when its folder is gone. numerics and environment are recorded only.
     """
@@ -116,9 +116,9 @@ def fingerprint_of(
         key = key_of(name)
         # As JSON gives it back (tuples as lists), to compare equal with a stored fingerprint.
         plain = json.loads(json.dumps(value, default=str))
-        if key.affects == "rounding":
+        if key.affects == "numerics":
             numerics[name] = plain
-        elif key.affects != "result":
+        elif key.affects != "semantics":
             continue
         elif key.content == "model":
             if parent is None or stage != "ppo":

@@ -20,6 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from spa.renamed import current_metrics
 from spa.run.console import get_console, is_quiet, printable
 from spa.run.files import METRICS, complete_lines
 from spa.run.progress import clock
@@ -72,7 +73,7 @@ class StageProgress:
     def read(self) -> Self:
         """Take in the new lines. A file that became shorter is another one: read it from its start."""
         for row in self._new_rows(METRICS):
-            shown = headline(row)
+            shown = headline(current_metrics(row))
             self.values |= {
                 label: (shown[label], row["step"]) for label in LABELS if label in shown
             }

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from spa.errors import TrainingError
+from spa.renamed import current_metrics
 from spa.run.console import FILE_ONLY, ensure_logging
 from spa.run.files import (
     METRICS,
@@ -278,4 +279,4 @@ def _truncate(directory: Path, last_step: int) -> None:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The complete lines of a `metrics.jsonl` or `timings.jsonl`; an empty list if there is none."""
-    return [row for _, row in read_lines(path)] if path.exists() else []
+    return [current_metrics(row) for _, row in read_lines(path)] if path.exists() else []

@@ -30,7 +30,7 @@ SHOWN = (
     # ending of the metric's name, what the console calls it, number format
     ("success", "success", "{:.3f}"),
     ("format_rate", "format", "{:.2f}"),
-    ("pred_exact", "prediction", "{:.3f}"),
+    ("prediction_em", "prediction", "{:.3f}"),
     ("copy_exact", "copy baseline", "{:.3f}"),
     ("obs_exact", "observation", "{:.3f}"),
     ("loss", "loss", "{:.4f}"),

@@ -479,7 +479,7 @@ def tag_result(
     spec = cfg.custom_envs[tag]
     card = card_of(cfg, tag)
     report = play_report(groups, ks=ks, world_model=states)
-    if cfg.agent_proxy.reply_order == "no_prediction":
+    if cfg.agent_proxy.response_format == "no_prediction":
         report.pop("prediction_exact", None)
     report["difficulty_is"] = "clues" if spec.env_type == "sudoku" else "fewest actions"
     optimum = mean_optimum(best) if card is None else card.optimum

@@ -90,9 +90,9 @@ def measure_world_model(
     Raises DataError if an environment has not enough puzzles that were not trained on, ConfigError
     if responses hold no predictions.
     """
-    if cfg.agent_proxy.reply_order == "no_prediction":
+    if cfg.agent_proxy.response_format == "no_prediction":
         raise ConfigError(
-            "agent_proxy.reply_order no_prediction has no predictions to measure; choose another order"
+            "agent_proxy.response_format no_prediction has no predictions to measure; choose another order"
         )
     output.parent.mkdir(parents=True, exist_ok=True)
     worker = setup.make_worker(cfg, None, mode="add_worldmodel")
@@ -218,7 +218,7 @@ def world_model_report(
     )
     advance(2, {})
     # its prediction repeats what its thoughts say already
-    chooses = cfg.agent_proxy.reply_order == "choose_plan"
+    chooses = cfg.agent_proxy.response_format == "choose_plan"
     if isinstance(asking.engine, LocalEngine) and worker.template is not None and not chooses:
         report["likelihood"] = likelihood(cfg, asking.engine, worker.template, situations, replies)
     advance(3, {})
@@ -270,7 +270,7 @@ def likelihood(
     replies: list[Reply],
 ) -> dict[str, Any]:
     """The likelihood of the transitions that random play took."""
-    order = cfg.agent_proxy.reply_order
+    order = cfg.agent_proxy.response_format
 
     def sequence(situation: Situation, reply: Reply, next_state: str) -> ReplyTokens:
         thoughts = f" {plan_sentence(situation.actions)} " if order == "plan_first" else ""

@@ -11,6 +11,7 @@ from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import TrainingError
 from spa.evaluation.text import on_puzzles
+from spa.renamed import current_metrics
 from spa.run.files import read_lines, write_atomic
 from spa.stages.builtin_games import unknown_game, unknown_game_warning
 from spa.types import Metrics
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 
 GATE_FILE = "gate.json"
 
-Diagnosis = Literal["not_measured", "cannot_write", "cannot_read", "does_not_predict", "predicts"]
+Diagnosis = Literal["not_measured", "bad_format", "bad_observation", "does_not_predict", "predicts"]
 """Each one supposes the ones before it: who cannot write the format has no states to be judged, and
 who cannot read the present state has nothing to predict from."""
 
@@ -74,7 +75,7 @@ def judge(cfg: Config, lines: list[Metrics]) -> Gate:
     return Gate(
         passed=passed,
         diagnosis=found,
-        prediction_exact=float(last.get("val/wm/pred_exact", 0.0)),
+        prediction_exact=float(last.get("val/wm/prediction_em", 0.0)),
         observation_exact=float(last.get("val/wm/obs_exact", 0.0)),
         format_rate=float(last.get("val/wm/format_rate", 0.0)),
         copy_exact=float(last.get("val/wm/copy_exact", 0.0)),
@@ -89,13 +90,13 @@ def judge(cfg: Config, lines: list[Metrics]) -> Gate:
 def diagnose(cfg: Config, measured: Metrics) -> Diagnosis:
     """The first thing that the model cannot do yet."""
     limits = cfg.gate
-    if "val/wm/pred_exact" not in measured:
+    if "val/wm/prediction_em" not in measured:
         return "not_measured"
     if measured["val/wm/format_rate"] < limits.format_min:
-        return "cannot_write"
+        return "bad_format"
     if measured["val/wm/obs_exact"] < limits.observation_exact_min:
-        return "cannot_read"
-    exact = measured["val/wm/pred_exact"]
+        return "bad_observation"
+    exact = measured["val/wm/prediction_em"]
     least = limits.prediction_exact_min
     # A limit of 0 switches the test off, the comparison with copying included.
     better = least == 0 or (exact >= least and exact > measured["val/wm/copy_exact"])
@@ -108,7 +109,7 @@ def diagnose(cfg: Config, measured: Metrics) -> Diagnosis:
 
 def measured_text(measured: Metrics) -> str:
     """The measured values, for brackets; "" if there are none."""
-    if "val/wm/pred_exact" not in measured:
+    if "val/wm/prediction_em" not in measured:
         return ""
     puzzles = on_puzzles(measured.get("val/puzzles", 0), measured.get("val/puzzles_seen"))
     entropy = f"entropy {measured['val/sampled_nll']:.2f} nats per token"
@@ -117,13 +118,13 @@ def measured_text(measured: Metrics) -> str:
         return f"{puzzles} (no response is well-formed; {entropy})"
     shares = {name: f"{100 * measured[f'val/wm/{name}']:.0f} %" for name in _SHARES}
     return (
-        f"{puzzles} (prediction {shares['pred_exact']}, copy baseline {shares['copy_exact']}; observation "
+        f"{puzzles} (prediction {shares['prediction_em']}, copy baseline {shares['copy_exact']}; observation "
         f"{shares['obs_exact']}, format {shares['format_rate']}, F1 of changed cells "
         f"{measured['val/wm/changed_f1']:.2f}; {entropy})"
     )
 
 
-_SHARES = ("pred_exact", "copy_exact", "obs_exact", "format_rate")
+_SHARES = ("prediction_em", "copy_exact", "obs_exact", "format_rate")
 
 
 def overfits(lines: list[Metrics]) -> bool:
@@ -155,23 +156,23 @@ def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
         more = f"{unknown_game_warning(stranger)}."
     elif overfits(lines):
         more = ""
-    elif found == "cannot_write":
+    elif found == "bad_format":
         more = "Use more SFT steps (sft.trainer.total_training_steps)."
-    elif found == "cannot_read":
+    elif found == "bad_observation":
         more = "Use more SFT steps, or a shorter text of the state (state_text)."
     else:
         more = "Use more SFT steps or examples, or fewer actions per turn (agent_proxy.max_actions_per_turn)."
-    if found == "cannot_write":
-        cut = lines[-1].get("val/cut_off", 0.0)
+    if found == "bad_format":
+        cut = lines[-1].get("val/completions/clipped_ratio", 0.0)
         if cut >= MANY_CUT_OFF:
             length = cfg.generate.sampling.response_length
             limit = f"generate.sampling.response_length={length}"
             more = f"{100 * cut:.0f} % of its responses are cut off at {limit}. {more}"
         return f"The model cannot write the format. {more}".rstrip()
-    if found == "cannot_read":
+    if found == "bad_observation":
         return f"The model writes the format, but cannot read the state{_trend(lines, 'obs_exact')}. {more}".rstrip()
     limit = f"below {100 * cfg.gate.prediction_exact_min:.0f} % or not above the copy baseline"
-    return f"The model reads the state, but does not predict: {limit}{_trend(lines, 'pred_exact')}. {more}".rstrip()
+    return f"The model reads the state, but does not predict: {limit}{_trend(lines, 'prediction_em')}. {more}".rstrip()
 
 
 def _trend(lines: list[Metrics], name: str) -> str:
@@ -188,7 +189,8 @@ def _trend(lines: list[Metrics], name: str) -> str:
 
 def measurements(path: Path) -> list[Metrics]:
     """The lines of a `metrics.jsonl` that measure the world model."""
-    return [line for _, line in read_lines(path) if "val/wm/pred_exact" in line]
+    lines = (current_metrics(line) for _, line in read_lines(path))
+    return [line for line in lines if "val/wm/prediction_em" in line]
 
 
 def write_gate(directory: Path, gate: Gate) -> None:

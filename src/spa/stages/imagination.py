@@ -26,7 +26,7 @@ Record = Callable[[dict[str, Any]], None]
 def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig) -> None:
     """Raises ConfigError if states of the environment cannot be judged, copied, or shown in a
     prompt, as is needed."""
-    require_dynamics(env, tag, own.dynamics, own.depth, own.plans)
+    require_dynamics(env, tag, own.dynamics, own.depth, own.proposals)
     if own.depth > 1 and cfg.custom_envs[tag].show_legal_actions:
         raise ConfigError(
             f"prompts of {tag} list the legal actions of its real state (show_legal_actions), not those of an "
@@ -61,15 +61,15 @@ def imagining(
     """
     setup.check_puzzles(cfg, tags, partial(require_imagination, cfg=cfg, own=own))
     rollout = cfg.actor_rollout_ref.rollout
-    if own.plans == "every_action" and template is None:
+    if own.proposals == "exhaustive" and template is None:
         raise ConfigError(
-            "imagine.plans every_action starts responses with given tokens, which this engine does not accept"
+            "imagine.proposals exhaustive starts responses with given tokens, which this engine does not accept"
         )
-    return (BreadthFirstPlanner if own.plans == "every_action" else BestOfNPlanner)(
+    return (BreadthFirstPlanner if own.proposals == "exhaustive" else BestOfNPlanner)(
         engine,
         n=own.n,
         dynamics=own.dynamics,
-        spoil=own.spoil,
+        noise_prob=own.noise_prob,
         state_text=cfg.state_text,
         max_actions=cfg.agent_proxy.max_actions_per_turn,
         depth=own.depth,
@@ -117,10 +117,10 @@ def imagination(own: ImagineConfig, records: Iterable[Path]) -> dict[str, Any] |
     known = [value for value in chosen if value is not None]
     return {
         "n": own.n,
-        "plans": own.plans,
+        "proposals": own.proposals,
         "depth": own.depth,
         "dynamics": own.dynamics,
-        "spoil": own.spoil,
+        "noise_prob": own.noise_prob,
         "tokens_per_episode": round(sum(tokens) / episodes, 2),
         "right": _share(right),
         "chosen_right": _share(known),

@@ -17,6 +17,7 @@ from spa.errors import ModelError
 from spa.models.load import BUILTIN
 from spa.policies.named import policy_named, policy_names
 from spa.prompts.template import ChatTemplate
+from spa.renamed import current_setting
 from spa.run.checkpoint import checkpoints_in, find_checkpoint, latest_checkpoint
 from spa.run.manifest import result_of
 from spa.stages import setup
@@ -52,6 +53,7 @@ def find_target(name: str) -> Target:
 
     Raises ModelError if a folder has no model.
     """
+    _, name = current_setting("generate.policy", name)
     if name in (*policy_names(), API):
         return Target(name=name, label=name, model=None)
     folder = Path(name).expanduser()

@@ -103,7 +103,7 @@ def train_ppo(cfg: Config, stage: Stage) -> Path:
                 # Old log-probs are the trainer's, not the engine's, so
                 # that the first ratio is 1 whatever the engine's numerics.
                 batch = score(cfg, models, batch, metrics)
-                check_sampler(cfg, metrics["rollout/kl_trainer_sampler"], models, step)
+                check_sampler(cfg, metrics["rollout/mismatch_kl"], models, step)
                 batch = add_advantages(cfg, models, batch, metrics)
                 batch = annotate_batch(cfg, models, batch, episodes, metrics, step)
             with stage.timer("update"):

@@ -15,7 +15,7 @@ from spa.algo.filters import FILTERS, select_groups
 from spa.algo.kl import kl_in_reward
 from spa.algo.losses import kl_penalty
 from spa.algo.masked import explained_variance, masked_mean, mean_per_row, whiten
-from spa.algo.rewards import normalize_rewards, normalize_scores
+from spa.algo.reward_normalization import normalize_rewards, normalize_scores
 from spa.algo.sampled import rollout_weights
 from spa.config.schema import Config
 from spa.errors import TrainingError
@@ -164,7 +164,7 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
     if importance is not None:
         batch = replace(batch, rl_weights=batch.rl_weights * importance)
     metrics |= {
-        "rollout/kl_trainer_sampler": float(masked_mean(gap, sampled)),
+        "rollout/mismatch_kl": float(masked_mean(gap, sampled)),
         "rollout/logprob_gap_max": float(((old - batch.sampler_logprobs).abs() * sampled).max()),
         "rollout/old_log_prob": float(masked_mean(old, batch.mask)),
         **weighed,

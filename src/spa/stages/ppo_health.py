@@ -79,5 +79,5 @@ def step_health(metrics: Metrics) -> StepHealth:
         validation=pooled("val-env", "success"),
         format=pooled("train", "wm/format_rate"),
         observations=pooled("train", "wm/obs_exact"),
-        predictions=pooled("train", "wm/pred_exact"),
+        predictions=pooled("train", "wm/prediction_em"),
     )

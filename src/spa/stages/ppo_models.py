@@ -129,12 +129,12 @@ def load_models(cfg: Config, resume: Path | None = None) -> Models:
     )
     autocast = setup.pick_autocast(model_cfg.dtype, device)
     # Before the optimiser, since shards are new parameters.
-    held = parallelize(
+    parallel = parallelize(
         policy, actor_cfg.strategy, actor_cfg.fsdp_config, autocast=autocast, played=True
     )
     actor = Trainable(
         model=policy,
-        held=held,
+        parallel=parallel,
         optimizer=optimizer_of(policy, actor_cfg.optim, total),
         grad_clip=actor_cfg.grad_clip,
         autocast=autocast,
@@ -152,13 +152,13 @@ def load_models(cfg: Config, resume: Path | None = None) -> Models:
         # With LoRA the frozen base is the reference: adapters
         # are switched off, and no second copy is loaded.
         if has_adapters(policy):
-            ref = Scorer(model=policy, held=held, autocast=autocast, without_adapters=True)
+            ref = Scorer(model=policy, parallel=parallel, autocast=autocast, without_adapters=True)
         else:
             frozen = setup.load_actor(cfg, path, device)[0]
-            held = parallelize(
+            parallel = parallelize(
                 frozen, ref_cfg.strategy, ref_cfg.fsdp_config, autocast=autocast, trained=False
             )
-            ref = Scorer(model=frozen, held=held, autocast=autocast)
+            ref = Scorer(model=frozen, parallel=parallel, autocast=autocast)
     ctrl = cfg.algorithm.kl_ctrl
     kl = KLController(
         coef=ctrl.kl_coef,
@@ -218,7 +218,7 @@ def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.devic
     autocast = setup.pick_autocast(critic_cfg.model.dtype, device)
     return Trainable(
         model=model,
-        held=parallelize(
+        parallel=parallelize(
             model, critic_cfg.strategy, critic_cfg.model.fsdp_config, autocast=autocast
         ),
         optimizer=optimizer_of(model, critic_cfg.optim, cfg.trainer.total_training_steps),

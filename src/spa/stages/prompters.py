@@ -38,7 +38,7 @@ def make_prompter(
         "instruction": instruction,
         "show_legal_actions": spec.show_legal_actions,
         "placeholders": cfg.ctx_manager.placeholders,
-        "reply_order": proxy.reply_order,
+        "response_format": proxy.response_format,
         "imagined_plans": proxy.imagined_plans,
         # World-model examples are whole conversations; only base prompts can do without history.
         "history": cfg.ctx_manager.history or mode == "add_worldmodel",

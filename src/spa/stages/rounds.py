@@ -3,7 +3,7 @@
 Round 1 makes examples with `generate.policy` and fine-tunes on them. In every further round the
 fine-tuned model plays new puzzles itself, with `generate.imagine` the best of its responses by
 its own predictions. It trains further on the examples of all rounds so far, or of this one alone
-(`generate.rows_of`). The last round has the run's own folders, those before it have `round_N/` in
+(`generate.train_on`). The last round has the run's own folders, those before it have `round_N/` in
 the folder of the run.
 
 A model that searches by its own predictions has two rounds of another kind: single moves of random
@@ -20,6 +20,7 @@ from spa.config.schema import Config, ImagineConfig
 from spa.config.stages import Stage
 from spa.distributed.world import current_world
 from spa.errors import DataError, ModelError
+from spa.renamed import current_metrics
 from spa.run.files import write_atomic
 from spa.run.manifest import result_of
 from spa.stages.gate import GATE_FILE
@@ -51,7 +52,7 @@ class Round:
     @property
     def earlier(self) -> list[tuple[Config, Path]]:
         """Configuration and self-play of the rounds before it whose examples count in it, too."""
-        counts = self.cfg.generate.rows_of == "all_rounds"
+        counts = self.cfg.generate.train_on == "all_rounds"
         return [(done.cfg, done.data) for done in self.before] if counts else []
 
     def ready(self) -> Config:
@@ -73,7 +74,7 @@ def first_round(cfg: Config) -> Config:
     plan with yet."""
     if cfg.generate.policy == "search" and cfg.generate.rounds > 1:
         return round_of_moves(cfg)
-    own = replace(cfg.generate, rows_of="all_rounds")  # those of one round are the same
+    own = replace(cfg.generate, train_on="all_rounds")  # those of one round are the same
     if cfg.generate.rounds > 1:
         own = replace(own, rounds=1, later_batches=None, imagine=ImagineConfig())
     return replace(cfg, generate=own)
@@ -88,7 +89,7 @@ def round_of_moves(cfg: Config) -> Config:
     # One action per turn and as many turns as actions are allowed: each turn is one transition.
     proxy = replace(
         cfg.agent_proxy,
-        reply_order="plan_first",
+        response_format="plan_first",
         max_actions_per_turn=1,
         max_turn=max(cfg.custom_envs[tag].max_actions_per_traj for tag in tags),
     )
@@ -203,7 +204,7 @@ def told(rounds: Sequence[Round]) -> list[dict[str, Any]]:
             "played": _part(
                 each.data / "summary.json",
                 (),
-                ("success", "format_rate", "wm/obs_exact", "wm/pred_exact"),
+                ("success", "format_rate", "wm/obs_exact", "wm/prediction_em"),
             ),
             "learnt": _part(
                 each.sft / GATE_FILE,
@@ -225,7 +226,7 @@ def told(rounds: Sequence[Round]) -> list[dict[str, Any]]:
 def _part(path: Path, names: Sequence[str], played: Sequence[str]) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        own = found.get("played", {})
+        own = current_metrics(found.get("played", {}))
         return {name: found[name] for name in names} | {
             name: own[name] for name in played if name in own
         }

@@ -232,13 +232,15 @@ def selfplay_engine(
 
 def tries_plans(cfg: Config) -> bool:
     """Whether examples tell of plans that were not taken."""
-    chooses = cfg.agent_proxy.reply_order == "choose_plan" and cfg.generate.reply_format != "base"
-    return chooses or "branched" in cfg.generate.policies
+    chooses = (
+        cfg.agent_proxy.response_format == "choose_plan" and cfg.generate.reply_format != "base"
+    )
+    return chooses or "counterfactual" in cfg.generate.policies
 
 
 def plans_tried(cfg: Config) -> int | None:
     """How many plans are tried at a state; None: every legal action."""
-    chooses = cfg.agent_proxy.reply_order == "choose_plan"
+    chooses = cfg.agent_proxy.response_format == "choose_plan"
     return cfg.generate.branches or (cfg.agent_proxy.imagined_plans if chooses else None)
 
 
@@ -311,7 +313,7 @@ def _episode_rows(
     the base format with `base`, a worker of base prompts."""
     make = partial(worker.make_env, episode.tag)
     prompter = worker.prompters[episode.tag]
-    chooses = base is None and episode.reply_order == "choose_plan"
+    chooses = base is None and episode.response_format == "choose_plan"
     tried = (
         turn_options(episode, make=make, prompter=prompter, plans=plans_tried(cfg))
         if chooses
@@ -331,7 +333,7 @@ def _episode_rows(
             options={"noise_seed": episode.noise_seed, "validation": False},
         )
         found = in_base_format(found, episode, base.prompters[episode.tag], env)
-    if base is None and not chooses and policy_of(cfg, episode.episode_id) == "branched":
+    if base is None and not chooses and policy_of(cfg, episode.episode_id) == "counterfactual":
         found += branch_rows(episode, make=make, prompter=prompter, plans=cfg.generate.branches)
     return found, dropped
 
@@ -339,8 +341,8 @@ def _episode_rows(
 def nothing_usable(cfg: Config, episodes: int, counts: Counter[str]) -> DataError:
     """What to say if no episode has given an example."""
     begin = "begin with examples of random play (generate.policy=random; with generate.rounds=2 the model plays next)"
-    if cfg.generate.rows_of == "own_round":
-        begin = "train on the examples of earlier rounds, too (generate.rows_of=all_rounds)"
+    if cfg.generate.train_on == "current_round":
+        begin = "train on the examples of earlier rounds, too (generate.train_on=all_rounds)"
     return DataError(
         f"none of the {episodes} episodes has a turn in the world-model format (dropped: {by_reason(counts)}). The "
         f"model does not follow the format: try an instruct model, {begin}, or allow longer responses "

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spa.config.schema import Config, GroupsConfig
+from spa.custom_rewards import load_rewards
 from spa.distributed.world import current_world
 from spa.envs.lost import LostEpisodes
 from spa.envs.pool import EpisodeSpec, group_specs
@@ -22,7 +23,6 @@ from spa.models.build import (
 )
 from spa.prompts.render import PromptMode
 from spa.prompts.template import ChatTemplate
-from spa.rewards import load_rewards
 from spa.rollout.worker import RolloutWorker, first_group
 from spa.seeds import stream_seed
 from spa.stages.prompters import check_puzzles, first_puzzle, make_prompter

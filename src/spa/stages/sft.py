@@ -174,7 +174,7 @@ def make_part(
     autocast = setup.pick_autocast(own.model.dtype, device)
     part = Trainable(
         model=model,
-        held=parallelize(
+        parallel=parallelize(
             model, own.model.strategy, own.model.fsdp_config, autocast=autocast, played=True
         ),
         optimizer=make_sft_optimizer(own, model, total),
@@ -338,8 +338,8 @@ def world_model_check(
     if probes.seen is not None:
         metrics["val/puzzles_seen"] = float(probes.seen)
     states = ""
-    if "val/wm/pred_exact" in metrics:  # of responses without states there is nothing to tell
-        exact = metrics["val/wm/pred_exact"]
+    if "val/wm/prediction_em" in metrics:  # of responses without states there is nothing to tell
+        exact = metrics["val/wm/prediction_em"]
         copied = metrics["val/wm/copy_exact"]
         seen = metrics["val/wm/obs_exact"]
         states = f"observation {seen:.2f}, prediction {exact:.2f} (copy baseline: {copied:.2f}), "

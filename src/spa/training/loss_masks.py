@@ -67,7 +67,7 @@ def no_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
     return sampled & (~believed_states(episode, template) | last)
 
 
-def shown_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
+def observed_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
     """bool [T]: the tokens of the states that the environment shows after the first response,
     nothing around them.
 

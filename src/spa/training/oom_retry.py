@@ -22,20 +22,20 @@ class MicroBatching:
     max_tokens: int | None = None
 
     def split(
-        self, lengths: torch.Tensor, *, halvings: int = 0, packed: bool = False
+        self, lengths: torch.Tensor, *, micro_batch_shrink: int = 0, packed: bool = False
     ) -> Iterator[torch.Tensor]:
-        """Row indices of each micro-batch, with both limits halved `halvings` times."""
+        """Row indices of each micro-batch, with both limits halved `micro_batch_shrink` times."""
         rows = self.rows or len(lengths)
-        tokens = None if self.max_tokens is None else max(1, self.max_tokens >> halvings)
+        tokens = None if self.max_tokens is None else max(1, self.max_tokens >> micro_batch_shrink)
         return micro_batches(
-            lengths, rows=max(1, rows >> halvings), max_tokens=tokens, packed=packed
+            lengths, rows=max(1, rows >> micro_batch_shrink), max_tokens=tokens, packed=packed
         )
 
 
 class Halving(Protocol):
     """Something that remembers how often its micro-batches had to be halved."""
 
-    halvings: int
+    micro_batch_shrink: int
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -85,7 +85,9 @@ def oom_retry(
     ranks wait in the middle of it.
     """
     while True:
-        attempt = Attempt(list(micro.split(lengths, halvings=part.halvings, packed=packed)))
+        attempt = Attempt(
+            list(micro.split(lengths, micro_batch_shrink=part.micro_batch_shrink, packed=packed))
+        )
         yield attempt
         if not attempt.reason:
             return
@@ -108,7 +110,7 @@ def oom_retry(
                 "model; `spa doctor --fit CONFIG` estimates the memory needed."
             )
         # Stays with the model, so that the next batch begins with a size that fits.
-        part.halvings += 1
+        part.micro_batch_shrink += 1
         log.warning(
             "out of memory with %d examples at a time; spa halves the micro-batch (%s)",
             largest,

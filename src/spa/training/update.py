@@ -40,37 +40,37 @@ OVER_MINI_BATCHES = ("world_loss", "replay_loss")
 
 @dataclass(slots=True, kw_only=True)
 class Scorer:
-    """A frozen model, and the precision that it computes in. `halvings`: of its micro-batches, to
+    """A frozen model, and the precision that it computes in. `micro_batch_shrink`: of its micro-batches, to
     fit into memory; `without_adapters`: score with LoRA adapters switched off, which makes a policy
-    its own reference; `held`: how the ranks hold the model, by default this process alone."""
+    its own reference; `parallel`: how the ranks hold the model, by default this process alone."""
 
     model: Any
-    held: InitVar[Replica | None] = None
+    parallel: InitVar[Replica | None] = None
     autocast: torch.dtype | None = None
-    halvings: int = 0
+    micro_batch_shrink: int = 0
     without_adapters: bool = False
     replica: Replica = field(init=False)
 
-    def __post_init__(self, held: Replica | None) -> None:
-        self.replica = held or Replica(self.model)
+    def __post_init__(self, parallel: Replica | None) -> None:
+        self.replica = parallel or Replica(self.model)
 
 
 @dataclass(slots=True, kw_only=True)
 class Trainable:
     """A model with its optimiser. Steps with a non-finite loss or gradient are skipped and counted.
-    `held`: how the ranks hold the model, by default this process alone."""
+    `parallel`: how the ranks hold the model, by default this process alone."""
 
     model: Any
     optimizer: Optimizer
-    held: InitVar[Replica | None] = None
+    parallel: InitVar[Replica | None] = None
     grad_clip: float = 1.0
     autocast: torch.dtype | None = None
     bad_steps: int = 0
-    halvings: int = 0
+    micro_batch_shrink: int = 0
     replica: Replica = field(init=False)
 
-    def __post_init__(self, held: Replica | None) -> None:
-        self.replica = held or Replica(self.model)
+    def __post_init__(self, parallel: Replica | None) -> None:
+        self.replica = parallel or Replica(self.model)
 
     def full_model(self) -> Any:
         """The model with all its current weights, for engines and checkpoints. Collective: every
@@ -103,7 +103,10 @@ class Trainable:
                 f"loss or gradient was not finite {self.bad_steps} steps in a row. Lower the learning rate, or train "
                 "in float32; the last saved checkpoint is intact."
             )
-        return {"grad_norm": norm if math.isfinite(norm) else -1.0, "skipped": float(not finite)}
+        return {
+            "grad_norm": norm if math.isfinite(norm) else -1.0,
+            "nonfinite_steps": float(not finite),
+        }
 
 
 def update(
@@ -187,7 +190,7 @@ def _means(totals: Mapping[str, float], steps: int) -> Metrics:
 def _step_metrics(steps: Sequence[Metrics]) -> Metrics:
     return {
         "grad_norm": sum(step["grad_norm"] for step in steps) / max(1, len(steps)),
-        "skipped": sum(step["skipped"] for step in steps),
+        "nonfinite_steps": sum(step["nonfinite_steps"] for step in steps),
     }
 
 

@@ -155,13 +155,13 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
 
     * `wm/turns`: the denominator. If it is 0, it is the only key.
     * `wm/format_rate`: share of well-formed turns.
-    * `wm/obs_exact`, `wm/pred_exact`: share of turns whose observation or prediction is the true
+    * `wm/obs_exact`, `wm/prediction_em`: share of turns whose observation or prediction is the true
       text.
     * `wm/pred_unit_acc`: share of units predicted right, over all turns.
     * `wm/changed_acc`, `wm/changed_f1`: recall and F1 of the changed units, over all turns; 0 if
       nothing ever changed.
     * `wm/copy_exact`: share of turns that are well-formed and whose next state is the shown one:
-      what copying would score on `wm/pred_exact`. (Nothing changes in malformed turns, but no
+      what copying would score on `wm/prediction_em`. (Nothing changes in malformed turns, but no
       prediction counts there.)
 
     If one of the episodes was played with responses that hold no prediction, there are the first
@@ -182,7 +182,7 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
             is_exact(_said(turn, turn.reply.observation), turn.target) for turn in turns
         ),
     }
-    if any(episode.reply_order == "no_prediction" for episode in played):
+    if any(episode.response_format == "no_prediction" for episode in played):
         return found
     scores = [
         score_state(_said(turn, turn.reply.prediction), turn.next_target, turn.target)
@@ -190,11 +190,11 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
     ]
     total = total_score(scores)
     return found | {
-        "wm/pred_exact": _mean(score.exact for score in scores),
+        "wm/prediction_em": _mean(score.exact for score in scores),
         "wm/pred_unit_acc": total.unit_accuracy,
         "wm/changed_acc": total.changed_recall,
         "wm/changed_f1": total.changed_f1,
-        # The score of a copier, which `wm/pred_exact` has to beat.
+        # The score of a copier, which `wm/prediction_em` has to beat.
         "wm/copy_exact": _mean(
             turn.reply.well_formed and is_exact(turn.target, turn.next_target) for turn in turns
         ),

@@ -31,8 +31,8 @@ def require_tries(env: TextEnv, tag: str, plans: int | None) -> None:
     several play it, or if it lists no actions and `plans` None asks for all."""
     if env.players > 1:
         raise ConfigError(
-            f"{tag} is a game of {env.players} players, in which spa cannot try other plans: generate.policy=branched "
-            "and agent_proxy.reply_order=choose_plan are for games of one"
+            f"{tag} is a game of {env.players} players, in which spa cannot try other plans: "
+            "generate.policy=counterfactual and agent_proxy.response_format=choose_plan are for games of one"
         )
     if plans is None and not env.legal_actions():
         raise no_actions(tag)
@@ -66,7 +66,7 @@ def branch_rows(
     for index, others in enumerate(_tried(episode, make, prompter, plans)):
         for number, tried in enumerate(others, start=1):
             text = relabel_turn(
-                tried, action_sep=prompter.action_sep, order=prompter.reply_order
+                tried, action_sep=prompter.action_sep, order=prompter.response_format
             ).text
             if text is not None:
                 row = make_row(episode, index, tried, messages[: places[index]], text)
@@ -174,7 +174,7 @@ def _try(env: TextEnv, plan: Plan, prompter: Prompter, turn: Turn) -> Turn:
             break
     answer = f" {prompter.action_sep} ".join(executed)
     # A stand-in in the right format, which relabelling fills with the truth.
-    text = world_model_reply("unknown", "", "unknown", answer, order=prompter.reply_order)
+    text = world_model_reply("unknown", "", "unknown", answer, order=prompter.response_format)
     return Turn(
         state=turn.state,
         actions_left=turn.actions_left,
@@ -184,7 +184,7 @@ def _try(env: TextEnv, plan: Plan, prompter: Prompter, turn: Turn) -> Turn:
             mode="add_worldmodel",
             action_sep=prompter.action_sep,
             max_actions=len(plan),
-            order=prompter.reply_order,
+            order=prompter.response_format,
         ),
         executed=tuple(executed),
         reward=reward,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from spa.prompts.imagined import Option, imagined_plans, read_options
 from spa.prompts.parse import find_block, parse_reply
 from spa.prompts.render import plan_sentence
-from spa.types import ReplyOrder, Turn
+from spa.types import ResponseFormat, Turn
 
 MALFORMED = "malformed"
 NO_STATE_BLOCKS = "no_state_blocks"
@@ -29,7 +29,7 @@ def relabel_turn(
     turn: Turn,
     *,
     action_sep: str,
-    order: ReplyOrder = "prediction_first",
+    order: ResponseFormat = "prediction_first",
     options: Sequence[Option] = (),
 ) -> Relabelled:
     """The turn's response with true states and executed actions (stage 1 of arXiv 2510.15047).
@@ -149,7 +149,7 @@ def _on_own_lines(state: str) -> str:
 
 
 def _says_the_truth(
-    text: str, turn: Turn, action_sep: str, order: ReplyOrder, options: Sequence[Option]
+    text: str, turn: Turn, action_sep: str, order: ResponseFormat, options: Sequence[Option]
 ) -> bool:
     # One more than was executed, so that a surplus action shows.
     limit = len(turn.executed) + 1

@@ -81,7 +81,7 @@ def _corrected(
 ) -> list[Relabelled]:
     known = options or [()] * len(episode.turns)
     return [
-        relabel_turn(turn, action_sep=action_sep, order=episode.reply_order, options=own)
+        relabel_turn(turn, action_sep=action_sep, order=episode.response_format, options=own)
         for turn, own in zip(episode.turns, known, strict=True)
     ]
 

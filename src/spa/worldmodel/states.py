@@ -19,15 +19,15 @@ from spa.types import WorldModelRow
 from spa.worldmodel.relabel import replace_state
 from spa.worldmodel.rows import is_branch, rewritten_history
 
-States = Literal["truth", "believed", "random_coords"]
+States = Literal["ground_truth", "model", "random_coords"]
 # In "(3,1)=4" the coordinate is (3,1); the 4 is a digit on the board.
 _CELL = re.compile(r"\((\d+),(\d+)\)")
 
 
 def with_states(rows: Sequence[WorldModelRow], states: States, *, seed: int) -> list[WorldModelRow]:
-    """The examples with the states that an ablation asks for; `truth` gives them back as they
+    """The examples with the states that an ablation asks for; `ground_truth` gives them back as they
     are."""
-    if states == "believed":
+    if states == "model":
         return believed_states(rows)
     if states == "random_coords":
         return random_coordinates(rows, seed=seed)
@@ -46,7 +46,7 @@ def believed_states(rows: Sequence[WorldModelRow]) -> list[WorldModelRow]:
         if row.observed is None or row.predicted is None:
             raise DataError(
                 f"episode {row.episode_id}, turn {row.turn}: the predicted states of the model were not recorded; "
-                "generate the data again with generate.states=believed"
+                "generate the data again with generate.states=model"
             )
         responses.append(_with_blocks(row.response, row.observed, row.predicted))
     return _rewritten(rows, responses)

@@ -20,12 +20,13 @@ from spa.config.schema import Config
 from spa.config.stages import Stage
 from spa.envs.cards import mean_optimum
 from spa.errors import ConfigError, TrainingError
+from spa.experiments.budget import budget, learnt_tokens
 from spa.experiments.compare import longer
 from spa.experiments.grid import (
     Plan,
     PoolOf,
-    Task,
-    Training,
+    Run,
+    StageJob,
     Work,
     do_task,
     finish_grid,
@@ -34,7 +35,6 @@ from spa.experiments.grid import (
 )
 from spa.experiments.methods import SHUFFLED, label, method, stage_configs, with_steps
 from spa.experiments.results import SeedResult, read_training
-from spa.experiments.spent import learnt_tokens, spent
 from spa.run.files import write_atomic
 from spa.run.manifest import Manifest
 from spa.stages import setup
@@ -108,7 +108,7 @@ class Bench:
     seeds: int
     names: tuple[str, ...]
     overrides: tuple[str, ...]
-    trainings: Mapping[tuple[str, str], tuple[Training, ...]]
+    trainings: Mapping[tuple[str, str], tuple[Run, ...]]
 
     @property
     def boards(self) -> list[str]:
@@ -142,7 +142,7 @@ class Bench:
         )
 
 
-def _board(made: Bench, task: Task) -> str:
+def _board(made: Bench, task: StageJob) -> str:
     # <root>/<board>/seed_<n>/<method>/<stage>: the first part names the board.
     return task.folder.relative_to(made.root).parts[0]
 
@@ -189,7 +189,7 @@ def make_bench(
 
 def training_of(
     scale: str, board: str, name: str, seed: int, *, root: Path, overrides: Sequence[str]
-) -> Training:
+) -> Run:
     """The training of a method on a board, in `<root>/<board>/seed_<n>/<method>`. A method without
     self-play continues until it has played as many episodes in all as those with it."""
     setting = BENCHES[scale].boards[board]
@@ -206,8 +206,8 @@ def training_of(
         root=root,
     )
     if not chosen.fine_tuned:
-        return Training(folder=folder, world_model=None, ppo=longer(with_steps(chosen, ppo)))
-    return Training(folder=folder, world_model=first, ppo=with_steps(chosen, ppo))
+        return Run(folder=folder, world_model=None, ppo=longer(with_steps(chosen, ppo)))
+    return Run(folder=folder, world_model=first, ppo=with_steps(chosen, ppo))
 
 
 def with_controls(made: Bench, best: Sequence[str]) -> Bench:
@@ -308,7 +308,7 @@ def results(made: Bench) -> dict[str, Any]:
             if (board, seed) not in optima:
                 optima[board, seed] = optimum(training.ppo)
             found[board, name].append(result)
-            row = row_of(name, board, result, optimum=optima[board, seed], spent=spent(training))
+            row = row_of(name, board, result, optimum=optima[board, seed], budget=budget(training))
             rows.append({**row, "learnt_tokens": learnt_tokens(training)})
     return {
         "scale": made.scale,

@@ -16,9 +16,9 @@ from spa.evaluation.statistics import (
     probability_of_improvement,
 )
 from spa.evaluation.text import interval_text, percent
+from spa.experiments.budget import Budget
 from spa.experiments.methods import REFERENCE, SHUFFLED
 from spa.experiments.results import SeedResult, per_puzzle
-from spa.experiments.spent import Spent
 from spa.report.security import page_policy
 from spa_bench.q_learning.validation import OTHER, SAME
 
@@ -31,7 +31,12 @@ Row = dict[str, Any]
 
 
 def row_of(
-    name: str, board: str, result: SeedResult, *, optimum: float | None, spent: Mapping[int, Spent]
+    name: str,
+    board: str,
+    result: SeedResult,
+    *,
+    optimum: float | None,
+    budget: Mapping[int, Budget],
 ) -> Row:
     """One training as a JSON-ready row. `curve`: step, environment steps, tokens and Pass@1 of each
     validation."""
@@ -42,12 +47,12 @@ def row_of(
     curve = [
         {
             "step": step,
-            **{measure: round(getattr(spent[step], measure)) for measure in MEASURES},
+            **{measure: round(getattr(budget[step], measure)) for measure in MEASURES},
             "pass@1": round(values[0], 4),
         }
         for step, values in sorted(result.curve.items())
         # Steps without a line in metrics.jsonl have no known cost.
-        if step in spent
+        if step in budget
     ]
     return {
         "method": name,

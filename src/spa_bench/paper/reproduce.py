@@ -15,7 +15,7 @@ from spa.errors import ConfigError
 from spa.experiments.grid import (
     Plan,
     PoolOf,
-    Training,
+    Run,
     Work,
     do_task,
     finish_grid,
@@ -42,7 +42,7 @@ class Reproduction:
     scale: str
     root: Path
     tables: tuple[PaperTable, ...]
-    trainings: Mapping[str, tuple[Training, ...]]  # by experiment id
+    trainings: Mapping[str, tuple[Run, ...]]  # by experiment id
     models: tuple[str, ...]  # whose state perplexity is measured
     overrides: tuple[str, ...]
 
@@ -114,7 +114,7 @@ def make_plan(
 
 def training_of(
     row: Experiment, scale: str, root: Path, overrides: Sequence[str], seed: int
-) -> Training:
+) -> Run:
     """The training of an experiment with one seed, in
     `<root>/<model>/<environment>/seed_<n>/<method>`."""
     setting = SCALES[scale].settings[row.environment]
@@ -127,7 +127,7 @@ def training_of(
         chosen, setting.preset, changes, folder, f"{row.id}/seed {seed}", seed=seed, root=root
     )
     # Methods that are PPO from the base model have no self-play and no SFT.
-    return Training(folder=folder, world_model=first if chosen.fine_tuned else None, ppo=ppo)
+    return Run(folder=folder, world_model=first if chosen.fine_tuned else None, ppo=ppo)
 
 
 def run_tables(

@@ -4,13 +4,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from spa.experiments.grid import Training
-from spa.experiments.spent import spent
+from spa.experiments.budget import budget
+from spa.experiments.grid import Run
 from spa.run.files import read_object, write_atomic
 from spa_bench.q_learning import validation
 
 
-def q_learning(training: Training, steps: int, *, learn: bool) -> dict[str, Any] | None:
+def q_learning(training: Run, steps: int, *, learn: bool) -> dict[str, Any] | None:
     """Tabular Q-learning with `steps` actions on the puzzles of this training
     (`validation.validate_tables`), kept next to it; None if it is not there and is not to `learn`, or if the
     environment has no table."""
@@ -25,12 +25,12 @@ def q_learning(training: Training, steps: int, *, learn: bool) -> dict[str, Any]
     return found
 
 
-def comparison_lines(trainings: Sequence[Training]) -> list[str]:
+def comparison_lines(trainings: Sequence[Run]) -> list[str]:
     """Tabular Q-learning after as many actions as each of these trainings has taken."""
     lines = []
     for seed, training in enumerate(trainings):
         # The budget is what the training had used at its last PPO step, self-play included.
-        steps = round(max(used.environment_steps for used in spent(training).values()))
+        steps = round(max(used.environment_steps for used in budget(training).values()))
         found = q_learning(training, steps, learn=True)
         lines.append(
             f"a table (Q-learning, seed {seed}): "

@@ -172,4 +172,4 @@ scout = Policy(
     require=require_copies,
     tried=STEPS,
 )
-"""`generate.policy=scout`, and `spa eval scout`."""
+"""`generate.policy=q_learning`, and `spa eval q_learning`."""

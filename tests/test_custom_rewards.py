@@ -7,10 +7,10 @@ import pytest
 
 from spa.config.load import load_config
 from spa.config.stages import stages_of
+from spa.custom_rewards import load_rewards
 from spa.errors import ConfigError
 from spa.evaluation.episode_metrics import episode_metrics
 from spa.policies.scripted import random_engine
-from spa.rewards import load_rewards
 from spa.stages import setup
 from spa.stages.validation import validation_episodes
 from spa.types import Episode, Turn

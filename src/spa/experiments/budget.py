@@ -3,19 +3,19 @@
 from typing import NamedTuple
 
 from spa.errors import DataError
-from spa.experiments.grid import FOLDERS, Training
+from spa.experiments.grid import FOLDERS, Run
 from spa.run.files import read_lines, read_object
 from spa.stages.rounds import Round
 
 
-class Spent(NamedTuple):
+class Budget(NamedTuple):
     """Actions in the environment, and tokens that the model sampled."""
 
     environment_steps: float
     tokens: float
 
 
-def spent(training: Training) -> dict[int, Spent]:
+def budget(training: Run) -> dict[int, Budget]:
     """PPO step -> what had been used by then: actions in the environment, and tokens that the model
     sampled, with those that a planner began its responses with.
 
@@ -30,7 +30,7 @@ def spent(training: Training) -> dict[int, Spent]:
         before = _played(own)
         actions = actions + before.environment_steps
         tokens = tokens + before.tokens
-    found = {0: Spent(actions, tokens)}
+    found = {0: Budget(actions, tokens)}
     for _, line in read_lines(training.folder / FOLDERS["ppo"] / "metrics.jsonl"):
         tags = [
             key.split("/")[1]
@@ -42,11 +42,11 @@ def spent(training: Training) -> dict[int, Spent]:
             played = line[f"train/{tag}/episodes"]
             actions += played * line.get(f"train/{tag}/num_actions", 0.0)
             tokens += played * line.get(f"train/{tag}/response_length", 0.0)
-        found[int(line["step"])] = Spent(actions, tokens)
+        found[int(line["step"])] = Budget(actions, tokens)
     return found
 
 
-def _played(own: Round) -> Spent:
+def _played(own: Round) -> Budget:
     """Actions and tokens of a round's self-play."""
     path = own.data / "summary.json"
     summary = read_object(path)
@@ -68,10 +68,10 @@ def _played(own: Round) -> Spent:
     )
     actions = played["episodes"] * played["num_actions"] + summary.get("actions_elsewhere", 0)
     asked = summary.get("search", {}).get("tokens", 0)  # single moves, asked of the model
-    return Spent(actions, share * played["episodes"] * drawn + asked)
+    return Budget(actions, share * played["episodes"] * drawn + asked)
 
 
-def learnt_tokens(training: Training) -> int:
+def learnt_tokens(training: Run) -> int:
     """Tokens of rows that the model was trained on: in fine-tuning, over all its epochs and rounds,
     and in replay."""
     # Extra rounds of SFT lie in folders of their own inside the stage's.

@@ -1,4 +1,4 @@
-"""Normalisation of episode scores."""
+"""Normalisation of episode scores and of rewards."""
 
 from typing import Literal
 
