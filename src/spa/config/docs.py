@@ -1,7 +1,7 @@
 """Pages made from the schema and the compatibility tables: `python -m spa.config.docs docs`."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -12,6 +12,7 @@ from spa.config.load import PARTS, config_names, load_config, shipped
 from spa.config.schema import Config
 from spa.config.stages import STAGES, stages_of
 from spa.config.tree import field_types, schema_keys, to_plain, type_name
+from spa.markdown import markdown_table
 
 BEGIN = "<!-- made by spa.config.docs -->"
 END = "<!-- end -->"
@@ -91,22 +92,22 @@ def parity_tables() -> str:
     parts = [
         "`python -m spa.config.docs docs` generates the rest of this page.",
         "## Changed defaults",
-        table(
+        markdown_table(
             ("key", "original", "here", "why"),
             [(f"`{key}`", *rest) for key, *rest in changed_defaults()],
         ),
         "## Scripts",
-        table(
+        markdown_table(
             ("original", "status", "here"),
             [(f"`{i.name}`", i.status, i.note) for i in compat.SCRIPTS],
         ),
         "## Environment variables",
-        table(
+        markdown_table(
             ("original", "status", "here"),
             [(f"`{i.name}`", i.status, i.note) for i in compat.ENVIRONMENT],
         ),
         "## Configuration files",
-        table(
+        markdown_table(
             ("original", "status", "note"),
             [(f"`{i.name}`", i.status, i.note) for i in compat.PRESETS],
         ),
@@ -123,7 +124,10 @@ def parity_tables() -> str:
             (f"`{key}`", f"`{item.to}`: {item.note}" if item.to else item.note)
             for key, item in chosen
         ]
-        parts += [f"### {title}", table(("key", "becomes" if status == "mapped" else "why"), rows)]
+        parts += [
+            f"### {title}",
+            markdown_table(("key", "becomes" if status == "mapped" else "why"), rows),
+        ]
     supported = [key for key, item in keys.items() if item.status == "supported"]
     envs = [key for key in supported if key.startswith("custom_envs.")]
     sections: dict[str, list[str]] = {}
@@ -134,7 +138,7 @@ def parity_tables() -> str:
     rows = [(f"`{section}`", ", ".join(found)) for section, found in sections.items()]
     parts += [
         "### Supported",
-        table(("section", "keys"), [*rows, ("`custom_envs`", f"all {len(envs)} keys")]),
+        markdown_table(("section", "keys"), [*rows, ("`custom_envs`", f"all {len(envs)} keys")]),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -160,16 +164,6 @@ def changed_defaults() -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(
-        # A `|`, as in `int | None`, would end the cell.
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
-        for line in lines
-    )
-
-
 def _key_table(keys: Sequence[str], defaults: dict[str, Any]) -> str:
     about = {key: (kind, note) for key, kind, note in schema_keys() if note}
     rows = []
@@ -179,7 +173,7 @@ def _key_table(keys: Sequence[str], defaults: dict[str, Any]) -> str:
         rows.append(
             (f"`{key}`", type_name(kind) + note.range(), default, _affects(key, note), note.help)
         )
-    return table(("key", "type", "default", "affects", "meaning"), rows)
+    return markdown_table(("key", "type", "default", "affects", "meaning"), rows)
 
 
 def _affects(name: str, key: Key) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spa.evaluation.metric_tables import GROUPS, Group, Metric
+from spa.markdown import markdown_table
 
 PAGE = "metrics.md"
 
@@ -45,11 +46,14 @@ def metrics_page() -> str:
 
 
 def _table(group: Group) -> str:
-    lines = ["| key | meaning | unit | healthy | if it is off |", "|---|---|---|---|---|"]
-    for metric in group.metrics:
-        cells = (metric.meaning, metric.unit or "–", metric.healthy or "–", metric.action or "–")
-        lines.append(f"| `{metric.key}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    rows = [
+        (
+            f"`{metric.key}`",
+            *(cell or "–" for cell in (metric.meaning, metric.unit, metric.healthy, metric.action)),
+        )
+        for metric in group.metrics
+    ]
+    return markdown_table(("key", "meaning", "unit", "healthy", "if it is off"), rows)
 
 
 def main(args: Sequence[str]) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from spa.envs.limits import EnvFault, boundary
 from spa.errors import ConfigError
+from spa.markdown import markdown_table
 from spa.run.console import printable
 from spa.run.files import jsonable
 from spa.run.progress import ProgressLine
@@ -200,7 +201,7 @@ def _encodable(text: str) -> str:
 
 def _cell(value: Any) -> str:
     """A cell of a Markdown table."""
-    return printable(str(value)).replace("|", "\\|").replace("\n", " ")
+    return printable(str(value)).replace("\n", " ")
 
 
 class _TensorBoardSink:
@@ -220,8 +221,7 @@ class _TensorBoardSink:
     def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
         rows = _table_rows(episodes)
         # Without the conversations, which are long; each becomes a text of its own below.
-        lines = [list(_TABLE[:-1]), ["---"] * (len(_TABLE) - 1), *(row[:-1] for row in rows)]
-        table = "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+        table = markdown_table(_TABLE[:-1], [[_cell(value) for value in row[:-1]] for row in rows])
         self._writer.add_text(f"episodes/{split}", table, step)
         for index, row in enumerate(rows):
             # Markdown shows indented text as it is.

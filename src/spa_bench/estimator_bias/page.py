@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from spa.markdown import markdown_table
 from spa_bench.estimator_bias.credit import ESTIMATORS, Verdict, groups_of, judge
 from spa_bench.estimator_bias.worlds import STOP_OR_GO, WORLDS, World, enumerate_episodes
 
@@ -25,10 +26,9 @@ def tables(*, group_size: int = 4, critic_error: float = 0.0) -> list[str]:
     lines = []
     for world in WORLDS:
         lines += [f"### {world.name}", "", f"{world.text[0].upper()}{world.text[1:]}.", ""]
-        lines += ["| estimator | scale | bias | angle | noise |", "|---|---|---|---|---|"]
         found = verdicts(world, group_size=group_size, critic_error=critic_error)
-        lines += [f"| {name} | {' | '.join(_cells(verdict))} |" for name, verdict in found.items()]
-        lines.append("")
+        rows = [(name, *_cells(verdict)) for name, verdict in found.items()]
+        lines += [markdown_table(("estimator", "scale", "bias", "angle", "noise"), rows), ""]
     return [*lines, *_published_bias()]
 
 
@@ -44,20 +44,17 @@ def _published_bias() -> list[str]:
     """The mean estimate of d/dz of the reward in `stop or go`, which is 0.075, by group size."""
     episodes = enumerate_episodes(STOP_OR_GO)
     sizes = (2, 4, 8)
-    lines = [
-        f"| estimator | {' | '.join(f'G = {size}' for size in sizes)} |",
-        "|---|" + "---|" * len(sizes),
-    ]
+    rows = []
     for name in SPECIMENS:
         # Parameters are numbered by state and action: index 1 is `go` in `start`.
         found = [
             judge(episodes, groups_of(episodes, size), ESTIMATORS[name]).mean[1] for size in sizes
         ]
-        lines.append(f"| {name} | {' | '.join(f'{float(value):.6g}' for value in found)} |")
+        rows.append((name, *(f"{float(value):.6g}" for value in found)))
     return [
         "### The published bias",
         "",
         "Mean estimate of the gradient of `go` in stop or go; exact: 0.075.",
         "",
-        *lines,
+        markdown_table(("estimator", *(f"G = {size}" for size in sizes)), rows),
     ]

@@ -8,6 +8,7 @@ from typing import Any
 from spa.errors import SpaError
 from spa.evaluation.statistics import MANY_SEEDS
 from spa.evaluation.text import interval_text
+from spa.markdown import markdown_table
 from spa.report.charts import Chart, Series
 from spa.report.figures import save_chart
 from spa.run.files import write_atomic
@@ -41,15 +42,14 @@ def write_page(
     if result["perplexity"]:
         lines += _perplexity(result["perplexity"])
     lines += _settings(result)
-    lines += ["## Commands", "", "| row | command |", "| --- | --- |"]
     # Only rows with results have a command worth repeating; the others are listed as not run.
     rows = {
-        row["id"]: row["command"]
+        row["id"]: f"`{row['command']}`"
         for table in result["tables"].values()
         for row in table["rows"]
         if row["seeds"]
     }
-    lines += [f"| {key} | `{command}` |" for key, command in rows.items()]
+    lines += ["## Commands", "", markdown_table(("row", "command"), rows.items())]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     lines += ["", f"Versions: {versions}.", ""]
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -66,9 +66,8 @@ def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
         "undecided. Verdicts are not corrected for the number of claims.",
         "",
         *_stand_ins(result),
-        "| claim | where | verdict | seeds | here |",
-        "| --- | --- | --- | ---: | --- |",
     ]
+    rows = []
     for table in result["tables"].values():
         for finding in table["findings"]:
             said = finding.get("sentence", "–")
@@ -79,11 +78,10 @@ def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
             if note:
                 said += f" {note}"
             where = f"{finding['environment']}, {finding['model'].rpartition('/')[2]}"
-            seeds = finding.get("seeds", "–")
-            lines.append(
-                f"| {finding['text']} | {where} | {finding['verdict']} | {seeds} | {said} |"
-            )
-    return [*lines, ""]
+            seeds = str(finding.get("seeds", "–"))
+            rows.append((finding["text"], where, finding["verdict"], seeds, said))
+    head = ("claim", "where", "verdict", "seeds", "here")
+    return [*lines, markdown_table(head, rows, right=[3]), ""]
 
 
 def _stand_ins(result: Mapping[str, Any]) -> list[str]:
@@ -99,10 +97,17 @@ def _stand_ins(result: Mapping[str, Any]) -> list[str]:
 
 
 def _table(table: Mapping[str, Any]) -> list[str]:
-    lines = [
-        "| environment | method | world model | Pass@1 before | Pass@1 | each seed | Pass@8 | paper |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    head = (
+        "environment",
+        "method",
+        "world model",
+        "Pass@1 before",
+        "Pass@1",
+        "each seed",
+        "Pass@8",
+        "paper",
+    )
+    rows = []
     finished = [row for row in table["rows"] if row["seeds"]]
     for row in finished:
         model = row["model"].rpartition("/")[2]
@@ -125,7 +130,8 @@ def _table(table: Mapping[str, Any]) -> list[str]:
             interval_text(row["after"].get("pass@8")),
             paper,
         ]
-        lines.append(f"| {' | '.join(cells)} |")
+        rows.append(cells)
+    lines = [markdown_table(head, rows, right=range(2, len(head)))]
     missing = [row["id"] for row in table["rows"] if not row["seeds"]]
     if missing:
         lines += ["", f"Not run: {', '.join(missing)}."]
@@ -157,11 +163,12 @@ def _settings(result: Mapping[str, Any]) -> list[str]:
     # The configuration of an environment is the same in all tables, so the last row read will do.
     presets = {row["environment"]: row["preset"] for row in rows}
     common = SCALES[result["scale"]].common
-    lines = ["## Settings", "", "| environment | configuration | changes |", "| --- | --- | --- |"]
-    for environment, (preset, *changes) in presets.items():
-        lines.append(
-            f"| {environment} | `{preset}` | {', '.join(f'`{change}`' for change in changes) or '–'} |"
-        )
+    cells = [
+        (environment, f"`{preset}`", ", ".join(f"`{change}`" for change in changes) or "–")
+        for environment, (preset, *changes) in presets.items()
+    ]
+    table = markdown_table(("environment", "configuration", "changes"), cells)
+    lines = ["## Settings", "", table]
     if common:
         lines += ["", f"Everywhere: {', '.join(f'`{change}`' for change in common)}."]
     return [*lines, ""]
@@ -217,12 +224,8 @@ def curve_chart(title: str, rows: Sequence[Mapping[str, Any]], k: int) -> Chart:
 def _perplexity(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     lines = [f"## {NAMES['perplexity']}", ""]
     for model, rows in found.items():
-        lines += [
-            f"Under {model}; per token, and per symbol in brackets.",
-            "",
-            "| environment | text | alone | in the prompt | different symbols | paper |",
-            "| --- | --- | ---: | ---: | ---: | ---: |",
-        ]
+        lines += [f"Under {model}; per token, and per symbol in brackets.", ""]
+        body = []
         for row in rows:
             # Every state text was measured twice: alone and at the end of its prompt. One row shows
             # both.
@@ -238,10 +241,9 @@ def _perplexity(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
                 for part in (row, shown)
             ]
             paper = "–" if row["paper"] is None else f"{row['paper']:g}"
-            lines.append(
-                f"| {row['tag']} | {row['text']} | {cells[0]} | {cells[1]} | {row['distinct_symbols']} | {paper} |"
-            )
-        lines.append("")
+            body.append((row["tag"], row["text"], *cells, str(row["distinct_symbols"]), paper))
+        head = ("environment", "text", "alone", "in the prompt", "different symbols", "paper")
+        lines += [markdown_table(head, body, right=range(2, len(head))), ""]
     return lines
 
 

@@ -13,6 +13,7 @@ import yaml
 from huggingface_hub import CommitOperationAdd, HfApi
 
 from spa.errors import DataError, ModelError, SpaError, one_line
+from spa.markdown import markdown_table
 from spa.models.hub import FILES, Kind, explained
 from spa.run.checkpoint import MARKER, damage, step_of
 from spa.run.files import read_lines
@@ -152,10 +153,9 @@ def data_card(folder: Path, name: str) -> str:
 
 def _columns(file: Path) -> str:
     """The columns of a data file with their meanings."""
-    rows = [
-        f"| `{name}` | {COLUMNS[name]} |" for name in pq.read_schema(file).names if name in COLUMNS
-    ]
-    return "\n".join(["## Columns", "", "| column | meaning |", "|---|---|", *rows]) + "\n"
+    names = pq.read_schema(file).names
+    rows = [(f"`{name}`", COLUMNS[name]) for name in names if name in COLUMNS]
+    return f"## Columns\n\n{markdown_table(('column', 'meaning'), rows)}\n"
 
 
 def model_card(folder: Path, name: str) -> str:
@@ -202,8 +202,8 @@ def _stages(stage_dir: Path) -> str:
 
 
 def _card(head: Mapping[str, Any], name: str, text: str, facts: Mapping[str, Any], use: str) -> str:
-    rows = [f"| {key} | {value} |" for key, value in facts.items() if value not in (None, "")]
-    table = "\n".join(["| | |", "|---|---|", *rows])
+    rows = [(key, str(value)) for key, value in facts.items() if value not in (None, "")]
+    table = markdown_table(("", ""), rows)
     front = yaml.safe_dump(dict(head), sort_keys=False).strip()
     return f"---\n{front}\n---\n\n# {name.partition('/')[2]}\n\n{text}\n\n{table}\n\n```bash\n{use}\n```\n"
 
