@@ -349,10 +349,9 @@ class RefConfig:
 
 
 @section
-class ValKwargs:
-    """Sampling in validation."""
+class Sampling:
+    """Sampling of tokens."""
 
-    # Sampled at temperature 1, as in the original: Pass@k needs different episodes of a puzzle.
     temperature: Annotated[
         float, Key("sampling temperature; 0: greedy", affects="semantics", ge=0)
     ] = 1.0
@@ -360,6 +359,13 @@ class ValKwargs:
     top_k: Annotated[
         int, Key("sample from the most likely tokens; -1: all", affects="semantics", ge=-1)
     ] = -1
+
+
+@section
+class ValKwargs(Sampling):
+    """Sampling in validation: at temperature 1, as in the original, since Pass@k needs different
+    episodes of a puzzle."""
+
     do_sample: Annotated[bool, Key("false: greedy", affects="semantics")] = True
 
 

@@ -7,21 +7,14 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from spa.config.fields import CopyURL, Folder, Invalid, Key, Name, OutputFolder, section
-from spa.config.schema_models import FSDPConfig, ModelConfig, Strategy
+from spa.config.schema_models import FSDPConfig, ModelConfig, Sampling, Strategy
 
 
 @section
-class SamplingConfig:
+class SamplingConfig(Sampling):
     """Sampling of self-play."""
 
     # A section of its own: the original plays with the sampling of its validation.
-    temperature: Annotated[
-        float, Key("sampling temperature; 0: greedy", affects="semantics", ge=0)
-    ] = 1.0
-    top_p: Annotated[float, Key("nucleus sampling", affects="semantics", gt=0, le=1)] = 1.0
-    top_k: Annotated[
-        int, Key("sample from the most likely tokens; -1: all", affects="semantics", ge=-1)
-    ] = -1
     response_length: Annotated[
         int, Key("new tokens per turn, at most", affects="semantics", ge=1)
     ] = 400
