@@ -33,7 +33,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
     Raises:
         ValueError: a reward lies outside the mask, where it would be lost.
     """
-    # Without turn ends the turn level never acts, and what it carries stays 0.
+    # Without turn ends the turn level is never used, and its carried values stay 0.
     no_turns = torch.zeros_like(mask)
     return _backward_pass(rewards, values, mask, no_turns, gamma, lam, high_level_gamma=1.0)
 
@@ -105,14 +105,15 @@ def _backward_pass(
         here = mask[:, t]
         end = turn_ends[:, t]
         token_advantage = reward + gamma * next_value - value + gamma * lam * next_advantage
-        # The reward handed to the turn's tokens is A + V at the turn's end and nothing follows it:
-        # the token level leaves exactly A there, so that one pass serves both levels.
+        # At a turn's last token the token level gets the reward A_turn + V and nothing follows, so
+        # its advantage is A_turn. One backward pass therefore serves both levels.
         turn_advantage = (
             reward + high_level_gamma * (next_turn_value + lam * next_turn_advantage) - value
         )
         advantage = torch.where(end, turn_advantage, token_advantage)
         advantages[:, t] = torch.where(here, advantage, 0.0)
-        # Environment text hands on what it got, so the next sampled token is one step away.
+        # Positions outside the mask carry the values through: the next sampled token is one step
+        # away.
         next_value = torch.where(here, value, next_value)
         next_advantage = torch.where(here, advantage, next_advantage)
         next_turn_value = torch.where(end, value, next_turn_value)
@@ -138,7 +139,7 @@ def grpo(scores: Tensor, group_ids: Tensor, mask: Tensor, norm_by_std: bool) -> 
     stats = group_stats(scores, group_ids)
     # float64, as the statistics are: differences of nearly equal scores keep their digits.
     relative = scores.double() - stats.mean[stats.index]
-    # Equal scores give 0 / 1e-6, where their deviation of 0 would give NaN.
+    # The 1e-6 gives equal scores 0; their deviation of 0 alone would give NaN.
     if norm_by_std:
         relative = relative / (stats.std[stats.index] + 1e-6)
     return _broadcast(relative, scores, mask)
@@ -181,6 +182,5 @@ def length_weighted(advantages: Tensor, mask: Tensor) -> Tensor:
     """Advantages `[B, A]` divided by each row's number of masked tokens relative to the mean row:
     the original's `grpo_advantage_length_weight`, which takes away what long responses gain from a
     mean over tokens."""
-    # A mean over tokens weighs rows in proportion to their lengths, which this divides out.
     lengths = mask.sum(dim=1, keepdim=True).float()
     return advantages * (lengths.mean() / lengths.clamp(min=1))

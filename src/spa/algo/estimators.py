@@ -37,18 +37,18 @@ class Estimator:
     `algorithm` that it is given.
     """
 
-    # Each function picks from the batch what it needs; the wrappers below do that for ours.
+    # The wrappers below take from the batch what each built-in estimator needs.
     function: Callable[..., Estimate]
     settings: tuple[str, ...] = ()
     needs_values: bool = False  # a critic is trained, and batch.values are its values
-    # compares episodes of one puzzle, so that a group of one says nothing
+    # The estimator compares episodes of one puzzle, so a group of one carries no signal.
     needs_groups: bool = False
     # advantages are whitened over the masked tokens of the whole batch before the update
     whitened: bool = False
     discounts: Callable[[Mapping[str, Any]], tuple[float, float]] = lambda settings: (1.0, 1.0)
     """settings -> the discount of returns between the tokens of a turn, and from a turn's last
     token to the next turn. Normalised rewards are made for them."""
-    # subtracts a mean of the group from all that it compares: normalised rewards need none
+    # The estimator already subtracts a group mean, so normalised rewards need no centring.
     centres: bool = False
 
     def estimate(
@@ -202,7 +202,7 @@ ESTIMATORS: dict[str, Estimator] = {
         function=_gigpo,
         settings=("high_level_gamma", "gigpo_step_weight"),
         needs_groups=True,
-        # the episodes by their undiscounted outcomes, the turns by discounted returns
+        # Episodes are centred by undiscounted outcomes, turns by discounted returns.
         centres=True,
     ),
     "turn_gae": Estimator(

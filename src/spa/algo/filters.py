@@ -114,7 +114,7 @@ def _choose(
     """Chosen groups, bool `[G]`. Ties go to the group with the smaller id."""
     groups = len(signal)
     rank = torch.argsort(signal, descending=not smallest, stable=True)
-    # The strongest first, without the groups that may not be chosen.
+    # Groups that may not be chosen drop out before any is counted.
     rank = rank[eligible[rank]]
     match strategy:
         case "top_k":
@@ -122,7 +122,7 @@ def _choose(
         case "top_k_abs":
             keep = max(1, int(ratio))
         case "top_p":
-            # A group without signal adds nothing to the sum.
+            # A group of signal 0 adds nothing to the sum, so it never helps to reach the share.
             rank = rank[signal[rank] > 0]
             reached = signal[rank].cumsum(0) >= min(ratio, 1.0) * signal[rank].sum() - eps
             keep = _first_true(reached)

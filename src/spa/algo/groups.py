@@ -23,7 +23,7 @@ class GroupStats:
 def group_stats(scores: Tensor, group_ids: Tensor) -> GroupStats:
     """Statistics of `scores` `[B]` within the groups named by `group_ids` int64 `[B]`; B may be 0."""
     ids, index = torch.unique(group_ids, return_inverse=True)
-    # Added in order of score, the result is the same to the bit for every order of the rows.
+    # Summing in order of score makes the result identical to the bit for every order of the rows.
     order = torch.argsort(scores, stable=True)
     values = scores.double()[order]
     rows = index[order]
@@ -35,6 +35,6 @@ def group_stats(scores: Tensor, group_ids: Tensor) -> GroupStats:
     # squares would cancel where scores are large and alike.
     squares = zeros.index_add(0, rows, (values - mean[rows]).square())
     std = (squares / (count - 1).clamp(min=1)).sqrt()
-    # The zeros are no candidates: all scores of a group may be negative.
+    # Without the initial zeros, which would win where all scores of a group are negative.
     maximum = zeros.scatter_reduce(0, rows, values, "amax", include_self=False)
     return GroupStats(index=index, count=count, mean=mean, std=std, max=maximum)

@@ -99,13 +99,13 @@ def policy_loss(
     """
     # Entries of weight 0 may hold anything, NaN included, so they are cleared before `exp`.
     live = weights > 0
-    # exp(20) is far outside every clip range and finite in every dtype.
+    # exp(20) is far outside every clip range and finite in float32 and bfloat16.
     log_ratio = torch.where(live, logprobs - old_logprobs, 0.0).clamp(-20.0, 20.0)
     ratio = log_ratio.exp()
     advantages = torch.where(live, advantages, 0.0)
     unclipped = -advantages * ratio
     clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
-    # The larger loss: clipping takes away the gain of moving on, never the pull back.
+    # The larger loss: clipping removes the gain from moving further, never the pull back.
     per_token = torch.maximum(unclipped, clipped)
     lower = torch.zeros_like(live)
     # For A < 0 the loss -A r grows with the ratio without bound; the dual clip bounds it at -A c.
@@ -214,7 +214,7 @@ def value_loss(
     error = (values - returns).square()
     clip_active = torch.zeros_like(live)
     if clip is not None:
-        # Around the values that advantages were made with: it bounds how far one step moves them.
+        # Clipped around the old values, so that one step cannot move the critic far.
         clipped_values = old_values + (values - old_values).clamp(-clip, clip)
         clipped = (clipped_values - returns).square()
         clip_active = clipped > error

@@ -120,7 +120,7 @@ def turn_gae(
     next_value = reward.new_zeros(len(reward))
     next_advantage = reward.new_zeros(len(reward))
     for turn in reversed(range(reward.shape[1])):
-        # As with tokens: a turn that a row does not have hands on what it got.
+        # A turn that a row lacks carries the values of the next turn through, as in `bi_level_gae`.
         here = where.present[:, turn]
         advantage = (
             reward[:, turn] + gamma * next_value - value[:, turn] + gamma * lam * next_advantage
@@ -162,7 +162,7 @@ def gigpo(
     where = Turns.of(turns, mask)
     per_turn = where.sums(rewards)
     to_go = rewards_to_go(per_turn, gamma)
-    # Undiscounted, as scores are; only A_S asks when a reward came.
+    # Episode outcomes are undiscounted, like scores; only A_S depends on when a reward came.
     outcomes = per_turn.sum(dim=1)
     stats = group_stats(outcomes, group_ids)
     episode = outcomes - stats.mean[stats.index]

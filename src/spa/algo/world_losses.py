@@ -46,7 +46,7 @@ def uncertain_turns(entropy: Tensor, turns: Tensor, answers: Tensor, *, share: f
     Returns:
         True on every token of the turn that follows a chosen turn.
     """
-    # One column more than there are turns takes the tokens of no answer, and is cut off below.
+    # The extra last column collects the tokens outside answers and is cut off below.
     width = int(turns.max()) + 2
     place = torch.where(answers, turns, width - 1)
     shape = (len(turns), width)

@@ -55,7 +55,8 @@ def batch_episodes(
         turns[row, :n] = index
         logprobs[row, :n] = episode.logprobs
         mask[row, :n] = sampled if mask_of is None else mask_of[row]
-        # By `sampled`, not by the loss mask: every mask keeps the last sampled token of a turn.
+        # Found in `sampled`, not in the loss mask: every mask keeps the last sampled token of a
+        # turn.
         last = _last_sampled(sampled, index, len(episode.turns))
         ends[row, last] = True
         scores = [turn.score for turn in episode.turns]
@@ -122,7 +123,7 @@ def on_tokens(
     out = np.zeros((len(batch), batch.input_ids.shape[1]), dtype=kind)
     for row, number in enumerate(numbers):
         if number >= 0:
-            # Without history a row is one conversation out of its episode's tokens.
+            # In prompts without history a row is one slice of its episode's tokens.
             start = int(batch.starts[row])
             length = int(batch.lengths[row])
             out[row, :length] = found[number][start : start + length]
@@ -173,7 +174,7 @@ def split_turns(batch: EpisodeBatch) -> EpisodeBatch:
     ends = list[int]()
     for row in range(len(batch)):
         length = int(batch.lengths[row])
-        # entry a: of token a + 1; the first prompt is of turn 0
+        # Entry a is the turn of token a + 1. The first prompt, of turn -1, counts to turn 0.
         index = batch.turns[row, : length - 1].clamp(min=0)
         first = [0, *(int(a) + 1 for a in (index[1:] != index[:-1]).nonzero()[:, 0] + 1)]
         rows += [row] * len(first)
@@ -200,7 +201,7 @@ def split_turns(batch: EpisodeBatch) -> EpisodeBatch:
     parts["starts"] = parts["starts"] + torch.tensor(starts)
     if batch.truncated is not None:
         parts["truncated"] = parts["truncated"] & last
-    # Later turns are other rows, whose rewards this turn has brought about as well.
+    # Later turns become other rows, so each row gets the sum of the rewards from its turn on.
     for new, (row, start) in enumerate(zip(rows, starts, strict=True)):
         where = parts["turn_ends"][new].nonzero()[-1:, 0]
         parts["rewards"][new] = 0.0

@@ -127,7 +127,8 @@ def after_system(episode: Episode, template: ChatTemplate) -> np.ndarray:
     if episode.token_ids is None:
         raise ValueError(f"episode {episode.episode_id} has no tokens")
     system = episode.messages[:1] if episode.messages[0]["role"] == "system" else ()
-    # What both conversations begin with is the template's and the system message's.
+    # Two conversations that differ in the user message share the template's opening and the system
+    # message.
     other = template.start((*system, {"role": "user", "content": "\x07"}), "")
     same = 0
     while same < len(other) and other[same] == episode.token_ids[same]:

@@ -91,12 +91,13 @@ def oom_retry(
         yield attempt
         if not attempt.reason:
             return
-        # Only here, outside the block, has the traceback let go of the activations.
+        # Inside the block the traceback still references the activations; only here can they be
+        # freed.
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         largest = max(len(rows) for rows in attempt.cut)
-        # Ranks meet in the middle of the work: one of them alone cannot begin it again.
+        # Ranks run collectives during the work, so one rank cannot restart it alone.
         if not repeatable:
             raise TrainingError(
                 f"out of memory with {largest} examples at a time ({attempt.reason}). Micro-batches are "

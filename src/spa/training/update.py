@@ -130,7 +130,7 @@ def update(
     world = replica.world
     totals: dict[str, float] = defaultdict(float)
     steps: list[Metrics] = []
-    # Training mode keeps activations recomputed, which `eval` would end; dropout is separate.
+    # Gradient checkpointing works in training mode only; dropout is switched off separately.
     part.model.train()
     if not dropout:
         switch_off_dropout(part.model)
@@ -161,7 +161,7 @@ def update(
                         loss, info = replica.forward(
                             loss_fn, micro_batch, last=number == len(passes)
                         )
-                    # The loss is a sum over ranks; gradients are averaged over them.
+                    # The loss is a sum over all ranks, but the ranks average their gradients.
                     (loss * (counts * world.size)).backward()
                     for name, value in {"loss": loss, **info}.items():
                         sums[name] += float(value.detach()) * counts
@@ -287,9 +287,10 @@ def score_last_values(
     part: Scorer | Trainable, batch: TokenBatch, micro: MicroBatching, device: torch.device
 ) -> torch.Tensor:
     """float32 [B] on the CPU: the critic's values after each row's last token."""
-    # The value after the last token is the value before one more, whatever that is.
+    # The critic gives the value before each token. One padding token more gives the value after the
+    # last token.
     ids = nn.functional.pad(batch.input_ids, (0, 1))
-    # of a token that follows
+    # True at the appended token only: column a belongs to token a + 1.
     ends = nn.functional.one_hot(batch.lengths - 1, batch.input_ids.shape[1]).bool()
     longer = TokenBatch(input_ids=ids, lengths=batch.lengths + 1, mask=ends, images=batch.images)
     return score_values(part, longer, micro, device).sum(dim=1)

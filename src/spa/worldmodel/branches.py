@@ -90,7 +90,7 @@ def turn_options(
     for index, others in enumerate(_tried(episode, make, prompter, plans)):
         turn = episode.turns[index]
         rng = stream(episode.noise_seed, "options", index)
-        # plans that end the game early may be the same
+        # A game that ends early cuts plans short; plans that executed the same actions count once.
         led = {tried.executed: tried.next_target for tried in others}
         known = [(plan, state) for plan, state in led.items() if plan != turn.executed]
         # One place is kept for the plan that was executed.
@@ -98,7 +98,7 @@ def turn_options(
             known[number] for number in rng.permutation(len(known))[: prompter.imagined_plans - 1]
         ]
         own = (turn.executed, turn.next_target)
-        # In a random order: a fixed place would tell which plan was executed.
+        # Shuffled, since a fixed position would reveal which plan was executed.
         drawn = tuple([*picked, own][number] for number in rng.permutation(len(picked) + 1))
         found.append((drawn, sum(len(tried.executed) for tried in others)))
     return found
@@ -124,7 +124,7 @@ def _tried(
         for number, plan in enumerate(
             _plans(env, episode.tag, prompter, turn, plans, rng), start=1
         ):
-            # A game that cannot be cloned is played again up to here.
+            # `branch` replays a game that cannot be cloned up to this turn.
             past = Past(make=make, seed=episode.puzzle_seed, options=options, actions=done)
             twin = branch(env, past, stream_seed(episode.noise_seed, "branches", index, number))
             found.append(_try(twin, plan, prompter, turn))

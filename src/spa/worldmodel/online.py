@@ -37,9 +37,9 @@ def with_world_model_reward(
         reply = turn.reply
         if not reply.well_formed or reply.observation is None:
             return turn
-        # Without a state before: an observation is judged by all its cells.
+        # An observation describes a single state, so all its cells count.
         seen = score_state(reply.observation, turn.target, None).unit_accuracy
-        # With the state before: a prediction is judged by the cells that change.
+        # A prediction counts for the changed cells only, since copying the other cells is easy.
         foreseen = score_state(reply.prediction, turn.next_target, turn.target).changed_f1
         paid = observation * seen + prediction * foreseen_changes(foreseen, within)
         return replace(turn, reward=turn.reward + paid)
