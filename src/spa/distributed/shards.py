@@ -61,7 +61,7 @@ class Sharded(Replica):
         for layer in decoder_layers(model):
             fully_shard(layer, mp_policy=_precision(sharding.dtype, cast_inputs=True), **options)
         self._root: Any = FunctionModule(model)
-        # What goes into the root are losses' weights and ids, which stay as they are.
+        # The root's inputs are ids and loss weights, which must keep their dtypes.
         fully_shard(self._root, mp_policy=_precision(sharding.dtype, cast_inputs=False), **options)
 
     def forward(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
@@ -139,7 +139,7 @@ def full_tensor(value: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def like(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
     """`whole`, cut as `parameter` is; every rank has the whole and takes its own part of it."""
-    # Adam's step counter is no shard of anything.
+    # Adam's step counter is a scalar, not a shard.
     if not isinstance(parameter, DTensor) or whole.shape != parameter.shape:
         return whole
     moved = whole.to(device=parameter.device, dtype=whole.dtype)

@@ -177,8 +177,8 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(dist.get_node_local_rank())  # pyright: ignore[reportPrivateImportUsage]
-    # DDP and FSDP2 import it, and its functions would keep the group that exists then as their
-    # default argument.
+    # Imported before the group exists: its functions take the group at import as their default
+    # argument, and DDP and FSDP2 would import it later.
     importlib.import_module("torch.distributed.nn.functional")
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_s)

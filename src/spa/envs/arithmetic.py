@@ -38,7 +38,7 @@ def parse_expression(text: str) -> Expression | None:
     except _NotArithmetic:
         return None
     numbers = tuple(int(token) for token in tokens if token.isdigit())
-    # Something behind a complete expression (`1 2`, `1)`) makes it none.
+    # Text after a complete expression (`1 2`, `1)`) is an error.
     return Expression(value, numbers) if parser.place == len(tokens) else None
 
 

@@ -140,7 +140,7 @@ def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, flo
     total = 0.0
     for _ in range(max_actions):
         action = env.to_action(env.random_action(rng))
-        # Not understood: it still counts as one of `max_actions`.
+        # A text that is not understood still counts as one of `max_actions`.
         if action is None:
             continue
         _, reward, terminated, truncated, info = env.step(action)

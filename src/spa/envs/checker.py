@@ -193,7 +193,7 @@ def _story(env: TextEnv, seed: int, steps: int) -> list[Any]:
 
 def _deterministic(make: Make, seeds: int, steps: int) -> None:
     advice = "draw from spa.seeds.stream(seed, ...) in reset and keep nothing from the last episode"
-    # One instance for all seeds: what it keeps from the last episode shows.
+    # One instance plays all seeds, so that anything it keeps from the last episode shows.
     used = make()
     for seed in range(seeds):
         fresh = _story(make(), seed, steps)
@@ -277,7 +277,7 @@ def _reading(make: Make, seeds: int) -> None:
     advice += "turns lose their later actions; leave it to step to call an action invalid"
     for seed in range(seeds):
         env = make()
-        # Never moved: it reads every text as at the start of the episode.
+        # `first` never moves: it reads every text as at the start of the episode.
         first = make()
         for one in (env, first):
             one.reset(seed=seed, options={"noise_seed": seed + 1})
@@ -427,8 +427,8 @@ def _valued(make: Make, seeds: int, steps: int) -> str | None:
                 -1 <= value <= 1, f"the value of a state is {value!r} (after {text!r})", advice
             )
             _require(
-                # A value of a state that wins may be 0, if its text does not say so; it is never
-                # negative.
+                # A winning state whose text does not show the win may have the value 0, never a
+                # negative one.
                 not (info["success"] and value < 0),
                 f"a state that wins has the value {value!r}",
                 advice,
@@ -548,7 +548,7 @@ def _clones(make: Make, seeds: int) -> None:
         except EnvFault as fault:
             raise Flaw(str(fault), "the same seeds and actions lead to the same states") from fault
         _require(_seen(twin) == before, f"a copy shows another state (seed {seed})", advice)
-        # The copy plays first: what it shares with the original would show in the original.
+        # The copy plays first, so that changes of shared objects show in the original.
         twins = [(text, result[:4]) for text, result in episode(twin, seed + 1, 5)]
         _require(
             _seen(env) == before, f"playing on in a copy changes the original (seed {seed})", advice

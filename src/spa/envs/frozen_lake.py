@@ -317,7 +317,7 @@ class FrozenLake(TextEnv):
 
     def state_value(self, text: str) -> float:
         """1 if the text shows the player on the goal, -1 in a hole, else 0."""
-        # symbols may be letters of the sentence
+        # Only the grid is searched for symbols, which may also be letters of the sentence.
         drawn = "".join(text.split("\n")[: self.size]) if "\n" in text else ""
         if "on the goal" in text or self._symbols[5] in drawn:
             return 1.0
@@ -327,7 +327,6 @@ class FrozenLake(TextEnv):
         """The player's row and column as two digits; None on slippery ice and on boards of more
         than ten rows."""
         row, col = divmod(self.player, self.size)
-        # Row and column have one digit each: larger boards have no such keys.
         return None if self.is_slippery or self.size > 10 else f"{row}{col}"
 
     def state_outcome(self) -> str:

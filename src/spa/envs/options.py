@@ -146,7 +146,8 @@ def read_actions(
     labels = tuple(table[identity].strip() for identity in sorted(table))
     known = {name.lower() for name in default.values()}
     means = tuple(
-        # In the original the id decides even then: its tag with permuted labels moves against them.
+        # In the original the id decides even here, so its tag with permuted labels moves against
+        # them.
         label.lower() if label.lower() in known else default[identity].lower()
         for identity, label in zip(sorted(table), labels, strict=True)
     )

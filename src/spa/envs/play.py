@@ -79,7 +79,7 @@ def _puzzle(
             write(_answer(env, first, line.strip(), left))
             continue
         before = score.actions
-        # A model's turn has a limit, too: what a line has beyond it is not played.
+        # A model's turn is limited as well; actions beyond the limit are not played.
         ended = _act(
             env, line, min(left, prompter.max_actions_per_turn), prompter.action_sep, score, write
         )

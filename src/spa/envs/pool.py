@@ -55,7 +55,7 @@ def group_specs(
     """
     groups = sum(n_groups)
     tag_of = [tag for tag, count in zip(tags, n_groups, strict=True) for _ in range(count)]
-    # of a group among those of its tag
+    # Per group: its number among the groups of its tag.
     within = [number for count in n_groups for number in range(count)]
     specs = []
     for group in range(groups):
@@ -72,7 +72,7 @@ def group_specs(
                     member=member,
                     puzzle_seed=base_seed + step * groups + first,
                     noise_seed=stream_seed(base_seed, f"{purpose}/noise", step, first, member),
-                    # Sampling is by `group`: the two seats do not sample alike.
+                    # By `group`, so that the two players sample differently.
                     sample_seed=stream_seed(base_seed, f"{purpose}/sample", step, group, member),
                     validation=purpose == "val",
                     seat=seat,

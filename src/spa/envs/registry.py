@@ -85,7 +85,7 @@ def env_class(env_type: str) -> type[TextEnv]:
         find_modules_beside_user()
     try:
         module = importlib.import_module(module_name)
-    # Its message says what to install or set.
+    # A SpaError already says what to install or set.
     except SpaError:
         raise
     except Exception as error:
@@ -148,10 +148,10 @@ def make_env(env_type: str, env_config: Mapping[str, Any] | None = None) -> Text
     options = {str(name): value for name, value in (env_config or {}).items()}
     library, _, task = env_type.partition(":")
     if library in libraries():
-        # its own options only the library knows
+        # Only the library can check its own options.
         return _made(env_type, found, {"task": task, **options})
     parameters = inspect.signature(found).parameters.values()
-    # A class with **kwargs judges its options itself.
+    # A class with **kwargs checks its options itself.
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         valid = [parameter.name for parameter in parameters]
         unknown = [name for name in options if name not in valid]

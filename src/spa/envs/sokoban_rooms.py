@@ -169,7 +169,8 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
             continue
         cells_seen[0] = visited = visited | here
         states += 1
-        # A box or the player on a target makes the score 0. The bits of pulled boxes are higher.
+        # A box or the player on a target makes the score 0. Flags of pulled boxes use the bits
+        # above all cells, so `target_bits` does not touch them.
         if score > best_score and not (flags | here) & target_bits:
             best = (player, details[0])
             best_score = score

@@ -88,9 +88,9 @@ _NAMED = [  # the names hold no digits: row1 and row_1 are row 1
     re.compile(rf"(?<![^\W\d_]){word}[^\W\d]*[^0-9]{{0,8}}([0-9])", re.IGNORECASE)
     for word in ("row", "col")
 ]
-# `3 into (1,2)`: between the first two numbers, it says that the digit comes first.
+# `3 into (1,2)`: such a word between the first two numbers means that the digit comes first.
 _INTO = re.compile(r"\b(at|in|into|to|on|onto|for)\b", re.IGNORECASE)
-# `1,2 is 3`: between the last two numbers, it says that the digit comes last.
+# `1,2 is 3`: such a word between the last two numbers means that the digit comes last.
 _BECOMES = re.compile(r"\b(is|to|gets|becomes|as|with|digit|value)\b", re.IGNORECASE)
 # `place 3 1 2`: nothing says whether 3 or 2 is the digit.
 _WRITE = re.compile(
@@ -130,7 +130,7 @@ def read_move(text: str) -> tuple[int, int, int] | None:
         )
     if _LETTER.search(second):
         return (numbers[0], numbers[1], numbers[2]) if _BECOMES.search(second) else None
-    # `3 (1,2)`
+    # `3 (1,2)`: the digit, then the cell in brackets.
     if set("([") & set(first):
         return numbers[1], numbers[2], numbers[0]
     if _WRITE.search(before) and not set("([") & set(before):

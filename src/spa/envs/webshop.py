@@ -42,7 +42,7 @@ ASKING = frozenset((
 def parse_action(text: str) -> tuple[str, str] | None:
     """("search", words) or ("click", label) from `search[words]` or `click[label]`; None for
     anything else."""
-    # Before any work on it: models may write megabytes.
+    # Checked first, since models may write megabytes.
     if not isinstance(text, str) or len(text) > 2 * MAX_ACTION:
         return None
     text = text.strip()

@@ -98,7 +98,7 @@ def _giving(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[
 
 
 def _sharing(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
-    # The total is made from the answer, so that the division leaves no rest.
+    # The total is computed from the answer, so that the division leaves no remainder.
     friends = pick(3, 24)
     each = pick(3, 40)
     kept = pick(1, 50)
@@ -121,7 +121,7 @@ def _prices(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[
 
 
 def _change(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
-    # The sum brought along is made from the answer, so that it is positive.
+    # The sum brought along is computed from the change, so that the change is positive.
     count = pick(3, 30)
     price = pick(2, 25)
     left = pick(1, 90)

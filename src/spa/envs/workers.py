@@ -45,7 +45,7 @@ class EnvWorkers:
         self._workers = [_Worker(timeout_s) for _ in range(count)]
         self._next = 0
         self._lock = threading.Lock()
-        # Given the list and not `self`, which finalize would keep alive.
+        # `finalize` gets the list: a reference to `self` would keep this object alive.
         self.close = weakref.finalize(self, _close, self._workers)
 
     def __len__(self) -> int:
@@ -188,7 +188,8 @@ class _Worker:
                 f"its process ended in {label} (exit status {self.process.exitcode})", label
             ) from error
         finally:
-            # also when this process is interrupted: an answer would come to the wrong question
+            # Also after an interrupt here: the late answer would be read as that of the next
+            # request.
             if not answered:
                 self.stop()
         # Errors travel as class name and text; only those of `spa.errors` are made again.
@@ -210,7 +211,7 @@ class _Worker:
             target=_serve, args=(theirs,), daemon=True, name="spa-environments"
         )
         self.process.start()
-        # While this process has their end open, too, it would never read that the other has ended.
+        # An open copy of the child's end in this process would hide that the child has ended.
         theirs.close()
         return self.pipe
 

@@ -34,7 +34,8 @@ class BestOfNPlanner(Planner):
     def proposals(self, expansion: Expansion) -> list[Prompt]:
         """`n` samples of the prompt, each with a seed of its own."""
         prompt = expansion.prompt
-        # Names with # mark the planner's own questions, whose caches go right after the call.
+        # Ids with # mark the planner's own questions, whose caches are dropped right after the
+        # call.
         others = [
             replace(
                 prompt,

@@ -79,7 +79,7 @@ class BreadthFirstPlanner(Planner):
         text = world_model_reply(state, f" {plan_sentence(actions)} ", "", "", order="plan_first")
         begun = text[: text.index(_PREDICTION) + len(_PREDICTION)]
         assert self.template is not None
-        # Appended to the prompt's tokens, which stay as they are, and so does their cache.
+        # The prompt's tokens stay unchanged, so their cache stays valid.
         ids = np.asarray(self.template.reply_tokens(begun, prompt.prefill)[0], dtype=np.int32)
         return replace(prompt, prefill=begun, token_ids=np.concatenate([prompt.token_ids, ids]))
 

@@ -25,7 +25,7 @@ class Node:
     parsed: ParsedReply
     state: str | None
     value: float
-    # whether that state is what would come from where the response begins; None: not known
+    # whether the actions really lead to `state` from where the response was sampled; None: unknown
     correct: bool | None
     # a copy of the game in that state, if the game has not ended and the state is correct
     env: TextEnv | None = None

@@ -208,7 +208,7 @@ class Planner(ABC):
         env = expansion.env
         parsed = [self._parse(prompt, response) for response in responses]
         rng = stream(prompt.seed, "imagine")
-        # Simulated with every dynamics: it tells how often predictions are right.
+        # Simulated for every kind of dynamics, since metrics count how often predictions are right.
         truths = [simulate(env, each.actions, self.state_text, rng) for each in parsed]
         outcomes = truths
         states = [each.prediction for each in parsed]
@@ -256,7 +256,7 @@ class Planner(ABC):
             max_actions=self.max_actions,
             order=prompt.response_format,
         )
-        # `actions_left` None takes the whole plan.
+        # `actions_left` is None without a limit: then the slice keeps the whole plan.
         return replace(parsed, actions=parsed.actions[: prompt.actions_left])
 
     def _spoilt(

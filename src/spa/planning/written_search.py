@@ -211,7 +211,7 @@ def dealt(true: Transitions, rng: np.random.Generator) -> dict[str, tuple[Succes
     world = dict[str, tuple[Successor, ...]]()
     for key, successors in true.items():
         order = rng.permutation(len(successors))
-        # The actions keep their places; only what follows them is dealt.
+        # Actions keep their positions; only their outcomes are permuted.
         world[key] = tuple(
             (action, *successors[int(other)][1:])
             for (action, _, _), other in zip(successors, order, strict=True)
@@ -287,7 +287,7 @@ def score_search(
             break
         score, errors = _score_head(score, errors, line, queue, paths, expanded)
         expanded.add(line.key)
-        # By the text's own account: a state that it skipped stays open.
+        # The queue follows the text's own account: a state that the text skipped stays open.
         queue = [key for key in queue if key != line.key]
         path = paths.get(line.key, line.path)
         known = {action: key for action, key, _ in true.get(line.key, ())}
@@ -302,7 +302,7 @@ def score_search(
                 moves_right=score.moves_right + right,
                 status_right=score.status_right + (move.status == status),
             )
-            # Claimed or true, the search has to end with the path to it.
+            # A goal, claimed or true, must be followed by the path to it.
             if GOAL in (status, move.status):
                 goal = (*path, move.action)
             elif not status:
@@ -316,7 +316,7 @@ def score_search(
             errors.append("wrong_open")
     else:
         errors.append("no_goal" if complete else "over_limit")
-    # Every part is right, but not the text: other white space, for example.
+    # Every part is right but the text differs, in its white space for example.
     if not errors and text != write_search(wanted):
         errors.append("unreadable")
     return replace(score, failure=errors[0] if errors else "")

@@ -55,7 +55,8 @@ class EpisodeBuilder:
                 self.buffer = TokenBuffer(
                     self.template, tuple(self.messages), self.prompter.prefill, self.images
                 )
-                # The first prompt of a second player comes in the middle of a game.
+                # A second player's first prompt shows a game in progress and may already be too
+                # long.
                 if room is not None and len(self.buffer) > room:
                     self.stop = StopReason.CONTEXT
             return

@@ -217,7 +217,7 @@ class _Game:
         builder = self.turn
         if builder is None:
             raise ValueError("the game is over")
-        # The engine failed, as an API that refuses; the text says why.
+        # An engine reports a failure, such as an API that refuses, in the completion's text.
         if completion.finish_reason == "error":
             return self._lose(completion.text)
         builder.append_completion(completion)
@@ -284,7 +284,7 @@ class _Game:
                 builder.stop = builder.stop or StopReason.MAX_TURNS
 
     def _fail(self, error: EnvFault) -> None:
-        # The process died with it: noted, so that a resumed run does not try the episode again.
+        # Recorded when its process died, so that a resumed run does not try the episode again.
         if isinstance(error, EnvCrash):
             for builder in self.builders:
                 self.lost.mark(builder.spec.episode_id, error)

@@ -48,7 +48,7 @@ class RolloutWorker:
     env_timeout_s: float | None = None
     workers: EnvWorkers | None = None  # None: environments live in this process
     lost: LostEpisodes = field(default_factory=LostEpisodes)
-    # by tag, in place of the game's
+    # by tag; they replace the game's own rewards
     rewards: Mapping[str, tuple[WeightedReward, ...]] = field(default_factory=dict)
 
     def make_env(self, tag: str) -> TextEnv:

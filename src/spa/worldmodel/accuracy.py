@@ -14,7 +14,8 @@ from spa.types import Episode, Metrics, StopReason, Turn
 
 # (1,2) and ( 0, 3 ) are cells, each one unit; (3) is none.
 _CELL = r"\(\s*-?\d+(?:\s*,\s*-?\d+)+\s*\)"
-# In a sentence the units are cells, numbers, words and single signs; in a grid, all characters.
+# Units of a sentence are cells, numbers, words and single signs; those of a grid line are cells and
+# single characters.
 _SENTENCE_UNIT = re.compile(rf"{_CELL}|\d+(?:\.\d+)?|[^\W\d_]+|[^\w\s]|_")
 _DRAWING_UNIT = re.compile(rf"{_CELL}|\S")
 # "Player" makes a line a sentence; "OOX" and single letters are rows of a grid.

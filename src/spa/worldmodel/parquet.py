@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
         ("ability", pa.string()),
         ("reward_model", pa.string()),
         ("extra_info", pa.string()),
-        # ours
+        # the columns that spa adds
         ("episode_id", pa.string()),
         ("turn", pa.int32()),
         ("puzzle_seed", pa.int64()),
@@ -264,5 +264,5 @@ def _record(row: WorldModelRow) -> dict[str, Any]:
 
 
 def _unicode(text: str) -> str:
-    # UTF-16 takes lone surrogates in and gives U+FFFD for them.
+    # Encoding as UTF-16 accepts lone surrogates; decoding replaces them by U+FFFD.
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -54,7 +54,7 @@ def relabel_turn(
     if not parse_reply(
         text, mode="add_worldmodel", action_sep=action_sep, max_actions=most, order=order
     ).well_formed:
-        # well formed in base mode, with state blocks in the wrong places
+        # The response is well formed in base mode, but its state blocks are in the wrong places.
         return Relabelled(None, MALFORMED)
     if not turn.executed:
         return Relabelled(None, NOTHING_EXECUTED)

@@ -149,7 +149,7 @@ def hidden_share(rows: Sequence[WorldModelRow]) -> float:
     for row in rows:
         if row.images:
             continue
-        # Earlier responses do not count: what only they say was guessed.
+        # Earlier responses do not count: what appears only in them is the model's guess.
         texts = [message["content"] for message in row.prompt if message["role"] != "assistant"]
         shown = {word for text in texts for word in _WORD.findall(text)}
         target = _WORD.findall(row.state)
@@ -210,7 +210,7 @@ def shuffle_next_states(rows: Sequence[WorldModelRow], seed: int) -> list[WorldM
                 rows[index], response=response, extra={**rows[index].extra, "shuffled": True}
             )
     responses = _shuffled_options(responses, seed)
-    # Branches repeat turn numbers, and no later prompt holds them.
+    # Branches repeat turn numbers, and no later prompt contains their responses.
     by_turn = {(row.episode_id, row.turn): row.response for row in responses if not is_branch(row)}
     return [replace(row, prompt=rewritten_history(row, by_turn)) for row in responses]
 

@@ -51,7 +51,8 @@ def row_sequences(
     mask_of = sft_mask(loss_on)
     groups: dict[str, list[WorldModelRow]] = {}
     for index, row in enumerate(rows):
-        # a plan tried in a copy has no next turn
+        # A branch (a plan tried in a copy of the game) has no next turn: it gets a group of its
+        # own.
         line = f"{row.episode_id}#{row.extra.get('branch', 0)}"
         groups.setdefault(line if merge_turns else str(index), []).append(row)
     sequences = []
@@ -138,7 +139,7 @@ def _sequence(
     """One sequence with the loss of the last examples, as many as fit; None if the last turn alone
     does not fit."""
     last = rows[-1]
-    # what playing forces on such responses
+    # the prefill that a rollout forces before such a response
     prefill = "<answer>" if last.response.startswith("<answer>") else "<think>"
     messages = (*last.prompt, {"role": "assistant", "content": last.response})
     trained = {len(row.prompt) for row in rows}  # positions of the responses that carry loss
@@ -194,7 +195,7 @@ def _tokenise(
             text = messages[position + 1]["content"]
             delta = template.follow(text, prefill, reply=reply, images=shown(text))
             ids += delta
-            # what a trained response reads
+            # A mask may also train on the user message before a trained response.
             mask += (
                 mask_of(messages[position + 1], delta, template)
                 if position + 2 in trained

@@ -49,7 +49,7 @@ def clean_text(text: str, limit: int = 4000) -> str:
     cut. `<` and `>` become look-alikes, so that a page has no tag of the response format and no
     marker of a chat template.
     """
-    # Cut before the work on it; room for twice the limit, as white space goes.
+    # Cut first, to bound the work; twice the limit leaves room for white space that is removed.
     text = text[: 2 * limit].replace("<", "‹").replace(">", "›")
     # `|||` -> `| | |`
     text = re.sub(r"\|(?=\|)", "| ", text)
@@ -68,7 +68,7 @@ def price_limit(price: float, seed_text: str) -> float:
         return NO_PRICE_LIMIT
     rng = stream(0, f"shop/price/{seed_text}")
     first = int(rng.random() * len(bands))
-    # From one place fewer, and past the first: two different ones with two draws.
+    # Sampled from the other bands only: two different bands with two draws.
     second = int(rng.random() * (len(bands) - 1))
     return max(bands[first], bands[second + (second >= first)])
 

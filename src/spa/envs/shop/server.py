@@ -132,8 +132,8 @@ def make_server(shop: Shop, port: int) -> ThreadingHTTPServer:
 
         def do_GET(self) -> None:
             port = server.server_port
-            # The page of another site can send a browser here (DNS rebinding); its Host header
-            # shows it.
+            # A page of another site can send a browser here (DNS rebinding); the Host header
+            # reveals that.
             if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
                 self._answer(
                     HTTPStatus.FORBIDDEN,

@@ -84,7 +84,7 @@ def open_shop(
             "webshop: dataset 'full' and human goals need the WebShop product files; "
             "set option 'data' to the folder that contains items_shuffle.json and items_ins_v2.json"
         )
-    # A file that changes opens another shop.
+    # The stamps are part of the cache key, so a changed file opens a new shop.
     stamps = (
         ()
         if data is None

@@ -34,7 +34,6 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
     house = houses(size)
     # Bits 1 to size: bit d says that digit d is still free.
     full = (1 << size + 1) - 2
-    # bits of the digits still free
     rows = [full] * size
     cols = [full] * size
     boxes = [full] * size
