@@ -82,7 +82,7 @@ def open_config(
     target = find_target(str(getattr(name, "path", name)))
     texts = as_texts(overrides)
     if isinstance(config, Config):
-        # Overrides are texts that loading resolves; a loaded configuration is past that.
+        # Overrides are resolved while a configuration is loaded, so a loaded one takes none.
         if texts:
             raise ConfigError(
                 "overrides change a configuration that is named; this one is loaded already"
@@ -96,7 +96,7 @@ def open_config(
 def _default_config(target: Target) -> str:
     if target.name == BUILTIN:
         return "tiny"
-    # Models behind APIs are named in a configuration of their own, so that one is looked through.
+    # Models behind APIs are listed in a configuration of their own.
     if target.name == API or target.name in load_config(API_CONFIG).model_info:
         return API_CONFIG
     return "base"

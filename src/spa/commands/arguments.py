@@ -84,7 +84,7 @@ def settings(options: argparse.Namespace) -> list[str]:
         "trainer.total_training_steps": options.steps,
         "trainer.run_dir": options.output_dir,
     }
-    # The command line comes last and wins over the flags.
+    # Overrides written as key=value come last, so they win over the flags.
     return [
         *(f"{key}={value_text(value)}" for key, value in flags.items() if value is not None),
         *options.overrides,

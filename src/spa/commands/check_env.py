@@ -110,7 +110,7 @@ def _play(env_type: str, config: dict[str, Any]) -> None:
     from spa.rollout.loop import collect
     from spa.types import Episode, SamplingParams
 
-    # Two puzzles with two episodes each, as groups of a training have.
+    # Two puzzles with two episodes each, like the groups of a training step.
     specs = group_specs("check", base_seed=0, step=0, tags=["t"], n_groups=[2], group_size=2)
     for mode in ("base", "add_worldmodel"):
         episodes = collect(

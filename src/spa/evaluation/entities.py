@@ -143,7 +143,7 @@ class EntityScore:
     """How well one entity is predicted, over many transitions."""
 
     exact: float  # share of transitions in which every statement about it is correct
-    # the same, of transitions in which it changed; None if it never did
+    # the same over transitions in which the entity changed; None if it never changed
     changed_exact: float | None
     f1: float  # of single cells and remarks
     n: int

@@ -15,8 +15,8 @@ Floats = NDArray[np.float64]
 Strata = Sequence[ArrayLike] | NDArray[np.floating]
 """One array of numbers per training seed (or environment); the arrays may differ in length."""
 
-# from here on an interval is over seeds; below, it is over puzzles and does not cover training
-# seeds
+# With this many training seeds an interval is over seeds. With fewer it is over puzzles and ignores
+# the variance between training runs.
 MANY_SEEDS = 3
 _CHUNK = 1_000_000  # draws held in memory at once
 

@@ -57,7 +57,8 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
     try:
         yield cfg
     except (SystemExit, GeneratorExit) as error:
-        # a template, tracker or function of the user's: it is no success
+        # The user's code (a template, tracker or function) exited; without an error the run would
+        # look successful.
         raise TrainingError(
             f"code outside spa ended the run with {type(error).__name__}({error}); `spa --debug` shows where. The "
             "same command resumes from the last checkpoint."

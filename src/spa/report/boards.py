@@ -20,7 +20,7 @@ _ENTITY = re.compile(r"\((\S)\) (?:is|are) at ((?:\(\d{1,3},\s?\d{1,3}\)[ ,]*)+)
 # From the instruction: `the bottom right corner is (3,3)`.
 _CORNER = re.compile(r"bottom right corner is \((\d{1,3}),\s?(\d{1,3})\)")
 _MAX_TEXT = 20_000
-# Larger boards than this are no longer readable in a page, and cost a cell each.
+# Larger boards are unreadable in a page, and every cell adds to its size.
 _MAX_SIDE = 40
 _MAX_WORDS = 400
 EMPTY = "·"

@@ -215,7 +215,7 @@ def _puzzle_bands(stage: StageFolder, points: Sequence[Point]) -> tuple[Point, .
     files = {file.step: file.path for file in stage.trajectory_files() if file.split == "val"}
     wins = [facts.validation(files[int(step)])[1] if step in files else {} for step, _ in points]
     intervals = [facts.rate({None: puzzles}) for puzzles in wins if puzzles]
-    # A band with holes would shift against its points; then there is none.
+    # A band needs an interval at every point; otherwise the chart has none.
     return tuple((found.low, found.high) for found in intervals if found) if all(wins) else ()
 
 

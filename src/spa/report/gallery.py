@@ -90,7 +90,7 @@ def _of_method(
     )
     if not good:
         won = those(lambda head: head["success"])
-        # A win in one turn goes last, not out: it may be the only one.
+        # Wins in one turn are sorted last, not dropped: there may be no other.
         won.sort(key=lambda episode: len(episode.head["turns"]) < 2)
         yield from picture(method, "A success", "Won, whatever was predicted on the way.", won)
     wrong = those(lambda head: any_wrong(head) is True)

@@ -169,7 +169,7 @@ class EpisodeIndex:
         if not hasattr(self._local, "db"):
             self._local.db = sqlite3.connect(self._path, timeout=30)
             self._local.db.execute("PRAGMA journal_mode=WAL")
-            # a cache: whatever a crash destroys is made again
+            # The index is a cache: what a crash destroys is rebuilt.
             self._local.db.execute("PRAGMA synchronous=OFF")
             self._local.db.execute("PRAGMA cache_size=-16000")
         return self._local.db
@@ -204,7 +204,7 @@ class EpisodeIndex:
             # Size and modification time tell a changed file; contents are not hashed.
             if known.get(name, ())[:2] != (found[2].st_size, found[2].st_mtime_ns)
         ]
-        # what is shown first
+        # Files that the page shows first are indexed first.
         work.sort(
             key=lambda item: (
                 item[2].split != "val",
@@ -229,7 +229,7 @@ class EpisodeIndex:
                     last = self._db.execute(
                         "SELECT max(seq) FROM sqlite_sequence WHERE name = 'episodes'"
                     ).fetchone()
-                    # no number is used twice: words of an episode that is gone find nothing then
+                    # Numbers are never reused, so words of a removed episode find nothing.
                     where = (int(number or 0), stage, file.split, file.step)
                     texts = []
                     rows = []
@@ -268,7 +268,7 @@ def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
     if filters.get("q"):
         found = "SELECT rowid FROM words WHERE words MATCH ?"
         clauses.append(f"(instr(lower(episode), lower(?)) > 0 OR id IN ({found}))")
-        # A quoted phrase with `*`: its words in this order, the last one cut short. Quotes are
+        # A quoted phrase with `*`: its words in this order, the last one as a prefix. Quotes are
         # doubled and NUL removed, since FTS5 has a query language of its own.
         values += [filters["q"], '"' + filters["q"].replace('"', '""').replace("\0", "") + '"*']
     return ("WHERE " + " AND ".join(clauses) if clauses else ""), tuple(values)

@@ -165,7 +165,7 @@ def _duration(run: Run) -> str:
     arms = defaultdict[tuple[str, int | None], list[StageFolder]](list)
     for stage in run.stages:
         arms[stage.arm, stage.seed].append(stage)
-    # without sessions that were killed
+    # The recorded total leaves out sessions that were killed.
     recorded = (run.summary or {}).get("seconds", {}).get("total", 0)
     # Seeds may train in parallel, so the longest one is a lower bound of the time that passed.
     total = max([recorded, *map(_seconds, arms.values())])

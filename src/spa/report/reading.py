@@ -267,7 +267,7 @@ def _walk(root: Path, depth: int, unreadable: list[OSError]) -> Iterator[Path]:
 
 
 def _stage(path: Path, root: Path) -> StageFolder:
-    # a stage may be a link to where it lies
+    # `absolute`, not `resolve`: a stage may be a symbolic link, and its name in the run counts.
     *parents, name = path.absolute().relative_to(root.absolute()).parts
     if parents and _ROUND.fullmatch(parents[-1]):
         name = f"{parents.pop()} {name}"
@@ -323,7 +323,7 @@ def parse_head(line: bytes) -> dict[str, Any]:
         try:
             row = json.loads(text)
         except (ValueError, RecursionError):
-            # other key order; or a line that is damaged, or being written
+            # The keys are in another order, or the line is damaged or still being written.
             continue
         if is_head(row):
             return row

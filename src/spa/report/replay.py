@@ -123,7 +123,7 @@ def written_search(text: str, actions: Sequence[str]) -> list[dict[str, Any]]:
     none."""
     from spa.planning.written_search import read_line  # imports games, which a list can do without
 
-    # Actions are the game's, so a game without a named list has no searches to read.
+    # A search names actions of the game; without their list no search can be read.
     lines = (
         [line for each in text.split("\n") if (line := read_line(each, actions))] if actions else []
     )

@@ -304,7 +304,7 @@ def _certainty(first: str, row: Row, seeds: int, *, numbers: bool) -> str:
             text += " So this comparison does not show that true next states are what helps."
         return text
     better, worse = (first, row.label) if lead.low > 0 else (row.label, first)
-    # From three seeds on intervals are over seeds, and speak of training luck, too (`MANY_SEEDS`).
+    # From three seeds on, intervals are over seeds and cover the luck of training (`MANY_SEEDS`).
     luck = "of puzzles and training seeds" if seeds >= 3 else "of the puzzles"
     explained = f"The CI excludes 0, so chance in the choice {luck} hardly explains it."
     return f"{better} is better than {worse}{said}. {explained}"

@@ -170,7 +170,7 @@ class Library:
             try:
                 viewer.index.update()
             except (SpaError, OSError, ValueError, sqlite3.Error) as error:
-                # being moved or damaged: look again
+                # The run is being moved or is damaged; the next update tries again.
                 _LOGGER.debug("index not updated: %s", error)
 
     def list_runs(self) -> dict[str, Any]:
@@ -268,8 +268,8 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:  # more fields than anything has
             return self._say(HTTPStatus.NOT_FOUND, "Not found.")
         query = {key: values[-1] for key, values in fields.items()}
-        # The page at another site could point a name of its own at 127.0.0.1 (DNS rebinding); the
-        # Host header still has that name.
+        # Another site could point a name of its own at 127.0.0.1 (DNS rebinding); the Host header
+        # still has that name.
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         if self._own.is_loopback and host not in self._own.names:
             return self._say(
