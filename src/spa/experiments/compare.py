@@ -289,7 +289,8 @@ def run_comparison(
         path = made.root / "summary.json"
         old = read_object(made.root / "summary.json")
         fetch_models(one for trainings in made.trainings.values() for one in trainings)
-        # with a new plan: others may have worked, and models have been fetched
+        # `replace` drops the cached plan: other processes may have finished stages meanwhile, and
+        # models have been fetched.
         made = replace(made)
         at_a_time = made.cfg.compare.parallel if parallel is None else parallel
         devices = free_devices(at_a_time, made.cfg.trainer.device, per_gpu=made.cfg.compare.per_gpu)

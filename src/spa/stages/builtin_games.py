@@ -12,8 +12,8 @@ from spa.stages.prompters import make_prompter
 
 # The states of so many puzzles make up a game's vocabulary.
 PUZZLES = 20
-# Words and symbols without numbers, so that a larger board is
-# no other game: "P at (0,2)" has P, at, (, the comma and ).
+# Words and symbols without numbers, so that a larger board is the same game: "P at (0,2)" has P,
+# at, (, the comma and ).
 _WORD = re.compile(r"[^\W\d]+|[^\w\s]")
 
 

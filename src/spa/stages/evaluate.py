@@ -253,8 +253,7 @@ def play_puzzles(
         for chunk in (puzzles[i : i + size] for i in range(0, len(puzzles), size)):
             finished = kept.find(chunk)
             if finished is None:
-                # At the first chunk that is not finished,
-                # so that a repeated command loads no model.
+                # Loaded at the first unfinished chunk, so that a repeated command loads no model.
                 if engine is None:
                     engine, worker = open_target(
                         cfg, target, worker, replies=replies, loaded=loaded
@@ -351,7 +350,7 @@ class Store:
             except (TypeError, KeyError):
                 continue
             self._groups[group.tag, group.puzzle_hash, group.group] = group
-        # cut off by a kill: the next group gets a line of its own
+        # A kill may have cut off the last line; the next group then starts a new one.
         if not self.path.read_bytes().endswith(b"\n"):
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("\n")

@@ -57,7 +57,7 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
             ready = own.ready()
             play(own, ready, fingerprint=known[own.data])
             made.append(learn(own, ready, fingerprint=known[own.sft]))
-        # Also where SFT was finished by an earlier command, since the limits may be others now.
+        # The gate is checked even if an earlier command finished SFT: its limits may have changed.
         stop_at_gate(cfg, sft_dir)
         return ppo.run_ppo(cfg, model_path=str(made[-1]), directory=ppo_dir, fingerprint=policy)
 
@@ -76,7 +76,7 @@ def _settle(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
     """Archive changed work if the run is to begin from scratch, saying why; refuse it otherwise
     (ConfigError)."""
     world = current_world()
-    # what is finished as it is asked for is kept
+    # Finished work of the same settings is kept.
     if cfg.trainer.resume_mode == "disable" and world.is_main:
         for folder, fingerprint in chain:
             if changed := changes(folder, fingerprint):

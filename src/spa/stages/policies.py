@@ -26,7 +26,7 @@ from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
 API = "api"
 STAGES = ("ppo", "sft")
 _HASH = re.compile(rb'"puzzle_hash":"([0-9a-f]+)"')
-# bytes of a recorded episode that are searched for its hash; it comes before turns and tokens
+# Bytes of a recorded episode that are searched for its hash, which comes before turns and tokens.
 _HEAD = 2000
 
 
@@ -69,7 +69,7 @@ def find_target(name: str) -> Target:
             raise ModelError(
                 f"{folder} has neither a model (config.json) nor checkpoints (global_step_N).{_near(folder)}"
             )
-        # of a gate's extra steps, deeper
+        # The result may be a checkpoint of a gate's extra steps, in a folder below.
         checkpoint = result_of(place) or find_checkpoint(place, "last")
     run = run_of(checkpoint)
     label = slug(str(checkpoint.absolute().relative_to(run)) if run else checkpoint.name)

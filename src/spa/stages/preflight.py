@@ -181,7 +181,7 @@ def _data_checks(cfg: Config) -> Iterator[Callable[[], None]]:
         given = own or getattr(cfg.data, f"{split}_files")
         key = f"sft.data.{split}_files" if own else f"data.{split}_files"
         for name in (given,) if isinstance(given, str) else given or ():
-            # not on the Hub
+            # Only local names: a Hub name (owner/name) can be checked only after its download.
             if name.count("/") != 1 or name.startswith((".", "/", "~")) or Path(name).exists():
                 yield lambda key=key, name=name, split=split: _check_data(key, split, name)
 

@@ -43,8 +43,7 @@ def make_prompter(
         # World-model examples are whole conversations; only base prompts can do without history.
         "history": cfg.ctx_manager.history or mode == "add_worldmodel",
     }
-    # Instructions that show the format themselves, as the original's do, are not contradicted by
-    # another sample.
+    # An instruction that shows the format itself, as the original's does, gets no second sample.
     if (
         mode == "add_worldmodel"
         and cfg.ctx_manager.example

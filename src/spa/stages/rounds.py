@@ -178,7 +178,7 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
         if number < count:
             folder = Path(cfg.trainer.run_dir) / f"round_{number}"
             folders = (folder / "data", folder / "sft")
-            # what it would ask for, the next round brings
+            # A failed gate would ask for more training, which the next round brings anyway.
             own = replace(own, gate=replace(own.gate, enable=False))
         rounds.append(
             Round(number=number, cfg=own, data=folders[0], sft=folders[1], before=tuple(rounds))

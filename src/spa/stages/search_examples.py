@@ -263,8 +263,8 @@ def make_examples(
             if search is None or search.path is None:
                 dropped["unreadable_state" if search is None else "no_goal"] += 1
                 continue
-            # Judged with the search written out, so that
-            # every kind of thoughts has the same puzzles.
+            # Checked with the search written out, so that every kind of thoughts has the same
+            # puzzles.
             prompter = replace(worker.prompters[question.spec.tag], enable_think=True)
             text = response(write_search(search), search.path, question, prompter)
             if (

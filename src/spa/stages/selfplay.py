@@ -202,7 +202,7 @@ def selfplay_engine(
             partial(require_tries, plans=plans_tried(cfg)),
         )
     players: dict[str, PlayingEngine] = {}
-    # the model first: all write in its tokens
+    # The model comes first, since all policies write in its tokens.
     order = sorted(cfg.generate.policies, key=lambda name: name != "self")
     for name in order:
         players[name] = _policy(

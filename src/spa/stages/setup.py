@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 # Held-out puzzles in a row, after which a game counts as too small for its validation set.
 MAX_REDRAWS = 100
-# puzzles that are not held out, of so many sampled: below that a game has too few
+# A game has too few puzzles if fewer than FRESH of FRESH_OF sampled ones are not held out.
 FRESH = 8
 FRESH_OF = 32
 
@@ -251,7 +251,7 @@ def leaves_puzzles(cfg: Config, worker: RolloutWorker, tag: str, held_out: set[s
         "fresh", base_seed=base, step=0, tags=[tag], n_groups=[FRESH_OF], group_size=1
     ):
         look = worker.peek_reset(spec)
-        # what fails is reported where it is played
+        # A puzzle that cannot be made counts as fresh; its episode reports the reason.
         fresh += look is None or look.hash not in held_out
         if fresh >= FRESH:
             return True

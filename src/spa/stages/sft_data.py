@@ -44,7 +44,7 @@ def load_data(
                 f"(there are {len(rows)} examples)"
             )
         sets.append(sequences)
-    # One puzzle alone goes to training, and examples may all be too long.
+    # There is none if the data have a single puzzle or if all its examples are too long.
     if not sets[1]:
         log.warning(
             "there is no validation example, so val/loss is not recorded. Accuracy on held-out "

@@ -25,7 +25,7 @@ Chat = tuple[tuple[str, str], ...]
 _HEADER = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|$)", re.S)
 # The same after special tokens were dropped in decoding: a line with nothing but the role.
 _BARE_HEADER = re.compile(r"\n(user|assistant|tool)\n")
-# the files of a run's episodes: what they were played for, and the step
+# Names of a run's episode files, such as `val-000050`: purpose and step.
 _OURS = re.compile(r"(.+)-(\d{6,})")
 _LOGPROBS = ("logprobs", "completion_logprobs", "sampling_per_token_logps", "old_per_token_logps")
 _LARGEST = 1e300
@@ -48,11 +48,11 @@ class Rollout:
     token_ids: tuple[int, ...] | None = None
     mask: tuple[bool, ...] | None = None
     states: tuple[str, ...] = ()  # the true state before each response, and the last one
-    # responses that the conversation continued from in other tokens than were sampled
+    # number of responses that the next prompt repeats in other tokens than were sampled
     replaced: int = 0
-    # of `token_ids`, 0 where nothing was sampled, NaN where it is not known
+    # one per token of `token_ids`; 0 where nothing was sampled, NaN where it is unknown
     logprobs: tuple[float, ...] | None = None
-    # that the environment took, response by response, where that is recorded
+    # actions that the environment executed, response by response, where they are recorded
     actions: tuple[tuple[str, ...], ...] = ()
     seed: int | None = None  # of the puzzle
     noise_seed: int | None = None  # of the chance in it
@@ -86,7 +86,7 @@ def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
 
 def _dated(file: Path) -> Iterator[Rollout]:
     """The rollouts of a file, those of a run's own with the step and the purpose that its name has."""
-    # A run's own name has step and purpose; in other stacks' files the row has to say them.
+    # A spa run has purpose and step in its file names; rows of other stacks carry their own.
     name = _OURS.fullmatch(file.stem)
     for rollout in _file(file):
         named = name and rollout.stack == "spa"
@@ -103,7 +103,7 @@ def _file(file: Path) -> Iterator[Rollout]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read: {error}") from error
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    # one list over several lines
+    # The file is one JSON list over several lines, not a row per line.
     if text.lstrip().startswith("[") and len(lines) > 1 and not _is_json(lines[0][1]):
         lines = [(1, text)]
     for number, line in lines:

@@ -200,7 +200,7 @@ def _curves(name: str, table: Mapping[str, Any], images: Path, page: Path) -> li
             try:
                 save_chart(curve_chart(title, rows, k), path, "--page")
             except SpaError as error:
-                # matplotlib is not installed: the tables are worth having without curves
+                # Without matplotlib the page has its tables and no curves.
                 return [f"No curves: {error}", ""]
             lines += [f"![{title}]({path.relative_to(page.parent).as_posix()})", ""]
     return lines

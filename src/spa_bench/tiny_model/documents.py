@@ -27,8 +27,8 @@ _CELL = re.compile(r"\(\d,\d\)")
 _PLAYER = re.compile(r"[Pp]layer \(.\) is at (\(\d,\d\))")
 _AFTER_PLAYER = (" in a hole", " on the goal")
 _HABIT_ACTIONS = 3  # of a response; the actions after them are chosen by the table of the third
-# Log-weights [action of the response, 0: cell that is seen or 1: that is predicted, row, column,
-# action].
+# Log-weights by [position of the action in the response, seen (0) or predicted (1) cell, row,
+# column, action].
 HABITS = np.random.Generator(np.random.PCG64(2024)).normal(0.0, 1.0, (_HABIT_ACTIONS, 2, 10, 10, 4))
 
 
@@ -77,7 +77,8 @@ class Documents:
         self, env: TextEnv, state_text: StateText, mode: PromptMode
     ) -> tuple[Message, ...]:
         rng = self.rng
-        # Random limits and counts: the prompt's numbers must not always be the same.
+        # Limits and counts vary, so that the model reads them in the prompt and does not learn one
+        # value.
         limit = int(rng.choice((1, 2, 3, 3, 3, 4, 5, 5)))
         prompter = Prompter(
             mode=mode,
@@ -91,7 +92,7 @@ class Documents:
         shown.text = self._state(env, state_text)
         messages = list(prompter.first_messages(shown))
         left = prompter.max_actions_per_traj
-        # grids are long
+        # Grids take more tokens, so their conversations have fewer turns.
         turns = (1, 1, 2, 2, 3, 4, 5) if state_text == "coords" else (1, 1, 1, 2)
         for turn in range(1, int(rng.choice(turns)) + 1):
             count = limit if rng.random() < 0.5 else int(rng.integers(1, limit + 1))

@@ -99,7 +99,7 @@ def pretrain_tiny(
         tokens += ids.numel()
         speed = tokens / (time.monotonic() - started)
         progress.update(step + 1, {"loss": f"{loss.item():.4f}", "tokens/s": f"{speed:,.0f}"})
-        # Batches of ever new lengths leave freed memory with the C library.
+        # Batches of ever new lengths fragment memory, which the C library then keeps.
         if step % 100 == 0:
             release_memory()
     progress.close()

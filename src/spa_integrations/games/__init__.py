@@ -22,7 +22,7 @@ def load_package(bridge: str, module: str | None = None) -> Any:
     to install."""
     row: Library = load_plugin("libraries", bridge)
     try:
-        # some draw, or set up everybody's logging, while they are imported
+        # Some libraries sample random numbers or configure the root logger when they are imported.
         with OwnRandomness(0), _own_logging():
             return importlib.import_module(module or row.package)
     except ImportError as error:

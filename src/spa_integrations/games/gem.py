@@ -31,7 +31,7 @@ class Gem(TextEnv):
     def __init__(self, task: str, **options: Any) -> None:
         library = load_package("gem")
         require_task("gem", task, self.tasks())
-        # it has one opening
+        # The Tower of Hanoi has a single opening.
         self.task, self.own, self.finite_puzzles = task, OwnRandomness(0), "TowerofHanoi" in task
         try:
             # GEM's games draw from global generators too, so making one is kept inside its own.

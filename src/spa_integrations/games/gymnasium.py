@@ -82,7 +82,7 @@ class GymnasiumGame(TextEnv):
         with self.own:
             self.seen, self.info = self.game.reset(seed=puzzle)
             self.drawing = self._draw()
-        # After the reset: the board is the puzzle seed's, what happens on it the noise seed's.
+        # After the reset: the board comes from the puzzle seed, later chance from the noise seed.
         self.game.unwrapped.np_random = stream(noise, "gymnasium/noise")
         self.over, self.start = False, self.state_text("grid_and_coords")
         return self.state_text("grid"), {}
@@ -118,7 +118,7 @@ class GymnasiumGame(TextEnv):
     def _draw(self) -> str:
         if self.game.render_mode != "ansi":
             return ""
-        # the last action is no state
+        # The line with the last action, such as `(Right)`, is no part of the state.
         return re.sub(r"(?m)^ *\(\w+\)\n?", "", uncoloured(str(self.game.render())))
 
     def state_text(self, mode: StateText) -> str:

@@ -53,7 +53,7 @@ def import_gguf(file: Path, folder: Path) -> Imported:
         raise ModelError(f"{folder} is there already. Choose another folder, or remove it first.")
     fields = read_fields(file)
     remarks = []
-    # transformers warns that weights are unpacked, which is what we want
+    # transformers warns that it unpacks the weights, which is intended here.
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     try:
