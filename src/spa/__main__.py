@@ -32,7 +32,7 @@ def run() -> NoReturn:
     from spa.run.signals import stacks_on_request
 
     stacks_on_request()
-    # ignored in the background of a shell
+    # A shell starts background jobs with SIGINT ignored, which must stay so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
     try:

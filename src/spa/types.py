@@ -142,7 +142,7 @@ class Turn:
     finish_reason: str = "stop"
     world_state: str | None = None  # what the agent should know of `state`; None: `state` itself
     next_world_state: str | None = None
-    # of the user's own reward functions, before their weights
+    # values of the user's own reward functions, before they are weighted
     reward_terms: dict[str, float] | None = None
 
     @property

@@ -11,8 +11,8 @@ from spa.envs.options import nearest
 from spa.envs.registry import env_types
 from spa.plugins import defined_by_methods, plugins
 
-# These names are those of the tables in spa.algo.estimators, spa.algo.losses,
-# spa.worldmodel.sft_masks and spa.engines.factory, which need torch.
+# Copies of the names in the tables of spa.algo.estimators, spa.algo.losses,
+# spa.worldmodel.sft_masks and spa.engines.factory, which import torch.
 GROUP_ESTIMATORS = ("grpo", "rloo", "reinforce_plus_plus_baseline", "turn_rloo", "gigpo")
 TURN_ESTIMATORS = ("turn_rloo", "turn_gae", "gigpo")
 ESTIMATORS = ("gae", "reinforce_plus_plus", "turn_gae", *GROUP_ESTIMATORS)
@@ -255,7 +255,7 @@ def _check_batches(cfg: Config, problems: Problems) -> None:
     train = cfg.es_manager.train
     ratio = cfg.actor_rollout_ref.rollout.rollout_filter_ratio
     story = f"{train.env_groups} groups x {train.group_size} episodes x filter ratio {ratio:g}"
-    # Then no key gives the size of a mini-batch.
+    # The number of mini-batches is set, so no key gives their size.
     if actor.ppo_num_mini_batches is not None:
         if actor.ppo_num_mini_batches > kept:
             problems.add(

@@ -128,7 +128,7 @@ PRESETS = (
 # Values of the original's RENDER_MODE and `enable_response_mask`, and ours.
 STATE_TEXTS = {"text": "grid", "text_with_coordinates": "grid_and_coords"}
 LOSS_MASKS = {True: "sampled", False: "all_after_system"}
-# Names of ignored keys in one warning.
+# At most this many ignored keys are named in one warning.
 MOST_NAMES = 12
 GONE = ("gate.max_extra_rounds", "gate.extra_steps", "gate.time_cap_s")
 """Our own former keys, accepted without effect: the gate trains nothing."""
@@ -333,7 +333,7 @@ def _with_default(match: re.Match[str], notes: list[str]) -> str:
     if name not in ORIGINAL_VARIABLES:
         return match[0]
     value = ORIGINAL_VARIABLES[name]
-    # Asked by OmegaConf, which will also resolve it.
+    # OmegaConf decides whether the variable is set, since it also resolves the value later.
     if OmegaConf.create({"value": f"${{oc.env:{name},''}}"}).value == "":
         note = f"the environment variable {name} is not set; {value} is taken, as in the original's PPO script"
         notes += [note] if note not in notes else []

@@ -114,7 +114,7 @@ class Key:
     gt: float | None = None
     le: float | None = None
 
-    # Pydantic reads an annotation with this mark as the annotations that it iterates over.
+    # Pydantic replaces an annotation with this mark by the annotations that it yields.
     __is_annotated_types_grouped_metadata__ = True
 
     def __iter__(self) -> Iterator[Any]:

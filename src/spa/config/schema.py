@@ -205,8 +205,8 @@ class Config:
     micro_batch_size_per_gpu: Annotated[
         int, Key("default size of every micro-batch", affects="numerics", ge=1)
     ] = 1
-    # Half of the 64 episodes that the filter keeps: two updates per step. The original's single
-    # update never reaches the clip range.
+    # With the defaults the filter keeps 64 episodes, which make two updates per step. The
+    # original's single update never reaches the clip range.
     ppo_mini_batch_size: Annotated[
         int, Key("default of actor and critic", affects="semantics", ge=1)
     ] = 32

@@ -435,7 +435,7 @@ class RolloutConfig:
     log_prob_micro_batch_size_per_gpu: Annotated[
         int, Key("episodes per scoring pass", affects="numerics", ge=1)
     ] = 1
-    # 8 of 32 groups, those with the largest standard deviation of scores.
+    # Of the default 32 groups these are the 8 with the largest standard deviation of scores.
     rollout_filter_ratio: Annotated[
         float,
         Key(

@@ -224,7 +224,7 @@ class ApiEngine:
                 (f.exception() for f in futures if f.done() and f.exception() is not None), None
             )
             if fatal is not None:
-                # requests under way are answered and kept
+                # Requests under way are still answered, and their responses are kept.
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise ModelError(f"{fatal}\n{self._kept()}") from fatal
             answers = [future.result() for future in futures]
@@ -389,7 +389,8 @@ class ApiEngine:
             return Unanswered(
                 f"{where}: {text}" if status is None else f"{where}: status {status}: {text}"
             )
-        # Settings that were accepted before are not what is wrong.
+        # An earlier response shows that the settings are accepted, so only this request is at
+        # fault.
         if len(self.store) or any(word in lower for word in REFUSALS):
             return Refused(f"{where}: {text}")
         return ModelError(

@@ -103,7 +103,7 @@ def trained_kind(cfg: Config) -> EngineKind:
     name = engine_name(cfg)
     rollout = cfg.actor_rollout_ref.rollout
     kind = engine_kind(name)
-    # Only then are the raw logits those of the policy that samples.
+    # Only with these settings are the raw logits those of the sampling policy.
     sampling = rollout.temperature == 1 and rollout.top_p >= 1 and rollout.top_k < 1
     if not kind.trainable:
         raise ConfigError(

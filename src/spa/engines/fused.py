@@ -149,7 +149,7 @@ class FusedModel:
         x = self.embed(ids).float()
         cos, sin = self.rotary(x, positions)
         half = self.width // 2
-        # times the halves exchanged: the rotation
+        # `sin` multiplies x with its halves swapped, `cos` x itself: their sum is the rotation.
         sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
         turn = (cos.unsqueeze(2), sin.unsqueeze(2))
         x = x.view(rows * q, -1)
@@ -201,7 +201,7 @@ class FusedModel:
         shared = self.heads // self.key_heads
         columns = keys.shape[2]
         early = 0 if head is None else head[0].shape[1]
-        # So many rows that their scores [rows, H, q, T] stay within PREFILL_SCORES numbers.
+        # As many rows at a time as keep their scores [rows, H, q, T] within PREFILL_SCORES numbers.
         block = max(1, PREFILL_SCORES // (self.heads * q * (early + columns)))
         parts = []
         for i in range(0, rows, block):

@@ -152,7 +152,7 @@ def _grown(buffer: torch.Tensor, used: int, columns: int) -> torch.Tensor:
     rows, heads, _, width = buffer.shape
     out = buffer.new_empty((rows, heads, columns, width))
     out[:, :, :used] = buffer[:, :, :used]
-    # a read of the whole buffer multiplies it by zero, which must not give NaN
+    # Attention multiplies unused columns by a weight of 0, which must not give NaN.
     out[:, :, used:] = 0
     return out
 

@@ -39,9 +39,11 @@ from spa.types import Completion, Prompt, SamplingParams
 log = logging.getLogger(__name__)
 
 _SHRINK_AT = 0.75  # rows are moved together when fewer than this share of them still write
-# beginnings are read apart if no more than this share of the tokens, padding included, is read then
+# Common beginnings are read separately if this leaves at most this share of the tokens to read,
+# padding included.
 _MUCH_LESS = 0.75
-# bytes of keys and values per row from which what all rows begin with is held once
+# A prefix that all rows share is stored once if its keys and values take at least this many bytes
+# per row.
 _HELD_ONCE = 2**20
 
 
@@ -86,7 +88,7 @@ class LocalEngine:
                 f"the local engine cannot sample from this architecture ({model.config.model_type}): token by token it "
                 "computes something else than at once. Take another model, or actor_rollout_ref.rollout.name=vllm."
             )
-        # The trial has left rows of its own.
+        # The trial run has left its own rows in the cache.
         self._episodes.clear()
         self.autocast = autocast
         if not self.safe and can_fuse(model, autocast or next(model.parameters()).dtype):
@@ -152,11 +154,11 @@ class LocalEngine:
             self.model.load_state_dict(source.state_dict())
         if isinstance(self.sampler, FusedModel):
             self.sampler.refresh(self.model)
-        # These keys and values are those of the old weights.
+        # The cached keys and values are those of the old weights.
         self._episodes.clear()
         self.version = version
         if torch.cuda.is_available():
-            # what training has let go of is in pieces that a long cache does not fit into
+            # Training leaves freed GPU memory fragmented: a long cache would not fit into the gaps.
             torch.cuda.empty_cache()
 
     def forget(self, episode_ids: Sequence[str]) -> None:
@@ -206,7 +208,7 @@ class _Batch:
             watchdog.beat()
             ids, logprobs = sample_tokens(logits, self.uniforms[:, step], self.sampling)
             ended = torch.isin(ids, stop_ids)
-            # the only wait for a GPU
+            # one transfer per token, the only point at which the CPU waits for the GPU
             told = torch.stack([ids.double(), logprobs.double(), ended.double()]).tolist()
             for row, writes, token, value in zip(self.rows, writing, *told[:2], strict=True):
                 if writes:
@@ -218,7 +220,7 @@ class _Batch:
             if not any(writing) or step + 1 == self.sampling.max_tokens:
                 break
             if self._too_few(sum(writing)):
-                # What has finished is put aside before its row goes.
+                # Finished rows are put aside before they are dropped from the batch.
                 keep = alive.nonzero()[:, 0]
                 self._leave([i for i, writes in enumerate(writing) if not writes])
                 self._keep_rows(keep)
@@ -360,7 +362,7 @@ class _Batch:
 
     def _read_next(self, ids: torch.Tensor, alive: torch.Tensor) -> torch.Tensor:
         """Read the token just sampled in every row; returns logits [B, V]."""
-        # What is written behind the end of a reply is a hole.
+        # Columns that a row writes after its response has ended are holes.
         self.valid = torch.cat([self.valid, alive[:, None]], dim=-1)
         if self.engine.safe:
             out = self.engine.sampler(
@@ -373,7 +375,8 @@ class _Batch:
             logits = out.logits[:, -1]
         else:
             allowed = self.valid.clone()
-            # Its own column in any case, or the softmax of a row that has ended would be empty.
+            # Every query sees its own column, or the softmax of a row that has ended would be
+            # empty.
             allowed[:, -1] = True
             logits = self._forward(
                 ids[:, None], self.positions[:, None], allowed[:, None, :], self.cache

@@ -13,7 +13,7 @@ from spa.types import Prompt, SamplingParams
 
 log = logging.getLogger(__name__)
 
-# log-probs that are the same differ by 1e-5 in float32; those of a wrong position by more
+# Equal log-probs differ by about 1e-5 in float32; those of a wrong position by much more.
 SAME = 0.05
 TOKENS = ((3, 14), (12, 17))  # of the two rows at the first turn, and at the second
 
@@ -74,7 +74,7 @@ def _gap(model: Any, make_batch: MakeBatch) -> float:
             for row, length in enumerate(lengths):
                 ours = logits[row].float().log_softmax(-1)
                 theirs = expected[row][length - 1 + later]
-                # words may have no probability at all
+                # Two log-probs of -inf are equal, but their difference would be NaN.
                 far = (ours - theirs).abs().where(ours != theirs, 0.0)
                 gap = max(gap, float(far.nan_to_num(nan=torch.inf).max()))
     return gap

@@ -68,7 +68,7 @@ def sample_seeing(
         eos_token_id=list(stop_ids),
         pad_token_id=pad,
     )
-    # penalties would change the logits
+    # The model's own generation settings may have penalties, which would change the logits.
     own = model.generation_config
     model.generation_config = GenerationConfig()
     try:

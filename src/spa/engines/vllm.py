@@ -29,7 +29,7 @@ from spa.types import Completion, Prompt, SamplingParams
 
 EXTENSION = "spa.engines.vllm_worker.Worker"
 PROBE_TOKENS = 8  # sampled to compare engine and trainer after every hand-over
-# largest gap of a log-prob
+# Largest gap of a log-prob between engine and trainer that counts as equal.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
 
 
@@ -184,7 +184,7 @@ class VllmEngine:
             seed=seed,
             logprobs=0,
             detokenize=False,
-            # all there are: those of the generation config are inside
+            # The template's stop ids include those of the generation config.
             stop_token_ids=sorted(self.template.stop_ids),
             ignore_eos=True,
         )
@@ -217,7 +217,7 @@ class VllmEngine:
     def _reload(self, folder: Path) -> None:
         self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
         self.llm.collective_rpc("refresh_head")
-        # Its keys and values are those of the old weights.
+        # The prefix cache has keys and values of the old weights.
         self.llm.reset_prefix_cache()
 
     def _wake(self) -> None:

@@ -127,7 +127,7 @@ class Countdown(TextEnv):
         """Judge an expression and end. A text that is no expression, or comes after the end,
         changes nothing."""
         expression = (
-            # One attempt: the verdict also says that the episode is over.
+            # One attempt: once there is a verdict the episode is over.
             parse_expression(action) if isinstance(action, str) and not self._verdict else None
         )
         reward = 0.0

@@ -131,7 +131,7 @@ class FrozenLake(TextEnv):
         # Both are written at the first state text of a lake; most of it never changes.
         self._drawing = ""
         self._things = ""
-        # Most slips are never sampled: the stream is made when the first one is.
+        # The stream is made at the first slip, since many lakes never need one.
         self._noise_seed, self._noise = (
             noise_seed,
             # `sample`: the prompt's example response is played without slips, see

@@ -64,7 +64,7 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
     except (EnvFault, SpaError):
         raise
     except TimedOut as error:
-        # The text has the place where it hung; the alarm's own traceback adds nothing.
+        # The message names the line where the code hung; the alarm's own traceback adds nothing.
         raise EnvFault(str(error)) from None
     except KeyboardInterrupt as error:
         if stop_asked() or not stops_by_signal():
@@ -75,7 +75,7 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
     except SystemExit as error:
         raise EnvFault(f"{what} called sys.exit({error.code!r})") from error
     except BaseException as error:
-        # Raised here and not in the code: an interrupted interpreter ends and closes this
+        # Without a deeper frame the exception was raised at the `yield`: Python closes this
         # generator.
         if (
             isinstance(error, GeneratorExit)

@@ -281,8 +281,8 @@ def fetch_models(trainings: Iterable[Run]) -> None:
 
 def _as_long(other: StageJob, task: StageJob) -> bool:
     """Whether another task of the same fingerprint gives everything that is read of this one."""
-    # The number of PPO steps is in no fingerprint unless a schedule depends on it: more steps resume
-    # the same work. So it is compared here.
+    # The number of PPO steps is in no fingerprint unless a schedule depends on it, since more steps
+    # resume the same work. So it is compared here.
     trainers = [part.config.trainer for part in (other, task)]
     steps = [(trainer.total_training_steps, trainer.also_test_at) for trainer in trainers]
     return task.stage != "ppo" or steps[0] == steps[1]

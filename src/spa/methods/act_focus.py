@@ -29,11 +29,11 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     focus = context.cfg.actor_rollout_ref.actor.answer_focus
     if focus.alpha == 1 and focus.beta == 0:
         return batch
-    # `answer_mask` knows episodes; `batch.mask` cuts it to the tokens that are trained here.
+    # `answer_mask` covers whole episodes; `batch.mask` limits it to the tokens trained here.
     answers = (
         on_tokens(batch, episodes, partial(answer_mask, template=context.template)) & batch.mask
     )
-    # One more forward pass, only if uncertainty counts.
+    # Entropies cost one more forward pass, so they are computed only where `beta` uses them.
     entropies = context.entropies(batch) if focus.beta > 0 else torch.zeros_like(batch.old_logprobs)
     weights = focus_weights(batch.mask, answers, entropies, alpha=focus.alpha, beta=focus.beta)
     return replace(batch, rl_weights=batch.rl_weights * weights)

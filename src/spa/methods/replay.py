@@ -48,7 +48,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     mini_batches = count_mini_batches(
         len(batch), size=actor.ppo_mini_batch_size, count=actor.ppo_num_mini_batches
     )
-    # For every mini-batch of every epoch; `with_replayed` deals them out.
+    # Enough rows for every mini-batch of every epoch; `with_replayed` distributes them.
     rows = sampled_rows(
         context, episodes, count=actor.replay.rows * mini_batches * actor.ppo_epochs
     )

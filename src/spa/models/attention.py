@@ -44,8 +44,8 @@ def plain_attention(
         )
         return out.transpose(1, 2), None
     shared = heads // key_heads
-    # Under autocast everything is in bfloat16 (the softmax sums in float32 all the same), which it
-    # would copy to do; a cache may have made values float32 by then.
+    # Cast once, where autocast would copy the inputs of each product; the softmax still sums in
+    # float32. A cache may have made the values float32.
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else value.dtype
     with torch.autocast(device, enabled=False):

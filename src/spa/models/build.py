@@ -105,7 +105,7 @@ def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatT
         trust_remote_code=model_cfg.trust_remote_code,
     )
     check_vocabulary(name, model, template.tokenizer)
-    # who serves a checkpoint stops where we stop
+    # A server of the saved checkpoint then stops at the same tokens.
     if getattr(model, "generation_config", None) is not None:
         model.generation_config.eos_token_id = sorted(template.stop_ids)
     check_context(name, model.config, cfg.actor_rollout_ref.rollout.max_model_len)
@@ -175,7 +175,7 @@ def make_trainable(
     if settings.use_torch_compile:
         compile_body(model)
     elif device.type == "cpu" and not settings.enable_gradient_checkpointing:
-        # which keeps no keys and values
+        # Not with gradient checkpointing, which keeps no keys and values.
         share_prefix(model)
 
 

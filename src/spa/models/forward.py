@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 PLAIN = SamplingParams()
 TOLERANCE = 1e-2  # float32 differs by 1e-6, bfloat16 by a few 1e-3; mixed rows by 0.1 and more
-# tokens that are not read: fewer do not pay for a second pass through the layers
+# A shared prefix must spare at least this many tokens to pay for a second pass through the layers.
 WORTH_SHARING = 256
 LOGITS_CHUNK = 2**24  # elements of one [n, V] block of logits: 64 MiB in fp32
 
@@ -44,7 +44,7 @@ def token_logprobs(
     zero where the mask is False; entropies are zero unless asked for, and carry a gradient only
     with `entropy_grad`.
     """
-    # peft's own wrapper has the causal language model inside, and that the layers.
+    # peft's wrapper holds the causal language model, which in turn holds the layers.
     body = (
         model.base_model
         if not hasattr(model, "get_base_model")
@@ -277,7 +277,7 @@ def switch_off_dropout(model: nn.Module) -> None:
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
         for name, value in vars(module).items():
-            # attention layers, layerdrop: a number next to `training`
+            # Attention dropout and layerdrop are plain float attributes, not modules.
             if "drop" in name and isinstance(value, float):
                 setattr(module, name, 0.0)
 

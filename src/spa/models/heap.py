@@ -5,7 +5,7 @@ import ctypes
 import sys
 
 CACHED_KERNELS = 64
-# of mallopt(3)
+# Option numbers of mallopt(3).
 _TRIM_THRESHOLD = -1
 _MMAP_MAX = -4
 

@@ -348,8 +348,8 @@ class _explained:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if not isinstance(error, Exception) or isinstance(error, SpaError | MemoryError):
-            # anything else comes of what is in the folder: a wrong value raises whatever it
-            # meets first
+            # Every other exception, whatever its class, comes from the folder's content and is
+            # explained below.
             return
         text = one_line(error) or type(error).__name__
         hint = "Check that the folder is complete and that its weights belong to its config.json."

@@ -97,7 +97,7 @@ def adapters_off(model: Any) -> Iterator[None]:
     finally:
         for layer in layers.values():
             layer.enable_adapters(True)
-        # enabling marks base weights as they were; adapters train
+        # `enable_adapters` changes `requires_grad`; only adapters are trained.
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(_is_adapter(name))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
-# What the sizes share.
+# Settings that the sizes of Qwen2.5 have in common.
 _QWEN2: dict[str, Any] = {
     "vocab_size": 151936,
     "num_key_value_heads": 2,

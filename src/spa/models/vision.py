@@ -100,7 +100,7 @@ class RowImages:
             key: torch.cat([row[key] for row in self.rows if row]).to(input_ids.device)
             for key in keys
         }
-        # positions in two dimensions are counted from where the pictures are
+        # The model counts its two-dimensional positions from the places of the image tokens.
         if "image_grid_thw" in out:
             out["mm_token_type_ids"] = (input_ids == self.image_id).int()
         return out

@@ -41,7 +41,7 @@ def move_rows(rows: Iterable[WorldModelRow], env: TextEnv) -> list[WorldModelRow
     found = list[WorldModelRow]()
     for row in rows:
         key = env.key_of_text(row.next_state)
-        # Several actions in one turn do not tell the states in between.
+        # A turn of several actions does not show the states in between.
         if len(row.executed) == 1 and key is not None:
             response = f"{PREFILL}{row.executed[0]}{key}"
             found.append(replace(row, prompt=move_messages(env, row.state), response=response))

@@ -146,7 +146,8 @@ class Planner(ABC):
         for start in range(0, len(prompts), self.rows):
             part = prompts[start : start + self.rows]
             responses += self.engine.generate(part, sampling)
-            # A question is asked once, so nothing of it needs caching.
+            # Ids with # are the planner's own questions, each asked once, so their caches are
+            # dropped.
             self.engine.forget([prompt.episode_id for prompt in part if "#" in prompt.episode_id])
             release_memory()
         return responses

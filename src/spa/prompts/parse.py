@@ -115,7 +115,7 @@ def parse_reply(
         options = read_options(
             text[observation[1] + len("</observation>") : prediction[0] - len("<prediction>")]
         )
-        # The answer has to be one of the plans that were listed.
+        # A plan without a predicted state is no option, so it cannot be the answer either.
         in_order = any(plan == actions for plan, _ in options)
     thoughts = None if think is None else _thoughts(text, think, observation, prediction)
     if mode == "base" and thoughts and answer:

@@ -67,7 +67,7 @@ class Prompter:
         history, with `actions_left` (None: all of an episode)."""
         parts = [self.instruction or env.instruction(self.state_text)]
         legend = env.legend()
-        # responses in the world-model format write the symbols
+        # World-model responses write the symbols, so they need the legend even with pictures.
         seen = env.image() is not None and self.mode == "base"
         if legend and self.state_text != "coords" and not seen:
             parts.append(
@@ -109,7 +109,7 @@ class Prompter:
         if legal:
             state += f"{_LEGAL}{', '.join(legal)}"
         block = f"Turn {turn}:\n{STATE}{state}{_LEFT}{actions_left}."
-        # its length is that of the search, and its format is a rule, which all prompts share
+        # A search may be as long as it needs, and the rules already give its format: no reminder.
         if self.searches:
             return block
         return f"{block} Reply only with {self._format()} in at most {self.max_words} words."

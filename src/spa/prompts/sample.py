@@ -77,8 +77,8 @@ def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:
             break
         done.append(text)
         over = terminated or truncated
-        # With few puzzles and one try, winning samples would give the answer away: any outcome will
-        # do.
+        # A losing sample is refused. In games of few puzzles, samples that always win would give
+        # the answers away.
         if over and not info["success"] and not env.finite_puzzles:
             return None
         # A slip: after this action the goal is no nearer.

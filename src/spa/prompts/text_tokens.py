@@ -15,7 +15,7 @@ import numpy as np
 FORMAT = re.compile(r"</?(think|answer|observation|prediction)>")
 """Marks of our responses: tokens of their own in some vocabularies, never turns of a
 conversation."""
-# Tried in this order: the first that joins with nothing is taken.
+# Tried in this order; the first that merges with no following text is used.
 _ANCHORS = ("\x01", "\n", ")", "§")
 # What tokenizers treat differently at the start of a text: a letter, a space, a tag, a line break.
 _PROBES = ("x", " x", "<", "\n")
@@ -40,7 +40,8 @@ class TextTokens:
     def know_markers(self, texts: Iterable[str]) -> None:
         """Added tokens in these texts of a chat template are control tokens, too."""
         joined = "\n".join(texts)
-        # A word like `user` is in every template and every message: only signs mark a turn.
+        # Words such as `user` occur in ordinary messages, so only tokens with signs can mark a
+        # turn.
         self._texts |= {
             text for text in self._others if text in joined and text.strip() and not text.isalnum()
         }

@@ -37,7 +37,7 @@ from spa.types import Completion, Episode, SamplingParams, StopReason
 log = logging.getLogger(__name__)
 
 MakeEnv = Callable[[str], TextEnv]
-# Reasons that are logged per rollout; the trajectories have all of them.
+# At most this many reasons are logged per rollout; the trajectories have all of them.
 SHOWN_FAULTS = 3
 # An opponent that is always to move would keep the rollout for ever.
 MOST_OPPONENT_MOVES = 1000

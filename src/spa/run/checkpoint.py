@@ -67,7 +67,7 @@ def save_checkpoint(
         # The marker lists every file of the folder, so it comes last.
         _write_marker(temporary, step, preemption=preemption)
         flush(temporary)
-        # An incomplete one of this step. A folder is only renamed over an empty one.
+        # An incomplete checkpoint of this step goes first: `rename` replaces only an empty folder.
         shutil.rmtree(final, ignore_errors=True)
         # From here on the checkpoint exists; all of it is on the disk.
         temporary.rename(final)

@@ -233,7 +233,7 @@ def model_content(name: str) -> dict[str, str]:
         parts.setdefault("weights", []).extend(path for path in nested if path.is_file())
     found = {part: _sums(paths) for part, paths in parts.items()}
     adapter = folder / "adapter_config.json"
-    # an adapter alone: its base counts, too
+    # The folder has only an adapter, so the content of its base model counts, too.
     if adapter.is_file() and not (folder / "config.json").is_file():
         base = read_adapter(folder)["base_model_name_or_path"]
         found |= {f"{part} of its base": value for part, value in model_content(str(base)).items()}

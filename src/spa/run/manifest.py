@@ -178,7 +178,8 @@ def changes(folder: Path, fingerprint: Fingerprint) -> dict[str, tuple[Any, Any]
     if known is None:
         return {"its record": ("missing or damaged", f"needed ({MANIFEST})")}
     found = differences(known.fingerprint, fingerprint)
-    # The stage is refused if settings differ; the last digits are no news then.
+    # If settings differ the stage is refused anyway; then differences in the last digits are no
+    # news.
     numerics = {} if found else numerical_differences(known.fingerprint, fingerprint)
     if numerics:
         _warn_once(

@@ -82,7 +82,7 @@ class ProgressLine:
         )
 
     def _seconds_left(self, step: int, now: float) -> float | None:
-        # Steps of an earlier start took none of this one's time.
+        # Steps of an earlier start do not count, since they took no time of this one.
         done = step - self._first
         if not self._total or done <= 0:
             return None

@@ -210,7 +210,7 @@ class _TensorBoardSink:
     def __init__(self, directory: Path, start_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # steps of an interrupted run that are played again
+        # Drops the points of steps that an interrupted run had logged and that are now repeated.
         purge = start_step + 1 if start_step else None
         self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=purge)
 
