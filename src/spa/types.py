@@ -86,7 +86,7 @@ class Prompt:
     mode: PromptMode = "base"  # of the response that is asked for, for policies without a model
     action_sep: str = "||"  # between the actions of an answer, for the same
     response_format: ResponseFormat = "prediction_first"  # of world-model responses, for the same
-    # of the episode, this one included: the last is not cached; None: unknown
+    # turns left in the episode, this one included: the last is not cached; None: unknown
     turns_left: int | None = None
     actions_left: int | None = None  # of the episode; None: as many as a response may hold
     context: Any = None  # the live environment, for policies and planners only; never sent anywhere
@@ -191,7 +191,8 @@ class Episode:
     version: int = 0
     images: tuple[bytes, ...] = ()  # the pictures that the messages show, as PNG files
     response_format: ResponseFormat = "prediction_first"  # of world-model responses
-    # False: each turn has a conversation of its own, and these follow each other
+    # False: each turn is a conversation of its own; `messages` and tokens hold them one after the
+    # other
     history: bool = True
     seat: int | None = None  # the player's place, in a game of several
 

@@ -190,7 +190,7 @@ class Plan:
 
     tasks: list[StageJob]
     linked: list[StageJob] = field(default_factory=list)
-    # place of a linked stage -> where the same one lies
+    # folder of a linked stage -> folder where the same stage is done
     links: dict[Path, Path] = field(default_factory=dict)
 
     @property

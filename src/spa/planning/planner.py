@@ -234,8 +234,7 @@ class Planner(ABC):
                     state=state,
                     value=_value(prompt.context, each, state),
                     correct=correct,
-                    # After a wrong prediction the true copy would
-                    # not be where the search believes to be.
+                    # After a wrong prediction the true copy would not match the predicted state.
                     env=outcome.env if self.dynamics == "simulator" or correct else None,
                     root=number if expansion.depth == 1 else expansion.root,
                     depth=expansion.depth,

@@ -217,7 +217,7 @@ def world_model_report(
         steps,
     )
     advance(2, {})
-    # its prediction repeats what its thoughts say already
+    # In `choose_plan` the prediction only repeats the thoughts, so its likelihood says little.
     chooses = cfg.agent_proxy.response_format == "choose_plan"
     if isinstance(asking.engine, LocalEngine) and worker.template is not None and not chooses:
         report["likelihood"] = likelihood(cfg, asking.engine, worker.template, situations, replies)

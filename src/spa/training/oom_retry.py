@@ -110,7 +110,7 @@ def oom_retry(
                 "enable_gradient_checkpointing, train LoRA adapters (lora.rank=64), use shorter episodes or a smaller "
                 "model; `spa doctor --fit CONFIG` estimates the memory needed."
             )
-        # Stays with the model, so that the next batch begins with a size that fits.
+        # Kept on `part`, so that the next batch starts with a size that fits.
         part.micro_batch_shrink += 1
         log.warning(
             "out of memory with %d examples at a time; spa halves the micro-batch (%s)",

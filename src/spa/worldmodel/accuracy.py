@@ -195,7 +195,7 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
         "wm/pred_unit_acc": total.unit_accuracy,
         "wm/changed_acc": total.changed_recall,
         "wm/changed_f1": total.changed_f1,
-        # The score of a copier, which `wm/prediction_em` has to beat.
+        # The copy baseline, which `wm/prediction_em` has to beat.
         "wm/copy_exact": _mean(
             turn.reply.well_formed and is_exact(turn.target, turn.next_target) for turn in turns
         ),
