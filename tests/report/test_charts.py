@@ -92,6 +92,10 @@ def test_the_x_axis_can_count_what_was_sampled(tmp_path: Path):
     assert [x for x, _ in spa.points] == [0, 5, 10]
     assert spa.episodes == (2, 22, 42) and vanilla.episodes == (0, 20, 40)
     assert spa.tokens == (20, 20 + 4 * (41 + 42 + 43 + 44 + 45), 20 + 4 * sum(range(41, 51)))
+    # A planner sampled 300 tokens an episode, of which the episodes show 10.
+    (data / "summary.json").write_text('{"imagination": {"tokens_per_episode": 300.0}}')
+    planned, _ = build([open_run(run)]).sections[0].charts[0].series
+    assert planned.tokens[0] == 600 and planned.episodes == spa.episodes
 
 
 def test_long_series_are_thinned_but_keep_their_ends():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from spa.report import facts
 from spa.report.charts import Bars, Chart, Point, Series
 from spa.report.reading import StageFolder
+from spa.run.files import read_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +224,7 @@ def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...],
     """Episodes and tokens sampled for training up to each point, per seed, self-play included;
     empty if unknown."""
     per_seed = max(len(method.of("ppo")), 1)
-    played = [
-        _sampled(row, "selfplay") for stage in method.stages for row in stage.metrics.values()
-    ]
+    played = [_self_play(stage) for stage in method.stages]
     # Self-play was paid before the first PPO step, so the count starts with it.
     episodes, tokens = (sum(part) / per_seed for part in zip((0.0, 0.0), *played, strict=True))
     # One seed represents its method: all are trained by the same settings.
@@ -238,6 +237,16 @@ def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...],
         found[step] = (episodes, tokens)
     at = [found.get(int(step), (0.0, 0.0)) for step, _ in points]
     return (tuple(e for e, _ in at), tuple(t for _, t in at)) if episodes else ((), ())
+
+
+def _self_play(stage: StageFolder) -> tuple[float, float]:
+    """Episodes and tokens of a stage's self-play; (0, 0) of another stage."""
+    rows = [_sampled(row, "selfplay") for row in stage.metrics.values()]
+    episodes, tokens = (sum(part) for part in zip((0.0, 0.0), *rows, strict=True))
+    summary = read_object(stage.path / "summary.json") if episodes else {}
+    # A planner samples responses that no episode shows; its count includes those that were played.
+    planned = summary.get("imagination", {}).get("tokens_per_episode")
+    return episodes, episodes * planned if planned else tokens
 
 
 def _sampled(row: dict[str, float], prefix: str) -> tuple[float, float]:
