@@ -8,6 +8,7 @@
 #   make lint            ruff, pyright, and the words of README and docs
 #   make golden BASE=REV whether the working tree computes what commit REV computed, to the last bit; five minutes
 #   make docs            the documentation site, in site/
+#   make claims          recompute the figures of README and the result pages from benchmarks/results
 #   make test-wheel      the wheel in a bare environment, up to a training step (1.4 GB)
 #   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
 #   make test-vllm       the vLLM engine on a CPU, in its own environment (3.5 GB)
@@ -35,7 +36,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 NO_HANG := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
 .PHONY: help demo smollm2 test test-wheel test-browser test-vllm test-ray test-bridges test-hosts chaos siege lint docs bench
-.PHONY: smol bench-quick hashed overnight golden
+.PHONY: smol bench-quick hashed overnight golden claims
 
 help:
 	@sed -n 's/^# \{0,3\}//p;/^$$/q' $(firstword $(MAKEFILE_LIST))
@@ -99,6 +100,9 @@ overnight: $(READY)
 BASE ?= main
 golden: $(READY)
 	$(BIN)/python tools/golden.py $(BASE)
+
+claims: $(READY)
+	$(BIN)/python tools/claims.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
-"""Figure 1 of the README: Pass@1 of the demo's methods during PPO, from committed data.
+"""Pass@1 of the demo's methods, from committed data: over PPO steps (figure 1 of the README), and over sampled tokens.
 
-python tools/demo_curves.py               # benchmarks/results/demo/curves.json -> SVG
-python tools/demo_curves.py --run RUN     # first take the data from a finished demo
+python tools/demo_curves.py               # benchmarks/results/demo/*.json -> two SVGs in docs/images
+python tools/demo_curves.py --run RUN     # first take the data of figure 1 from a finished demo
 """
 
 import argparse
@@ -19,14 +19,15 @@ from spa.report.results import list_methods
 from spa.run.files import write_atomic
 
 DATA = Path("benchmarks/results/demo/curves.json")
-PICTURE = Path("docs/images/demo-curves.svg")
+SAME_TOKENS = Path("benchmarks/results/demo/seed0-same-tokens.json")
+PICTURES = Path("docs/images")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Draw the figure. Returns the exit status."""
     parser = argparse.ArgumentParser(description="Draw the learning curves of the demo.")
     parser.add_argument("--run", type=Path, help="a finished demo, whose curves become the data")
-    parser.add_argument("--output", type=Path, default=PICTURE)
+    parser.add_argument("--output", type=Path, default=PICTURES, help="the folder of the pictures")
     options = parser.parse_args(arguments)
     if options.run:
         found = chart(PASS_1, list_methods([open_run(options.run)]))
@@ -35,8 +36,25 @@ def main(arguments: list[str] | None = None) -> int:
         write_atomic(DATA, [json.dumps(asdict(found), indent=1) + "\n"])
     stored = json.loads(DATA.read_text(encoding="utf-8"))
     lines = tuple(Series(**series) for series in stored.pop("series"))
-    save_chart(Chart(**stored, series=lines), options.output, "--output")
+    save_chart(Chart(**stored, series=lines), options.output / "demo-curves.svg", "--output")
+    save_chart(over_tokens(), options.output / "demo-tokens.svg", "--output")
     return 0
+
+
+def over_tokens() -> Chart:
+    """Pass@1 over all sampled tokens: SPA, and plain PPO that goes on for 11 times the steps."""
+    data = json.loads(SAME_TOKENS.read_text(encoding="utf-8"))
+    lines = tuple(
+        Series(
+            label,
+            tuple((row["sampled_tokens"] / 1e6, row["pass@1"]) for row in data[key]),
+            color=color,
+        )
+        for color, (label, key) in enumerate((("SPA", "spa curve"), ("plain PPO", "vanilla curve")))
+    )
+    return Chart(
+        "Pass@1", "", lines, x_label="sampled tokens, millions, self-play included", percent=True
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,238 @@
+"""Does every figure of README and the result pages follow from the data in benchmarks/results?
+
+    python tools/claims.py
+
+Each claim is a piece of text, made here from committed data, that a page must contain word for word. Prints the claims
+that no page makes and exits with 1 if there is one. Times and memory are measurements of a machine and are not checked.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from spa.evaluation.statistics import Interval, paired_by_puzzle, seeds_interval
+from spa_bench.leaderboard.tables import markdown
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+SEEDS = (0, 1, 2)
+
+PAGE = "docs/does-it-help.md"
+Claim = tuple[str, str]
+"""A page, and the text that it must contain."""
+
+
+def load(name: str) -> Any:
+    """The content of a JSON file of benchmarks/results."""
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def bracket(interval: Mapping[str, float], digits: int = 0) -> str:
+    """The ends of an interval of shares, in percent: `[31, 50]`."""
+    return f"[{percent(interval['low'], digits)}, {percent(interval['high'], digits)}]"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share in percent, without a minus before a zero."""
+    return f"{round(100 * share, digits) + 0.0:.{digits}f}"
+
+
+def ends(interval: Interval) -> dict[str, float]:
+    """An interval as the result files store it."""
+    return {"mean": interval.mean, "low": interval.low, "high": interval.high}
+
+
+def row(difference: Mapping[str, float]) -> str:
+    """A difference as a table prints it: `40 [31, 50]`."""
+    return f"{percent(difference['mean'], 0)} {bracket(difference)}"
+
+
+def points(difference: Mapping[str, float]) -> str:
+    """A difference of shares: `40 points [31, 50]`."""
+    return f"{percent(difference['mean'], 0)} points {bracket(difference)}"
+
+
+def demo() -> Iterator[Claim]:
+    """The demo: the table of seed 0, and the differences over three seeds."""
+    one = load("demo/seed0.json")
+    for name, moment, tokens in (
+        ("vanilla", "after", "after"),
+        ("vanilla", "after_total", "longer"),
+        ("spa", "after", "after"),
+    ):
+        moments = one["methods"][name]
+        cells = [
+            f"{percent(moments['before'][measure])} → {percent(moments[moment][measure])}"
+            for measure in ("pass@1", "pass@8")
+        ]
+        sampled = f"{one['sampled_tokens'][name][tokens]:,}"
+        yield "README.md", f"{sampled} │ {cells[0]} │ {cells[1]}"
+        yield "experiments/0052-the-demo-after-the-corrections.md", cells[0]
+    three = load("demo/three-seeds.json")
+    after = {name: found["after"]["pass@1"] for name, found in three["methods"].items()}
+    gaps = three["difference"]
+    yield (
+        "README.md",
+        f"{percent(after['spa'])} against {percent(after['vanilla'])}: {points(gaps['vanilla'])}",
+    )
+    yield "README.md", points(gaps["vanilla_same_total_episodes"])
+    for name, moment, gap in (
+        ("vanilla", "after", "vanilla"),
+        ("vanilla", "after_total", "vanilla_same_total_episodes"),
+    ):
+        spa, other = (
+            ", ".join(percent(seed["methods"][method][when]["pass@1"]) for seed in three["seeds"])
+            for method, when in (("spa", "after"), (name, moment))
+        )
+        yield PAGE, f"| {spa} | {other} | {row(gaps[gap])} |"
+    for control in [c for c in ("vanilla_format", "spa_shuffled") if c in gaps]:
+        yield (
+            "README.md",
+            f"{percent(after['spa'])} against {percent(after[control])}: {points(gaps[control])}",
+        )
+    same = load("demo/seed0-same-tokens.json")
+    spa, equal, longer = (
+        shares_of(same[name]["puzzles"])
+        for name in ("spa", "vanilla, same tokens", "vanilla, 11 times the steps")
+    )
+    means = [percent(sum(found.values()) / len(found)) for found in (spa, equal, longer)]
+    lead = f"{means[0]} against {means[1]}: {points(difference(spa, equal))}"
+    for page in ("README.md", "experiments/0054-plain-ppo-with-as-many-tokens.md"):
+        yield page, lead
+        yield page, f"{means[2]} % with 8 times the episodes"
+    yield PAGE, f"| {means[0]} | {means[1]} | {row(difference(spa, equal))} |"
+    yield PAGE, f"| {means[0]} | {means[2]} | {row(difference(spa, longer))} |"
+
+
+def shares_of(puzzles: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+    """Puzzle -> share of its attempts that succeeded, from (attempts, successes)."""
+    return {name: won / attempts for name, (attempts, won) in puzzles.items()}
+
+
+def smollm2() -> Iterator[Claim]:
+    """SmolLM2 on the 4×4 lake: its world model, PPO from it, and search with its predictions."""
+    last = [json.loads(sft_lines(seed)[-1]) for seed in SEEDS]
+    exact = sorted(percent(found["val/wm/pred_exact"], 0) for found in last)
+    copied = sorted(percent(found["val/wm/copy_exact"], 0) for found in last)
+    yield (
+        "README.md",
+        f"{exact[0]}, {exact[1]} and {exact[2]} % of predictions exact; "
+        f"copy baseline {copied[0]} to {copied[-1]} %",
+    )
+    summary = load("smol_frozen_lake/summary.json")
+    gaps = [
+        seed["methods"]["spa"]["after"]["pass@1"]
+        - seed["methods"]["vanilla_format"]["after"]["pass@1"]
+        for seed in summary["seeds"]
+    ]
+    over_seeds = ends(seeds_interval([[gap] for gap in gaps]))
+    yield "README.md", f"{points(over_seeds)} after PPO"
+    spa, vanilla = (
+        ", ".join(percent(seed["methods"][name]["after"]["pass@1"]) for seed in summary["seeds"])
+        for name in ("spa", "vanilla_format")
+    )
+    yield PAGE, f"| {spa} | {vanilla} | {row(over_seeds)} |"
+    entries = [
+        entry
+        for entry in load("smol_frozen_lake/planning.json")
+        if entry["board"] == "FrozenLake 4x4"
+    ]
+    found = [
+        entry
+        for entry in entries
+        if entry["how"] == "asked for every action" and entry["arm"] == "spa"
+    ]
+    won = [
+        percent(entry["pass@1"]["mean"], 0)
+        for entry in sorted(found, key=lambda entry: entry["seed"])
+    ]
+    yield "README.md", f"{won[0]}, {won[1]} and {won[2]} % solved"
+    for entry in entries:
+        if "PPO" in entry["how"]:
+            continue  # in experiments/0043, not on the page
+        shares = entry["pass@1"]
+        yield (
+            "docs/results-smollm2.md",
+            f"{percent(shares['mean'])} {bracket(shares)}",
+        )
+
+
+def sft_lines(seed: int) -> list[str]:
+    """The metrics of world-model SFT, one line a step."""
+    path = RESULTS / "smol_frozen_lake" / f"spa-sft-seed{seed}.jsonl"
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def search() -> Iterator[Claim]:
+    """Written search of SmolLM2, its baseline, and PPO from it."""
+    page = "experiments/0053-written-search-its-baseline-and-ppo.md"
+    for name in ("random_format-0", "search_model-0", "search_model-0-ppo"):
+        cells = [
+            f"{percent(shares['mean'])} {bracket(shares, 1)}"
+            for how in ("sampled", "greedy")
+            for shares in [evaluation(f"{name}-{how}")["pass@1"]]
+        ]
+        yield page, f"| {cells[0]} | {cells[1]} |"
+    model, baseline, ppo = (
+        outcomes(f"{name}-sampled")
+        for name in ("search_model-0", "random_format-0", "search_model-0-ppo")
+    )
+    lead, harm = difference(model, baseline), difference(model, ppo)
+    shares = [percent(sum(found.values()) / len(found)) for found in (model, baseline)]
+    yield "README.md", f"{shares[0]} against {shares[1]}: {points(lead)}"
+    yield "README.md", f"{percent(harm['mean'], 0)} points worse {bracket(harm)}"
+    yield PAGE, f"| {shares[0]} | {shares[1]} | {row(lead)} |"
+    after = percent(sum(ppo.values()) / len(ppo))
+    yield PAGE, f"| {after} | {shares[0]} | {row(difference(ppo, model))} |"
+
+
+def evaluation(name: str) -> Any:
+    """The one tag of an evaluation of written search."""
+    (found,) = load(f"search/{name}.json")["tags"].values()
+    return found
+
+
+def outcomes(name: str) -> dict[str, float]:
+    """Puzzle -> share of its attempts that succeeded."""
+    path = RESULTS / "search" / f"{name}.groups.jsonl"
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {
+        line["puzzle_hash"]: sum(attempt["success"] for attempt in line["attempts"])
+        / len(line["attempts"])
+        for line in lines
+        if "attempts" in line
+    }
+
+
+def difference(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    """The mean difference over the puzzles that both have, with its 95 % bootstrap interval."""
+    found = paired_by_puzzle([(first, second)], seed=0)
+    assert found is not None, "the two evaluations share no puzzle"
+    return ends(found)
+
+
+def leaderboard() -> Iterator[Claim]:
+    """The whole page of the leaderboard, and what README says of it."""
+    page = ROOT / "docs" / "leaderboard.md"
+    result = json.loads((ROOT / "docs" / "images" / "leaderboard.json").read_text(encoding="utf-8"))
+    command = page.read_text(encoding="utf-8").split("`")[1]
+    yield "docs/leaderboard.md", markdown(result, command).strip()
+
+
+def main() -> int:
+    """Check every claim. Returns the exit status."""
+    claims = [*demo(), *smollm2(), *search(), *leaderboard()]
+    texts = {
+        page: (ROOT / page).read_text(encoding="utf-8") for page in {page for page, _ in claims}
+    }
+    missing = [(page, text) for page, text in claims if text not in texts[page]]
+    for page, text in missing:
+        print(f"{page} does not say what the data say: {text[:300]}")
+    print(f"{len(claims) - len(missing)} of {len(claims)} claims follow from the data")
+    return int(bool(missing))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
