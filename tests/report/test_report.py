@@ -177,14 +177,6 @@ def test_a_gate_that_stayed_closed_is_spoken_of(tmp_path: Path):
     assert f"{start} Predictions are weak." in notes
 
 
-def test_extra_rounds_of_fine_tuning_go_on_counting(tmp_path: Path):
-    write_sft(tmp_path / "run" / "sft", seed=1)
-    write_sft(tmp_path / "run" / "sft" / "extra_1", seed=2)
-    run = open_run(tmp_path / "run")
-    assert [stage.name for stage in run.stages] == ["sft"]
-    assert list(run.stages[0].metrics) == list(range(1, 61))
-
-
 def test_failures_are_counted_from_the_episodes(demo: Path):
     run = open_run(demo)
     behaviour, wins = behaviour_and_wins(run.find("ppo", "vanilla"))

@@ -88,7 +88,7 @@ def test_who_removes_data_without_episodes_hears_of_their_copy(tmp_path):
 def test_every_stage_of_every_arm_has_a_place_of_its_own(tmp_path):
     url = "trainer.default_hdfs_dir=s3://bucket/run/"
     cfg = small_config("none", tmp_path, url)
-    assert copies_of(cfg, tmp_path / "sft" / "extra_1") == "s3://bucket/run/sft/extra_1"
+    assert copies_of(cfg, tmp_path / "round_1" / "sft") == "s3://bucket/run/round_1/sft"
     assert copies_of(cfg, Path("/elsewhere/ppo")) == "s3://bucket/run/ppo"
     made = methods_compared(
         "base", [*SMALL, "model_path=none", f"trainer.run_dir={tmp_path}", url], seeds=2

@@ -74,11 +74,7 @@ def _played(own: Round) -> Budget:
 def learnt_tokens(training: Run) -> int:
     """Tokens of rows that the model was trained on: in fine-tuning, over all its epochs and rounds,
     and in replay."""
-    # Extra rounds of SFT lie in folders of their own inside the stage's.
-    folders = [
-        folder for own in training.rounds for folder in (own.sft, *sorted(own.sft.glob("extra_*")))
-    ]
-    read = [(folder, "train/tokens") for folder in folders]
+    read = [(own.sft, "train/tokens") for own in training.rounds]
     total = 0.0
     # Replay in PPO trains on the same rows again.
     for folder, key in [*read, (training.folder / FOLDERS["ppo"], "actor/replay_tokens")]:

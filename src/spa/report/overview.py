@@ -91,10 +91,8 @@ def _times(stages: Iterable[StageFolder]) -> list[float]:
 
 
 def _seconds(stages: Sequence[StageFolder]) -> float:
-    """How long stages worked, by a clock that does not jump; older runs wrote only the time of day."""
-    spent = sum(row.get("elapsed_s", 0) for stage in stages for row in stage.timings.values())
-    times = _times(stages)
-    return spent or max(times, default=0) - min(times, default=0)
+    """How long stages worked, by a clock that does not jump."""
+    return sum(row.get("elapsed_s", 0) for stage in stages for row in stage.timings.values())
 
 
 def _state(run: Run, now: float) -> str:

@@ -30,10 +30,9 @@ class NoRunError(DataError):
     """A directory has no files of a run."""
 
 
-# Folders that are no stage of their own: checkpoints, extra rounds (read with their stage), earlier
-# attempts, records.
+# Folders that are no stage of their own: checkpoints, earlier attempts, records.
 _SKIPPED = re.compile(
-    r"\..*|global_step_.*|extra_\d+|eval|previous|.+\.previous-\d+|trajectories|token_scores|tensorboard|wandb"
+    r"\..*|global_step_.*|eval|previous|trajectories|token_scores|tensorboard|wandb"
 )
 _ROUND = re.compile(r"round_\d+")
 # `val-000050.jsonl`: the split and the step, padded to six digits or more.
@@ -65,36 +64,14 @@ class StageFolder:
     seed: int | None
 
     @cached_property
-    def parts(self) -> tuple[tuple[Path, int], ...]:
-        """The stage's folder and those of its extra rounds, each with the steps that lie before it."""
-        extras = [path for path in self.path.glob("extra_*") if is_stage(path)]
-        # By number: as text, extra_10 would come before extra_2.
-        extras.sort(key=lambda path: int(path.name[6:]) if path.name[6:].isdecimal() else 0)
-        parts = []
-        before = 0
-        for path in (self.path, *extras):
-            parts.append((path, before))
-            before += max(_by_step(path / "metrics.jsonl", 0), default=0) if extras else 0
-        return tuple(parts)
-
-    @cached_property
     def metrics(self) -> dict[int, dict[str, float]]:
-        """Step -> metric -> value. Values that were not finite are left out. Extra rounds continue
-        counting."""
-        return self._merged("metrics.jsonl")
+        """Step -> metric -> value. Values that were not finite are left out."""
+        return _by_step(self.path / "metrics.jsonl")
 
     @cached_property
     def timings(self) -> dict[int, dict[str, float]]:
         """Step -> timing -> seconds."""
-        return self._merged("timings.jsonl")
-
-    def _merged(self, name: str) -> dict[int, dict[str, float]]:
-        merged: dict[int, dict[str, float]] = {}
-        # Each part counts its steps from 0, so it is shifted by the last step of the parts before
-        # it.
-        for path, before in self.parts:
-            merged |= _by_step(path / name, before)
-        return merged
+        return _by_step(self.path / "timings.jsonl")
 
     @property
     def label(self) -> str:
@@ -106,9 +83,7 @@ class StageFolder:
     def result(self) -> str | None:
         """The folder that the finished stage returned, relative to its own; None while it is not
         finished."""
-        older = self.path / "done.json"  # of runs made before there were manifests
-        found = read_object(self.path / MANIFEST) or read_object(older)
-        return found.get("result")
+        return read_object(self.path / MANIFEST).get("result")
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -122,9 +97,8 @@ class StageFolder:
     def trajectory_files(self) -> list[TrajectoryFile]:
         """The files of episodes, by step."""
         found = [
-            TrajectoryFile(path, match[1], int(match[2]) + before)
-            for part, before in self.parts
-            for path in (part / "trajectories").glob("*.jsonl")
+            TrajectoryFile(path, match[1], int(match[2]))
+            for path in (self.path / "trajectories").glob("*.jsonl")
             if (match := _FILE.match(path.name)) and path.is_file()
         ]
         return sorted(found, key=lambda file: (file.step, file.split))
@@ -277,7 +251,7 @@ def _stage(path: Path, root: Path) -> StageFolder:
     return StageFolder(path, name, arm, seeds[-1] if seeds else None)
 
 
-def _by_step(path: Path, before: int) -> dict[int, dict[str, float]]:
+def _by_step(path: Path) -> dict[int, dict[str, float]]:
     table: dict[int, dict[str, float]] = {}
     for _, row in read_lines(path) if path.exists() else ():
         step = row.pop("step", None)
@@ -288,7 +262,7 @@ def _by_step(path: Path, before: int) -> dict[int, dict[str, float]]:
                 if isinstance(value, int | float)
             }
             # Lines of one step are merged; the last value of a key counts.
-            table.setdefault(step + before, {}).update(values)
+            table.setdefault(step, {}).update(values)
     return dict(sorted(table.items()))
 
 
@@ -306,8 +280,7 @@ def made_with(run: Run) -> dict[str, Any]:
     """Versions and hardware of the run's last stage as dotted keys; empty if it recorded none."""
     found: Any = {}
     for stage in run.stages:
-        record = read_object(stage.path / MANIFEST) or read_object(stage.path / "identity.json")
-        fingerprint = record.get("fingerprint") or record.get("identity")
+        fingerprint = read_object(stage.path / MANIFEST).get("fingerprint")
         found = fingerprint.get("environment") or found if isinstance(fingerprint, dict) else found
     return flatten({"environment": found}) if isinstance(found, dict) and found else {}
 

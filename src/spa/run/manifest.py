@@ -31,7 +31,7 @@ SUMMARY = "summary.json"
 VALIDATIONS = "trajectories/val-*.jsonl"
 # `log.txt` is not among them: all starts append to it.
 _WORK = (
-    "global_step_*", "extra_*", METRICS, "timings.jsonl", "trajectories", "token_scores", "tensorboard",
+    "global_step_*", METRICS, "timings.jsonl", "trajectories", "token_scores", "tensorboard",
     "config.yaml", "gate.json", "rounds.json", SUMMARY, "imagined", LOST, DATA_FILES, MANIFEST,
 )  # fmt: skip
 """What a stage leaves in its folder."""

@@ -226,11 +226,10 @@ def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
     told = _told(directory)
     if told and not cfg.gate.enable:
         return told
-    # A run may hold further SFT steps after a gate, in folders of their own.
-    last = max(directory.glob("extra_*"), default=directory)
-    if not (last / "metrics.jsonl").is_file():
+    record = directory / "metrics.jsonl"
+    if not record.is_file():
         return told
-    gate = judge(cfg, measurements(last / "metrics.jsonl"))
+    gate = judge(cfg, measurements(record))
     if told and told["passed"] == gate.passed and told["text"].startswith(gate.text):
         return told
     why = "evaluated again with the current limits" if told else "lost or damaged; evaluated again"
