@@ -9,13 +9,8 @@ from typing import Any
 from spa.envs.frozen_lake import FrozenLake
 
 
-class Unprintable(BaseException):
-    """Raises when it is looked at."""
-
-    def __str__(self) -> str:
-        raise SystemExit(0)
-
-    __repr__ = __str__
+class Panic(BaseException):
+    """No Exception, like a panic of a library in Rust."""
 
 
 class Faulty(FrozenLake):
@@ -55,10 +50,8 @@ class Faulty(FrozenLake):
             sys.exit(0)
         if self.fault_kind == "interrupt":
             raise KeyboardInterrupt
-        if self.fault_kind == "generator":
-            raise GeneratorExit
         if self.fault_kind == "base":
-            raise Unprintable
+            raise Panic("no ice left")
         if self.fault_kind == "memory":
             raise MemoryError
         if self.fault_kind == "huge":
@@ -89,14 +82,14 @@ class Faulty(FrozenLake):
                 reward,
                 terminated,
                 truncated,
-                {**info, "of_mine": Unprintable(), "deep": [{"a": {1, 2}}]},
+                {**info, "of_mine": Panic(), "deep": [{"a": {1, 2}}]},
             ),
             "plain": (
                 text,
                 reward,
                 terminated,
                 truncated,
-                {**info, "of_mine": "<Unprintable>", "deep": [{"a": "<set>"}]},
+                {**info, "of_mine": "<Panic>", "deep": [{"a": "<set>"}]},
             ),
             "info": (text, reward, terminated, truncated, None),
         }.get(self.fault_kind, (text, reward, terminated, truncated, info))

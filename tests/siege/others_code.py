@@ -22,8 +22,7 @@ from invariant import (
 )
 
 IN_PROCESS = (
-    "raise", "exit", "interrupt", "generator", "base", "memory", "huge", "bytes", "nan", "overflow", "words", "none",
-    "four", "info", "reset", "hang",
+    "raise", "exit", "base", "memory", "huge", "bytes", "nan", "overflow", "words", "none", "four", "info", "reset", "hang",
 )  # fmt: skip
 HARMLESS = {"objects": "plain"}
 """Faults that lose nothing, and what an environment without the fault says instead."""

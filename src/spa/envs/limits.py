@@ -16,14 +16,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from spa.errors import EnvFault, SpaError
-from spa.run.signals import raise_if_asked, stop_asked, stops_by_signal
+from spa.run.signals import raise_if_asked
 
 MOST_CHARACTERS = 200_000
 """Of one text that an environment returns. No model reads more, and tokenising megabytes takes
 minutes."""
-
-MOST_BYTES = 64 * 2**20
-"""Of one picture."""
 
 MOST_DEPTH = 8
 """Of lists and mappings in what a step returns besides the reward."""
@@ -54,36 +51,23 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
     """Around every call of an environment's code: whatever it raises becomes an EnvFault that names
     `what`.
 
-    That includes SystemExit, GeneratorExit and a KeyboardInterrupt of its own making. What passes
-    is an EnvFault, a SpaError (for the user to solve) and a stop that somebody really asked for,
-    even if the code swallowed it. `seconds`: its time limit, see `time_limit`.
+    What passes is an EnvFault, a SpaError (for the user to solve) and a stop that somebody asked
+    for, even if the code swallowed it. `seconds`: its time limit, see `time_limit`.
     """
     try:
         with time_limit(seconds, what):
             yield
-    except (EnvFault, SpaError):
+    # GeneratorExit: an interpreter that ends closes this generator.
+    except (EnvFault, SpaError, KeyboardInterrupt, GeneratorExit):
         raise
     except TimedOut as error:
         # The message names the line where the code hung; the alarm's own traceback adds nothing.
         raise EnvFault(str(error)) from None
-    except KeyboardInterrupt as error:
-        if stop_asked() or not stops_by_signal():
-            raise
-        raise EnvFault(
-            f"{what} raised {type(error).__name__} though no one interrupted it"
-        ) from error
     except SystemExit as error:
         raise EnvFault(f"{what} called sys.exit({error.code!r})") from error
+    # Not only Exception: a panic of a library in Rust is none.
     except BaseException as error:
-        # Without a deeper frame the exception was raised at the `yield`: Python closes this
-        # generator.
-        if (
-            isinstance(error, GeneratorExit)
-            and error.__traceback__ is not None
-            and error.__traceback__.tb_next is None
-        ):
-            raise
-        raise EnvFault(f"{type(error).__name__}: {_said(error)}") from error
+        raise EnvFault(f"{type(error).__name__}: {error!s:.2000}") from error
     raise_if_asked()
 
 
@@ -118,7 +102,7 @@ def time_limit(seconds: float | None, what: str) -> Iterator[None]:
 def checked_text(value: Any, what: str) -> str:
     """`value` if it is text; raises EnvFault otherwise."""
     if not isinstance(value, str):
-        raise EnvFault(f"{what} returned {_short(value)} instead of text")
+        raise EnvFault(f"{what} returned {value!r:.80} instead of text")
     if len(value) > MOST_CHARACTERS:
         raise EnvFault(
             f"{what} returned a text of {len(value):,} characters; at most {MOST_CHARACTERS:,} are read"
@@ -131,12 +115,12 @@ def checked_step(result: Any) -> tuple[float, bool, dict[str, Any]]:
     nonsense."""
     if not isinstance(result, tuple) or len(result) != 5:
         raise EnvFault(
-            f"step returned {_short(result)} instead of (text, reward, terminated, truncated, info)"
+            f"step returned {result!r:.80} instead of (text, reward, terminated, truncated, info)"
         )
     _, given, terminated, truncated, info = result
     reward = checked_reward(given)
     if not isinstance(info, dict):
-        raise EnvFault(f"step returned the info {_short(info)} instead of a dict")
+        raise EnvFault(f"step returned the info {info!r:.80} instead of a dict")
     return (
         reward,
         bool(terminated) or bool(truncated),
@@ -150,7 +134,7 @@ def checked_reward(value: Any) -> float:
     try:
         reward = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise EnvFault(f"step returned the reward {_short(value)} instead of a number") from None
+        raise EnvFault(f"step returned the reward {value!r:.80} instead of a number") from None
     if not abs(reward) <= MOST_REWARD:  # NaN too
         raise EnvFault(
             f"step returned the reward {reward}; rewards must be finite and at most {MOST_REWARD:g} in size"
@@ -159,60 +143,33 @@ def checked_reward(value: Any) -> float:
 
 
 def checked_answer(value: Any) -> Any:
-    """What an environment's process sends back: text, numbers, pictures and collections of them,
-    nothing with code of its own. Raises EnvFault for text that is too long and for pictures of more
-    than MOST_BYTES."""
+    """What an environment's process sends back: text, numbers, pictures and collections of them.
+    Raises EnvFault for text that is too long."""
     if isinstance(value, str):
         # A plain str: a subclass would be pickled by reference to the environment's own code.
         return checked_text(str(value), "it")
-    # Arrays of objects are pickled object by object, each with its own code.
-    if type(value) is np.ndarray and value.dtype != object:
-        if value.nbytes > MOST_BYTES:
-            raise EnvFault(
-                f"it returned a picture of {value.nbytes:,} bytes; at most {MOST_BYTES:,} are read"
-            )
+    if isinstance(value, np.ndarray | np.generic | bytes):
         return value
-    # `type(...) is`, as a subclass of list or tuple may have code of its own.
+    # `type(...) is`: a named tuple cannot be made from a list of its items.
     if type(value) in (list, tuple):
-        items = [checked_answer(item) for item in value]
-        return items if type(value) is list else tuple(items)
-    if type(value) is dict and all(isinstance(key, str) for key in value):
+        return type(value)([checked_answer(item) for item in value])
+    if type(value) is dict:
         return {str(key): checked_answer(item) for key, item in value.items()}
-    if type(value) is bytes and len(value) <= MOST_BYTES:
-        return value
-    return value if isinstance(value, np.generic) else plain(value)
+    return plain(value)
 
 
 def plain(value: Any, depth: int = 0) -> Any:
     """`value` in plain types, which JSON and other processes know; objects become the name of their
     class, and text is cut at MOST_CHARACTERS."""
-    kind = type(value)
-    if value is None or kind in (bool, int, float):
-        return value
     if isinstance(value, np.generic):
-        return plain(value.item(), depth)
+        value = value.item()
+    if value is None or isinstance(value, bool):
+        return value
     for base in (int, float, str):  # and classes of the environment's own made of them
         if isinstance(value, base):
             return base(value)[:MOST_CHARACTERS] if base is str else base(value)
-    if depth < MOST_DEPTH and kind in (list, tuple):
-        items = [plain(item, depth + 1) for item in value]
-        return items if kind is list else tuple(items)
-    if depth < MOST_DEPTH and kind is dict:
+    if depth < MOST_DEPTH and type(value) in (list, tuple):
+        return type(value)([plain(item, depth + 1) for item in value])
+    if depth < MOST_DEPTH and type(value) is dict:
         return {str(plain(key, depth + 1)): plain(item, depth + 1) for key, item in value.items()}
-    return f"<{kind.__name__}>"
-
-
-def _short(value: Any) -> str:
-    try:
-        text = repr(value)
-    except BaseException:  # noqa: BLE001 - also other people's code
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _said(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except BaseException:  # noqa: BLE001 - also other people's code
-        return "(its text cannot be read)"
-    return text if len(text) <= 2000 else f"{text[:2000]}..."
+    return f"<{type(value).__name__}>"

@@ -272,8 +272,6 @@ def _serve(pipe: Connection) -> None:
             answer = ("user", (type(error).__name__, str(error)))
         except EnvFault as error:
             answer = ("error", str(error))
-        except KeyboardInterrupt as error:  # nobody interrupts this process: SIGINT is ignored
-            answer = ("error", f"{type(error).__name__} of its own making")
         pipe.send(answer)
 
 

@@ -101,11 +101,6 @@ def stop_asked() -> bool:
     return _STATE.installed and bool(_STATE.asked)
 
 
-def stops_by_signal() -> bool:
-    """Whether a stop that somebody asks for is known as such here, inside `stoppable`."""
-    return _STATE.installed
-
-
 def raise_if_asked() -> None:
     """Raise StopRequested again if somebody asked for a stop that other people's code has
     swallowed."""
