@@ -1,6 +1,7 @@
 from pathlib import Path
 
-from spa.config.docs import changed_defaults, pages
+from config_reference import changed_defaults, pages
+
 from spa.config.load import load_config
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -9,7 +10,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_pages_are_up_to_date():
     for name, text in pages(DOCS).items():
         assert (DOCS / name).read_text(encoding="utf-8") == text, (
-            "run: python -m spa.config.docs docs"
+            "run: python tools/config_reference.py docs"
         )
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from helpers.tiny_preset import SMALL
+from metric_reference import PAGE, find_metric, metrics_page
 
 from spa.config.load import load_config
-from spa.evaluation.metric_reference import PAGE, find_metric, metrics_page
 from spa.evaluation.metric_tables import GROUPS
 from spa.planning.written_search import SearchScore, search_metrics
 from spa.stages import evaluate, pipeline
@@ -79,7 +79,7 @@ def test_no_record_is_written_twice():
 
 def test_the_metrics_page_is_up_to_date():
     text = (DOCS / PAGE).read_text(encoding="utf-8")
-    assert text == metrics_page(), "run: python -m spa.evaluation.metric_reference docs"
+    assert text == metrics_page(), "run: python tools/metric_reference.py docs"
 
 
 def test_the_formats_page_has_every_column_with_its_type():
