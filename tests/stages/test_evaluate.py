@@ -295,7 +295,9 @@ def test_model_that_never_follows_the_format_gets_a_clear_result(tmp_path, untra
 
 def test_run_of_a_checkpoint(tmp_path):
     assert run_of(tmp_path / "r" / "ppo" / "global_step_3") == tmp_path / "r"
-    assert run_of(tmp_path / "r" / "round_1" / "sft" / "global_step_3") == tmp_path / "r" / "round_1"
+    assert (
+        run_of(tmp_path / "r" / "round_1" / "sft" / "global_step_3") == tmp_path / "r" / "round_1"
+    )
     assert run_of(tmp_path / "model") is None
 
 
