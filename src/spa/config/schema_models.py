@@ -54,7 +54,7 @@ class FSDPConfig:
 class ModelConfig:
     """A causal language model."""
 
-    # Counts as a result, unlike the attention kernel: it changes more than the last digits.
+    # `semantics`, unlike the attention kernel: it changes more than the last digits.
     dtype: Annotated[
         Dtype,
         Key(

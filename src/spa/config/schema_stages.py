@@ -435,7 +435,7 @@ class SFTConfig:
 class GateConfig:
     """The look at the world model between SFT and PPO."""
 
-    # It decides whether PPO starts, and changes no number of a stage: `place`.
+    # It decides whether PPO starts, and changes no number of a stage: `paths`.
     enable: Annotated[
         bool, Key("start PPO only after a world model that passes the gate", affects="paths")
     ] = False

@@ -35,7 +35,7 @@ def can_fuse(model: Any, dtype: torch.dtype) -> bool:
         type(module) is not nn.Linear for module in model.modules() if isinstance(module, nn.Linear)
     ):
         return False
-    # Other matrices than these would be left out of the pass below.
+    # The pass below would leave out matrices other than these.
     linear = {
         name.rpartition(".")[2]
         for name, module in model.named_modules()

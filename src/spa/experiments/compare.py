@@ -178,8 +178,8 @@ def methods_compared(
     chosen = (*(only or cfg.compare.arms), *names)
     found = {name: method(name) for name in dict.fromkeys(chosen)}
     arms = [
-        # A method with a multiple of the steps (`_x11`) is a baseline of its own and is not
-        # prolonged.
+        # A method with a multiple of the steps (`_x11`) is a baseline of its own and is not trained
+        # longer.
         Arm(name=label(name), method=one, longer=not one.fine_tuned and one.steps == 1)
         for name, one in found.items()
     ]

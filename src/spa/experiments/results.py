@@ -298,7 +298,7 @@ def episodes_played(training: Run) -> dict[str, int]:
     ppo = training.ppo
     first = training.world_model
     steps = ppo.trainer.also_test_at or ppo.trainer.total_training_steps
-    # Self-play and PPO may have other groups. Written searches are no episodes.
+    # Self-play and PPO may have groups of different sizes. Written searches are no episodes.
     per_step, per_batch = (
         cfg.es_manager.train.env_groups * cfg.es_manager.train.group_size
         for cfg in (ppo, first or ppo)

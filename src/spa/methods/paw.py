@@ -40,6 +40,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
         # Over all episodes of the step: the filter would hide how many succeed.
         wins = [episode.success for episode in episodes if is_trainable(episode)]
         weights = weights * (wins.count(False) / len(wins))
+    # Entropies cost a forward pass, so they are computed only where `turns` leaves some out.
     if loss.turns < 1:
         answers = (
             on_tokens(batch, episodes, partial(answer_mask, template=context.template)) & batch.mask

@@ -62,6 +62,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
 def with_rows(batch: PPOBatch, rows: Sequence[Replayed]) -> PPOBatch:
     """The batch with `rows` behind its own. They have no sampled token, so that they count in no
     mean of the policy loss; `ce_weights` is 1 on the tokens that are learned from them."""
+    # Replayed rows come last, so the played rows keep their places.
     count = len(rows)
     old = len(batch)
     width = max(batch.input_ids.shape[1], *(len(ids) for ids, _ in rows))
@@ -103,6 +104,7 @@ def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -
     """`count` examples for a step, of those that are stored or of its episodes; none if there are
     none."""
     cfg = context.cfg
+    # By step, so that a resumed run replays the same examples.
     rng = stream(cfg.seed.train, "replay", context.step)
     if context.stored:
         return [context.stored[number] for number in rng.integers(len(context.stored), size=count)]

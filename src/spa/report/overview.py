@@ -128,8 +128,8 @@ def _is_running(run: Run, now: float) -> bool:
     that was wrong."""
     folders = (run.path, *(stage.path for stage in run.stages))
     known = [held(folder) for folder in folders if (folder / LOCK).is_file()]
-    # A lock that some process holds decides; a lock of another machine cannot be asked, so time
-    # does.
+    # A lock that some process holds decides. A lock of another machine cannot be asked, so the time
+    # of the last line decides.
     if True in known:
         return True
     return (None in known or not known) and any(

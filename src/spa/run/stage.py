@@ -135,8 +135,9 @@ def stage_fingerprint(
     def find() -> dict[str, Any]:
         name = cfg.sft.model.partial_pretrain if stage == "sft" else cfg.model_path
         if name not in cfg.model_info:
-            # Downloads a Hub model: it counts by its content and not only by its name. Errors are
-            # raised where it is loaded; some policies of self-play need no model
+            # Downloads a Hub model, so that it counts by its content and not only by its name.
+            # Errors are raised where the model is loaded, since some policies of self-play need
+            # none.
             with suppress(ModelError):
                 model_source(name, code=cfg.actor_rollout_ref.model.trust_remote_code)
         more = {} if data is None else {"the data set": file_content(str(data))}
