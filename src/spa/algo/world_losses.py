@@ -63,7 +63,7 @@ def uncertain_turns(entropy: Tensor, turns: Tensor, answers: Tensor, *, share: f
     threshold = means[known].sort(descending=True).values[kept - 1]
     # Ties with the last chosen turn are chosen as well.
     chosen = known & (means >= threshold)
-    # The tokens that open turn t + 1 are what the environment answers to turn t.
+    # The environment answers turn t with the tokens that open turn t + 1.
     following = torch.where(turns > 0, turns - 1, 0)
     return (turns > 0) & chosen.gather(1, following)
 

@@ -14,7 +14,7 @@ from spa.config.schema_models import FSDPConfig, ModelConfig, Sampling, Strategy
 class SamplingConfig(Sampling):
     """Sampling of self-play."""
 
-    # A section of its own: the original plays with the sampling of its validation.
+    # The original plays with the sampling of its validation; here self-play has its own section.
     response_length: Annotated[
         int, Key("new tokens per turn, at most", affects="semantics", ge=1)
     ] = 400

@@ -69,7 +69,7 @@ class Game2048(TextEnv):
     when no move is left.
     """
 
-    # A 4x4 board has 480 starts: 120 pairs of cells, each with a 2 or a 4.
+    # A 4x4 board has only 480 starts (120 pairs of cells, each with a 2 or a 4), so puzzles repeat.
     finite_puzzles = True
     # `board` is a tuple that `step` replaces, so copies may share it.
     changes = ("_draw",)

@@ -23,7 +23,7 @@ class RubiksCube(TextEnv):
     truncates the episode.
     """
 
-    # At depth 1 there are twelve scrambles.
+    # At depth 1 there are only twelve scrambles, so puzzles repeat.
     finite_puzzles = True
 
     # The cube is a string that `step` replaces.

@@ -431,7 +431,6 @@ def stage_configs(
 ) -> tuple[Config, Config]:
     """The configurations of a method's world model and of its PPO, as training number `seed` in
     `folder`. Its own changes win over `overrides`, and `more` wins over them."""
-    # Order decides: the configuration, the method, then the value of a sweep.
     world_model, ppo = (
         placed(configured(preset, (*overrides, *own, *more), seed), folder, name, root=root)
         for own in chosen.changes

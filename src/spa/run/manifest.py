@@ -124,7 +124,7 @@ def result_of(folder: Path) -> Path | None:
         path = folder / name
         if found := known.problem(path, folder):
             problem = problem or found
-            # Edited or replaced by hand, unlike one that is gone: playing again would overwrite it.
+            # The file was edited or replaced by hand. Unlike a missing one it would be overwritten.
             if path.is_file():
                 raise DataError(
                     f"{found}. Put that file back, or remove this one (the stage writes it again "

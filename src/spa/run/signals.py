@@ -35,7 +35,7 @@ class _State:
 
     installed: bool = False
     asked: str = ""  # the name of the signal
-    # The exception has been raised: code that cleans up on its way out is not interrupted.
+    # True once the exception was raised: code that cleans up on its way out is not interrupted.
     raised: bool = False
     # Depth of the enclosing `uninterrupted()` blocks.
     held: int = 0

@@ -63,7 +63,7 @@ def in_sight(facts: Iterable[Any]) -> str:
 def _exits(known: list[tuple[str, ...]], here: str, described: Any) -> list[str]:
     """Each exit, with its door. `north_of(a, b)`: a lies north of b."""
     exits = []
-    # In a fixed order of sides, since facts come in none.
+    # Sides in a fixed order, since the facts come in none.
     for side in SIDES:
         for name, *rooms in known:
             if name == f"{side}_of" and rooms[1] == here:
