@@ -8,6 +8,7 @@ import json
 import sys
 from pathlib import Path
 
+from spa.renamed import current_metrics
 from spa.report.charts import Chart, Series
 from spa.report.figures import save_chart
 
@@ -29,7 +30,7 @@ def values(seed: int, metric: str) -> dict[int, float]:
         for line in (
             (RESULTS / f"spa-{stage}-seed{seed}.jsonl").read_text(encoding="utf-8").splitlines()
         ):
-            metrics = json.loads(line)
+            metrics = current_metrics(json.loads(line))
             if key in metrics:
                 found[metrics["step"] + offset] = metrics[key]
     return found
