@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from helpers.tiny_preset import SMALL
 from metric_reference import PAGE, find_metric, metrics_page
+from metric_tables import GROUPS
 
 from spa.config.load import load_config
-from spa.evaluation.metric_tables import GROUPS
 from spa.planning.written_search import SearchScore, search_metrics
 from spa.stages import evaluate, pipeline
 from spa.stages.policies import find_target
