@@ -247,14 +247,12 @@ def table() -> str:
     lines = ["| style of | what its template does | template that is used |", "|---|---|---|"]
     for name, style in STYLES.items():
         try:
-            report = styled_template(name).report
+            pinned = styled_template(name).pinned
         except ModelError as error:
             reason = str(error).partition(";")[0].removeprefix("the chat template ")
             lines.append(f"| {style.title} | {style.quirk} | refused: {reason} |")
             continue
-        lines.append(
-            f"| {style.title} | {style.quirk} | {'pinned' if report.pinned else 'its own'} |"
-        )
+        lines.append(f"| {style.title} | {style.quirk} | {'pinned' if pinned else 'its own'} |")
     return "\n".join(lines)
 
 

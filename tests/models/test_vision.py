@@ -235,7 +235,7 @@ def test_a_pinned_template_writes_pictures_too(folder, tmp_path):
         place.read_text().replace("{{- message['content'] -}}", "{{- message['content'] | trim -}}")
     )
     after = load_template(cfg, str(folder_with_trim))
-    assert after.report.pinned and after.images is not None and not before.report.pinned
+    assert after.pinned and after.images is not None and not before.pinned
     parts = [{"type": "text", "text": "seen: "}, {"type": "image"}]
     talk = [{"role": "system", "content": "Rules."}, {"role": "user", "content": parts}]
     texts = [made.tokenizer.apply_chat_template(talk, tokenize=False) for made in (before, after)]

@@ -22,19 +22,13 @@ REASONS = {
     "llama3": "it writes the date",
     "gpt_oss": "it writes the date",
     "gemma1": "it refuses a system turn",
-    "llama2": "it opens responses in its own way",
-    "mistral_v03": "it opens responses in its own way",
-    "deepseek_r1": "it opens responses in its own way",
-    "deepseek_v31": "it opens responses in its own way",
-    "chatglm2": "it does not end responses",
-    "falcon": "it opens responses in its own way",
 }
 """Why a template is pinned; others write something else than was trained."""
 
 
 @pytest.mark.parametrize("name", USED)
 def test_every_family_is_used_as_it_is_or_pinned_with_the_reason(name):
-    reason = styled_template(name).report.reason
+    reason = styled_template(name).pinned
     assert bool(reason) == (name in PINNED)
     assert reason == REASONS.get(name, reason) and (
         name in REASONS or "trained" in reason or not reason
@@ -73,7 +67,7 @@ def test_a_checkpoints_template_is_exact_and_changes_no_prompt(name, tmp_path):
     made.save_pretrained(tmp_path)
     again = ChatTemplate(AutoTokenizer.from_pretrained(tmp_path), stop_ids=made.stop_ids)
     check_tokens(again)
-    assert not again.report.pinned
+    assert not again.pinned
     assert (again.stop_ids, again.end_ids) == (made.stop_ids, made.end_ids)
     for users, replies in CONVERSATIONS:
         messages = [SYSTEM_TURN, *alternate(users, replies)]
@@ -220,8 +214,7 @@ def test_a_template_that_fails_late_is_replaced(monkeypatch):
     made = tokenizer("qwen2")
     late = "{%- if messages | length > 9 -%}{{- raise_exception('too long') -}}{%- endif -%}"
     monkeypatch.setattr(made, "chat_template", late + CHATML)
-    report = ChatTemplate(made).report
-    assert report.pinned and "too long" in report.reason
+    assert "too long" in ChatTemplate(made).pinned
 
 
 def test_a_tokenizer_that_reads_wholes_otherwise_is_refused():

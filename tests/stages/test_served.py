@@ -58,7 +58,7 @@ def test_plain_transformers_read_from_the_checkpoint_what_was_trained(name, data
         model, tmp_path, *LONG, "sft.trainer.total_training_steps=1", "sft.data.merge_turns=false"
     )
     template = load_template(cfg, str(model))
-    assert template.report.pinned
+    assert template.pinned
     sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
     checkpoint = tmp_path / "sft" / "global_step_1"
     shutil.rmtree(model)  # whoever serves the checkpoint has nothing else
@@ -91,7 +91,7 @@ def test_the_next_stage_prompts_as_the_one_before(data, tmp_path):
     before = load_template(cfg, str(model))
     sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
     after = load_template(cfg, str(tmp_path / "sft" / "global_step_1"))
-    assert not after.report.pinned
+    assert not after.pinned
     player = make_worker(cfg, before, mode="add_worldmodel")
     ((tag, prompter),) = player.prompters.items()
     env = player.make_env(tag)

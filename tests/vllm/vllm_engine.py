@@ -194,7 +194,7 @@ def test_vllm_alone_serves_a_checkpoint_as_it_was_trained(tmp_path):
     save_family("qwen3", folder)
     small_model("qwen3", hidden_size=128, head_dim=32).save_pretrained(folder)
     model, template = load_actor(config(folder, tmp_path), str(folder), CPU)
-    assert template.report.pinned
+    assert template.pinned
     model.save_pretrained(tmp_path / "checkpoint")
     template.save_pretrained(tmp_path / "checkpoint")
     served = vllm.LLM(

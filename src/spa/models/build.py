@@ -133,7 +133,12 @@ def load_template(cfg: Config, name: str) -> ChatTemplate:
         stop_ids=stop_ids(name, code=code),
     )
     check_tokens(template)
-    _notice(f"chat template of {name}: {template.report}")
+    used = (
+        f"replaced by a pinned template, which every checkpoint holds: {template.pinned}"
+        if template.pinned
+        else "exact"
+    )
+    _notice(f"chat template of {name}: {used}")
     return template
 
 

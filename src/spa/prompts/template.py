@@ -33,8 +33,8 @@ class ChatTemplate:
 
     Works by rendering short conversations with placeholders: the text between a response and the
     next user message, and between that message and the next response, is what every later turn
-    needs. `report` says whether it is used as it is (spa.prompts.template_check); `tokenizer` is a
-    copy that has the template which is right.
+    needs. `pinned` is why another template took its place, "" if it is used as it is
+    (spa.prompts.template_check); `tokenizer` is a copy that has the template which is right.
 
     `images`: the model's spa.models.vision.ImageReader, if it sees; None for a model that reads
     only text, and for one whose template writes pictures in a way that we do not know. `stop_ids`:
@@ -58,7 +58,7 @@ class ChatTemplate:
             images is not None and self.encode(self._image_text).count(images.image_id) == 1
         )
         self.images = images if writes_image else None
-        text, self.parts, self.report = examine(
+        text, self.parts, self.pinned = examine(
             own,
             lambda template: renderer(tokenizer, template),
             end_of=self._with_end,
@@ -99,8 +99,7 @@ class ChatTemplate:
             talk = [{"role": "system", "content": ""}, *talk]
         guard, told = self._tokens.guarded([str(message["content"]) for message in talk])
         talk = [{**message, "content": text} for message, text in zip(talk, told, strict=True)]
-        # Some templates open a response with more than their generation prompt.
-        return self._render(talk).removesuffix(self.parts.generation) + self.parts.after_user, guard
+        return self._render(talk), guard
 
     def follow(
         self,

@@ -8,7 +8,6 @@ was trained, which every checkpoint holds.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 from spa.errors import ModelError
@@ -17,7 +16,6 @@ from spa.prompts.template_parts import (
     Render,
     pinned_template,
     take_apart,
-    without_system,
     written,
 )
 from spa.types import Message
@@ -36,34 +34,15 @@ CONVERSATIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 """Plain ones, and some with white space, unfinished blocks and empty turns."""
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateReport:
-    """Whether a chat template was replaced by a pinned one, and why; "" if it is used as it is."""
-
-    reason: str = ""
-
-    @property
-    def pinned(self) -> bool:
-        """Whether another template took its place."""
-        return bool(self.reason)
-
-    def __str__(self) -> str:
-        return (
-            f"replaced by a pinned template, which every checkpoint holds: {self.reason}"
-            if self.pinned
-            else "exact"
-        )
-
-
 def examine(
     template: str,
     render_with: Callable[[str], Render],
     *,
     end_of: Callable[[Parts], Parts],
     image_text: str = "",
-) -> tuple[str, Parts, TemplateReport]:
-    """The template that a model is to be trained and served with, its parts, and whether it is the
-    model's own.
+) -> tuple[str, Parts, str]:
+    """The template that a model is to be trained and served with, its parts, and why it is not the
+    model's own: "" if it is.
 
     render_with: gives a template's rendering. end_of: fills in how a response ends, which only the
     tokenizer knows.
@@ -71,50 +50,36 @@ def examine(
     Raises ModelError if no conversation can be rendered, if the template loses messages, or if what
     it does cannot be written as a template that only appends.
     """
-    own = take_apart(render_with(template))
-    parts = end_of(own)
-    reason = _needs_pinning(template, own, parts) or difference(
-        render_with(template), parts, own=own
-    )
+    parts = end_of(take_apart(render_with(template)))
+    # A server would write the date of the day, training writes a fixed one.
+    if "strftime_now" in template:
+        reason = "it writes the date"
+    elif parts.system_open is None:
+        reason = "it refuses a system turn"
+    else:
+        reason = difference(render_with(template), parts)
     if not reason:
-        return template, parts, TemplateReport()
+        return template, parts, ""
     pinned = pinned_template(parts, image_text)
     # The replacement has to pass the same comparison.
-    again = take_apart(render_with(pinned))
-    if left := difference(render_with(pinned), parts, own=again):
+    if left := difference(render_with(pinned), parts):
         raise ModelError(
             f"the chat template is not append-only, and no equivalent append-only template was found ({left}). Give "
             "another one in actor_rollout_ref.model.chat_template."
         )
-    return pinned, end_of(again), TemplateReport(reason)
+    return pinned, end_of(take_apart(render_with(pinned))), reason
 
 
-def _needs_pinning(template: str, own: Parts, parts: Parts) -> str:
-    """Why a template cannot be used as it is, whatever its conversations are; "" if it can."""
-    # A server would write the date of the day, training writes a fixed one.
-    if "strftime_now" in template:
-        return "it writes the date"
-    if own.system_open is None:
-        return "it refuses a system turn"
-    if own.generation != own.after_user:
-        return "it opens responses in its own way"
-    return "it does not end responses" if parts.after_reply != own.after_reply else ""
-
-
-def difference(render: Render, parts: Parts, *, own: Parts) -> str:
+def difference(render: Render, parts: Parts) -> str:
     """The first difference between whole conversations as rendered and what `parts` append turn by
-    turn, or "".
-
-    `own`: what the rendered template itself writes: its generation prompt is replaced by
-    what responses begin after, and it is not asked for a system turn that it refuses.
-    """
-    leads: list[list[Message]] = [[SYSTEM_TURN]] if own.user_open is None else [[SYSTEM_TURN], []]
+    turn, or ""."""
+    # Some templates demand a system turn.
+    leads: list[list[Message]] = [[SYSTEM_TURN]] if parts.user_open is None else [[SYSTEM_TURN], []]
     for lead, (users, responses) in product(leads, CONVERSATIONS):
         messages = [*lead, *alternate(users, responses)]
         trained = written(parts, messages)
         try:
-            asked = messages if own.system_open is not None else without_system(messages)
-            served = render(asked).removesuffix(own.generation) + parts.after_user
+            served = render(messages)
         except ModelError as error:
             return str(error)
         if served != trained:

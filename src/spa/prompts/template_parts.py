@@ -45,10 +45,10 @@ class Parts:
     system_open: before a system message; system_user: between it and the first user message; both
     None if the template refuses a system message. user_open: before a first user message without a
     system message, None if refused. user_end: after a user message when nothing is to follow.
-    after_user: from a user message to the response, where it begins; `generation`: what the
-    template itself writes there. after_reply: from the end of a response to the next user message;
-    `end`: the part of it that ends the response. trims: whether white space is cut on the left and
-    right of user messages; trims_first: the same for the one behind a system message.
+    after_user: from a user message to the response, where it begins. after_reply: from the end of a
+    response to the next user message; `end`: the part of it that ends the response. trims: whether
+    white space is cut on the left and right of user messages; trims_first: the same for the one
+    behind a system message.
     """
 
     system_open: str | None
@@ -56,7 +56,6 @@ class Parts:
     user_open: str | None
     user_end: str
     after_user: str
-    generation: str
     after_reply: str
     end: str = ""
     trims: tuple[bool, bool] = (False, False)
@@ -101,10 +100,6 @@ def read_template(tokenizer: Any) -> str:
     return text
 
 
-def _date(form: str) -> str:
-    return DATE.strftime(form)
-
-
 def renderer(tokenizer: Any, template: str) -> Render:
     """How a server renders conversations with this template: nothing is set that a plain request
     does not set."""
@@ -117,7 +112,7 @@ def renderer(tokenizer: Any, template: str) -> Render:
                 tools=None,
                 documents=None,
                 add_generation_prompt=generation,
-                strftime_now=_date,
+                strftime_now=DATE.strftime,
                 **tokenizer.special_tokens_map,
             )
         except Exception as error:  # a template is other people's code
@@ -174,7 +169,6 @@ def take_apart(render: Render) -> Parts:
         user_open=user_open,
         user_end=user_end if after_user.startswith(user_end) else "",
         after_user=after_user,
-        generation=generation,
         after_reply=after_reply,
         trims=trims,
         trims_first=behind,
