@@ -17,7 +17,7 @@ from spa.errors import ConfigError, TrainingError
 from spa.experiments.grid import Plan, StageJob, run_grid
 from spa.run import console
 from spa.run.fingerprint import Fingerprint
-from spa.run.logfile import LogFile
+from spa.run.logfile import log_file
 from spa.run.recorder import Recorder, read_metrics
 from spa.run.signals import stoppable
 from spa.run.trackers import headline
@@ -186,7 +186,7 @@ def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
 
 
 def test_log_file_has_messages_and_warnings_without_escapes(tmp_path: Path) -> None:
-    with Recorder(tmp_path, stage="ppo", loggers=[]) as recorder:
+    with log_file(tmp_path / "log.txt"), Recorder(tmp_path, stage="ppo", loggers=[]) as recorder:
         recorder.message("started \x1b[2J\ud800")
         logging.getLogger("spa.worldmodel").warning("dropped %d rows", 3)
     logging.getLogger("spa").warning("after the end")
@@ -201,6 +201,7 @@ def test_the_log_file_says_why_the_stage_stopped(
 ) -> None:
     with (
         pytest.raises(ValueError, match="no such thing"),
+        log_file(tmp_path / "log.txt"),
         Recorder(tmp_path, stage="ppo", loggers=[]),
     ):
         raise ValueError("no such thing \x1b[2J")
@@ -214,7 +215,7 @@ def test_the_log_file_says_why_the_stage_stopped(
 
 
 def test_a_stage_and_its_parts_write_each_line_once(tmp_path: Path) -> None:
-    with LogFile(tmp_path / "log.txt"), Recorder(tmp_path, stage="sft", loggers=[]) as recorder:
+    with log_file(tmp_path / "log.txt"), Recorder(tmp_path, stage="sft", loggers=[]) as recorder:
         recorder.message("in both")
     logging.getLogger("spa").warning("after the end")
     text = (tmp_path / "log.txt").read_text()
@@ -246,7 +247,11 @@ def test_another_spa_log_is_an_error(verbosity) -> None:
 
 def test_debug_says_how_long_each_part_took(verbosity, tmp_path: Path) -> None:
     console.set_verbosity(debug=True)
-    with Recorder(tmp_path, stage="ppo", loggers=[]) as recorder, recorder.timer("rollout"):
+    with (
+        log_file(tmp_path / "log.txt"),
+        Recorder(tmp_path, stage="ppo", loggers=[]) as recorder,
+        recorder.timer("rollout"),
+    ):
         pass
     assert "DEBUG ppo: rollout took 0.00 s" in (tmp_path / "log.txt").read_text()
 

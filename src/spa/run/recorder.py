@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from spa.errors import TrainingError
@@ -27,7 +26,6 @@ from spa.run.files import (
     scalar,
     write_atomic,
 )
-from spa.run.logfile import LogFile
 from spa.run.trackers import Sinks, check_names
 from spa.run.watchdog import Watchdog
 
@@ -91,8 +89,6 @@ class Recorder:
                 _truncate(self.directory, resume_step)
             if config is not None:
                 save_config(config, self.directory / "config.yaml")
-            # The stage has usually opened this file; then the second opening does nothing.
-            self._log = LogFile(self.directory / "log.txt")
             self._watchdog = Watchdog(self.directory / "log.txt", stall_timeout_s)
         self._sinks = Sinks(
             loggers,
@@ -174,30 +170,22 @@ class Recorder:
         self._write_rows("token_scores", step, split, rows)
 
     def message(self, text: str) -> None:
-        """Write a line to `log.txt`."""
+        """Write a line to the stage's `log.txt`."""
         if self.enabled:
             _LOGGER.info("%s", text, extra=FILE_ONLY)
 
     def close(self) -> None:
-        """Close the log file, the trackers and the progress bar. Calling it again does nothing."""
+        """Close the trackers and the progress bar. Calling it again does nothing."""
         if not self.enabled:
             return
         self.enabled = False
         self._watchdog.close()
         self._sinks.close()
-        self._log.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is not None and self.enabled:
-            self._log.stopped(error)
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _append(self, name: str, step: int, values: dict[str, Any]) -> None:

@@ -50,7 +50,7 @@ from spa.run.copies import mirror_of
 from spa.run.files import METRICS, remove_leftovers
 from spa.run.fingerprint import Fingerprint, differences, file_content, fingerprint_of
 from spa.run.lock import run_lock
-from spa.run.logfile import LogFile
+from spa.run.logfile import log_file
 from spa.run.manifest import (
     DATA_FILES,
     SUMMARY,
@@ -199,7 +199,7 @@ class Stage:
         with ExitStack() as opening:
             opening.enter_context(locked(self.folder))
             if self._world.is_main:
-                opening.enter_context(LogFile(self.folder / "log.txt"))
+                opening.enter_context(log_file(self.folder / "log.txt"))
             if self._world.broadcast(self._fetch):
                 # What came back may be a finished stage.
                 self.result = self._agreed(self._find_result)
@@ -235,7 +235,7 @@ class Stage:
         finally:
             # Not `self.recorder`, which would make one and write its first files.
             if "recorder" in self.__dict__:
-                self.recorder.__exit__(kind, error, trace)
+                self.recorder.close()
             self._opened.__exit__(kind, error, trace)
 
     @cached_property
