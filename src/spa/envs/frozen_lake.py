@@ -43,10 +43,6 @@ SPRITES = {
 }
 
 
-def _no_slip() -> float:
-    return 0.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sentence:
     """A coordinate sentence: the text before the player's cell, and the cells (row, column)
@@ -136,7 +132,7 @@ class FrozenLake(TextEnv):
             noise_seed,
             # `sample`: the prompt's example response is played without slips, see
             # `spa.prompts.sample`.
-            _no_slip if (options or {}).get("sample") else None,
+            (lambda: 0.0) if (options or {}).get("sample") else None,
         )
         return self.state_text(self.default_state_text), {}
 

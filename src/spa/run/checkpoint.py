@@ -102,7 +102,7 @@ def prune_checkpoints(directory: Path, keep: int | None) -> None:
     newer one."""
     known = checkpoints_in(directory)
     # Preemption checkpoints do not count towards `keep`, so that a stop costs no other one.
-    lasting = [folder for folder in known if not _is_preemption(folder)]
+    lasting = [folder for folder in known if not read_object(folder / MARKER).get("preemption")]
     outdated = lasting[:-keep] if keep is not None else []
     # Whatever it is, the newest stays: a restart resumes from it.
     for folder in known[:-1]:
@@ -222,11 +222,6 @@ def damage(folder: Path, *, hashes: bool = False) -> str | None:
     return None
 
 
-def _is_preemption(folder: Path) -> bool:
-    """Whether the checkpoint was written only because its run was asked to stop."""
-    return bool(read_object(folder / MARKER).get("preemption"))
-
-
 def checkpoints_in(directory: Path) -> list[Path]:
     """The checkpoints in a folder by step, complete or not."""
     found = directory.iterdir() if directory.is_dir() else ()
@@ -239,19 +234,12 @@ def _files(folder: Path) -> list[Path]:
 
 def flush(folder: Path) -> None:
     """All files and names in a folder, on the disk."""
-    for path in _files(folder):
-        _flush_file(path)
-    _flush_directories(folder)
-
-
-def _flush_file(path: Path) -> None:
-    # Written by other libraries, which need not flush them. A descriptor for reading is enough.
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _flush_directories(folder: Path) -> None:
-    for inside in {folder, *(path.parent for path in _files(folder))}:
+    paths = _files(folder)
+    for path in paths:
+        # Written by other libraries, which need not flush them. A descriptor for reading is enough.
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    for inside in {folder, *(path.parent for path in paths)}:
         flush_directory(inside)
 
 

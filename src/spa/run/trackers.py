@@ -189,14 +189,11 @@ def _table_rows(episodes: "Sequence[Episode]") -> list[list[Any]]:
         talk = "\n\n".join(
             f"[{message['role']}]\n{message['content']}" for message in episode.messages
         )
-        ending = (str(episode.stop), episode.score, len(episode.turns), _encodable(talk))
+        # A sampled text may hold lone surrogates, which UTF-8 cannot encode.
+        talk = talk.encode("utf-8", "backslashreplace").decode()
+        ending = (str(episode.stop), episode.score, len(episode.turns), talk)
         rows.append([episode.episode_id, episode.tag, episode.success, *ending])
     return rows
-
-
-def _encodable(text: str) -> str:
-    # A sampled text may hold lone surrogates, which UTF-8 cannot encode.
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _cell(value: Any) -> str:
@@ -232,11 +229,6 @@ class _TensorBoardSink:
         self._writer.close()
 
 
-def _run_key(directory: Path) -> str:
-    # The id follows from the folder: a resumed stage continues its own curves.
-    return hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:16]
-
-
 class _WandbSink:
     """Weights & Biases; `WANDB_MODE=offline` (wandb's own variable) keeps everything on this
     machine."""
@@ -251,7 +243,8 @@ class _WandbSink:
             group=name or None,
             job_type=stage,
             dir=str(directory),
-            id=_run_key(directory),
+            # The id follows from the folder: a resumed stage continues its own curves.
+            id=hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:16],
             resume="allow",
             config=jsonable(config) if config is not None and not isinstance(config, str) else None,
         )

@@ -434,14 +434,13 @@ def settings(cfg: Config) -> dict[str, Any]:
 def eval_identity(cfg: Config, target: Target) -> Fingerprint:
     """What the result depends on; of the models behind an API only the one that is asked."""
     found = fingerprint_of(replace(cfg, model_path=target.model or target.name), "eval")
-    asked = {name: value for name, value in found.settings.items() if _counts(name, target.api)}
+    asked = {
+        name: value
+        for name, value in found.settings.items()
+        if not name.startswith(("model_info.", "model_config."))
+        or name.startswith(f"model_info.{target.api}.")
+    }
     return replace(found, settings=asked)
-
-
-def _counts(name: str, api: str | None) -> bool:
-    return not name.startswith(("model_info.", "model_config.")) or name.startswith(
-        f"model_info.{api}."
-    )
 
 
 def side_by_side(cfg: Config) -> int:

@@ -412,7 +412,10 @@ def write_dataset(
         "rows_val": len(val),
         "puzzles": len({row.puzzle_hash for row in rows}),
         "dropped": dict(sorted(counts.items())),
-        "played": played_metrics(cfg, episodes),
+        "played": {
+            name.removeprefix("selfplay/"): value
+            for name, value in play_metrics(cfg, episodes).items()
+        },
         "shuffled_next_states": cfg.generate.shuffle_next_states,
         "states": cfg.generate.states,
     }
@@ -457,10 +460,3 @@ def play_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
     if "self" in cfg.generate.policies:
         return found
     return {name: value for name, value in found.items() if "/wm/" not in name}
-
-
-def played_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
-    """The same as the summary has it."""
-    return {
-        name.removeprefix("selfplay/"): value for name, value in play_metrics(cfg, episodes).items()
-    }

@@ -37,12 +37,10 @@ def state_units(text: str) -> list[str]:
 
     Example: state_units("#_P\\nPlayer at (0,2)") == ["#", "_", "P", "Player", "at", "(0,2)"]
     """
-    return [unit for line in text.splitlines() for unit in _line_units(line)]
-
-
-def _line_units(line: str) -> list[str]:
     # "( 1, 2 )" and "(1,2)" are the same unit.
-    return ["".join(match[0].split()) for match in _line_matches(line)]
+    return [
+        "".join(match[0].split()) for line in text.splitlines() for match in _line_matches(line)
+    ]
 
 
 def _line_matches(line: str) -> Iterator[re.Match[str]]:

@@ -70,7 +70,8 @@ def branch_rows(
             ).text
             if text is not None:
                 row = make_row(episode, index, tried, messages[: places[index]], text)
-                rows.append(_as_branch(row, number))
+                extra = {**row.extra, "branch": number}
+                rows.append(replace(row, predicted=None, observed=None, extra=extra))
     return rows
 
 
@@ -193,7 +194,3 @@ def _try(env: TextEnv, plan: Plan, prompter: Prompter, turn: Turn) -> Turn:
         world_state=turn.target,
         next_world_state=env.world_state_text(prompter.state_text),
     )
-
-
-def _as_branch(row: WorldModelRow, number: int) -> WorldModelRow:
-    return replace(row, predicted=None, observed=None, extra={**row.extra, "branch": number})

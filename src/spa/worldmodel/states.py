@@ -48,7 +48,8 @@ def believed_states(rows: Sequence[WorldModelRow]) -> list[WorldModelRow]:
                 f"episode {row.episode_id}, turn {row.turn}: the predicted states of the model were not recorded; "
                 "generate the data again with generate.states=model"
             )
-        responses.append(_with_blocks(row.response, row.observed, row.predicted))
+        text = replace_state(row.response, "prediction", row.predicted)
+        responses.append(replace_state(text, "observation", row.observed))
     return _rewritten(rows, responses)
 
 
@@ -95,10 +96,6 @@ def _block(row: WorldModelRow, tag: str) -> str:
             "(spa data filter)"
         )
     return row.response[span[0] : span[1]].strip("\n")
-
-
-def _with_blocks(text: str, observation: str, prediction: str) -> str:
-    return replace_state(replace_state(text, "prediction", prediction), "observation", observation)
 
 
 def _rewritten(rows: Sequence[WorldModelRow], responses: Sequence[str]) -> list[WorldModelRow]:

@@ -6,12 +6,11 @@ escaped, and the content security policy allows no script.
 """
 
 import html
-from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from spa.envs.shop.pages import KINDS, PER_PAGE, Block, Kind, Page, View, render
+from spa.envs.shop.pages import KINDS, PER_PAGE, Block, Kind, View, render
 from spa.envs.shop.search import MAX_HITS, MAX_QUERY
 from spa.envs.shop.shop import Shop
 from spa.envs.shop.vocabulary import asset
@@ -90,7 +89,12 @@ def page_html(shop: Shop, goal: int, view: View) -> str:
     nav = "".join(
         f'<a href="{html.escape(address(place, View()))}">{text}</a>' for text, place in around
     )
-    body = "\n".join([_form(goal, view) if page.has_search_bar else "", *_paragraphs(goal, page)])
+    body = "\n".join(
+        [
+            _form(goal, view) if page.has_search_bar else "",
+            *(_paragraph(goal, block) for block in page.blocks),
+        ]
+    )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Shop</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="stylesheet" href="/style.css">'
@@ -106,10 +110,6 @@ def _form(goal: int, view: View) -> str:
         f'<input name="q" value="{html.escape(view.keywords)}" maxlength="{MAX_QUERY}" required autofocus></label> '
         "<button>Search</button></form>"
     )
-
-
-def _paragraphs(goal: int, page: Page) -> Sequence[str]:
-    return [_paragraph(goal, block) for block in page.blocks]
 
 
 def _paragraph(goal: int, block: Block) -> str:
