@@ -115,16 +115,8 @@ def write_atomic(path: Path, lines: Iterable[str]) -> None:
 
 
 def save_config(config: Any, path: Path) -> None:
-    """Save a dataclass, dict or OmegaConf node as YAML; a string is taken to be YAML already."""
-    if isinstance(config, str):
-        text = config
-    else:
-        # By name: omegaconf is imported only for those who use it.
-        if type(config).__module__.startswith("omegaconf"):
-            from omegaconf import OmegaConf
-
-            config = OmegaConf.to_container(config, resolve=True)
-        text = yaml.safe_dump(jsonable(config), sort_keys=False, allow_unicode=True, width=120)
+    """Save a dataclass or dict as YAML."""
+    text = yaml.safe_dump(jsonable(config), sort_keys=False, allow_unicode=True, width=120)
     write_atomic(path, [text])
 
 

@@ -246,7 +246,7 @@ class _WandbSink:
             # The id follows from the folder: a resumed stage continues its own curves.
             id=hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:16],
             resume="allow",
-            config=jsonable(config) if config is not None and not isinstance(config, str) else None,
+            config=None if config is None else jsonable(config),
         )
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
@@ -278,9 +278,7 @@ class _TrackioSink:
                 project=project or "spa",
                 name=f"{name or directory.resolve().parent.name}-{stage}",
                 resume="allow",
-                config=jsonable(config)
-                if config is not None and not isinstance(config, str)
-                else None,
+                config=None if config is None else jsonable(config),
             )
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
