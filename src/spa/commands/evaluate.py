@@ -1,6 +1,7 @@
 """`spa eval`: success on unseen puzzles, the accuracy of a world model, the perplexity of states."""
 
 import argparse
+import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +117,7 @@ def evaluate(options: argparse.Namespace) -> int:
             print_results([dict(one.result) for one in measured])
             for one in measured:
                 write_out(f"result: {one.path}\n")
+                write_out(f"episodes: spa view {shlex.quote(str(one.path.with_suffix('')))}\n")
     return 0
 
 

@@ -175,6 +175,9 @@ def open_run(path: Path) -> Run:
         )
     unreadable: list[OSError] = []
     stages = tuple(_find_stages(path, unreadable))
+    # A run that was only evaluated has no other stage. Reports of a trained run leave `eval/` out.
+    if not stages and (path / "eval").is_dir():
+        stages = tuple(_find_stages(path / "eval", unreadable))
     if not stages and not (path / "summary.json").exists():
         if unreadable:
             raise unreadable[0]

@@ -1,0 +1,38 @@
+"""Evaluations without a training: what the command prints, and what the reports show."""
+
+from pathlib import Path
+
+import pytest
+
+from spa.cli import execute
+from spa.report.content import build
+from spa.report.overview import list_runs
+from spa.report.reading import open_run
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with nothing but an evaluation of random play."""
+    run = tmp_path_factory.mktemp("runs") / "my run"
+    command = ["eval", "random", "--config", "demo", "--puzzles", "2", "--samples", "2"]
+    assert execute([*command, f"trainer.run_dir={run}"]) == 0
+    return run
+
+
+def test_the_command_prints_how_to_view_its_episodes(evaluated: Path, tmp_path: Path, capsys):
+    command = ["eval", "random", "--config", "demo", "--puzzles", "2", "--samples", "2"]
+    assert execute([*command, f"trainer.run_dir={evaluated}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    after = lines[lines.index(next(line for line in lines if line.startswith("result: "))) + 1]
+    folder = evaluated / "eval" / "random-demo-FrozenLakeNoSlip"
+    assert after == f"episodes: spa view '{folder}'"
+    assert execute(["view", str(folder), "--export", str(tmp_path / "page.html")]) == 0
+    assert capsys.readouterr().out.endswith("page.html: 4 episodes\n")
+
+
+def test_the_run_of_an_evaluation_is_opened_by_its_own_folder(
+    evaluated: Path, tmp_path: Path, capsys
+):
+    assert execute(["view", str(evaluated), "--export", str(tmp_path / "page.html")]) == 0
+    assert capsys.readouterr().out.endswith("page.html: 4 episodes\n")
+    assert [line.name for line in list_runs(evaluated.parent, 0.0)] == [evaluated.name]
