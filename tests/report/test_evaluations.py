@@ -1,5 +1,6 @@
 """Evaluations without a training: what the command prints, and what the reports show."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,18 @@ def test_the_run_of_an_evaluation_is_opened_by_its_own_folder(
     assert execute(["view", str(evaluated), "--export", str(tmp_path / "page.html")]) == 0
     assert capsys.readouterr().out.endswith("page.html: 4 episodes\n")
     assert [line.name for line in list_runs(evaluated.parent, 0.0)] == [evaluated.name]
+
+
+@pytest.mark.parametrize("folder", [".", "eval", "eval/random-demo-FrozenLakeNoSlip"])
+def test_a_finished_evaluation_is_not_in_progress(evaluated: Path, folder: str):
+    assert "In progress" not in build([open_run(evaluated / folder)]).verdict
+
+
+def test_an_unfinished_evaluation_is_named_once(evaluated: Path, tmp_path: Path):
+    name = "random-demo-FrozenLakeNoSlip"
+    # Without the result next to it.
+    shutil.copytree(evaluated / "eval" / name, tmp_path / name)
+    verdict = build([open_run(tmp_path / name)]).verdict
+    assert verdict == f"In progress: {name} step 0."
+    (line,) = list_runs(tmp_path, 0.0)
+    assert line.state == f"stopped: {name} step 0"

@@ -82,9 +82,11 @@ def _progress(stage: StageFolder) -> Progress:
     # Whichever is further: the recorded steps, or the checkpoint that the stage returned.
     result = re.search(r"global_step_(\d+)", stage.result or "")
     step = max(int(result[1]) if result else 0, max(stage.metrics, default=0))
-    finished = stage.name == "eval" or (
-        stage.name == "ppo" and (stage.result is not None if total is None else step >= total)
-    )
+    # An evaluation writes its result next to its folder, at its end.
+    evaluated = stage.path.with_name(f"{stage.path.name}.json").is_file()
+    finished = stage.name == "eval" or evaluated
+    if stage.name == "ppo":
+        finished = stage.result is not None if total is None else step >= total
     return Progress(stage.arm, stage.name, step, total, finished)
 
 

@@ -393,7 +393,9 @@ def how_far(runs: Sequence[Run]) -> str:
         open_methods = unfinished(run)
         for state in open_methods:
             name = arm_name(state.arm) or run.name
-            stage = "" if state.stage == "ppo" else f" {state.stage} step"
+            # A run that is one stage, such as an evaluation, has the name of its stage.
+            stage = "" if state.stage in ("ppo", name) else f" {state.stage}"
+            stage += "" if state.stage == "ppo" else " step"
             where = f" ({run.name})" if len(runs) > 1 and state.arm else ""
             parts.append(printable(f"{name}{where}{stage} {state.steps}"))
         if not open_methods and lacks_summary(run):
