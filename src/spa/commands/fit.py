@@ -1,7 +1,8 @@
 """`spa doctor --fit CONFIG`: will it fit into the memory of a GPU, and if not, what to change."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from spa.algo.estimators import estimator_named
 from spa.config.load import load_config
@@ -17,6 +18,7 @@ GB = 1e9
 USABLE = 0.92  # of a GPU's memory; the rest is CUDA's own and lost between blocks
 # The size that is assumed without a GPU: an A100 or H100 of 80 GB.
 DEFAULT_GB = 80.0
+SEQUENCES = 64  # episodes at a time that the advice leaves to vLLM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +55,9 @@ def report_memory(config: str, overrides: Sequence[str], *, gpu_gb: float | None
     if not tight:
         out.append("It fits.")
     else:
-        out.append("It does not fit. What helps, each added to the ones before:")
-        out += [f"  {text}" for text in advice(cfg, shape, size)]
+        out.append("It does not fit. Changes, each added to those before:")
+        out += advice(cfg, shape, size)
+    out += ["", margin(size)]
     write_out("\n".join(out) + "\n")
     return 1 if tight else 0
 
@@ -78,6 +81,15 @@ def fits(phase: Phase, gpu_gb: float) -> bool:
     return phase.total <= USABLE * gpu_gb * GB
 
 
+def margin(gpu_gb: float) -> str:
+    """What the estimate leaves free on a GPU, and why."""
+    free = (1 - USABLE) * gpu_gb
+    return (
+        f"Margin: {USABLE * gpu_gb:.1f} of {gpu_gb:.0f} GB count as usable. The other {free:.1f} GB are for the CUDA "
+        "context, for\nkernels' workspace and for gaps between blocks. The estimates are good to about a quarter."
+    )
+
+
 def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     """Playing and updating, in fine-tuning and in PPO."""
     train = cfg.es_manager.train
@@ -87,8 +99,15 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     sft = cfg.sft
     # Weights are float32 in any case (autocast); only activations and the cache follow the dtype.
     wide = FULL if model.dtype == "float32" else HALF
-    # All episodes of a step play at once, each with a cache of the full context.
-    kv = memory.cache(shape, train.env_groups * train.group_size, rollout.max_model_len, width=wide)
+    # All episodes of a step play at once, each with a cache of the full context. vLLM holds
+    # `max_num_seqs` of them and lets the others wait; the local engine keeps every cache.
+    episodes = train.env_groups * train.group_size
+    own_copy = rollout.name == "vllm"
+    if own_copy:
+        episodes = min(episodes, rollout.max_num_seqs)
+    kv = memory.cache(shape, episodes, rollout.max_model_len, width=wide)
+    engine = wide * shape.parameters if own_copy else 0
+    played = {"engine (its copy of the weights)": engine, "keys and values": kv}
     policy = memory.training_state(shape, lora_rank=model.lora_rank)
     # Estimators without values, such as grpo, need no critic; one is as large as the policy.
     critic = estimator_named(cfg.algorithm.adv_estimator, keys_of(cfg.algorithm)).needs_values
@@ -114,7 +133,8 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     return [
         Phase(
             stage="self-play",
-            parts={"policy (weights)": FULL * shape.parameters, "keys and values": kv},
+            # With vLLM nothing else is loaded: no update follows.
+            parts={"policy (weights)": 0 if own_copy else FULL * shape.parameters, **played},
         ),
         Phase(
             stage="fine-tuning",
@@ -131,7 +151,7 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
                 "logits": memory.logits(),
             },
         ),
-        Phase(stage="PPO, playing", parts={**kept, "keys and values": kv}),
+        Phase(stage="PPO, playing", parts={**kept, **played}),
         Phase(
             stage="PPO, updating",
             parts={
@@ -145,19 +165,37 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     ]
 
 
+Change = tuple[str, Callable[[Config], Config]]
+"""What a user writes, and the configuration with it."""
+
+
 def advice(cfg: Config, shape: ModelShape, gpu_gb: float) -> Iterator[str]:
-    """Changes that bring the peak down, until everything fits."""
-    for text, changed in _steps(cfg):
-        before = peak(cfg, shape)
-        # Each step is kept even if it does not lower the peak: it may do so together with a later
-        # one.
-        cfg = changed
-        after = peak(cfg, shape)
-        if after < before:
-            yield f"{text:<64} {before / GB:6.1f} -> {after / GB:.1f} GB"
-        if all(fits(phase, gpu_gb) for phase in phases(cfg, shape)):
-            return
-    yield "a smaller model, or a GPU with more memory: the rest cannot be made smaller"
+    """Changes that make every phase fit, those that leave the algorithm alone first. A change that
+    lowers no phase that is too large is left out."""
+    for heading, changes in (("Same algorithm", SAME), ("Other algorithm", OTHER)):
+        yield f"  {heading}:"
+        helped = False
+        for text, change in changes:
+            changed = change(cfg)
+            pairs = zip(phases(cfg, shape), phases(changed, shape), strict=True)
+            lower = [
+                (before, after)
+                for before, after in pairs
+                if not fits(before, gpu_gb) and after.total < before.total
+            ]
+            if not lower:
+                continue
+            helped = True
+            cfg = changed
+            before, after = max(lower, key=lambda pair: pair[0].total)
+            yield f"    {text:<68} {before.stage} {before.total / GB:.1f} -> {after.total / GB:.1f} GB"
+            if all(fits(phase, gpu_gb) for phase in phases(cfg, shape)):
+                return
+        if not helped:
+            yield "    nothing more on one GPU"
+        if changes is SAME:
+            yield "    several GPUs: strategy=fsdp fsdp_config.offload_policy=true (no effect on one GPU)"
+    yield "  a smaller model, or a GPU with more memory: the rest cannot be made smaller"
 
 
 def peak(cfg: Config, shape: ModelShape) -> int:
@@ -165,40 +203,70 @@ def peak(cfg: Config, shape: ModelShape) -> int:
     return max(phase.total for phase in phases(cfg, shape))
 
 
-def _steps(cfg: Config) -> Iterator[tuple[str, Config]]:
-    """Changes from cheap to costly, each on top of the ones before."""
-    arr = cfg.actor_rollout_ref
-    sft_model = cfg.sft.model
-    sft_data = cfg.sft.data
+def _in_bfloat16(cfg: Config) -> Config:
+    return _with_models(cfg, dtype="bfloat16")
+
+
+def _small_micro_batches(cfg: Config) -> Config:
     # Smaller micro-batches cost only time.
-    sft_data = replace(sft_data, micro_batch_size_per_gpu=1, max_token_len_per_gpu=None)
-    actor = replace(arr.actor, ppo_micro_batch_size_per_gpu=1, use_dynamic_bsz=False)
-    cfg = replace(
-        cfg, actor_rollout_ref=replace(arr, actor=actor), sft=replace(cfg.sft, data=sft_data)
+    actor = replace(
+        cfg.actor_rollout_ref.actor, ppo_micro_batch_size_per_gpu=1, use_dynamic_bsz=False
     )
-    yield "micro_batch_size_per_gpu=1 sft.data.micro_batch_size_per_gpu=1", cfg
-    model = replace(arr.model, enable_gradient_checkpointing=True)
-    sft_model = replace(sft_model, enable_gradient_checkpointing=True)
-    arr = replace(cfg.actor_rollout_ref, model=model)
-    cfg = replace(cfg, actor_rollout_ref=arr, sft=replace(cfg.sft, model=sft_model))
-    yield "enable_gradient_checkpointing=true (actor, critic and sft.model)", cfg
-    train = cfg.es_manager.train
-    # Fewer episodes play at once; the update has fewer examples, so this changes training.
-    if train.env_groups > 16:
-        train = replace(train, env_groups=16)
-        cfg = replace(cfg, es_manager=replace(cfg.es_manager, train=train))
-        yield "es_manager.train.env_groups=16 (fewer puzzles per step)", cfg
-    # LoRA drops gradients and Adam moments of all full weights, but trains another model.
-    arr = replace(arr, model=replace(arr.model, lora_rank=64))
-    critic = replace(cfg.critic, model=replace(cfg.critic.model, lora_rank=64))
-    cfg = replace(
+    data = replace(cfg.sft.data, micro_batch_size_per_gpu=1, max_token_len_per_gpu=None)
+    return replace(
         cfg,
-        actor_rollout_ref=arr,
-        critic=critic,
-        sft=replace(cfg.sft, model=replace(sft_model, lora_rank=64)),
+        actor_rollout_ref=replace(cfg.actor_rollout_ref, actor=actor),
+        sft=replace(cfg.sft, data=data),
     )
-    yield "lora.rank=64 sft.model.lora_rank=64", cfg
-    yield (
-        "algorithm.adv_estimator=grpo (no critic)",
-        replace(cfg, algorithm=replace(cfg.algorithm, adv_estimator="grpo")),
+
+
+def _recomputed(cfg: Config) -> Config:
+    return _with_models(cfg, enable_gradient_checkpointing=True)
+
+
+def _fewer_sequences(cfg: Config) -> Config:
+    rollout = cfg.actor_rollout_ref.rollout
+    rollout = replace(rollout, name="vllm", max_num_seqs=min(rollout.max_num_seqs, SEQUENCES))
+    return replace(cfg, actor_rollout_ref=replace(cfg.actor_rollout_ref, rollout=rollout))
+
+
+def _fewer_puzzles(cfg: Config) -> Config:
+    train = cfg.es_manager.train
+    train = replace(train, env_groups=min(train.env_groups, 16))
+    return replace(cfg, es_manager=replace(cfg.es_manager, train=train))
+
+
+def _with_adapters(cfg: Config) -> Config:
+    return _with_models(cfg, lora_rank=64)
+
+
+def _without_critic(cfg: Config) -> Config:
+    return replace(cfg, algorithm=replace(cfg.algorithm, adv_estimator="grpo"))
+
+
+def _with_models(cfg: Config, **values: Any) -> Config:
+    """The configuration with these values in the sections of actor, critic and fine-tuned model."""
+    arr = cfg.actor_rollout_ref
+    return replace(
+        cfg,
+        actor_rollout_ref=replace(arr, model=replace(arr.model, **values)),
+        critic=replace(cfg.critic, model=replace(cfg.critic.model, **values)),
+        sft=replace(cfg.sft, model=replace(cfg.sft.model, **values)),
     )
+
+
+SAME: tuple[Change, ...] = (
+    ("dtype=bfloat16 (actor, critic and sft.model)", _in_bfloat16),
+    ("micro_batch_size_per_gpu=1 sft.data.micro_batch_size_per_gpu=1", _small_micro_batches),
+    ("enable_gradient_checkpointing=true (actor, critic and sft.model)", _recomputed),
+    (
+        f"actor_rollout_ref.rollout.name=vllm and .max_num_seqs={SEQUENCES}",
+        _fewer_sequences,
+    ),
+)
+# Fewer puzzles give the update fewer examples; adapters and another estimator train another model.
+OTHER: tuple[Change, ...] = (
+    ("es_manager.train.env_groups=16 (fewer puzzles per step)", _fewer_puzzles),
+    ("lora.rank=64 sft.model.lora_rank=64", _with_adapters),
+    ("algorithm.adv_estimator=grpo (no critic)", _without_critic),
+)
