@@ -94,15 +94,17 @@ class Side:
         self.log.close()
 
 
-def command(row: Row, side: str, options: argparse.Namespace, tiny: str) -> list[str] | None:
-    """How a side is started; None if its environment is not there."""
+def command(row: Row, side: str, options: argparse.Namespace, tiny: str) -> list[str] | str:
+    """How a side is started, or why it cannot be."""
     quick = ["--quick"] if options.quick else []
     peer, _, setting = side.partition("_")
     if peer in ("trl", "vllm"):
         python = getattr(options, peer)
         model = tiny if row.size == "small" else options.model
-        if python is None or not Path(python).exists() or model == "random":
-            return None
+        if python is None or not Path(python).exists():
+            return f"no environment with {peer}; `make bench` makes it"
+        if model == "random":
+            return "needs a model folder: --model"
         order = [model, row.size, setting]
         return [python, str(HERE / f"bench_{peer}.py"), *order, *quick]
     return [
@@ -121,8 +123,8 @@ def measured(row: Row, options: argparse.Namespace, tiny: str) -> dict[str, Any]
     """The times of every side of a row, taken in turns, and what follows from them."""
     result: dict[str, Any] = {"row": row.name, "asked": row.asked, "peers": {}}
     commands = {side: command(row, side, options, tiny) for side in ("spa", *row.peers)}
-    result["not_installed"] = [side for side, words in commands.items() if words is None]
-    sides = {side: Side(words) for side, words in commands.items() if words is not None}
+    result["not_measured"] = {side: why for side, why in commands.items() if isinstance(why, str)}
+    sides = {side: Side(words) for side, words in commands.items() if not isinstance(words, str)}
     if len(sides) < 2:
         for side in sides.values():
             side.close()
@@ -181,7 +183,7 @@ def alone(kind: str, size: str, options: argparse.Namespace, rounds: int) -> dic
     """Medians of a row without peers."""
     row = Row(name=kind, kind=kind, size=size, peers=(), asked=0)
     words = command(row, "spa", options, "")
-    assert words is not None
+    assert not isinstance(words, str)
     side = Side(words)
     try:
         times = [side.round() for _ in range(rounds + 1)][1:]
@@ -260,8 +262,8 @@ def table(found: dict[str, Any]) -> list[str]:
                 f"| {row['asked']} |"
             )
         lines += [
-            f"| {row['row']} | {peer.replace('_', ', ')} | not measured | | {row['asked']} |"
-            for peer in row["not_installed"]
+            f"| {row['row']} | {peer.replace('_', ', ')} | not measured: {why} | | {row['asked']} |"
+            for peer, why in row["not_measured"].items()
         ]
         lines += [
             f"| {row['row']} | {side.replace('_', ', ')} | failed: {reason(said)} | | {row['asked']} |"

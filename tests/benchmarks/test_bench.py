@@ -39,9 +39,15 @@ def test_only_ratios_below_the_noise_count_as_slower(bench):
     assert bench.lower(result(1), {"rows": []}) == []
 
 
-def test_a_peer_that_is_not_installed_is_named_in_the_table(bench):
-    row = {"row": "rollout", "asked": 4, "peers": {}, "not_installed": ["vllm_bfloat16"]}
-    assert bench.table({"rows": [row]})[-1] == "| rollout | vllm, bfloat16 | not measured | | 4 |"
+def test_a_peer_that_cannot_run_is_in_the_table_with_its_reason(bench, tmp_path):
+    row = bench.Row(name="rollout", kind="rollout", size="real", peers=("vllm_bfloat16",), asked=4)
+    options = argparse.Namespace(quick=True, rounds=1, model="random", trl=None, vllm=None)
+    lines = bench.table({"rows": [bench.measured(row, options, str(tmp_path))]})
+    why = "no environment with vllm; `make bench` makes it"
+    assert lines[-1] == f"| rollout | vllm, bfloat16 | not measured: {why} | | 4 |"
+    options.vllm = sys.executable
+    lines = bench.table({"rows": [bench.measured(row, options, str(tmp_path))]})
+    assert "| not measured: needs a model folder: --model |" in lines[-1]
 
 
 def test_a_side_that_failed_is_in_the_table_with_its_reason(bench):
@@ -50,7 +56,7 @@ def test_a_side_that_failed_is_in_the_table_with_its_reason(bench):
         "row": "rollout",
         "asked": 4,
         "peers": {},
-        "not_installed": [],
+        "not_measured": {},
         "failed": {"vllm_bfloat16": said},
     }
     told = "| rollout | vllm, bfloat16 | failed: RuntimeError: operator torchvision::nms does not exist | | 4 |"
