@@ -91,6 +91,14 @@ def test_unknown_models_are_looked_up(tmp_path, capsys):
     assert "no config.json" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("rank", "gpu"), [("64", 16), ("0", 24)])
+def test_the_preset_for_one_gpu_fits(rank, gpu):
+    cfg = load_config("one_gpu", [f"lora.rank={rank}"])
+    assert cfg.es_manager.train.env_configs.tags == ("FrozenLake",)
+    assert cfg.sft.model.lora_rank == cfg.critic.model.lora_rank == int(rank)
+    assert all(fits(phase, gpu) for phase in phases(cfg, shape_of(cfg.model_path)))
+
+
 @pytest.mark.parametrize("arguments", [["--fit"], ["--gpu-memory", "many"]])
 def test_unusable_arguments(arguments, capsys):
     with pytest.raises(SystemExit):
