@@ -161,7 +161,7 @@ class Turn:
         return self.next_state if self.next_world_state is None else self.next_world_state
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Episode:
     """One played episode: its story in text, and its tokens.
 
@@ -227,6 +227,12 @@ class Episode:
                 value = list(self.messages)
             out[item.name] = value
         return out
+
+    def __repr__(self) -> str:
+        """What identifies the episode and its outcome; texts and tokens would fill screens."""
+        outcome = f"stop={self.stop.value!r}, success={self.success}, score={self.score:g}"
+        turns = len(self.turns)
+        return f"Episode({self.tag!r}, puzzle_seed={self.puzzle_seed}, turns={turns}, {outcome})"
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the replay as static HTML."""
