@@ -93,7 +93,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 
 def remarks(found: dict[str, Any]) -> list[str]:
     """The remarks that a reader of the numbers needs."""
-    lines = ["Shares in percent; brackets: 95 % bootstrap intervals over puzzles."]
+    lines = ["Shares in percent; brackets: 95 % CI over puzzles."]
     if found["format_rate"] == 0:
         lines.append(
             "Not one response follows the world-model format, so every observation and prediction is wrong."

@@ -263,7 +263,7 @@ def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
 
 def remarks(result: dict[str, Any]) -> list[str]:
     """The remarks that a reader of the numbers needs."""
-    lines = ["Brackets: 95 % bootstrap intervals over puzzles. Shares in percent."]
+    lines = ["Brackets: 95 % CI over puzzles. Shares in percent."]
     missing = result["not_computed"]
     if missing:
         names = ", ".join(name.replace("pass", "Pass") for name in missing)
