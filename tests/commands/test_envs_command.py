@@ -7,6 +7,7 @@ import pytest
 from spa import cli
 from spa.cli import execute
 from spa.envs import cards
+from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError
 
 
@@ -74,6 +75,20 @@ def test_measure_writes_cards(tmp_path, capsys):
     )
     (row,) = told["cards"]
     assert row["tag"] == "FrozenLakeNoSlip" and row["optimum"] == 1.0
+
+
+class NoSolver(FrozenLake):
+    def best_success(self, limit):
+        return None
+
+
+def test_an_unknown_optimum_names_what_to_implement(tmp_path, capsys):
+    config = tmp_path / "game.yaml"
+    game = f"{{env_type: '{__name__}:NoSolver', max_actions_per_traj: 2}}"
+    config.write_text(f"defaults: [base, _self_]\ncustom_envs:\n  Game: {game}\n")
+    assert execute(["env", "measure", "Game", "--config", str(config)]) == 0
+    said = "Game: optimum unknown (implement optimal_steps or best_success), random "
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_cards_that_could_not_be_written_are_not_measured(tmp_path, monkeypatch):

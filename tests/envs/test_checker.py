@@ -195,7 +195,7 @@ class NeedsOptions(FrozenLake):
         (Forgetful, "the seed fixes everything", "seed"),
         (NoiseInPuzzle, "noise is separate from the puzzle", "changes with the noise seed"),
         (OnePuzzle, "seeds give different puzzles", "one puzzle"),
-        (PuzzleIsState, "seeds give different puzzles", "changes during an episode"),
+        (PuzzleIsState, "puzzle_text stays the same in an episode", "changes during an episode"),
         (Trailing, "states are text in every state", "white space"),
         (Tags, "states are text in every state", "tag of the response format"),
         (DiesAtTheEnd, "states are text in every state", "no symbol"),
@@ -220,6 +220,15 @@ def test_a_wrong_expert_is_found():
     assert [finding.check for finding in findings if not finding.ok] == [
         "expert play reaches the goal"
     ]
+
+
+def test_expert_play_of_a_game_without_an_expert_is_skipped():
+    def expert(make: Any) -> str:
+        name = "expert play reaches the goal"
+        return next(each.message for each in check(make, seeds=2, steps=30) if each.check == name)
+
+    assert expert(EachOnce).startswith("skipped: ")
+    assert expert(lambda: FrozenLake(is_slippery=False)) == ""
 
 
 def test_the_command_explains_and_returns_one(capsys):
@@ -260,7 +269,7 @@ def test_a_check_that_hangs_is_named_and_the_others_are_run(capsys, monkeypatch)
     assert execute(["env", "check", f"{__name__}:Hangs", "--steps", "20"]) == 1
     out = capsys.readouterr().out
     assert "FAIL a copy continues alone\n     what: it took more than 2 s" in out
-    assert "ok   prompts are complete and short" in out and "1 of 16 checks failed" in out
+    assert "ok   prompts are complete and short" in out and "1 of 17 checks failed" in out
 
 
 class Leaves(FrozenLake):

@@ -167,9 +167,9 @@ def measure(options: argparse.Namespace) -> int:
             tag, spec.env_type, spec.env_config, spec.max_actions_per_traj
         )
         # Progress goes to stderr: stdout may be a JSON file.
-        sys.stderr.write(
-            f"{tag}: optimum {measured[tag].optimum}, random {measured[tag].random_success}\n"
-        )
+        optimum = measured[tag].optimum
+        shown = "unknown (implement optimal_steps or best_success)" if optimum is None else optimum
+        sys.stderr.write(f"{tag}: optimum {shown}, random {measured[tag].random_success}\n")
     config = [] if options.config == "base" else ["--config", options.config]
     write = ["--write", options.write] if options.write else []
     # The file records the command that repeats it.

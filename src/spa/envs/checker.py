@@ -95,6 +95,7 @@ def all_checks(make: Make, *, seeds: int = 5, steps: int = 200) -> Checks:
         "the seed fixes everything": lambda: _deterministic(make, seeds, steps),
         "noise is separate from the puzzle": lambda: _noise(make, seeds),
         "seeds give different puzzles": lambda: _puzzles(make),
+        "puzzle_text stays the same in an episode": lambda: _same_puzzle(make),
         "actions can be written and read": lambda: _actions(make),
         "actions are read alike in every state": lambda: _reading(make, seeds),
         "nonsense is an invalid turn": lambda: _nonsense(make),
@@ -230,16 +231,21 @@ def _puzzles(make: Make) -> str | None:
         _require(same, "two seeds have the same puzzle_text and begin in different states", advice)
     advice += "a game with so few puzzles that these share them says finite_puzzles = True"
     _require(len(texts) > 1 or env.finite_puzzles, "30 seeds give one puzzle", advice)
+    return (
+        None if len(texts) > 1 else "30 seeds give one puzzle: meant, if the game has one beginning"
+    )
+
+
+def _same_puzzle(make: Make) -> None:
+    env = make()
+    env.reset(seed=0)
     before = env.puzzle_text()
     for text, _ in episode(env, 0, 20):
         _require(
             env.puzzle_text() == before,
             f"puzzle_text changes during an episode (after {text!r})",
-            advice,
+            "puzzle_text names the puzzle as it began, in every state: puzzles are split by it",
         )
-    return (
-        None if len(texts) > 1 else "30 seeds give one puzzle: meant, if the game has one beginning"
-    )
 
 
 def _actions(make: Make) -> None:
@@ -570,14 +576,16 @@ def _is_json(info: dict[str, Any]) -> bool:
         return False
 
 
-def _expert(make: Make, seeds: int, steps: int) -> None:
+def _expert(make: Make, seeds: int, steps: int) -> str | None:
     env = make()
+    played = False
     for seed in range(seeds):
         env.reset(seed=seed)
         best = env.optimal_steps()
         plan = env.expert_actions(steps)
         if best is None or best > steps or not plan or env.best_success(best) != 1.0:
             continue  # no solver, a puzzle too long, or play that depends on chance
+        played = True
         advice = "expert_actions is played as it is given and must be as long as optimal_steps says"
         _require(
             len(plan) == best,
@@ -592,6 +600,9 @@ def _expert(make: Make, seeds: int, steps: int) -> None:
             )
             ends = action is not None and bool(env.step(action)[4]["success"])
         _require(ends, f"expert play of seed {seed} does not reach the goal", advice)
+    if played:
+        return None
+    return "skipped: no puzzle with optimal_steps and expert_actions that surely reach the goal"
 
 
 def _prompts(make: Make) -> str | None:
