@@ -297,6 +297,12 @@ def test_the_validation_loss_is_not_called_the_loss_of_training():
     assert shown == {"loss": "0.1000", "validation loss": "0.9000"}
 
 
+def test_a_step_without_sampled_tokens_shows_no_throughput(tmp_path: Path) -> None:
+    with Recorder(tmp_path, stage="selfplay") as recorder:
+        recorder.log(1, {"a": 1.0}, tokens=0)
+    assert "throughput" not in (tmp_path / "timings.jsonl").read_text()
+
+
 def test_quiet_says_nothing_but_warnings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

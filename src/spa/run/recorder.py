@@ -108,12 +108,13 @@ class Recorder:
 
         NaN is written as null and infinities as the strings "Infinity" and "-Infinity". Keys that
         begin with `timing_s/` or `perf/` go to `timings.jsonl`. With `tokens`, how many tokens the
-        step dealt with, their number per second since the last call is `perf/throughput`.
+        step dealt with, their number per second since the last call is `perf/throughput`; without
+        any, such as in random play, there is no such metric.
         """
         if not self.enabled:
             return
         now = time.monotonic()
-        if tokens is not None and now > self._last_log:
+        if tokens and now > self._last_log:
             metrics = {**metrics, "perf/throughput": tokens / (now - self._last_log)}
         elapsed = now - self._last_log
         self._last_log = now
