@@ -1,5 +1,6 @@
 # Each target works as the first command on a fresh clone: it installs what it needs into .venv first.
 #   make help            this list
+#   make install         .venv with the tested versions and nothing else (1.8 GB, a few minutes)
 #   make demo            SPA and plain PPO with the bundled model; under ten minutes on two cores
 #   make smollm2         fetch SmolLM2-135M-Instruct (100 MB), where model_path=smollm2 finds it
 #   make smol            SPA and its baseline with SmolLM2 on the 4x4 lake, then planning; one seed, two hours, resumes
@@ -35,11 +36,13 @@ ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 # A test that hangs prints where every thread is and fails; the other tests run on.
 NO_HANG := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
-.PHONY: help demo smollm2 test test-wheel test-browser test-vllm test-ray test-bridges test-hosts chaos siege lint docs bench
+.PHONY: help install demo smollm2 test test-wheel test-browser test-vllm test-ray test-bridges test-hosts chaos siege lint docs bench
 .PHONY: smol bench-quick hashed overnight golden claims
 
 help:
 	@sed -n 's/^# \{0,3\}//p;/^$$/q' $(firstword $(MAKEFILE_LIST))
+
+install: $(READY)
 
 demo: $(READY)
 	$(BIN)/spa compare demo
@@ -134,6 +137,7 @@ bench-quick: $(READY) .venv-bench-trl/.ready
 
 # Made from scratch whenever the dependencies or the tested versions change.
 $(READY): pyproject.toml constraints-cpu.txt
+	@echo "installing into $(VENV): about 1.8 GB, a few minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[dev]' --constraint constraints-cpu.txt
 	touch $@
