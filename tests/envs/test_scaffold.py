@@ -37,6 +37,17 @@ def test_from_an_empty_folder_to_a_checked_environment(tmp_path, capsys):
     assert config.es_manager.train.env_configs.tags == ("MyGame",)
 
 
+def test_its_turn_limits_allow_all_actions_without_the_comment_signs(tmp_path):
+    write_env("my_game", tmp_path)
+    path = tmp_path / "my_game.yaml"
+    text = path.read_text()
+    for setting in ("    {}max_turn: 5", "{}agent_proxy:", "{}  max_actions_per_turn: 2"):
+        assert setting.format("# ") in text
+        text = text.replace(setting.format("# "), setting.format(""))
+    path.write_text(text)
+    assert load_config(path).most_actions("MyGame") == 10
+
+
 SHORT = (
     "generate.num_batches=1",
     "sft.trainer.total_training_steps=1",

@@ -98,9 +98,15 @@ defaults:
 custom_envs:
   $cls:
     env_type: $name:$cls
+    # An episode ends after this many actions, or after max_turn turns: smol has 3 turns of 2 actions.
+    # With 5 turns all 10 actions can be played.
     max_actions_per_traj: 10
+    # max_turn: 5
     max_tokens: 100
     env_config: {length: 8}
+
+# agent_proxy:
+#   max_actions_per_turn: 2
 
 trainer:
   experiment_name: $name
