@@ -1,6 +1,7 @@
 """The public API: names that load lazily, environments, single episodes, and whole runs at small size."""
 
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,18 @@ def test_every_public_name_exists_and_is_documented(name: str):
         )
 
 
+@pytest.mark.parametrize("name", ["evaluate", "compare", "train"])
+def test_the_page_of_the_api_lists_every_argument(name: str):
+    page = Path(__file__).parents[2] / "docs" / "api.md"
+    (row,) = (
+        line
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if line.startswith(f"| `spa.{name}(")
+    )
+    shown = re.findall(r"(\w+)(?==|[,)])", row.split("|")[1])
+    assert set(inspect.signature(getattr(spa, name)).parameters) <= set(shown)
+
+
 def test_a_name_that_does_not_exist_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'mak'"):
         _ = spa.mak
@@ -86,6 +99,15 @@ def test_the_same_seed_plays_the_same_episode(tiny: spa.Model):
     assert first.to_json() == again.to_json()
     assert first.puzzle_hash != spa.play(tiny, env, seed=4).puzzle_hash
     assert first.turns and first.token_ids is not None
+
+
+def test_an_episode_prints_as_one_short_line(tiny: spa.Model):
+    episode = spa.play(tiny, "FrozenLakeNoSlip", seed=3)
+    outcome = f"success={episode.success}, score={episode.score:g}"
+    assert repr(episode) == (
+        f"Episode('FrozenLakeNoSlip', puzzle_seed={episode.puzzle_seed}, "
+        f"turns={len(episode.turns)}, stop='{episode.stop}', {outcome})"
+    )
 
 
 def test_names_and_objects_play_alike(tiny: spa.Model):
