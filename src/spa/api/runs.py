@@ -338,21 +338,24 @@ def configuration(
 ) -> Config:
     """The configuration of training number `seed` in `output_dir`. Raises ConfigError that lists
     every problem."""
-    from spa.experiments.methods import baseline_config, seeded
-
     texts = as_texts(overrides)
     if output_dir is not None:
         texts.append(f"trainer.run_dir={value_text(str(output_dir))}")
     # A loaded configuration has its seeds and overrides resolved: changes could not be checked
     # again.
-    if isinstance(config, Config):
-        if texts or method != "spa":
-            raise ConfigError(
-                "name the configuration: a loaded configuration takes no overrides, output_dir or method"
-            )
-        return seeded(config, seed)
+    if isinstance(config, Config) and (texts or method != "spa"):
+        raise ConfigError(
+            "name the configuration: a loaded configuration takes no overrides, output_dir or method"
+        )
     if method != "spa":
-        return seeded(baseline_config(str(config), texts, method), seed)
-    return seeded(
-        load_config(config, texts, stages=[stage for stage in stages if stage in STAGES]), seed
-    )
+        from spa.experiments.methods import baseline_config
+
+        found = baseline_config(str(config), texts, method)
+    elif isinstance(config, Config):
+        found = config
+    else:
+        found = load_config(config, texts, stages=[stage for stage in stages if stage in STAGES])
+    # Last, since it imports PyTorch: a mistake in the configuration is reported without it.
+    from spa.experiments.methods import seeded
+
+    return seeded(found, seed)
