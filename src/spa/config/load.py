@@ -110,7 +110,7 @@ def choices(text: str) -> tuple[str, tuple[str, ...]]:
     Raises ConfigError if it cannot be read.
     """
     try:
-        parsed = OverridesParser.create().parse_override(text)
+        parsed = _parser().parse_override(text)
         # `key=a,b` has two values; `key=[a,b]` has one, a list.
         several = (
             tuple(parsed.sweep_string_iterator())
@@ -127,6 +127,11 @@ def choices(text: str) -> tuple[str, tuple[str, ...]]:
 def to_yaml(cfg: Config) -> str:
     """The whole configuration as YAML that `load_config` reads back."""
     return yaml.safe_dump(to_plain(cfg), sort_keys=False, allow_unicode=True, width=120)
+
+
+@functools.cache
+def _parser() -> OverridesParser:
+    return OverridesParser.create()
 
 
 @functools.cache
@@ -219,7 +224,7 @@ def _fill(tree: Mapping[Any, Any], base: Mapping[Any, Any], path: str = "") -> d
 def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Problems) -> None:
     """Apply one override to `tree`, and add the keys that it gives a value to `written`."""
     try:
-        parsed = OverridesParser.create().parse_override(text)
+        parsed = _parser().parse_override(text)
         value = parsed.value()
     except (HydraException, RecursionError):
         hint = (
