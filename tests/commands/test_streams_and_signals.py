@@ -76,10 +76,9 @@ def wait_for(process: subprocess.Popen[bytes], stage: Path) -> None:
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_ctrl_c_three_times_shows_no_traceback(tmp_path: Path, command: str, pause: float):
     run = tmp_path / "run"
-    # two trainings at a time for one of the pauses; an import of everything for each takes seconds
-    arms = "compare.arms=[vanilla,spa]" if pause == 0 else "compare.arms=[spa]"
-    steps = ("trainer.total_training_steps=1000", "sft.trainer.total_training_steps=2")
-    process = start(command, run, *steps, *([arms] if command == "compare" else []))
+    process = start(
+        command, run, "trainer.total_training_steps=1000", "sft.trainer.total_training_steps=2"
+    )
     try:
         wait_for(process, run / "spa" / "ppo" if command == "compare" else run / "ppo")
         for _ in range(3):
