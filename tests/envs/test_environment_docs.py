@@ -77,5 +77,6 @@ def test_the_page_followed_literally(tmp_path, capsys, monkeypatch):
         "spa env play",
         "spa env measure",
         "spa run",
+        "spa run",
     ]
     assert "all checks passed" in capsys.readouterr().out
