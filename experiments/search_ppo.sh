@@ -6,17 +6,17 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/search_settings.sh"
 rate=${RATE:-3e-5}
 puzzles=${PUZZLES:-4}
-name=ppo
-if [ -n "${RATE:-}${PUZZLES:-}" ]; then name=ppo-$rate-$puzzles; fi
+stage=ppo
+if [ -n "${RATE:-}${PUZZLES:-}" ]; then stage=ppo-$rate-$puzzles; fi
 frozen+=(
   trainer.val_before_train=false  # the evaluation after SFT is that measurement
   trainer.test_freq=20
   "actor_rollout_ref.actor.optim.lr=$rate"
   "es_manager.train.env_groups=$puzzles"
-  "trainer.default_local_dir=$folder/$name"
+  "trainer.default_local_dir=$folder/$stage"
 )
 if [ "$arm" = search_model ]; then
   frozen+=(generate.rounds=1 "model_path=$folder/round_1/sft/global_step_80")
 fi
-$python -m spa run smol_search --stages ppo "${frozen[@]}" "model_path=$folder/sft/global_step_80"
-evaluate "$folder/$name" "$arm-$seed-$name" ""
+$python -m spa run smol_search --stages ppo "${frozen[@]}" "model_path=$folder/sft/global_step_$((examples / 10))"
+evaluate "$folder/$stage" "$name-$stage" ""

@@ -1,8 +1,11 @@
 # What the runs of the written-search experiment share; sourced by search.sh and search_ppo.sh with ARM SEED [RUNS].
+# EXAMPLES: 10 a step of SFT. 1,600 were chosen on development puzzles (0055).
 arm=$1
 seed=$2
 runs=${3:-runs/search}
-folder=$runs/$arm-$seed
+examples=${EXAMPLES:-1600}
+name=${arm}_$examples-$seed
+folder=$runs/$name
 python=${PYTHON:-.venv/bin/python}
 results=${RESULTS:-benchmarks/results/search}
 greedy=actor_rollout_ref.rollout.val_kwargs.do_sample=false
@@ -19,6 +22,8 @@ frozen=(
   "sft.trainer.seed=$seed"
   es_manager.val.env_groups=256
   "trainer.run_dir=$folder"
+  "generate.search.examples=$examples"
+  "sft.trainer.total_training_steps=$((examples / 10))"
 )
 
 # evaluate STAGE_FOLDER NAME SUFFIX_OF_METRICS: sampled twice and greedy, on the 256 puzzles
