@@ -39,7 +39,7 @@ def test_an_episode_becomes_two_frames_a_turn(demo: Path, tmp_path: Path):
 def test_figure_1_is_drawn_from_the_committed_data(tmp_path: Path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(ROOT)
-    output = tmp_path / "curves.svg"
     curves = runpy.run_path(str(ROOT / "tools" / "demo_curves.py"))
-    assert curves["main"](["--output", str(output)]) == 0
-    assert ElementTree.parse(output).getroot().tag == f"{SVG}svg"
+    assert curves["main"](["--output", str(tmp_path)]) == 0
+    for name in ("demo-curves.svg", "demo-tokens.svg"):
+        assert ElementTree.parse(tmp_path / name).getroot().tag == f"{SVG}svg"

@@ -257,7 +257,7 @@ def test_replayed_rollouts_are_reported_and_move_the_update_alone(base, plain, t
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        (("ctx_manager.mode=base",), "hold no states"),
+        (("ctx_manager.mode=base",), "have no states"),
         (("agent_proxy.response_format=choose_plan",), "other plans"),
     ],
 )

@@ -63,8 +63,7 @@ class TextArena(TextEnv):
         self.match = Match(*self.how, seed=puzzle)
         self.puzzle = self.match.puzzle()
         self.since = 0
-        # The opponent may begin; its first moves belong to the puzzle, so chance is renewed after
-        # them.
+        # The opponent may begin: its first moves belong to the puzzle, before chance is renewed.
         self.match.let_opponent_move()
         self.match.renew_noise(noise)
         return self.state_text("grid"), {}
@@ -82,7 +81,6 @@ class TextArena(TextEnv):
         move = self.to_action(action) if isinstance(action, str) and not self.match.over else None
         valid = move is not None and self.match.attempt(str(move))
         if valid:
-            # What was said from here on belongs to this move.
             self.since = seen
             self.match.let_opponent_move()
             reward = float((self.match.game.state.rewards or {}).get(0, 0.0))
@@ -107,7 +105,6 @@ class TextArena(TextEnv):
             if boards
             else ("GAME_MESSAGE", "GAME_ACTION_DESCRIPTION", "PLAYER_ACTION")
         )
-        # A game without boards is a conversation: its state is all of it.
         said = self.match.told(*kinds, since=self.since if boards else 0)
         ending = (
             f"Game over. {self.match.game.state.game_info[0].get('reason') or ''}"
