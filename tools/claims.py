@@ -9,10 +9,11 @@ that no page makes and exits with 1 if there is one. Times and memory are measur
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from spa.evaluation.statistics import Interval, paired_by_puzzle, seeds_interval
+from spa.evaluation.statistics import paired_by_puzzle, seeds_interval
 from spa_bench.leaderboard.tables import markdown
 
 ROOT = Path(__file__).parents[1]
@@ -37,11 +38,6 @@ def bracket(interval: Mapping[str, float], digits: int = 0) -> str:
 def percent(share: float, digits: int = 1) -> str:
     """A share in percent, without a minus before a zero."""
     return f"{round(100 * share, digits) + 0.0:.{digits}f}"
-
-
-def ends(interval: Interval) -> dict[str, float]:
-    """An interval as the result files store it."""
-    return {"mean": interval.mean, "low": interval.low, "high": interval.high}
 
 
 def row(difference: Mapping[str, float]) -> str:
@@ -128,7 +124,7 @@ def smollm2() -> Iterator[Claim]:
         - seed["methods"]["vanilla_format"]["after"]["pass@1"]
         for seed in summary["seeds"]
     ]
-    over_seeds = ends(seeds_interval([[gap] for gap in gaps]))
+    over_seeds = asdict(seeds_interval([[gap] for gap in gaps]))
     yield "README.md", f"{points(over_seeds)} after PPO"
     spa, vanilla = (
         ", ".join(percent(seed["methods"][name]["after"]["pass@1"]) for seed in summary["seeds"])
@@ -190,9 +186,9 @@ def search() -> Iterator[Claim]:
     yield "README.md", f"{shares[0]} against {shares[2]}: {points(lead)}"
     yield PAGE, f"| {shares[0]} | {shares[2]} | {row(lead)} |"
     yield PAGE, f"| {shares[1]} | {shares[2]} | {row(difference(model, baseline))} |"
-    harm = row(difference(ppo, model))
-    yield "README.md", harm.replace(" ", " points ", 1)
-    yield PAGE, f"| {shares[3]} | {shares[1]} | {harm} |"
+    harm = difference(ppo, model)
+    yield "README.md", points(harm)
+    yield PAGE, f"| {shares[3]} | {shares[1]} | {row(harm)} |"
     page = "experiments/0055-written-search-from-1600-examples.md"
     for name in ("search_model", "search_model_1600"):
         cells = [
@@ -225,7 +221,7 @@ def difference(first: Mapping[str, float], second: Mapping[str, float]) -> dict[
     """The mean difference over the puzzles that both have, with its 95 % bootstrap interval."""
     found = paired_by_puzzle([(first, second)], seed=0)
     assert found is not None, "the two evaluations share no puzzle"
-    return ends(found)
+    return asdict(found)
 
 
 def leaderboard() -> Iterator[Claim]:

@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def over_tokens() -> Chart:
-    """Pass@1 over all sampled tokens: SPA, and plain PPO that goes on for 11 times the steps."""
+    """Pass@1 over all sampled tokens: SPA, and plain PPO with 11 times the steps."""
     data = json.loads(SAME_TOKENS.read_text(encoding="utf-8"))
     lines = tuple(
         Series(
