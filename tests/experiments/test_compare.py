@@ -211,7 +211,7 @@ def test_the_table_says_what_became_of_the_world_model_in_ppo(compared, capsys):
             {"puzzles": 64, "puzzles_seen": 0.3333},
             "exact on 64 puzzles, 0.333 of them seen in training.",
         ),
-        ({}, "predictions exact."),
+        ({}, "predictions are exact."),
     ],
 )
 def test_puzzles_are_called_unseen_only_where_they_were_counted(compared, known, told):
@@ -508,7 +508,7 @@ def test_the_table_names_the_baseline_with_as_many_sampled_tokens():
     tokens = {"vanilla": {"after": 176_197, "longer": 229_809}, "spa": {"after": 1_482_108}}
     said = equal_tokens({"sampled_tokens": tokens})
     assert said is not None
-    assert "8.4 times the tokens" in said and "--methods vanilla,vanilla_x11,spa" in said
+    assert "8.4 times as many tokens" in said and "--methods vanilla,vanilla_x11,spa" in said
     assert equal_tokens({"sampled_tokens": {**tokens, "vanilla_x11": {"after": 1_500_000}}}) is None
     assert equal_tokens({"sampled_tokens": {"spa": {"after": 9}}}) is None
 

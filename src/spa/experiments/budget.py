@@ -52,7 +52,7 @@ def _played(own: Round) -> Budget:
     summary = read_object(path)
     if "played" not in summary:
         raise DataError(
-            f"{path} is damaged or lost. Remove {path.parent} and start the same command again."
+            f"{path} is damaged or missing. Remove {path.parent} and run the same command again."
         )
     played = summary["played"]
     generate = own.cfg.generate

@@ -19,7 +19,7 @@ def print_table(summary: dict[str, Any]) -> None:
     """Print a comparison's summary as a table and a few plain sentences."""
     console = results_console()
     table = Table(title=f"{summary['name']}: success on held-out puzzles, in percent")
-    for name in ("method", "PPO episodes", "in all", "sampled tokens", "Pass@1", "Pass@8"):
+    for name in ("method", "PPO episodes", "all episodes", "sampled tokens", "Pass@1", "Pass@8"):
         table.add_column(name, justify="left" if name == "method" else "right")
     for arm, moments in summary["methods"].items():
         played = summary["episodes"][arm]
@@ -47,18 +47,21 @@ def sentences(summary: dict[str, Any]) -> list[str]:
     first = "SPA" if summary["reference"] == "spa" else summary["reference"]
     seeds = len(summary.get("seeds", ()))
     for arm, gap in summary["difference"].items():
-        over = f"over {gap['n']} puzzles; it does not cover training seeds"
         if seeds >= MANY_SEEDS:
             over = f"over {seeds} training seeds"
+            limit = ""
+        else:
+            over = f"over {gap['n']} puzzles"
+            limit = " The interval does not cover the choice of training seed."
         mean, low, high = (100 * gap[name] for name in ("mean", "low", "high"))
-        against = arm.replace("_same_total_episodes", " with as many episodes in all")
+        against = arm.replace("_same_total_episodes", " at matched total episodes")
         if low > 0:
             claim = f"{first} is better than {against} by {mean:.0f} points"
         elif high < 0:
             claim = f"{first} is worse than {against} by {-mean:.0f} points"
         else:
             claim = f"No difference found between {first} and {against} ({mean:+.0f} points)"
-        out.append(f"{claim} (95 % interval {low:.0f} to {high:.0f} {over}).")
+        out.append(f"{claim} (95 % CI [{low:.0f}, {high:.0f}] {over}).{limit}")
     # Tokens decide whether a gain is worth its price: methods that plan sample many more per
     # episode.
     if (more := equal_tokens(summary)) is not None:
@@ -66,8 +69,8 @@ def sentences(summary: dict[str, Any]) -> list[str]:
     world = summary.get("world_model") or {}
     if "observation_exact" in world:
         out.append(
-            f"World model after SFT: {world['observation_exact']:.0%} of observations and "
-            f"{world['prediction_exact']:.0%} of predictions exact"
+            f"After SFT, {world['observation_exact']:.0%} of the model's observations and "
+            f"{world['prediction_exact']:.0%} of its predictions are exact"
             f"{on_puzzles(world.get('puzzles', 0), world.get('puzzles_seen'))}."
         )
         shares = [
@@ -76,12 +79,16 @@ def sentences(summary: dict[str, Any]) -> list[str]:
             if f"{name}_before" in world and f"{name}_after" in world
         ]
         if shares:
-            out.append(f"Exact in PPO validation, before → after PPO: {', '.join(shares)}.")
+            out.append(f"Correct in validation, before → after PPO: {', '.join(shares)}.")
         if world.get("gate_passed", 1.0) < 1:
-            out.append("The world model failed the gate in at least one seed; PPO trained anyway.")
+            out.append(
+                "In at least one seed the world model failed the gate before PPO. PPO ran anyway."
+            )
     seconds = summary["seconds"]["total"]
     memory = summary["peak_memory_gb"]
-    out.append(f"{seconds:.0f} s in all; peak memory {memory} GB (sum over processes).")
+    out.append(
+        f"The comparison took {seconds:.0f} s. Peak memory, summed over processes: {memory} GB."
+    )
     return out
 
 
@@ -103,8 +110,8 @@ def equal_tokens(summary: dict[str, Any]) -> str | None:
     # Rounded up, so that the baseline samples at least as many.
     name = f"vanilla_x{math.ceil(MORE_STEPS * times)}"
     return (
-        f"SPA sampled {times:.1f} times the tokens of vanilla. Add a baseline with as many: "
-        f"--methods vanilla,{name},spa"
+        f"SPA sampled {times:.1f} times as many tokens as vanilla. Add a baseline that samples as "
+        f"many tokens as SPA with --methods vanilla,{name},spa."
     )
 
 

@@ -42,20 +42,20 @@ class Wanted:
 
 PASS_1 = Wanted(
     "Pass@1",
-    "Share of held-out puzzles solved at the first try, during training. Higher is better.",
+    "Share of held-out puzzles that one attempt solves, at each validation. Higher is better.",
     r"val-env/.+/pass@1",
     percent=True,
 )
 PREDICTION = Wanted(
     "Prediction exact, during PPO",
-    "Share of turns whose predicted state is exactly the next state. PPO rewards winning, so it may fall.",
+    "Share of turns whose predicted state is exactly the next state. This share may fall, because PPO rewards success.",
     r"(val-env|train)/.+/wm/prediction_em",
     percent=True,
 )
 WORLD = (
     Wanted(
         "Prediction exact, during fine-tuning",
-        "Share of turns in which the model names the state that its actions lead to, exactly (held-out puzzles).",
+        "Share of turns on held-out puzzles whose predicted state is exactly the next state.",
         r"(.+/)?wm/prediction_em|(.+/)?prediction_exact",
         percent=True,
         stage="sft",
@@ -63,7 +63,7 @@ WORLD = (
     ),
     Wanted(
         "Observation exact, during fine-tuning",
-        "Share of turns in which the model repeats the state that it is shown, exactly (held-out puzzles).",
+        "Share of turns on held-out puzzles in which the model copies the current state exactly.",
         r"(.+/)?wm/obs_exact|(.+/)?observation_exact",
         percent=True,
         stage="sft",
@@ -71,7 +71,7 @@ WORLD = (
     ),
     Wanted(
         "Changed cells predicted, during PPO",
-        "Of the cells that really changed, the share that the model predicted. Copying the old state scores 0.",
+        "Share of the changed cells that the model predicts. A copy of the current state scores 0.",
         r"(val-env|train)/.+/wm/changed_acc",
         percent=True,
     ),
@@ -92,36 +92,39 @@ HEALTH = (
     ),
     Wanted(
         "Reward per episode",
-        "What the training episodes earned, before normalisation, penalties included.",
+        "Mean reward of a training episode, penalties included, before normalisation.",
         r"train/.+/score|critic/(rewards|score)/mean",
     ),
     Wanted(
         "Well-formed responses",
-        "Share of responses in the requested format (training episodes).",
+        "Share of the responses of training episodes that have the requested format.",
         r"train/[^/]+/format_rate",
         percent=True,
     ),
     Wanted(
         "Response length",
-        "Tokens that the model wrote per episode.",
+        "Mean number of tokens that the model writes per episode.",
         r"(train/.+/)?response_length(/mean)?",
     ),
     Wanted(
-        "Entropy", "Nats per token. Near 0 the policy no longer explores.", r"actor/entropy(_loss)?"
+        "Entropy",
+        "Entropy of the policy in nats per token. Near 0 the policy does not explore.",
+        r"actor/entropy(_loss)?",
     ),
     Wanted(
-        "KL to the policy that played",
-        "Average KL estimate within an update. Large values mean too large steps.",
+        "KL to the policy that sampled",
+        "Mean KL between the policy that sampled a batch and the policy that trains on the batch. Large values mean "
+        "that the updates are too large.",
         r"actor/ppo_kl",
     ),
     Wanted(
         "Clip fraction",
-        "Share of tokens whose probability ratio hit the clip range.",
+        "Share of tokens whose probability ratio PPO clips.",
         r"actor/pg_clipfrac",
     ),
     Wanted(
         "KL between trainer and sampler",
-        "How far the engine's log-probs are from the trainer's for the same weights. Should stay near 0.",
+        "KL between the sampling engine and the trainer at the same weights. Healthy values are near 0.",
         r"rollout/mismatch_kl",
     ),
 )
@@ -145,7 +148,7 @@ def pass_k(methods: Sequence[RunArm], k: int | None = None) -> Wanted | None:
         return None
     return Wanted(
         f"Pass@{k}",
-        f"Share of held-out puzzles solved at least once in {k} tries: what is within the policy's reach.",
+        f"Share of held-out puzzles that at least one of {k} attempts solves.",
         rf"val-env/.+/pass@{k}",
         percent=True,
     )
@@ -287,8 +290,8 @@ def time_bars(methods: Sequence[RunArm]) -> Bars | None:
         if sum(row.values()) > 0
     )
     return Bars(
-        "Where the time went",
-        "Seconds by stage and phase, summed over seeds. Only timed phases are counted.",
+        "Time by phase",
+        "Seconds by stage and phase, summed over seeds. Phases without a timer are not counted.",
         tuple(groups),
         rows,
         unit=" s",

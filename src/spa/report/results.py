@@ -20,24 +20,24 @@ from spa.run.console import printable
 from spa.run.files import read_object
 
 ARMS = {
-    "spa": ("SPA", "Plays by itself, learns from those episodes to name the next state, then PPO."),
-    "vanilla": ("vanilla", "PPO from the same base model, without the world-model stage."),
+    "spa": ("SPA", "Self-play, SFT on the true states of the played episodes, then PPO."),
+    "vanilla": ("vanilla", "PPO from the base model, without self-play and world-model SFT."),
     "vanilla_wm": (
         "vanilla, world-model prompt",
-        "PPO from the base model, asked for observation and prediction like SPA, but never taught them.",
+        "PPO from the base model in the world-model format, without SFT.",
     ),
     "spa_shuffled": (
         "SPA, shuffled next states",
-        "A control: as SPA, but it learns from wrong next states, and plans by those where it plans. What it gains is "
-        "not knowledge.",
+        "Control that differs from SPA in its world-model data alone, where next states come from other turns. A gain "
+        "of this control over vanilla does not come from a correct world model.",
     ),
     "vanilla_grid": (
         "vanilla, grid only",
-        "As vanilla, and shown the grid without coordinates.",
+        "PPO from the base model, where a state is a grid without coordinates.",
     ),
     "state_estimation": (
         "vanilla, grid and coordinates",
-        "As vanilla, and shown grid and coordinates.",
+        "PPO from the base model, where a state is a grid with coordinates.",
     ),
 }
 CONTROL = "spa_shuffled"
@@ -222,7 +222,7 @@ def _longer(row: Row, summary: dict[str, Any]) -> Row | None:
     return replace(
         row,
         label=f"{row.label}, trained longer",
-        what="With as many episodes as SPA used in all, self-play counted.",
+        what="PPO continues until the method has played as many episodes as SPA in self-play and PPO together.",
         after=recorded.get("pass@1"),
         after_k=recorded.get("pass@8"),
         interval=None,
@@ -274,20 +274,20 @@ def _versus(first: Row, rival: Row) -> str:
     if lead is None:
         return (
             f"{first.label} solves {number(ours, True)} of held-out puzzles at the first try, {rival.label} "
-            f"{number(theirs, True)}; they were not given the same puzzles."
+            f"{number(theirs, True)}. The two methods were not validated on the same puzzles."
         )
     if not lead.excludes_zero:
         return (
             f"No clear winner: {first.label} solves {number(ours, True)} of held-out puzzles at the first try, "
-            f"{rival.label} {number(theirs, True)}; the difference of {points(lead)} may be chance."
+            f"{rival.label} {number(theirs, True)}. The difference of {points(lead)} may be chance."
         )
     # The interval is of first - rival. If the rival won, it is negated and its ends swap.
     if lead.low < 0:
         lead = Interval(mean=-lead.mean, low=-lead.high, high=-lead.low, n=lead.n)
         first, rival, ours, theirs = rival, first, theirs, ours
     return (
-        f"{first.label} wins: it solves {number(ours, True)} of held-out puzzles at the first try, {rival.label} "
-        f"{number(theirs, True)}, a lead of {points(lead)}."
+        f"{first.label} wins. {first.label} solves {number(ours, True)} of held-out puzzles at the first try, "
+        f"{rival.label} {number(theirs, True)}. The difference is {points(lead)}."
     )
 
 
@@ -299,14 +299,16 @@ def _certainty(first: str, row: Row, seeds: int, *, numbers: bool) -> str:
         return ""
     said = f": {points(lead)}" if numbers else ""
     if not lead.excludes_zero:
-        text = f"{first} and {row.label} cannot be told apart here{said}. The CI of their difference includes 0."
+        text = f"No difference found between {first} and {row.label}{said}. The CI of the difference includes 0."
         if row.arm == CONTROL:
-            text += " So this comparison does not show that true next states are what helps."
+            text += " So this comparison does not show that training on true next states helps."
         return text
     better, worse = (first, row.label) if lead.low > 0 else (row.label, first)
     # From three seeds on, intervals are over seeds and cover the luck of training (`MANY_SEEDS`).
-    luck = "of puzzles and training seeds" if seeds >= 3 else "of the puzzles"
-    explained = f"The CI excludes 0, so chance in the choice {luck} hardly explains it."
+    luck = "puzzles and training seeds" if seeds >= 3 else "puzzles"
+    explained = (
+        f"The CI excludes 0, so the choice of {luck} is an unlikely explanation of the difference."
+    )
     return f"{better} is better than {worse}{said}. {explained}"
 
 
@@ -326,7 +328,7 @@ def _every_seed(runs: Sequence[Run]) -> list[str]:
             ahead = [after[0] > after[1] for after in rates if None not in after]
             if ahead and arm != "spa":
                 notes.append(
-                    f"SPA came out ahead of {arm_name(arm)} in {sum(ahead)} of {len(ahead)} training seeds."
+                    f"SPA has a higher Pass@1 than {arm_name(arm)} in {sum(ahead)} of {len(ahead)} training seeds."
                 )
     return notes
 
@@ -335,7 +337,8 @@ def _one_seed(runs: Sequence[Run]) -> list[str]:
     if any(len((run.summary or {}).get("seeds", ())) > 1 for run in runs):
         return []
     return [
-        "One training seed: the CI covers the choice of puzzles, not the training seed. --seeds 3 measures both."
+        "One training seed was run, so the CI covers the choice of puzzles alone. Run with --seeds 3 to cover the "
+        "choice of training seeds too."
     ]
 
 
@@ -348,12 +351,14 @@ def _gates(runs: Sequence[Run]) -> list[str]:
             gate = read_object(path)
             if path.exists() and "passed" not in gate:
                 raise DataError(
-                    f"{path} is damaged. Run the command of this run again to restore it."
+                    f"{path} is damaged. Run the command of this run again to restore the file."
                 )
             if gate.get("passed") is False:
                 seed = "" if stage.seed is None else f" (seed {stage.seed})"
                 where = arm_name(stage.arm) or run.name
-                start = f"{where}{seed}: after fine-tuning the world model was below the limits set for it (the gate)."
+                start = (
+                    f"{where}{seed}: after fine-tuning, the world model failed the gate before PPO."
+                )
                 notes.append(printable(f"{start} {gate.get('text', '')}".rstrip()))
     return notes
 
@@ -373,8 +378,8 @@ def judged_at(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[s
         return []
     step = max(step for step in steps.values() if step is not None)
     return [
-        f"Methods are compared at PPO step {step}, the last one that all of them reached; "
-        f"{' and '.join(longer)} went on after it."
+        f"Methods are compared at PPO step {step}, the last validation that all of them have. "
+        f"{' and '.join(longer)} trained for more steps."
     ]
 
 
