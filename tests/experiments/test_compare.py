@@ -138,7 +138,9 @@ def test_replies_without_states_have_no_world_model_to_tell_of(base, compared):
     root, _ = compared
     made = methods_compared("base", overrides(base, root), names=["vanilla_format"])
     found = {name: read_training(made.trainings[name][0], 0) for name in ("vanilla_format", "spa")}
-    assert not found["vanilla_format"].world_model and found["spa"].world_model
+    without = found["vanilla_format"]
+    assert without is not None and not without.world_model
+    assert found["spa"] is not None and found["spa"].world_model
     said = {name: (root / name / "sft" / "log.txt").read_text() for name in found}
     assert re.search(r"sft step \d+: entropy", said["vanilla_format"])
     assert re.search(r"sft step \d+: observation .*\(copy baseline: ", said["spa"])

@@ -16,7 +16,7 @@ from spa.cli import execute
 from spa.errors import DataError
 from spa.report.build import html, template, write_report
 from spa.report.content import build
-from spa.report.facts import Behaviour, behaviour_and_wins, difference, what_went_wrong
+from spa.report.facts import Behaviour, Wins, behaviour_and_wins, difference, what_went_wrong
 from spa.report.overview import list_runs
 from spa.report.reading import open_run
 from spa.report.text import markdown
@@ -91,7 +91,7 @@ def test_a_win_of_the_baseline_is_reported_as_such(tmp_path: Path):
     lead = report.rows[1].lead
     assert lead is not None and lead.high < 0
     assert (
-        f"a lead of {-100 * lead.mean:+.1f} points (95 % CI [{-100 * lead.high:+.1f}, "
+        f"The difference is {-100 * lead.mean:+.1f} points (95 % CI [{-100 * lead.high:+.1f}, "
         in report.verdict
     )
     assert any(text.startswith("vanilla is better than SPA") for text in report.certainty)
@@ -153,7 +153,8 @@ def test_a_control_that_does_as_well_is_spoken_of(tmp_path: Path):
         write_stage(tmp_path / "run" / arm / "ppo", arm="same", seed=1, steps=1, puzzles=4)
     certainty = build([open_run(tmp_path / "run")]).certainty
     assert any(
-        text.endswith("does not show that true next states are what helps.") for text in certainty
+        text.endswith("does not show that training on true next states helps.")
+        for text in certainty
     )
 
 
@@ -175,7 +176,7 @@ def test_a_gate_that_stayed_closed_is_spoken_of(tmp_path: Path):
         json.dumps({"passed": False, "text": "Predictions are weak."})
     )
     notes = build([open_run(tmp_path / "run")]).certainty
-    start = "run: after fine-tuning the world model was below the limits set for it (the gate)."
+    start = "run: after fine-tuning, the world model failed the gate before PPO."
     assert f"{start} Predictions are weak." in notes
 
 
@@ -225,8 +226,8 @@ def test_what_went_wrong_in_words():
 
 
 def test_differences_are_paired_by_puzzle():
-    first = {None: {"a": 1.0, "b": 0.5, "only here": 0.0}}
-    second = {None: {"b": 0.5, "a": 0.0}}
+    first: Wins = {None: {"a": 1.0, "b": 0.5, "only here": 0.0}}
+    second: Wins = {None: {"b": 0.5, "a": 0.0}}
     found = difference(first, second)
     assert found is not None and found.mean == 0.5 and found.n == 2
     assert difference({1: {"a": 1.0}}, {2: {"b": 1.0}}) is None

@@ -67,7 +67,8 @@ def test_methods_that_all_train_on_are_judged_where_they_are_compared(tmp_path: 
     won = [json.loads(line)["success"] for line in
            (tmp_path / "run" / "vanilla" / "ppo" / "trajectories" / "val-000005.jsonl").open()]  # fmt: skip
     row = next(row for row in report.rows if row.arm == "vanilla")
-    assert row.after == pytest.approx(sum(won) / len(won)) and row.interval is not None
+    assert row.after is not None and row.interval is not None
+    assert row.after == pytest.approx(sum(won) / len(won))
     assert row.interval.mean == row.after
     line = next(iter(list_runs(tmp_path, 0.0)))
     assert f"vanilla {100 * (row.before or 0):.0f} → {100 * row.after:.0f} %" in line.result
@@ -81,7 +82,7 @@ def test_puzzles_are_the_same_if_they_are_and_not_if_their_seeds_are(tmp_path: P
         lambda row: {**row, "puzzle_hash": f"other {row['puzzle_hash']}"},
     )
     report = build([open_run(tmp_path / name) for name in ("a", "b")])
-    assert report.rows[1].lead is None and "they were not given the same puzzles" in report.verdict
+    assert report.rows[1].lead is None and "not validated on the same puzzles" in report.verdict
     for name in ("a", "b"):
         edit(validation(tmp_path / name / "ppo"), lambda row: {**row, "puzzle_hash": None})
     assert build([open_run(tmp_path / name) for name in ("a", "b")]).rows[1].lead is not None
