@@ -1,11 +1,13 @@
 """Evaluations without a training: what the command prints, and what the reports show."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from spa.cli import execute
+from spa.report.charts import number
 from spa.report.content import build
 from spa.report.overview import list_runs
 from spa.report.reading import open_run
@@ -42,6 +44,16 @@ def test_the_run_of_an_evaluation_is_opened_by_its_own_folder(
 @pytest.mark.parametrize("folder", [".", "eval", "eval/random-demo-FrozenLakeNoSlip"])
 def test_a_finished_evaluation_is_not_in_progress(evaluated: Path, folder: str):
     assert "In progress" not in build([open_run(evaluated / folder)]).verdict
+
+
+@pytest.mark.parametrize("folder", [".", "eval", "eval/random-demo-FrozenLakeNoSlip"])
+def test_the_headline_of_a_finished_evaluation_is_its_result(evaluated: Path, folder: str):
+    name = "random-demo-FrozenLakeNoSlip"
+    result = json.loads((evaluated / "eval" / f"{name}.json").read_text(encoding="utf-8"))
+    (tag,) = result["tags"].values()
+    verdict = build([open_run(evaluated / folder)]).verdict
+    solved = number(tag["pass@1"]["mean"], percent=True)
+    assert verdict.startswith(f"{name}: Pass@1 {solved} on 2 puzzles (95 % CI over puzzles [")
 
 
 def test_an_unfinished_evaluation_is_named_once(evaluated: Path, tmp_path: Path):

@@ -244,7 +244,7 @@ def verdict(table: Sequence[Row], runs: Sequence[Run]) -> tuple[str, list[str]]:
     if text := how_far(runs):
         return text, _gates(runs)
     if not table:
-        return "No result yet: no validation has been recorded.", []
+        return _evaluations(runs) or "No result yet: no validation has been recorded.", []
     first = table[0]
     ending = f"{number(first.after or 0, True)} of held-out puzzles at the first try"
     if len(table) == 1:
@@ -264,6 +264,25 @@ def verdict(table: Sequence[Row], runs: Sequence[Run]) -> tuple[str, list[str]]:
         if row.lead
     ]
     return text, [*sure, *_every_seed(runs), *_one_seed(runs), *_gates(runs)]
+
+
+def _evaluations(runs: Sequence[Run]) -> str:
+    """The Pass@1 of each finished evaluation with its interval; empty without one."""
+    results = []
+    for stage in (stage for run in runs for stage in run.stages):
+        # `spa eval` writes its result next to the folder of its episodes.
+        finished = stage.path.with_name(f"{stage.path.name}.json").is_file()
+        wins = facts.behaviour_and_wins([stage])[1] if finished else {}
+        if interval := facts.rate(wins):
+            mean, low, high = (
+                number(share, True) for share in (interval.mean, interval.low, interval.high)
+            )
+            puzzles = sum(map(len, wins.values()))
+            results.append(
+                f"{printable(stage.path.name)}: Pass@1 {mean} on {puzzles} puzzles "
+                f"(95 % CI over puzzles [{low}, {high}])."
+            )
+    return " ".join(results)
 
 
 def _versus(first: Row, rival: Row) -> str:
