@@ -394,8 +394,8 @@ def test_rounds_of_self_play_are_compared_and_all_of_them_counted(base, tmp_path
     )
     own = [part["played"]["episodes"] * part["played"]["num_actions"] for part in (first, second)]
     drawn = second["imagination"]["tokens_per_episode"] * second["played"]["episodes"]
-    assert budget(spa)[0] == pytest.approx((sum(own), drawn))
-    assert budget(plain)[0] == pytest.approx((own[0], 0.0))
+    assert budget(spa)[0] == pytest.approx((sum(own), drawn, 24))
+    assert budget(plain)[0] == pytest.approx((own[0], 0.0, 12))
     end = spa.ppo.trainer.total_training_steps
     assert summary["sampled_tokens"]["spa"] == {"after": round(budget(spa)[end].tokens)}
     steps = {

@@ -88,14 +88,26 @@ def test_the_x_axis_can_count_what_was_sampled(tmp_path: Path):
     (data / "metrics.jsonl").write_text(
         '{"step": 1, "selfplay/episodes": 2, "selfplay/response_length": 10}\n'
     )
-    spa, vanilla = build([open_run(run)]).sections[0].charts[0].series
+    played = {"episodes": 2.0, "num_actions": 3.0, "response_length": 10.0}
+
+    def drawn(**summary: object) -> Series:
+        (data / "summary.json").write_text(json.dumps({"played": played} | summary))
+        return build([open_run(run)]).sections[0].charts[0].series[0]
+
+    spa = drawn()
+    vanilla = build([open_run(run)]).sections[0].charts[0].series[1]
     assert [x for x, _ in spa.points] == [0, 5, 10]
     assert spa.episodes == (2, 22, 42) and vanilla.episodes == (0, 20, 40)
     assert spa.tokens == (20, 20 + 4 * (41 + 42 + 43 + 44 + 45), 20 + 4 * sum(range(41, 51)))
     # A planner sampled 300 tokens an episode, of which the episodes show 10.
-    (data / "summary.json").write_text('{"imagination": {"tokens_per_episode": 300.0}}')
-    planned, _ = build([open_run(run)]).sections[0].charts[0].series
+    planned = drawn(imagination={"tokens_per_episode": 300.0})
     assert planned.tokens[0] == 600 and planned.episodes == spa.episodes
+    # Single moves that the model was asked for, to write searches of them, are in no episode.
+    assert drawn(search={"tokens": 70}).tokens[0] == 90
+    # Half of the turns of half of the episodes were the model's own.
+    mixture = {"generate": {"mixture": {"self": 1, "expert": 1}, "epsilon": 0.5}}
+    (data / "config.yaml").write_text(json.dumps(mixture))
+    assert drawn().tokens[0] == 5
 
 
 def test_long_series_are_thinned_but_keep_their_ends():

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spa.report import facts
+from spa.report.budget import Budget, of_self_play, so_far
 from spa.report.charts import Bars, Chart, Point, Series
 from spa.report.reading import StageFolder
-from spa.run.files import read_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,40 +227,18 @@ def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...],
     """Episodes and tokens sampled for training up to each point, per seed, self-play included;
     empty if unknown."""
     per_seed = max(len(method.of("ppo")), 1)
-    played = [_self_play(stage) for stage in method.stages]
     # Self-play was paid before the first PPO step, so the count starts with it.
-    episodes, tokens = (sum(part) / per_seed for part in zip((0.0, 0.0), *played, strict=True))
+    before = Budget()
+    for stage in method.stages:
+        generate = stage.config.get("generate") or {}
+        before = before.plus(of_self_play(stage.path, generate) or Budget())
+    before = Budget(*(part / per_seed for part in before))
     # One seed represents its method: all are trained by the same settings.
-    stage = method.of("ppo")[0]
-    found = dict[int, tuple[float, float]]()
-    for step, row in stage.metrics.items():
-        more_episodes, more_tokens = _sampled(row, r"train/[^/]+")
-        episodes += more_episodes
-        tokens += more_tokens
-        found[step] = (episodes, tokens)
-    at = [found.get(int(step), (0.0, 0.0)) for step, _ in points]
-    return (tuple(e for e, _ in at), tuple(t for _, t in at)) if episodes else ((), ())
-
-
-def _self_play(stage: StageFolder) -> tuple[float, float]:
-    """Episodes and tokens of a stage's self-play; (0, 0) of another stage."""
-    rows = [_sampled(row, "selfplay") for row in stage.metrics.values()]
-    episodes, tokens = (sum(part) for part in zip((0.0, 0.0), *rows, strict=True))
-    summary = read_object(stage.path / "summary.json") if episodes else {}
-    # A planner samples responses that no episode shows; its count includes those that were played.
-    planned = summary.get("imagination", {}).get("tokens_per_episode")
-    return episodes, episodes * planned if planned else tokens
-
-
-def _sampled(row: dict[str, float], prefix: str) -> tuple[float, float]:
-    """Episodes of a step of metrics, over its environments, and their tokens."""
-    counts = {name: row[name] for name in row if re.fullmatch(prefix + "/episodes", name)}
-    # Metrics hold means per episode; times the number of episodes, they are tokens.
-    lengths = (
-        count * row.get(name.replace("/episodes", "/response_length"), 0.0)
-        for name, count in counts.items()
-    )
-    return sum(counts.values()), sum(lengths)
+    used = so_far(before, method.of("ppo")[0].metrics.items())
+    if not any(one.episodes for one in used.values()):
+        return (), ()
+    at = [used.get(int(step), Budget()) for step, _ in points]
+    return tuple(one.episodes for one in at), tuple(one.tokens for one in at)
 
 
 def ends(

@@ -16,10 +16,10 @@ from spa.evaluation.statistics import (
     probability_of_improvement,
 )
 from spa.evaluation.text import interval_text, percent
-from spa.experiments.budget import Budget
 from spa.experiments.methods import REFERENCE, SHUFFLED
 from spa.experiments.results import SeedResult, per_puzzle
 from spa.markdown import markdown_table
+from spa.report.budget import Budget
 from spa.report.security import page_policy
 from spa_bench.q_learning.validation import OTHER, SAME
 

@@ -1,0 +1,63 @@
+"""What a training has used by a step, read from what its stages recorded."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spa.run.files import read_object
+
+
+class Budget(NamedTuple):
+    """Actions in the environment, tokens that the model sampled, and episodes.
+
+    Play by others than the model costs actions and no tokens, and so do branches, plans to choose
+    from, and the tries of the scout. Tokens include those that a planner began its responses with,
+    and single moves asked for written searches. Validation counts nowhere.
+    """
+
+    environment_steps: float = 0.0
+    tokens: float = 0.0
+    episodes: float = 0.0
+
+    def plus(self, other: "Budget") -> "Budget":
+        """The sum of both."""
+        return Budget(*map(sum, zip(self, other, strict=True)))
+
+
+def of_self_play(folder: Path, generate: Mapping[str, Any]) -> Budget | None:
+    """Of the self-play whose data set is in `folder`, also where another stage played it; None if
+    its summary is missing or damaged. `generate`: that section of its configuration."""
+    summary = read_object(folder / "summary.json")
+    if "played" not in summary:
+        return None
+    played = summary["played"]
+    shares = generate.get("mixture") or {generate.get("policy", "self"): 1.0}
+    # The share of turns that the model itself played: its part of the mixture, less what epsilon
+    # made random.
+    share = float(shares.get("self", 0.0)) / sum(map(float, shares.values()))
+    share *= 1 - generate.get("epsilon", 0.0)
+    # With planning each turn samples several responses, which this count includes.
+    sampled = summary.get("imagination", {}).get("tokens_per_episode") or played.get(
+        "response_length", 0.0
+    )
+    moves = summary.get("search", {}).get("tokens", 0)  # single moves, asked of the model
+    actions = played["episodes"] * played["num_actions"] + summary.get("actions_elsewhere", 0)
+    return Budget(actions, share * played["episodes"] * sampled + moves, played["episodes"])
+
+
+def so_far(before: Budget, steps: Iterable[tuple[int, Mapping[str, float]]]) -> dict[int, Budget]:
+    """PPO step -> what had been used by then. `before`: by self-play; `steps`: PPO's metrics."""
+    total = before
+    found = {0: total}
+    for step, metrics in steps:
+        for name, episodes in metrics.items():
+            if tag := re.fullmatch(r"train/([^/]+)/episodes", name):
+                # Metrics are means per episode; times the number of episodes they are totals.
+                actions, tokens = (
+                    episodes * metrics.get(f"train/{tag[1]}/{key}", 0.0)
+                    for key in ("num_actions", "response_length")
+                )
+                total = total.plus(Budget(actions, tokens, episodes))
+        found[step] = total
+    return found
