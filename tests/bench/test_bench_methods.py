@@ -250,11 +250,11 @@ def test_the_page_says_in_words_what_its_intervals_say():
         "echo": {"reference": gap(-0.004, -0.3, 0.1), "control": None},
     }
     assert verdicts({"rows": rows, "differences": differences}) == [
-        "Ahead of spa, in points at equal PPO episodes: planned +30 (lake alone).",
-        "Behind spa, in points at equal PPO episodes: vanilla -25 (lake alone).",
-        "Level with spa, in points at equal PPO episodes: echo +0 (lake alone).",
-        "Ahead of its own shuffled control, so its gain is knowledge: spa +25.",
-        "Level with its own shuffled control, so its gain may have another cause: planned +10 (lake alone).",
-        "lake: spa 50.0, vanilla 25.0 percent solved; 40.0 percent of predictions exact after SFT.",
-        "Tokens sampled by a training, self-play included: spa 1,000, planned 1,000, vanilla 1,000, echo 1,000.",
+        "Methods that are better than spa, in points at equal PPO episodes: planned +30 (lake alone).",
+        "Methods that are worse than spa, in points at equal PPO episodes: vanilla -25 (lake alone).",
+        "Methods with no difference found to spa, in points at equal PPO episodes: echo +0 (lake alone).",
+        "Methods that are better than their shuffled control, so that true next states explain the gain: spa +25.",
+        "Methods with no difference found to their shuffled control, so that the gain may have another cause: planned +10 (lake alone).",
+        "On lake, spa solves 50.0 % and vanilla 25.0 % of the puzzles. After SFT, 40.0 % of the predictions are exact.",
+        "Tokens sampled per training, including self-play: spa 1,000, planned 1,000, vanilla 1,000, echo 1,000.",
     ]

@@ -97,9 +97,9 @@ def test_rows_may_be_bare_lists_of_messages(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "row 1: this is not JSON"),
-        ("[" * 100_000, "row 1: this is not JSON"),
-        ('{"messages": ' + "9" * 5000 + "}", "row 1: this is not JSON"),
+        ("{", "row 1 is not valid JSON"),
+        ("[" * 100_000, "row 1 is not valid JSON"),
+        ('{"messages": ' + "9" * 5000 + "}", "row 1 is not valid JSON"),
         ('{"x": 1}', "no rollout in the keys x"),
         ("3", "not int"),
         ('{"messages": [1]}', "row 1: its keys are those of a rollout, but their values are not"),
@@ -246,7 +246,7 @@ def test_the_page_holds_the_findings_and_only_text_of_foreign_text(tmp_path, cap
     text = text.replace(template("uplot.js"), "")
     assert "default-src 'none'" in text and "http://" not in text and "https://" not in text
     for part in (
-        "1 of 1 rollouts with a mask have a mask of another length",
+        "1 of 1 rollouts with a mask have a mask whose length differs",
         "Reward by turn",
         "Masks and tokens",
     ):
@@ -280,8 +280,8 @@ def test_the_page_draws_drift_and_what_made_cross_entropy_fall(tokenizer):
     page = diagnosis_page(report, "r.jsonl")
     assert "Drift with the actions ahead" in page and "1 of 2" in page and "25 %" in page
     assert "State tokens (val)" in page and "mixture" in page
-    report["state_likelihood"]["why_not"] = "there are no log-probs of tokens"
-    assert "Cannot be told: there are no log-probs of tokens." in diagnosis_page(report, "r.jsonl")
+    report["state_likelihood"]["why_not"] = "the rollouts have no log-probs"
+    assert "Not computed: the rollouts have no log-probs." in diagnosis_page(report, "r.jsonl")
 
 
 def test_the_command_says_why_copying_cannot_be_told_and_replays_a_tag_or_a_type(tmp_path, capsys):
@@ -290,7 +290,8 @@ def test_the_command_says_why_copying_cannot_be_told_and_replays_a_tag_or_a_type
     execute(["diagnose", str(file), "--env", "gymnasium:FrozenLake-v1"])
     out = capsys.readouterr().out
     assert (
-        "dynamics or copying cannot be told: there are no log-probs" in out
+        "no split of the cross-entropy into changed and copied tokens: the rollouts have no log-probs"
+        in out
         and "replayed: 1, 0 of them agree" in out
     )
     execute(
@@ -366,7 +367,9 @@ def test_log_probs_that_are_no_numbers_are_said_and_not_counted(tokenizer, tmp_p
     own(1, "train", tmp_path, [("a", 0.0, "turn_cap"), ("a", 1.0, "context")])
     report = diagnose(read_rollouts(tmp_path), tokenizer=tokenizer)
     assert len(report["masks"]["without_logprob"]) == 1
-    assert any("train on tokens whose log-prob is no number" in text for text in report["findings"])
+    assert any(
+        "train on tokens whose log-prob is not a number" in text for text in report["findings"]
+    )
 
 
 ROLLOUTS = Path(__file__).parents[1] / "golden" / "rollouts"
@@ -380,7 +383,7 @@ def test_verifiers_own_rollouts_show_which_replies_it_tokenised_again():
     assert all(len(rollout.token_ids) == len(rollout.mask) for rollout in rollouts)
     report = diagnose(rollouts)
     assert "3 of 20 responses were tokenised again before the next turn" in report["findings"][0]
-    assert "20 of 20 responses lack the requested <answer>" in report["findings"]
+    assert "20 of 20 responses lack the requested <answer> block" in report["findings"]
     assert report["rewards"]["by_turn"] == pytest.approx([-0.1] * 5)
 
 

@@ -144,7 +144,7 @@ def test_only_takes_an_id_or_a_part_of_one(tmp_path):
     )
     part = reproduce.make_plan(["main"], "tiny", tmp_path, seeds=1, only=["Sudoku"])
     assert (len(everything.trainings), len(exact.trainings), len(part.trainings)) == (9, 1, 3)
-    with pytest.raises(ConfigError, match="has one of Chess"):
+    with pytest.raises(ConfigError, match="--only Chess matches no experiment"):
         reproduce.make_plan(["main"], "tiny", tmp_path, only=["Chess"])
 
 
@@ -305,7 +305,7 @@ def test_command_lines(capsys, tmp_path, monkeypatch):
         ),
         (["bench", "paper", "main", "--seeds", "0", "--dry-run"], "at least 1"),
         (["compare", "demo", "--methods", "maskd_states"], "masked_states"),
-        ([*sudoku, "--notes", "no.json"], "cannot be read"),
+        ([*sudoku, "--notes", "no.json"], "is missing or is not valid JSON"),
     ):
         assert cli.main(args) == 2
         assert said in capsys.readouterr().err

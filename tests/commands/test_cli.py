@@ -256,19 +256,19 @@ def test_all_problems_of_a_configuration_are_reported_together(capsys):
         (["doctor", "--fit", "base", "--gpu-memory", "0"], "--gpu-memory is 0"),
         (
             ["run", "demo", "--method", "grid"],
-            "no baseline 'grid'; choose from vanilla, vanilla_wm",
+            "there is no baseline 'grid'; choose from vanilla, vanilla_wm",
         ),
         (
             ["run", "demo", "--method", "vanilla", "ctx_manager.mode=add_worldmodel"],
-            "take the baseline vanilla_wm",
+            "choose the baseline vanilla_wm",
         ),
         (
             ["run", "demo", "--method", "vanilla_wm", "ctx_manager.mode=base"],
-            "take the baseline vanilla ",
+            "choose the baseline vanilla.",
         ),
         (
             ["run", "demo", "--method", "state_estimation", "state_text=grid"],
-            "which is shown grid_and_coords",
+            "whose state_text is grid_and_coords",
         ),
         (["run", "demo", "--stages", "ppo", "es_manager.train.env_groups=0"], "env_groups"),
         (

@@ -234,7 +234,10 @@ def test_a_method_of_ones_own_is_compared_tried_ablated_and_reported(tmp_path: P
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("no_such_file:x", "cannot load"), ("custom_env:GuessNumber", "is not a Method")],
+    [
+        ("no_such_file:x", "cannot load"),
+        ("custom_env:GuessNumber", "is not an object of the class spa.methods.Method"),
+    ],
 )
 def test_what_is_no_method_is_named(name: str, said: str, capsys: pytest.CaptureFixture[str]):
     assert main(["compare", "demo", "--methods", f"spa,{name}", "--dry-run"]) == 2

@@ -231,7 +231,7 @@ def test_validation_episodes_that_are_not_those_of_the_stage_are_not_counted(com
     try:
         path.write_text(whole[: len(whole) // 2]) if harm == "torn" else path.unlink()
         made = methods_compared("base", overrides(base, root), names=[*CONTROLS, "vanilla_format"])
-        with pytest.raises(SpaError, match=rf"(?s){path}.*[Pp]ut the file back"):
+        with pytest.raises(SpaError, match=rf"(?s){path}.*Restore the file"):
             run_small(made)
     finally:
         path.write_text(whole)
@@ -486,7 +486,7 @@ def test_self_play_that_starts_again_is_announced_with_the_changed_setting(base,
     root, _ = compared
     fewer = overrides(base, root, "es_manager.val.env_groups=1")
     (line,) = starts_again(methods_compared("base", fewer, only=["spa"]))
-    assert "self-play starts again" in line and "es_manager.val.env_groups: 2 → 1" in line
+    assert "self-play runs again" in line and "es_manager.val.env_groups: 2 → 1" in line
     assert not starts_again(methods_compared("base", overrides(base, root), only=["spa"]))
 
 

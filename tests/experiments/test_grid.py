@@ -226,7 +226,9 @@ def test_a_failure_costs_what_depends_on_it_and_is_tried_again(tmp_path):
     broken = tmp_path / "masked_states" / "sft"
     with pytest.raises(TrainingError, match="2 of 6 stages") as caught:
         run_grid(todo, devices=["cpu"], pool=in_this_process, work=Worker(fails=str(broken)))
-    assert "out of luck" in str(caught.value) and "what it needs" in str(caught.value)
+    assert "out of luck" in str(caught.value) and "skipped, because an earlier stage failed" in str(
+        caught.value
+    )
     assert [task.folder.name for task in grid(tmp_path).missing] == ["sft", "ppo"]
     again = Worker()
     run_grid(grid(tmp_path), devices=["cpu"], pool=in_this_process, work=again)
@@ -327,13 +329,13 @@ def test_a_worker_that_is_killed_costs_its_stage_and_the_others_go_on(tmp_path):
     plan = plan_grid(alone)
     with pytest.raises(TrainingError, match="3 of 6 stages failed") as caught:
         run_grid(plan, devices=["cpu", "cpu"], work=killed_with_data)
-    assert "spa, data: its process was killed" in str(caught.value)
+    assert "spa, data: the worker process was killed" in str(caught.value)
     assert [task.folder.parent.name for task in plan.missing] == ["spa"] * 3
 
 
 def test_when_every_worker_was_killed_the_rest_is_named_and_nothing_waits(tmp_path):
     plan = plan_grid([training(name, root=tmp_path) for name in ("spa", "vanilla")])
-    with pytest.raises(TrainingError, match="vanilla, ppo: no process is left to do it"):
+    with pytest.raises(TrainingError, match="vanilla, ppo: not started, because every worker"):
         run_grid(plan, devices=["cpu"], work=killed_with_data)
 
 

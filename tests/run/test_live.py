@@ -75,7 +75,7 @@ def test_a_comparison_on_a_terminal_is_a_table_and_in_a_pipe_lines(tmp_path: Pat
     lines = result.stderr.splitlines()
     assert lines[0].startswith("spa: resumes PPO (step 4); reuses self-play, SFT (finished with")
     assert lines[1] == "vanilla: resumes PPO (step 5)"
-    assert re.fullmatch(r"This takes (under a minute|about \d+ minutes?)\.", lines[2])
+    assert re.fullmatch(r"These stages take (under a minute|about \d+ minutes?)\.", lines[2])
     ends = sorted(line.partition("finished in")[0] for line in lines[3:] if "finished in" in line)
     assert len(ends) == 2
     assert re.fullmatch(r"spa: PPO 5/5  success [\d.]+  prediction [\d.]+  copy b.*", ends[0])

@@ -109,7 +109,7 @@ def comparison(
     seed.
     """
     if seeds < 1:
-        raise ConfigError(f"--seeds is {seeds}; it must be at least 1")
+        raise ConfigError(f"--seeds is {seeds}. Give a number of at least 1.")
     cfg = configured(preset, tuple(overrides))
     trainings = {
         arm.name: [
@@ -212,7 +212,8 @@ def values_tried(
     tried = {key: values for _, key, values in parsed if len(values) > 1}
     if not tried:
         raise ConfigError(
-            "give one key several values, as in actor_rollout_ref.actor.optim.lr=1e-4,3e-4"
+            "no key has several values. Give a key several values, for example "
+            "--sweep actor_rollout_ref.actor.optim.lr=1e-4,3e-4."
         )
     # One value fixes a key for all arms, several values make arms of it.
     fixed = [text for text, _, values in parsed if len(values) == 1]
@@ -235,8 +236,8 @@ def values_tried(
     # Two arms whose PPO is linked to one folder are one training: the key changes no result.
     if len({made.grid.links.get(folder, folder) for folder in ppo}) < len(arms):
         raise ConfigError(
-            f"some values of {', '.join(tried)} give the same training: the key affects memory, speed, paths or what "
-            "is shown, and no result (docs/configuration.md says which)"
+            f"some values of {', '.join(tried)} give the same training. Sweep a key that changes results. The column "
+            "`affects` of docs/configuration.md shows which keys do."
         )
     return made
 
@@ -268,7 +269,7 @@ def starts_again(made: Comparison) -> list[str]:
         if task.stage == "selfplay" and old != task.folder and recorded_digest(old):
             changed = changed_lines(changes(old, task.fingerprint))
             lines.append(
-                f"self-play starts again, {old} is of other settings: {'; '.join(changed)}"
+                f"self-play runs again, because {old} was made with other settings: {'; '.join(changed)}"
             )
     return lines
 

@@ -217,11 +217,11 @@ class Plan:
         return [
             *(
                 f"{task.folder}: {'to do' if task.folder in missing else 'done'} ({task.name}"
-                + (f", for {more[task.folder]} more)" if more[task.folder] else ")")
+                + (f", shared with {more[task.folder]} more stages)" if more[task.folder] else ")")
                 for task in self.tasks
             ),
             *(
-                f"{place}: the same as {target}"
+                f"{place}: the same stage as {target}"
                 for place, target in self.links.items()
                 if target not in own
             ),
@@ -363,8 +363,8 @@ def do_task(task: StageJob, device: str) -> tuple[int, int]:
             ppo.run_ppo(cfg, model_path=start and str(start), directory=folder, fingerprint=known)
             if gone := task.unread(folder):
                 raise TrainingError(
-                    f"{gone[0]} is missing, and the results need its episodes. Put the file back, or remove {folder} "
-                    "and start the same command again to train from scratch."
+                    f"{gone[0]} is missing. The results are computed from this file. Restore the file, or remove "
+                    f"{folder} and run the same command again to train from scratch."
                 )
     return os.getpid(), peak_bytes()
 
@@ -428,7 +428,9 @@ def run_grid(
             # What depends on a failed stage fails with it, and is named with its own reason.
             for task in [task for task in waiting if _needs(task) & failed.keys()]:
                 waiting.remove(task)
-                failed[task.folder.resolve()] = f"{task.name}: what it needs has failed"
+                failed[task.folder.resolve()] = (
+                    f"{task.name}: skipped, because an earlier stage failed"
+                )
             # In the order of the plan, as many as there are free devices.
             for task in [task for task in waiting if not _needs(task) & missing][: len(free)]:
                 waiting.remove(task)
@@ -439,7 +441,7 @@ def run_grid(
             # Every worker was killed: without this the loop would wait for ever.
             if not running and not free:
                 failed |= {
-                    task.folder.resolve(): f"{task.name}: no process is left to do it"
+                    task.folder.resolve(): f"{task.name}: not started, because every worker process was killed"
                     for task in waiting
                 }
                 break
@@ -464,8 +466,8 @@ def run_grid(
         progress.update(running=(), unfinished=missing, failed=failed)
     if failed:
         raise TrainingError(
-            f"{len(failed)} of {len(plan.tasks)} stages failed; the others are kept. The same command "
-            "tries them again:\n  " + "\n  ".join(failed.values())
+            f"{len(failed)} of {len(plan.tasks)} stages failed. The results of the other stages are kept. Run the same "
+            "command again to retry the failed stages:\n  " + "\n  ".join(failed.values())
         )
     return peaks
 
@@ -482,7 +484,7 @@ def announce(plan: Plan, *, workers: int, minutes: float | None = None) -> list[
         stages = methods.setdefault(view.method, [])
         if view.folder in linked:
             source = plan.links[view.folder]
-            why = f"the same as {source}"
+            why = f"the same stage as {source}"
             stages.append(StagePlan(view.name, source, "reuse", why))
         else:
             action = "run" if view.folder in missing else "reuse"
@@ -492,9 +494,9 @@ def announce(plan: Plan, *, workers: int, minutes: float | None = None) -> list[
     lines = plan_lines(methods)
     # Partly finished work would take another time than was measured.
     if minutes is not None and len(missing) == len(plan.tasks):
-        return [*lines, f"This takes {duration(60 * minutes)} on two CPU cores."]
+        return [*lines, f"These stages take {duration(60 * minutes)} on two CPU cores."]
     seconds = seconds_expected(methods, workers=workers)
-    return lines if seconds is None else [*lines, f"This takes {duration(seconds)}."]
+    return lines if seconds is None else [*lines, f"These stages take {duration(seconds)}."]
 
 
 def _next_ended(ended: SimpleQueue[Future]) -> list[Future]:
@@ -544,7 +546,11 @@ def _settle(plan: Plan) -> None:
     if any(task.config.trainer.resume_mode == "disable" for task in plan.tasks):
         for folder, fingerprint in stages.items():
             if changed := changes(folder, fingerprint):
-                log.warning("%s begins from scratch: %s", folder, "; ".join(changed_lines(changed)))
+                log.warning(
+                    "%s runs from scratch, because settings changed: %s",
+                    folder,
+                    "; ".join(changed_lines(changed)),
+                )
                 folder.unlink() if folder.is_symlink() else archive_work(folder)
     refuse_other_work(list(stages.items()))
     for task in plan.missing:
@@ -581,8 +587,8 @@ def _problem(future: Future) -> str:
         return str(error) or "out of memory"
     if isinstance(error, BrokenProcessPool):
         return (
-            "its process was killed, probably for want of memory; use fewer at a time (--parallel, compare.parallel, "
-            "compare.per_gpu)"
+            "the worker process was killed, probably for lack of memory. Run fewer processes at a time: lower "
+            "--parallel, compare.parallel or compare.per_gpu."
         )
     raise error
 
@@ -594,7 +600,7 @@ def free_devices(parallel: int, wanted: str = "auto", *, per_gpu: int = 1) -> li
     Raises ConfigError if that is less than once.
     """
     if parallel < 1:
-        raise ConfigError(f"--parallel is {parallel}; it must be at least 1")
+        raise ConfigError(f"--parallel is {parallel}. Give a number of at least 1.")
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() and wanted != "cpu" else 0

@@ -47,25 +47,25 @@ _RECIPE: Mapping[str, Method] = {
     # Two ways to be shown a state without SFT: the paper's plain RL sees the grid alone, its
     # state-estimation RL sees coordinates as well.
     "vanilla_grid": Method(
-        description="PPO from the base model, base format, grid only",
+        description="PPO from the base model, base format, states as a grid without coordinates",
         overrides=("ctx_manager.mode=base", "state_text=grid"),
         fine_tuned=False,
     ),
     "state_estimation": Method(
-        description="PPO from the base model, base format, grid and coordinates",
+        description="PPO from the base model, base format, states as a grid with coordinates",
         overrides=("ctx_manager.mode=base", "state_text=grid_and_coords"),
         fine_tuned=False,
     ),
     # Without states in the responses there is nothing for the gate to measure and nothing to
     # replay.
     "vanilla_format": Method(
-        description="as SPA, but SFT on the conversations of self-play in base format, without states",
+        description="self-play, SFT on its conversations in base format (without states), PPO",
         overrides=("ctx_manager.mode=base", "generate.reply_format=base", "gate.enable=false"),
         ppo=(NO_ROWS,),
     ),
     "spa": Method(description="self-play, world-model SFT, PPO"),
     "spa_shuffled": Method(
-        description="control: SFT, and replay in PPO, on next states of other turns",
+        description="control of spa: SFT, and replay in PPO, on next states of other turns",
         overrides=("generate.shuffle_next_states=true",),
     ),
 }
@@ -81,45 +81,48 @@ _ABLATIONS: Mapping[str, Method] = {
     # Separates the format from the states: the same examples, but only what is around the states is
     # trained.
     "masked_states": Method(
-        description="SFT without loss on the states", overrides=("sft.data.loss_on=no_states",)
+        description="SFT without loss on the tokens of states",
+        overrides=("sft.data.loss_on=no_states",),
     ),
     "states_only": Method(
-        description="SFT with loss on the states alone", overrides=("sft.data.loss_on=states_only",)
+        description="SFT with loss on the tokens of states alone",
+        overrides=("sft.data.loss_on=states_only",),
     ),
     "believed_states": Method(
-        description="SFT on the states that the model predicted, not the true ones",
+        description="SFT on states that the model predicted, instead of true states",
         overrides=("generate.states=model",),
     ),
     # Keeps the format and the words of the states, and breaks what they say.
     "random_coordinates": Method(
-        description="SFT on random coordinates in the right format",
+        description="SFT on states with random coordinates in the right format",
         overrides=("generate.states=random_coords",),
     ),
     "shuffled_states": _RECIPE["spa_shuffled"],  # its name in the paper's tables
     "random_data": Method(
-        description="world-model data of uniformly random play",
+        description="SFT on world-model data sampled with uniformly random actions",
         overrides=("generate.policy=random",),
     ),
     "mixed_data": Method(
-        description="self-play with half of the turns at random",
+        description="self-play in which half of the turns are random actions",
         overrides=("generate.epsilon=0.5",),
     ),
     "expert_data": Method(
-        description="world-model data of the solver's play", overrides=("generate.policy=expert",)
+        description="SFT on world-model data sampled with the solver's actions",
+        overrides=("generate.policy=expert",),
     ),
     "mixed_expert_data": Method(
-        description="the solver's play with half of the turns at random",
+        description="SFT on world-model data, half of the turns by the solver, half by random actions",
         overrides=("generate.policy=expert", "generate.epsilon=0.5"),
     ),
     "success_data": Method(
-        description="self-play, only turns of successful episodes",
+        description="SFT on the turns of successful self-play episodes alone",
         overrides=("generate.success_only=true",),
     ),
     **{
         # The gate would stop a training after few epochs, which is what is measured here. The
         # number of steps follows from the epochs.
         f"sft_epochs_{epochs}": Method(
-            description=f"SFT of {epochs} epoch{'s' if epochs > 1 else ''}",
+            description=f"SFT for {epochs} epoch{'s' if epochs > 1 else ''}",
             overrides=(
                 f"sft.trainer.total_epochs={epochs}",
                 "sft.trainer.total_training_steps=null",
@@ -131,7 +134,7 @@ _ABLATIONS: Mapping[str, Method] = {
     # 64 x 4 = 32 x 8 = 16 x 16: as many episodes per step. Self-play takes its group size from
     # PPO's, unless it is set; null follows the change.
     "group_size_4": Method(
-        description="PPO in 64 groups of 4 (the preset tiny has 32 of 8)",
+        description="PPO with 64 groups of 4 episodes (the preset tiny has 32 groups of 8)",
         ppo=(
             "es_manager.train.env_groups=64",
             "es_manager.train.group_size=4",
@@ -139,7 +142,7 @@ _ABLATIONS: Mapping[str, Method] = {
         ),
     ),
     "group_size_16": Method(
-        description="PPO in 16 groups of 16 (the preset tiny has 32 of 8)",
+        description="PPO with 16 groups of 16 episodes (the preset tiny has 32 groups of 8)",
         ppo=(
             "es_manager.train.env_groups=16",
             "es_manager.train.group_size=16",
@@ -150,7 +153,7 @@ _ABLATIONS: Mapping[str, Method] = {
         description="PPO on all groups, zero-variance groups included", ppo=_ALL_EPISODES
     ),
     "answer_only": Method(
-        description="PPO loss on the tokens of the answers alone",
+        description="PPO with loss on the tokens of the answer block alone",
         ppo=("actor_rollout_ref.actor.loss_mask=answer_only",),
     ),
     "base_format": Method(
@@ -162,7 +165,7 @@ _ABLATIONS: Mapping[str, Method] = {
     ),
     # The reward for states replaces SFT: the question is whether PPO alone learns them.
     "online_world_model": Method(
-        description="no SFT; a reward for correct observations and predictions during PPO",
+        description="PPO from the base model, with a reward for correct observations and predictions",
         overrides=(
             "ctx_manager.mode=add_worldmodel",
             "agent_proxy.world_model_reward.observation=0.5",
@@ -197,12 +200,12 @@ _SEARCH = (
 
 _WRITTEN: Mapping[str, Method] = {
     "search_simulator": Method(
-        description="responses that write a breadth-first search; examples from copies of the game",
+        description="SFT on responses that write out a breadth-first search, run in copies of the game",
         overrides=_SEARCH,
         ppo=(NO_ROWS,),
     ),
     "search_model": Method(
-        description="the same; examples from breadth-first search by the model's own predictions of single moves",
+        description="SFT on responses that write out a breadth-first search, run over moves that the model predicts",
         overrides=(
             *_SEARCH,
             "generate.search.dynamics=model",
@@ -212,22 +215,22 @@ _WRITTEN: Mapping[str, Method] = {
         ppo=(NO_ROWS,),
     ),
     "search_dealt": Method(
-        description="control: as search_simulator, with the outcomes of each state permuted among its actions",
+        description="control of search_simulator: the outcomes of each state are permuted among its actions",
         overrides=(*_SEARCH, "generate.search.thoughts=dealt"),
         ppo=(NO_ROWS,),
     ),
     "search_other_puzzle": Method(
-        description="control: a correct search of another puzzle with as many lines, and this puzzle's answer",
+        description="control of search_simulator: SFT on the search of another puzzle and the correct answer",
         overrides=(*_SEARCH, "generate.search.thoughts=other_puzzle"),
         ppo=(NO_ROWS,),
     ),
     "actions_only": Method(
-        description="the correct actions of the same examples, without thoughts",
+        description="SFT on the actions of the examples of search_simulator, without the written search",
         overrides=(*_SEARCH, "generate.search.thoughts=none", "agent_proxy.enable_think=false"),
         ppo=(NO_ROWS,),
     ),
     "random_format": Method(
-        description="as vanilla_format, with a history, on random play: the baseline of the preset smol_search",
+        description="SFT on conversations of random play in base format (baseline of the preset smol_search)",
         overrides=(
             "ctx_manager.mode=base",
             "ctx_manager.history=true",
@@ -243,36 +246,36 @@ _WRITTEN: Mapping[str, Method] = {
 # docs/methods.md has their equations and sources.
 _FIELD: Mapping[str, Method] = {
     "branched_data": Method(
-        description="world-model data of every action in every visited state",
+        description="SFT on world-model data with every action of every visited state",
         overrides=("generate.policy=counterfactual",),
     ),
     "planned": Method(
-        description="two rounds of self-play, the second with planning by the learned model",
+        description="two rounds of self-play; the second round plans with the learned model",
         overrides=("generate.rounds=2", "generate.imagine.n=8", "generate.imagine.depth=3"),
     ),
     "scout_data": Method(
-        description="world-model data of tabular Q-learning that tries each puzzle before it plays it",
+        description="SFT on world-model data of tabular Q-learning, which trains on each puzzle before it is sampled",
         overrides=("generate.policy=q_learning",),
     ),
     "plan_first": Method(
-        description="responses that name the plan before the prediction; data of random play",
+        description="responses that write the plan before the prediction; SFT data of random play",
         overrides=("agent_proxy.response_format=plan_first", _RANDOM),
     ),
     "answer_first": Method(
-        description="responses that answer before they predict; data of random play",
+        description="responses that write the answer before the prediction; SFT data of random play",
         overrides=("agent_proxy.response_format=answer_first", _RANDOM),
     ),
     "choose_plan": Method(
-        description="responses that imagine two plans, each with its state, and then choose; data of random play",
+        description="responses that predict the next state of two plans, then choose a plan; SFT data of random play",
         overrides=_CHOOSE,
     ),
     "wm_ppo": Method(
-        description="choose_plan; PPO with advantages from predicted states (WM-PPO, reconstructed)",
+        description="method choose_plan, and PPO with advantages from predicted states (WM-PPO, reconstructed)",
         overrides=_CHOOSE,
         ppo=("ctx_manager.mode=add_worldmodel", "algorithm.imagined_advantage=0.5"),
     ),
     "rwml": Method(
-        description="PPO with a reward for predictions that miss at most a fifth of the changed cells (RWML)",
+        description="PPO with a reward for predictions that miss at most 20 % of the changed cells (RWML)",
         ppo=(
             "ctx_manager.mode=add_worldmodel",
             "agent_proxy.world_model_reward.prediction=0.2",
@@ -280,7 +283,7 @@ _FIELD: Mapping[str, Method] = {
         ),
     ),
     "free_beliefs": Method(
-        description="PPO loss on all but the state blocks",
+        description="PPO with loss on all tokens except those of states",
         ppo=("actor_rollout_ref.actor.loss_mask=no_states",),
     ),
     "gigpo": Method(
@@ -300,7 +303,7 @@ _FIELD: Mapping[str, Method] = {
 # Only the data come from another game; PPO and validation stay on the configuration's own.
 _TRANSFERS: Mapping[str, Method] = {
     f"from_{tag}": Method(
-        description=f"world model learned on {tag}",
+        description=f"self-play and SFT in the environment {tag}, then PPO in the configured environment",
         world_model=tuple(
             f"es_manager.{split}.env_configs={{tags: [{tag}], n_groups: null}}"
             for split in ("train", "val")
@@ -341,7 +344,7 @@ def method(name: str) -> Method:
         steps = int(longer[2])
         return replace(
             shorter,
-            description=f"{longer[1]} with {steps} times the PPO steps",
+            description=f"method {longer[1]} with {steps} times as many PPO steps",
             steps=shorter.steps * steps,
         )
     # A name of a registered method may end with the suffix itself, so it was looked up whole
@@ -352,7 +355,8 @@ def method(name: str) -> Method:
     if ":" not in name:
         hint = nearest(name, method_names())
         raise ConfigError(
-            f"there is no method {name!r}; {hint} (`spa config list methods` prints them), or your own as module:name"
+            f"there is no method {name!r} ({hint}). `spa config list methods` prints all methods. For a method of your "
+            "own, give the import path module:name."
         )
     try:
         found = load_setting("method", name)
@@ -363,7 +367,9 @@ def method(name: str) -> Method:
             return _control(plain)
         raise
     if not isinstance(found, Method):
-        raise ConfigError(f"method: {name!r} is not a Method (spa.methods)")
+        raise ConfigError(
+            f"method {name!r} is not an object of the class spa.methods.Method. Give the import path of such an object."
+        )
     return found
 
 
@@ -371,11 +377,12 @@ def _control(plain: str) -> Method:
     chosen = method(plain)
     if not chosen.has_control:
         raise ConfigError(
-            f"method {plain} is not fine-tuned on states: it has no control with shuffled ones"
+            f"method {plain} is not fine-tuned on states, so {plain} has no control with shuffled states. Choose "
+            "another method from `spa config list methods`."
         )
     return replace(
         chosen,
-        description=f"control of {label(plain)}: SFT on next states of other turns",
+        description=f"control of {label(plain)}: SFT on the next states of other turns",
         # The method's own overrides come first, so that a control differs in nothing but the
         # shuffling.
         overrides=(*chosen.overrides, *METHODS["spa_shuffled"].overrides),
@@ -486,7 +493,7 @@ def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
     where `trainer.default_local_dir` says if that was chosen.
     """
     if name not in BASELINES:
-        raise ConfigError(f"no baseline {name!r}; choose from {', '.join(BASELINES)}")
+        raise ConfigError(f"there is no baseline {name!r}; choose from {', '.join(BASELINES)}")
     # Loaded twice: as the user asked, and as the method plays it. Where they differ, the user's
     # override contradicts the method.
     cfg = load_config(preset, overrides)
@@ -497,12 +504,13 @@ def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
         other = "vanilla" if name == "vanilla_wm" else "vanilla_wm"
         raise ConfigError(
             f"ctx_manager.mode={cfg.ctx_manager.mode} contradicts the baseline {name}, whose mode is "
-            f"{own.ctx_manager.mode}. Leave it out, or take the baseline {other} (the variable MODE sets this key too)."
+            f"{own.ctx_manager.mode}. Leave out the override and the environment variable MODE, or choose the baseline "
+            f"{other}."
         )
     if keys & {"state_text", "render_mode"} and cfg.state_text != own.state_text:
         raise ConfigError(
-            f"state_text={cfg.state_text} contradicts the baseline {name}, which is shown {own.state_text}. Leave it "
-            "out, or take the baseline vanilla (the variable RENDER_MODE sets this key too)."
+            f"state_text={cfg.state_text} contradicts the baseline {name}, whose state_text is {own.state_text}. Leave "
+            "out the override and the environment variable RENDER_MODE, or choose the baseline vanilla."
         )
     root = Path(cfg.trainer.run_dir)
     arm = placed(own, root / name, name, root=root)

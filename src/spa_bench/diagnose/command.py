@@ -19,22 +19,31 @@ NO_LIMIT = 10**9
 def diagnose_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa diagnose`."""
     parser.add_argument(
-        "rollouts", metavar="ROLLOUTS", help="a .jsonl, .json or .parquet file, or a folder of them"
+        "rollouts",
+        metavar="ROLLOUTS",
+        help="file of rollouts (.jsonl, .json or .parquet), or a folder of such files",
     )
     parser.add_argument(
-        "--model", metavar="MODEL", help="the model that sampled them: also checks masks and tokens"
+        "--model",
+        metavar="MODEL",
+        help="model that sampled the rollouts: `spa` then also checks masks and tokens",
     )
     parser.add_argument(
         "--env",
         metavar="ENV",
-        help="the game, a tag or a type (gymnasium:FrozenLake-v1): replays rollouts that have a seed and checks their "
-        "predictions",
+        help="environment tag or type (such as gymnasium:FrozenLake-v1): `spa` then replays the rollouts that have a "
+        "seed, and checks the predicted states",
     )
     parser.add_argument(
-        "--config", default="base", metavar="CONFIG", help="the configuration that defines the tags"
+        "--config",
+        default="base",
+        metavar="CONFIG",
+        help="configuration that defines the environment tags (default: base)",
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write one HTML page")
-    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write the findings to this HTML file"
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as one JSON object")
 
 
 def diagnose(options: argparse.Namespace) -> int:
@@ -46,7 +55,9 @@ def diagnose(options: argparse.Namespace) -> int:
     page = None if options.html is None else result_file(options.html)
     game = None if options.env is None else game_of(options.env, options.config, overrides)
     if game is None and overrides:
-        raise ConfigError(f"{overrides[0]} changes the game of --env, which is not given")
+        raise ConfigError(
+            f"{overrides[0]} changes an environment, but there is no --env. Add --env, or leave out the override."
+        )
     rollouts = read_rollouts(options.rollouts)
     tokenizer = None
     if options.model:
@@ -77,7 +88,7 @@ def game_of(name: str, config: str, overrides: list[str]) -> "Game":
     env = make_env(name, {}) if spec is None else make_env(spec.env_type, spec.env_config)
     if env.players > 1:
         raise ConfigError(
-            f"{name} has {env.players} players; only games of one player can be replayed"
+            f"{name} has {env.players} players, but `spa diagnose` replays games of one player alone. Leave out --env."
         )
     return Game(
         env=env,
@@ -101,25 +112,28 @@ def _text(report: dict[str, Any]) -> str:
     if replay := report["replay"]:
         agree = replay["played"] - len(replay["differ"]) - replay["unchecked"]
         lines.append(
-            f"replayed: {replay['played']}, {agree} of them agree with the record to the end"
+            f"{replay['played']} rollouts were replayed, and {agree} of the replays match the record to the end"
         )
     for name in ("observation", "prediction"):
         if model.get(name):
-            lines.append(f"{name}s right: {model[f'{name}_right']} of {model[name]}")
-    for name, label in (("by_actions", "actions ahead"), ("by_turn", "turn")):
+            lines.append(f"correct {name}s: {model[f'{name}_right']} of {model[name]}")
+    for name, label in (("by_actions", "number of actions ahead"), ("by_turn", "turn")):
         if rows := report["drift"][name]:
-            lines.append(f"predictions right by {label}: " + ", ".join(map(_drift_text, rows)))
+            lines.append(f"correct predictions by {label}: " + ", ".join(map(_drift_text, rows)))
     if model.get("prediction"):
         lines += _likelihood_lines(report["state_likelihood"])
-    lines.append(f"repeated words: {report['repetition']['mean']:.1%} of four-word runs")
+    lines.append(
+        f"{report['repetition']['mean']:.1%} of the four-word sequences in responses are repetitions"
+    )
     if bits:
         lines.append(
-            f"first responses: {bits['entropy']:.2f} bits, {bits['information']:.2f} of them about the prompt"
+            f"entropy of the first responses: {bits['entropy']:.2f} bits; mutual information with the prompt: "
+            f"{bits['information']:.2f} bits"
         )
     lines += (
         ["", *(f"! {text}" for text in report["findings"])]
         if report["findings"]
-        else ["", "nothing wrong was found"]
+        else ["", "no problems found"]
     )
     return "\n".join(lines) + "\n"
 
@@ -127,7 +141,9 @@ def _text(report: dict[str, Any]) -> str:
 def _drift_text(row: dict[str, Any]) -> str:
     # Copying is shown only where it was counted for all of these predictions.
     beside = (
-        f" (copying {row['copy_right']})" if row.get("with_states") == row["predictions"] else ""
+        f" (copy baseline {row['copy_right']})"
+        if row.get("with_states") == row["predictions"]
+        else ""
     )
     return f"{row['at']}: {row['right']} of {row['predictions']}{beside}"
 
@@ -135,10 +151,10 @@ def _drift_text(row: dict[str, Any]) -> str:
 def _likelihood_lines(known: dict[str, Any]) -> list[str]:
     """Whether cross-entropy fell by dynamics or by copying, or why that cannot be told."""
     if known["why_not"]:
-        return [f"dynamics or copying cannot be told: {known['why_not']}"]
+        return [f"no split of the cross-entropy into changed and copied tokens: {known['why_not']}"]
     return [
         f"cross-entropy of predicted states{f' ({split})' if split else ''} fell by {part['total']:.3f} nats per "
-        f"token: {part['changed']:.3f} where something changed, {part['copied']:.3f} where nothing did, "
-        f"{part['mixture']:.3f} because more was copied"
+        f"token: {part['changed']:.3f} on changed tokens, {part['copied']:.3f} on copied tokens, "
+        f"{part['mixture']:.3f} because the share of copied tokens grew"
         for split, part in known["falls"].items()
     ]

@@ -61,13 +61,13 @@ def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict
     falls = {split: fall(found[0], found[-1]) for split, found in rows.items() if len(found) > 1}
     why = ""
     if not scored:
-        why = "there are no log-probs of tokens"
+        why = "the rollouts have no log-probs"
     elif tokenizer is None:
-        why = "tokens are not read without --model"
+        why = "tokens are read with --model alone, so add --model"
     elif not any(rows.values()):
-        why = "no training step, or no predicted state with a state before it, is named"
+        why = "the rollouts name no training step, or have no predicted state with a known state before it"
     elif not falls:
-        why = "all is of one training step"
+        why = "all rollouts are of one training step"
     return {
         "why_not": why,
         "steps": {split: found for split, found in rows.items() if found},

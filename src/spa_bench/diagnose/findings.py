@@ -246,40 +246,42 @@ def findings(report: Mapping[str, Any]) -> list[str]:
     """One sentence for each thing worth acting on, with the first place where it happens."""
     out = []
     texts = {
-        "another_length": "have a mask of another length than their tokens",
-        "nothing_trained": "train on nothing: every token is masked",
-        "all_trained": "have several turns and no masked token: what the environment said is trained on",
-        "others_trained": "train on messages of other roles",
-        "without_logprob": "train on tokens whose log-prob is no number",
+        "another_length": "have a mask whose length differs from the number of tokens",
+        "nothing_trained": "have no trained token, because the mask covers every token",
+        "all_trained": "have several turns and no masked token, so messages of the environment are trained on",
+        "others_trained": "train on messages that are not of the assistant",
+        "without_logprob": "train on tokens whose log-prob is not a number",
     }
     for name, text in texts.items():
         if places := report["masks"][name]:
             out.append(
-                f"{len(places)} of {report['masks']['with_mask']} rollouts with a mask {text} ({places[0]})"
+                f"{len(places)} of {report['masks']['with_mask']} rollouts with a mask {text} (first: {places[0]})"
             )
     if count := report["masks"]["replaced"]:
         out.append(
-            f"{count} of {report['format']['replies']} responses were tokenised again before the next turn: the "
-            "conversation continued from other tokens than were sampled, and in it these responses are not trained on"
+            f"{count} of {report['format']['replies']} responses were tokenised again before the next turn. The "
+            "conversation continued from tokens that differ from the sampled tokens. The loss skips these responses"
         )
     if places := report["tokens"].get("changed"):
         of = report["tokens"]["replies"]
         out.append(
-            f"{len(places)} of {of} responses have other tokens when tokenised again ({places[0]})"
+            f"{len(places)} of {of} responses give different tokens when tokenised again (first: {places[0]})"
         )
     score = report["rewards"]
     if score["groups_without_spread"]:
         out.append(
-            f"{score['groups_without_spread']} of {score['groups']} groups have one reward: nothing to learn there"
+            f"{score['groups_without_spread']} of {score['groups']} groups have zero reward variance, so a group "
+            "baseline gives them no gradient"
         )
     for tag, counts in report["format"]["tags"].items():
         if counts["broken"]:
             out.append(
-                f"{counts['broken']} of {counts['replies']} responses with <{tag}> do not have one closed block of it"
+                f"{counts['broken']} of {counts['replies']} responses with <{tag}> do not have exactly one closed "
+                f"<{tag}> block"
             )
         if counts["lacking"]:
             out.append(
-                f"{counts['lacking']} of {report['format']['replies']} responses lack the requested <{tag}>"
+                f"{counts['lacking']} of {report['format']['replies']} responses lack the requested <{tag}> block"
             )
     if report["format"]["empty"]:
         out.append(
@@ -287,13 +289,14 @@ def findings(report: Mapping[str, Any]) -> list[str]:
         )
     if report["repetition"]["replies_over_half"]:
         out.append(
-            f"{report['repetition']['replies_over_half']} responses repeat themselves for more than half"
+            f"in {report['repetition']['replies_over_half']} responses more than half of the text is repetition"
         )
     bits = report["collapse"]
     # A handful of groups cannot show dependence on the prompt, and 0.1 bit is near none.
     if bits and bits["groups"] > 3 and bits["information"] < 0.1:
         out.append(
-            f"responses hardly depend on the prompt ({bits['information']:.2f} bits): the policy may have collapsed"
+            f"responses hardly depend on the prompt (mutual information: {bits['information']:.2f} bits), so the "
+            "policy may have collapsed"
         )
     return out + _world_findings(report)
 
@@ -304,25 +307,26 @@ def _world_findings(report: Mapping[str, Any]) -> list[str]:
     replay = report["replay"]
     if replay and replay["without_seed"]:
         out.append(
-            f"{replay['without_seed']} of {report['rollouts']} rollouts name no seed: they were not replayed"
+            f"{replay['without_seed']} of {report['rollouts']} rollouts were not replayed, because they name no seed"
         )
     if replay and replay["differ"]:
         first = min(replay["differ"], key=itemgetter("turn"))
         why = f": {first['fault']}" if first["fault"] else ""
         out.append(
-            f"{len(replay['differ'])} of {replay['played']} replays stop agreeing with the record, the earliest at "
-            f"turn {first['turn']} ({first['where']}{why}): what comes after is not measured"
+            f"{len(replay['differ'])} of {replay['played']} replays differ from the record, the earliest at turn "
+            f"{first['turn']} ({first['where']}{why}). Turns after a difference are not measured"
         )
     if replay and replay["unchecked"]:
         out.append(
-            f"{replay['unchecked']} of {replay['played']} replays cannot be checked: no message shows a state of "
-            "theirs, and no rewards by turn are recorded. Either the text shows no states, or game, options or seed "
-            "are others; then the findings about predictions are wrong"
+            f"{replay['unchecked']} of {replay['played']} replays cannot be checked, because no message shows a state "
+            "of the replay and no rewards by turn are recorded. If --env or its options differ from those of the "
+            "rollouts, the findings about predictions are wrong"
         )
     model = report["world_model"]
     if model.get("prediction") and model["copied"] > model["prediction"] / 2:
         out.append(
-            f"{model['copied']} of {model['prediction']} predictions repeat the observation: copying, no dynamics"
+            f"{model['copied']} of {model['prediction']} predictions repeat the observation, so the model is copying "
+            "instead of predicting"
         )
     # Only rows with true states for all predictions: otherwise copying was judged on fewer of them.
     rows = [
@@ -331,7 +335,7 @@ def _world_findings(report: Mapping[str, Any]) -> list[str]:
     right, copy = (sum(row[name] for row in rows) for name in ("right", "copy_right"))
     if right < copy:
         out.append(
-            f"{right} predictions are right; repeating the state before would have been right {copy} times"
+            f"{right} predictions are correct, but a copy of the state before the actions would be correct {copy} times"
         )
     known = report["state_likelihood"]
     for split, part in known["falls"].items():
@@ -339,7 +343,7 @@ def _world_findings(report: Mapping[str, Any]) -> list[str]:
             first, last = (known["steps"][split][end]["step"] for end in (0, -1))
             out.append(
                 f"cross-entropy of predicted states fell by {part['total']:.2f} nats per token from step {first} to "
-                f"{last}{f' ({split})' if split else ''}, {part['changed']:.2f} of it where something changed: most "
-                "of what was learnt is to copy"
+                f"{last}{f' ({split})' if split else ''}. Changed tokens account for {part['changed']:.2f} nats, so "
+                "the model learned mostly to copy"
             )
     return out

@@ -14,7 +14,7 @@ def diagnosis_page(report: Mapping[str, Any], source: str) -> str:
     """The result of `spa_bench.diagnose.findings.diagnose` as one HTML page that loads nothing. All
     text of rollouts is escaped."""
     count = len(report["findings"])
-    what = f"{count} finding{'s' if count > 1 else ''}" if count else "Nothing wrong was found"
+    what = f"{count} finding{'s' if count > 1 else ''}" if count else "No problems found"
     stacks = ", ".join(f"{name} {number}" for name, number in report["stacks"].items())
     return render_page(
         "diagnosis.html.j2",
@@ -34,7 +34,7 @@ def _charts(report: Mapping[str, Any]) -> dict[str, list[Chart]]:
             "mean reward",
             tuple((float(turn), float(value)) for turn, value in enumerate(by_turn, 1)),
         )
-        help_text = "The mean over the rollouts that reach the turn."
+        help_text = "Mean reward of each turn, over the rollouts that reach the turn."
         charts["Rewards"].append(Chart("Reward by turn", help_text, (line,), x_label="turn"))
     for key, label, title in (
         ("by_actions", "actions ahead", "the actions ahead"),
@@ -56,7 +56,12 @@ def _charts(report: Mapping[str, Any]) -> dict[str, list[Chart]]:
         title = f"State tokens ({split})" if split else "State tokens"
         lines = tuple(line for line in lines if line.points)
         charts["Dynamics or copying"].append(
-            Chart(title, "Mean nats per token.", lines, x_label="training step")
+            Chart(
+                title,
+                "Mean negative log-likelihood per token of predicted states, in nats.",
+                lines,
+                x_label="training step",
+            )
         )
     return charts
 
@@ -75,4 +80,10 @@ def _drift_chart(title: str, label: str, rows: Sequence[Mapping[str, Any]]) -> C
     )
     if known:
         lines.append(Series("copy baseline", known, color=1))
-    return Chart(title, "Share that is exactly right.", tuple(lines), x_label=label, percent=True)
+    return Chart(
+        title,
+        "Share of predicted states that are exactly correct.",
+        tuple(lines),
+        x_label=label,
+        percent=True,
+    )

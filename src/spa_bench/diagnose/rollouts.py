@@ -79,7 +79,7 @@ def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
     files = next((files for files in found if files), []) if path.is_dir() else [path]
     if not path.exists() or not files:
         raise DataError(
-            f"{path}: there are no rollouts; name a .jsonl, .json or .parquet file, or a folder of them"
+            f"{path} has no rollouts. Give a .jsonl, .json or .parquet file, or a folder of such files."
         )
     return tuple(rollout for file in files for rollout in _dated(file))
 
@@ -101,7 +101,7 @@ def _file(file: Path) -> Iterator[Rollout]:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read: {error}") from error
+        raise DataError(f"cannot read {file}: {error}. Give a UTF-8 file of rollouts.") from error
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     # The file is one JSON list over several lines, not a row per line.
     if text.lstrip().startswith("[") and len(lines) > 1 and not _is_json(lines[0][1]):
@@ -110,7 +110,9 @@ def _file(file: Path) -> Iterator[Rollout]:
         try:
             data = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{file}, row {number}: this is not JSON: {error}") from error
+            raise DataError(
+                f"{file}, row {number} is not valid JSON: {error}. Correct or remove the row."
+            ) from error
         message = (
             data[0] if isinstance(data, list) and data and isinstance(data[0], Mapping) else {}
         )
@@ -127,7 +129,7 @@ def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
             for batch in table.iter_batches(_BATCH):
                 yield from batch.to_pylist()
     except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"{file}: cannot be read: {error}") from error
+        raise DataError(f"cannot read {file}: {error}. Give a Parquet file of rollouts.") from error
 
 
 def _is_json(text: str) -> bool:
@@ -152,7 +154,8 @@ def read_rows(row: Any, where: str) -> Iterator[Rollout]:
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, IndexError) as error:
         told = f"{type(error).__name__}: {error}"
         raise DataError(
-            f"{where}: its keys are those of a rollout, but their values are not ({told[:200]})"
+            f"{where}: the row has the keys of a rollout, but a value has the wrong type or content. Correct or remove "
+            f"the row ({told[:200]})"
         ) from error
 
 
@@ -178,7 +181,7 @@ def read_row(row: Any, where: str) -> Rollout:
         row = {"messages": row}
     if not isinstance(row, Mapping):
         raise DataError(
-            f"{where}: a rollout is a JSON object or a list of messages, not {type(row).__name__}"
+            f"{where}: a rollout must be a JSON object or a list of messages, not {type(row).__name__}"
         )
     # Keys in order of how surely they tell a stack: ours and verifiers' are unique.
     if "episode_id" in row and "turns" in row:
@@ -204,7 +207,8 @@ def read_row(row: Any, where: str) -> Rollout:
     else:
         wanted = "messages, prompt and completion, input and output, or completion_ids"
         raise DataError(
-            f"{where}: there is no rollout in the keys {', '.join(map(str, row))}; wanted: {wanted}"
+            f"{where}: the keys {', '.join(map(str, row))} are not those of a rollout. A rollout needs the keys "
+            f"{wanted}."
         )
     ids, mask = _tokens(row)
     begin = next((index for index, (role, _) in enumerate(chat) if role == "assistant"), len(chat))

@@ -14,7 +14,11 @@ def estimators_arguments(parser: argparse.ArgumentParser) -> None:
         "--group-size", type=int, default=4, metavar="N", help="episodes per group (default: 4)"
     )
     parser.add_argument(
-        "--critic-error", type=float, default=0.0, metavar="X", help="added to the critic's values"
+        "--critic-error",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="error that is added to the critic's values (default: 0)",
     )
 
 
@@ -23,7 +27,7 @@ def estimators(options: argparse.Namespace) -> int:
     ConfigError."""
     if not 2 <= options.group_size <= MOST_IN_A_GROUP:
         raise ConfigError(
-            f"--group-size is {options.group_size}; it must be from 2 to {MOST_IN_A_GROUP}"
+            f"--group-size is {options.group_size}. Give a number from 2 to {MOST_IN_A_GROUP}."
         )
     from spa_bench.estimator_bias.page import tables
 

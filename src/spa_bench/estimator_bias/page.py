@@ -54,7 +54,7 @@ def _published_bias() -> list[str]:
     return [
         "### The published bias",
         "",
-        "Mean estimate of the gradient of `go` in stop or go; exact: 0.075.",
+        "Mean estimate of the gradient of the action `go` in the world “stop or go”. The exact gradient is 0.075.",
         "",
         markdown_table(("estimator", *(f"G = {size}" for size in sizes)), rows),
     ]

@@ -127,7 +127,7 @@ def _sure(reward: float, state: str | None) -> tuple[Outcome, ...]:
 # Q(stop) = 0.4 and Q(go) = 0.5 + 0.2, so dJ/dz = p (1 - p) (0.7 - 0.4) = 0.075 at p = 1/2.
 STOP_OR_GO = World(
     name="stop or go",
-    text="stopping pays 0.4; going on pays 0 or 1 at random, then 0.2 at a second turn without a choice",
+    text="the action `stop` pays 0.4; the action `go` pays 0 or 1 at random, then 0.2 in a second turn with one action",
     start="start",
     actions={
         "start": {
@@ -147,7 +147,7 @@ STOP_OR_GO = World(
 # and without it.
 KEY_AND_DOOR = World(
     name="key and door",
-    text="three turns, one reward at the end: take the key first, then open the door, which needs it",
+    text="an agent needs a key to open a door, and gets its reward at the end of up to three turns",
     start="start",
     actions={
         "start": {"take key": _sure(0.0, "key"), "walk on": _sure(0.0, "no key")},
@@ -161,7 +161,7 @@ KEY_AND_DOOR = World(
 # Chance of +-1 outweighs what a choice is worth: estimators differ in noise here.
 NOISY_TURNS = World(
     name="noisy turns",
-    text="two turns whose rewards of -1 or +1 are chance; each right choice adds 0.3",
+    text="each of two turns pays -1 or +1 at random, and 0.3 more for the right action",
     start="first",
     actions={
         state: {
@@ -180,7 +180,7 @@ NOISY_TURNS = World(
 # alone is a biased anchor for GiGPO.
 REVISITS = World(
     name="revisits",
-    text="up to four turns between hall and room: a prize may be taken in the room, waiting in the hall costs nothing",
+    text="an agent moves between a hall and a room for up to four turns, and may take a prize in the room",
     start="hall",
     actions={
         "hall": {"wait": _sure(0.0, "hall"), "enter": _sure(0.0, "room")},

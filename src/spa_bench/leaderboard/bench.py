@@ -162,12 +162,14 @@ def make_bench(
     Raises ConfigError for a scale, board or method that is not there, and for less than one seed.
     """
     if scale not in BENCHES:
-        raise ConfigError(f"there is no scale {scale!r}; there are {', '.join(BENCHES)}")
+        raise ConfigError(f"there is no scale {scale!r}; choose from {', '.join(BENCHES)}")
     if seeds < 1:
-        raise ConfigError(f"--seeds is {seeds}; it must be at least 1")
+        raise ConfigError(f"--seeds is {seeds}. Give a number of at least 1.")
     known = BENCHES[scale].boards
     if missing := [board for board in boards if board not in known]:
-        raise ConfigError(f"scale {scale} has no board {missing[0]!r}; it has {', '.join(known)}")
+        raise ConfigError(
+            f"scale {scale} has no board {missing[0]!r}; choose from {', '.join(known)}"
+        )
     names = tuple(dict.fromkeys(names or METHODS))
     trainings = {
         (board, label(name)): tuple(

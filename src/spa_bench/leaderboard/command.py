@@ -14,27 +14,34 @@ def methods_arguments(parser: argparse.ArgumentParser) -> None:
         "methods",
         nargs="*",
         metavar="METHOD",
-        help="methods (`spa config list methods`); default: a selection",
+        help="methods to rank (default: a selection); `spa config list methods` lists all methods",
     )
     parser.add_argument(
-        "--scale", default="tiny", choices=("tiny", "smol", "full"), help="default: tiny"
+        "--scale",
+        default="tiny",
+        choices=("tiny", "smol", "full"),
+        help="size of the models and boards (default: tiny)",
     )
     parser.add_argument(
-        "--env", action="append", default=[], metavar="BOARD", help="only this board of the scale"
+        "--env",
+        action="append",
+        default=[],
+        metavar="BOARD",
+        help="train on this board alone (repeatable; default: all boards of the scale)",
     )
     parser.add_argument(
         "--seeds",
         type=int,
         default=3,
         metavar="N",
-        help="trainings of each method on each board (default: 3)",
+        help="training seeds per method and board (default: 3)",
     )
     parser.add_argument(
         "--controls",
         type=whole_number,
         default=3,
         metavar="N",
-        help="add the shuffled control of the N best methods",
+        help="also train the shuffled controls of the N best methods (default: 3)",
     )
     parser.add_argument(
         "--root", metavar="FOLDER", help="output folder (default: runs/bench-SCALE)"
@@ -42,16 +49,18 @@ def methods_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--page",
         metavar="FILE",
-        help="the page in Markdown; HTML has its name (default: in the folder)",
+        help="Markdown file of the leaderboard, with an HTML file next to it (default: leaderboard.md in --root)",
     )
     parser.add_argument(
         "--no-training",
         action="store_true",
-        help="write results and page of the finished trainings, and stop",
+        help="write the leaderboard of the finished trainings, and train nothing",
     )
     add_parallel(parser, 2)
     parser.add_argument(
-        "--dry-run", action="store_true", help="list the stages with an estimate, and stop"
+        "--dry-run",
+        action="store_true",
+        help="list the stages with an estimate of the time, and train nothing",
     )
 
 
@@ -114,10 +123,10 @@ def _plan_lines(made: Any, options: argparse.Namespace) -> list[str]:
     ]
     lines += [f"    {line}" for line in made.grid.lines()]
     lines.append(
-        f"{len(tasks)} stages, {len(tasks) - len(missing)} of them done, {len(made.grid.links)} shared."
+        f"{len(tasks)} stages, {len(tasks) - len(missing)} of them done, {len(made.grid.links)} shared by methods."
     )
     lines.append(
-        f"about {made.hours:.1f} hours of one device, {made.hours / devices:.1f} on {devices}; the shuffled controls "
-        f"of the best {options.controls} are planned when the others are done."
+        f"The stages take about {made.hours:.1f} device hours, which is {made.hours / devices:.1f} hours on {devices} "
+        f"device{'s' if devices > 1 else ''}. The shuffled controls of the best {options.controls} methods come on top."
     )
     return lines

@@ -237,11 +237,12 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
     out.append(
         (
             "At equal PPO episodes",
-            "Points of Pass@1 after as many PPO episodes as all methods have, paired by puzzle, board and seed. "
-            f"Brackets are 95 % t intervals over seeds; with fewer than {MANY_SEEDS} seeds they are over puzzles and "
-            "do not cover training seeds. The control is the same method with SFT on shuffled next states. A method "
-            "that is no better than its control has not gained by knowing the world. Predictions: percent exact "
-            "after SFT; brackets say how many of their puzzles were trained on.",
+            "Differences of Pass@1 in points at the same number of PPO episodes, paired by puzzle, board and seed. "
+            f"Brackets are 95 % t intervals over seeds. With fewer than {MANY_SEEDS} seeds, intervals are over puzzles "
+            "and do not cover training seeds. A shuffled control is a method with SFT on next states of other turns. "
+            "If a method is no better than its control, its gain does not come from a correct world model. The column "
+            "of predictions shows the percentage of exact predictions after SFT, and in brackets how many of the "
+            "measured puzzles were seen in training.",
             [
                 "method",
                 f"minus {REFERENCE}",
@@ -308,15 +309,15 @@ INTRODUCTION = (
     "Percent of held-out puzzles solved (Pass@1). "
     "The interquartile mean is over boards and seeds, in percent of the board's optimum, with 95 % t intervals "
     "over seeds. "
-    "The optimum is the best policy within the cap of actions, on the same puzzles. "
-    "“Better than” is the probability that a training of this method beats one of the other on a random board, "
-    "ties counting half (arXiv 2108.13264). "
-    "Budgets count self-play, and a curve is interpolated linearly between two validations. "
-    "A dash: at this budget the method was not yet in PPO, or it did not finish (below). "
-    "Tokens are sampled tokens; the last table lists the trained ones. "
-    "Q-learning is tabular, without a model, after as many environment steps as the first budget. "
-    "On other puzzles it plays at random in new states; on the puzzle itself it tries each reported puzzle "
-    "first, which no method may."
+    "The optimum is the score of the best policy with the same limit of actions, on the same puzzles. "
+    "“Better than” is the probability that a training of one method beats a training of another method on a random "
+    "board, where a tie counts half (arXiv 2108.13264). "
+    "Budgets include self-play. Between two validations, a curve is interpolated linearly. "
+    "A dash means that the method had not started PPO at this budget, or did not finish. "
+    "Tokens are sampled tokens. The last table lists the trained tokens. "
+    "Q-learning is tabular, uses no language model, and has the environment steps of the first budget. "
+    "On other puzzles, Q-learning acts at random in new states. On the puzzle itself, Q-learning first trains on each "
+    "reported puzzle, which no other method does."
 )
 
 
@@ -330,8 +331,12 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
         against,
         played,
         tuple(
-            f"{side} {REFERENCE}, in points at equal PPO episodes"
-            for side in ("Ahead of", "Behind", "Level with")
+            f"Methods {side} {REFERENCE}, in points at equal PPO episodes"
+            for side in (
+                "that are better than",
+                "that are worse than",
+                "with no difference found to",
+            )
         ),
         {row["env"] for row in result["rows"]},
     )
@@ -339,9 +344,9 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
         controls,
         {name: _boards(result, f"{name}{SHUFFLED}") for name in controls},
         (
-            "Ahead of its own shuffled control, so its gain is knowledge",
-            "Behind its own shuffled control",
-            "Level with its own shuffled control, so its gain may have another cause",
+            "Methods that are better than their shuffled control, so that true next states explain the gain",
+            "Methods that are worse than their shuffled control",
+            "Methods with no difference found to their shuffled control, so that the gain may have another cause",
         ),
         {row["env"] for row in result["rows"]},
     )
@@ -350,8 +355,8 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
         known = _known(result["rows"], REFERENCE, board)
         if one is not None and other is not None and known is not None:
             lines.append(
-                f"{board}: {REFERENCE} {percent(one)}, {BASELINE} {percent(other)} percent solved; "
-                f"{percent(known)} percent of predictions exact after SFT."
+                f"On {board}, {REFERENCE} solves {percent(one)} % and {BASELINE} {percent(other)} % of the puzzles. "
+                f"After SFT, {percent(known)} % of the predictions are exact."
             )
     cost = [
         f"{name} {tokens:,.0f}"
@@ -359,7 +364,7 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
         if (tokens := _sampled(result["rows"], name)) is not None
     ]
     return (
-        [*lines, f"Tokens sampled by a training, self-play included: {', '.join(cost)}."]
+        [*lines, f"Tokens sampled per training, including self-play: {', '.join(cost)}."]
         if cost
         else lines
     )
@@ -476,7 +481,9 @@ def ranking(result: Mapping[str, Any]) -> list[str]:
 
 
 def _remarks(result: Mapping[str, Any]) -> list[str]:
-    lines = [f"{result['seeds']} seeds. Not finished: {', '.join(result['not_run']) or 'nothing'}."]
+    lines = [
+        f"{result['seeds']} seeds. Unfinished trainings: {', '.join(result['not_run']) or 'none'}."
+    ]
     for board, played in result["boards"].items():
         lines.append(
             f"{board}: `{played['preset']}` with {', '.join(f'`{text}`' for text in played['changes'])}."

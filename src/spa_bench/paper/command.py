@@ -15,40 +15,44 @@ def paper_arguments(parser: argparse.ArgumentParser) -> None:
         "tables",
         nargs="+",
         metavar="TABLE",
-        help="name of a table (--dry-run lists its runs), or all",
+        help="name of a table of the paper, or `all`; with --dry-run, `spa` lists the runs of the table",
     )
     parser.add_argument(
         "--scale",
         default="tiny",
         choices=("tiny", "full"),
-        help="tiny: two CPU cores and the bundled model; full: the paper's models on GPUs (default: tiny)",
+        help="`tiny` uses two CPU cores and the bundled model, `full` uses the paper's models on GPUs (default: tiny)",
     )
     parser.add_argument(
-        "--seeds", type=int, metavar="N", help="trainings of each experiment (default: 3)"
+        "--seeds", type=int, metavar="N", help="training seeds per experiment (default: 3)"
     )
     parser.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="TEXT",
-        help="experiments of this id, or with TEXT in it",
+        help="run only the experiments whose id is TEXT or contains TEXT (repeatable)",
     )
     parser.add_argument(
         "--root", metavar="FOLDER", help="output folder (default: runs/reproduce-SCALE)"
     )
     parser.add_argument(
-        "--page", metavar="FILE", help="the page (default: results.md in the output folder)"
+        "--page",
+        metavar="FILE",
+        help="Markdown file of the results (default: results.md in the output folder)",
     )
     parser.add_argument(
-        "--notes", metavar="FILE", help="JSON: a claim, or claim (environment), mapped to a remark"
+        "--notes",
+        metavar="FILE",
+        help="JSON object of remarks for the page, from `claim` or `claim (environment)` to a remark",
     )
     parser.add_argument(
         "--no-training",
         action="store_true",
-        help="write results and page of the finished trainings, and stop",
+        help="write the results of the finished trainings, and train nothing",
     )
     add_parallel(parser, 2)
-    parser.add_argument("--dry-run", action="store_true", help="list the stages and stop")
+    parser.add_argument("--dry-run", action="store_true", help="list the stages, and train nothing")
 
 
 def paper(options: argparse.Namespace) -> int:
@@ -94,13 +98,13 @@ def _plan_lines(plan: Any, parallel: int) -> list[str]:
         paper = (
             ""
             if row.paper is None
-            else f"  paper: Pass@1 {row.paper[0]:g}, Pass@8 {row.paper[1]:g}"
+            else f"  result in the paper: Pass@1 {row.paper[0]:g}, Pass@8 {row.paper[1]:g}"
         )
         lines += [
             f"{row.id}  {len(plan.trainings[row.id])} seeds{paper}",
             f"    {command(plan, row)}",
         ]
-    lines += [f"state perplexity of {model}" for model in plan.models]
+    lines += [f"perplexity of state descriptions under {model}" for model in plan.models]
     tasks = plan.grid.tasks
     missing = plan.grid.missing
     lines.append(f"{len(tasks)} stages, {len(tasks) - len(missing)} of them done:")
@@ -115,7 +119,11 @@ def _notes(path: str | None) -> dict[str, str]:
     try:
         notes = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--notes {path}: cannot be read as JSON ({error})") from error
+        raise ConfigError(
+            f"--notes {path}: the file is missing or is not valid JSON ({error}). Give a JSON file of remarks."
+        ) from error
     if not isinstance(notes, dict):
-        raise ConfigError(f"--notes {path}: expected an object of texts")
+        raise ConfigError(
+            f"--notes {path}: the file must hold a JSON object from claims to remarks"
+        )
     return {str(key): str(value) for key, value in notes.items()}

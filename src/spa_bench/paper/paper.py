@@ -117,9 +117,9 @@ class PaperTable:
 def paper_table(name: str, scale_name: str) -> PaperTable:
     """A table at a scale. Raises ConfigError if there is none of this name."""
     if name not in NAMES:
-        raise ConfigError(f"there is no table {name!r}; there are {', '.join(NAMES)}, and all")
+        raise ConfigError(f"there is no table {name!r}; choose from {', '.join(NAMES)}, all")
     if scale_name not in SCALES:
-        raise ConfigError(f"there is no scale {scale_name!r}; there are {', '.join(SCALES)}")
+        raise ConfigError(f"there is no scale {scale_name!r}; choose from {', '.join(SCALES)}")
     scale = SCALES[scale_name]
     table = _PAPER["tables"][name]
     rows: Mapping[str, list[str]] = table.get("rows", {})

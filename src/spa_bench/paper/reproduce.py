@@ -88,7 +88,7 @@ def make_plan(
     tables = tuple(paper_table(name, scale) for name in wanted)
     count = SCALES[scale].seeds if seeds is None else seeds
     if count < 1:
-        raise ConfigError(f"--seeds is {count}; it must be at least 1")
+        raise ConfigError(f"--seeds is {count}. Give a number of at least 1.")
     # Tables share rows: an experiment of several tables is trained once.
     rows = {row.id: row for table in tables for row in table.experiments}
     trainings = {
@@ -100,7 +100,8 @@ def make_plan(
     models = SCALES[scale].models if "perplexity" in wanted else ()
     if not trainings and not models:
         raise ConfigError(
-            f"no experiment of {', '.join(wanted)} has one of {', '.join(only)} in its name"
+            f"--only {', '.join(only)} matches no experiment of {', '.join(wanted)}. List the experiments with "
+            "--dry-run."
         )
     return Reproduction(
         scale=scale,

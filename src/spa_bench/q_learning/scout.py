@@ -34,13 +34,14 @@ def require_copies(env: TextEnv, tag: str) -> None:
         env.clone()
     except NotImplementedError:
         raise ConfigError(
-            f"the environment {tag} cannot be copied, which tabular Q-learning (scout) needs; run it in the trainer's "
-            "process (es_manager.env_workers=0), give it `changes` (docs/environment-reference.md), or take another "
-            "policy"
+            f"generate.policy=q_learning needs an environment that can be copied, and {tag} cannot be. Set "
+            "es_manager.env_workers=0, define `changes` in the environment (docs/environment-reference.md), or choose "
+            "another policy."
         ) from None
     if not env.legal_actions():
         raise ConfigError(
-            f"the environment {tag} does not list its actions, which tabular Q-learning (scout) needs"
+            f"generate.policy=q_learning needs an environment that lists its actions, and {tag} does not. Define "
+            "`legal_actions` in the environment, or choose another policy."
         )
 
 

@@ -16,10 +16,17 @@ def pretrain_tiny_arguments(parser: argparse.ArgumentParser) -> None:
         help="output folder (default: runs/pretrained-tiny)",
     )
     parser.add_argument(
-        "--seed", type=whole_number, default=0, metavar="N", help="seed of weights and documents"
+        "--seed",
+        type=whole_number,
+        default=0,
+        metavar="N",
+        help="seed of the initial weights and of the documents (default: 0)",
     )
     parser.add_argument(
-        "--steps", type=positive_number, metavar="N", help="default: those of the bundled model"
+        "--steps",
+        type=positive_number,
+        metavar="N",
+        help="number of training steps (default: as many as the bundled model has)",
     )
 
 
