@@ -200,7 +200,7 @@ def test_a_bench_trains_ranks_adds_controls_and_finds_everything_done(smallest, 
     assert "<script" not in html and "Content-Security-Policy" in html
     assert cli.main([*args, "--dry-run"]) == 0
     printed = capsys.readouterr().out
-    assert "to do" not in printed and "about 0.0 hours" in printed
+    assert "to do" not in printed and "about 0.0 device hours" in printed
 
 
 def test_predictions_on_puzzles_of_training_say_so():

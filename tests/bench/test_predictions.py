@@ -84,7 +84,7 @@ def walked(seed, *plans):
     states = [LAKE.env.state_text("grid")]
     for plan in plans:
         for name in plan:
-            LAKE.env.step(LAKE.env.to_action(name))
+            LAKE.env.step(LAKE.env.to_action(name))  # pyright: ignore[reportArgumentType]
         states.append(LAKE.env.state_text("grid"))
     return states
 
@@ -176,7 +176,7 @@ def test_a_game_that_fails_costs_its_rollout():
             raise RuntimeError("no ice")
 
     game = Game(
-        env=Broken(is_slippery=False),
+        env=Broken(is_slippery=False),  # pyright: ignore[reportCallIssue]
         state_text="grid",
         action_sep="||",
         max_actions_per_turn=5,

@@ -27,7 +27,7 @@ def seed_result(
     old = {f"t/{1000 * seed + i}": (8, c) for i, c in enumerate(before or [4] * len(successes))}
     share = sum(successes) / 8 / len(successes)
     curve = {0: (0.5, 1.0), 10: (share, 1.0)}
-    return SeedResult(seed=seed, moments={"before": old, "after": won}, curve=curve, world_model={})
+    return SeedResult(seed=seed, moments={"before": old, "after": won}, curve=curve, world_model={})  # pyright: ignore[reportArgumentType]
 
 
 HIGH = [seed_result(seed, [7, 8, 6, 8, 7, 8]) for seed in range(3)]

@@ -85,7 +85,7 @@ def test_planning_that_cannot_be_done_is_refused_before_any_stage(tmp_path):
     asks = ("generate.imagine.n=2", "es_manager.train.env_configs.tags=[Sudoku]")
     plan = plan_grid([training("planned", *asks, root=tmp_path / "x")])
     with pytest.raises(ConfigError, match="Sudoku has no state values"):
-        run_grid(plan, devices=["cpu"], pool=pytest.fail, work=pytest.fail)
+        run_grid(plan, devices=["cpu"], pool=pytest.fail, work=pytest.fail)  # pyright: ignore[reportArgumentType]
     assert not (tmp_path / "x").exists()
 
 
@@ -189,7 +189,7 @@ def test_what_learns_no_states_has_one_round_that_is_as_long_as_all():
     (alone, _, _) = tasks_of(training("vanilla_format"))
     assert data.digest == alone.digest
     steps = sft.config.sft.trainer.total_training_steps
-    assert steps == 3 * training("spa").ppo.sft.trainer.total_training_steps
+    assert steps == 3 * training("spa").ppo.sft.trainer.total_training_steps  # pyright: ignore[reportOperatorIssue]
 
 
 def test_unknown_methods_are_named():
