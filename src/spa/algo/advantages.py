@@ -85,11 +85,13 @@ def _backward_pass(
     # A reward outside the mask belongs to no sampled token: the recursion would silently drop it.
     if bool(((rewards != 0) & ~mask).any()):
         raise ValueError(
-            "rewards: a non-zero reward lies outside the mask; put it on a token of the mask"
+            "rewards: a token outside the mask has a non-zero reward; put every reward on a "
+            "token inside the mask"
         )
     if bool((turn_ends & ~mask).any()):
         raise ValueError(
-            "turn_ends: a turn ends outside the mask; put turn ends on tokens of the mask"
+            "turn_ends: a token outside the mask ends a turn; let each turn end on a token "
+            "inside the mask"
         )
     rows, width = rewards.shape
     advantages = torch.zeros_like(rewards)

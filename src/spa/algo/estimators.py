@@ -60,12 +60,17 @@ class Estimator:
         Raises ConfigError if a critic is missing or the results have another shape than `rewards`.
         """
         if self.needs_values and batch.values is None:
-            raise ConfigError(f"{KEY}: this estimator needs a critic; the batch has no values")
+            raise ConfigError(
+                f"{KEY}: the estimator needs a critic, but the batch has no critic values; "
+                "choose an estimator without a critic or add values to the batch"
+            )
         results = self.function(batch, rewards, **{name: settings[name] for name in self.settings})
         for label, value in zip(("advantages", "returns"), results, strict=True):
             if value.shape != rewards.shape:
-                shapes = f"{tuple(value.shape)} instead of {tuple(rewards.shape)}"
-                raise ConfigError(f"{KEY}: the estimator returned {label} of shape {shapes}")
+                raise ConfigError(
+                    f"{KEY}: the estimator returned {label} of shape {tuple(value.shape)}; "
+                    f"return the shape of rewards, {tuple(rewards.shape)}"
+                )
         # A function of the user may leave anything outside the mask, NaN included.
         advantages, returns = (torch.where(batch.mask, value, 0.0) for value in results)
         return advantages, returns
@@ -85,7 +90,8 @@ def estimator_named(name: str, known: frozenset[str] | set[str]) -> Estimator:
     unknown = [setting for setting in found.settings if setting not in known]
     if unknown:
         raise ConfigError(
-            f"{KEY}: {name!r} asks for {unknown[0]!r}; the section algorithm has {', '.join(sorted(known))}"
+            f"{KEY}: {name!r} has the keyword {unknown[0]!r}, which is no key of the section "
+            f"algorithm; use one of {', '.join(sorted(known))}"
         )
     return found
 
@@ -95,7 +101,7 @@ def _own(name: str) -> Estimator:
     if isinstance(found, Estimator):
         return found
     if not callable(found):
-        raise ConfigError(f"{KEY}: {name!r} is neither an Estimator nor a function")
+        raise ConfigError(f"{KEY}: {name!r} must name an Estimator or a function")
     function = cast(Callable[..., Estimate], found)
     return Estimator(function=function, settings=settings_of(function))
 

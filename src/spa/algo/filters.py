@@ -71,7 +71,7 @@ def select_groups(
         ValueError: kind or strategy is unknown, or ratio is not positive.
     """
     if ratio <= 0:
-        raise ValueError(f"select_groups: ratio must be positive, got {ratio}")
+        raise ValueError(f"select_groups: ratio must be above 0, got {ratio}")
     if kind not in ("std", "std_rev", "max_mean"):
         raise ValueError(f"select_groups: unknown kind {kind!r}; use std, std_rev or max_mean")
     stats = group_stats(scores, group_ids)
@@ -135,8 +135,10 @@ def _choose(
             good = ranked <= ranked[:1] / ratio if smallest else ranked >= ranked[:1] * ratio
             keep = max(1, int(good.sum()))
         case _:
-            known = "top_k, top_k_abs, top_p, top_p_softmax or min_p"
-            raise ValueError(f"select_groups: unknown strategy {strategy!r}; use {known}")
+            raise ValueError(
+                f"select_groups: unknown strategy {strategy!r}; "
+                "use top_k, top_k_abs, top_p, top_p_softmax or min_p"
+            )
     chosen = torch.zeros(groups, dtype=torch.bool, device=signal.device)
     chosen[rank[:keep]] = True
     return chosen

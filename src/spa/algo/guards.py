@@ -22,15 +22,20 @@ class StreakGuard:
     @property
     def reason(self) -> str | None:
         """Why to stop, or None."""
-        return f"{self.run} times in a row: {self.advice}" if 0 < self.limit <= self.run else None
+        return (
+            f"In {self.run} consecutive checks, {self.advice}"
+            if 0 < self.limit <= self.run
+            else None
+        )
 
 
 # The limits in this file are those of RAGEN-2.
 def empty_batch_guard(limit: int = 5) -> StreakGuard:
     """For steps whose rollout filter kept no group: `observe(kept == 0)`."""
     advice = (
-        "no group of episodes had differing scores, so there was nothing to learn from. Look at the episodes: "
-        "if all fail, start from a better model or an easier environment; if all succeed, the task is solved"
+        "no group of episodes had differing scores, so the policy received no gradient. "
+        "Read the episodes in trajectories/. If all episodes fail, start from a better "
+        "model or an easier environment. If all episodes succeed, the task is solved"
     )
     return StreakGuard(limit=limit, advice=advice)
 
@@ -80,7 +85,8 @@ class VarianceGuard:
         if not 0 < self.patience <= self.run:
             return None
         return (
-            f"the score's standard deviation within groups was below {self.fraction:.0%} of its first value "
-            f"({self.baseline:.3g}) for {self.run} updates: the policy gives the same outcome whatever it samples. "
-            "Raise the entropy bonus or the temperature, or take an earlier checkpoint"
+            f"For {self.run} updates, the standard deviation of scores within groups was "
+            f"below {self.fraction:.0%} of its initial value ({self.baseline:.3g}). The "
+            "policy reaches the same outcome whatever it samples. Raise the entropy bonus "
+            "or the temperature, or resume from an earlier checkpoint"
         )

@@ -69,8 +69,9 @@ class FallingGuard:
         if self.best - mean < self.errors * noise:
             return None
         return (
-            f"training success fell to {mean:.0%} over the last {self.window} steps, from {self.best:.0%} at best. Go "
-            "back to an earlier checkpoint with a lower learning rate, or with KL to the reference "
+            f"Training success over the last {self.window} steps fell to {mean:.0%}; its "
+            f"best mean was {self.best:.0%}. Resume from an earlier checkpoint with a lower "
+            "learning rate, or add a KL penalty to the reference model "
             "(actor_rollout_ref.actor.use_kl_loss)"
         )
 
@@ -101,11 +102,12 @@ class DriftGuard:
         if len(self.last) < self.window or self.best - mean <= self.drop:
             return None
         return (
-            f"{self.skill} fell to {mean:.0%} over the last {self.window} steps, from {self.best:.0%} at best: PPO "
-            "pays for success alone and unlearns it. Reinforce beliefs that were right "
-            "(actor_rollout_ref.actor.world_loss), replay true states (actor_rollout_ref.actor.replay), lower "
-            "actor_rollout_ref.actor.optim.lr, or hold the policy near where it began "
-            "(actor_rollout_ref.actor.use_kl_loss with a kl_loss_coef above 0)"
+            f"Over the last {self.window} steps, {self.skill} fell to {mean:.0%}; its best "
+            f"mean was {self.best:.0%}. PPO rewards only success, so the model loses this "
+            "ability. Train on correct predictions (actor_rollout_ref.actor.world_loss) or "
+            "on replayed true states (actor_rollout_ref.actor.replay). You can also lower "
+            "actor_rollout_ref.actor.optim.lr, or add a KL penalty "
+            "(actor_rollout_ref.actor.use_kl_loss with kl_loss_coef above 0)"
         )
 
 
@@ -114,22 +116,26 @@ def _format() -> DriftGuard:
 
 
 def _observations() -> DriftGuard:
-    return DriftGuard(skill="the share of exactly right observations", drop=0.1)
+    return DriftGuard(skill="the share of exactly correct observations", drop=0.1)
 
 
 def _predictions() -> DriftGuard:
-    return DriftGuard(skill="the share of exactly right predictions", drop=0.2)
+    return DriftGuard(skill="the share of exactly correct predictions", drop=0.2)
 
 
 def _faults() -> StreakGuard:
-    advice = "half of the episodes or more failed with an error. Look at the reasons in log.txt and in trajectories/"
+    advice = (
+        "at least half of the episodes failed with an error. Read the errors in log.txt and in "
+        "trajectories/"
+    )
     return StreakGuard(limit=3, advice=advice)
 
 
 def _repetition() -> StreakGuard:
     advice = (
-        f"{MUCH_REPETITION:.0%} of the responses or more end in a loop of the same words. Lower the learning rate, go "
-        "back to an earlier checkpoint, or raise the entropy bonus"
+        f"at least {MUCH_REPETITION:.0%} of the responses ended in a loop of the same words. "
+        "Lower the learning rate, resume from an earlier checkpoint, or raise the entropy "
+        "bonus"
     )
     return StreakGuard(limit=3, advice=advice)
 

@@ -61,10 +61,14 @@ def loss_weights(
         case "seq-mean-token-sum-norm":
             if horizon is None:
                 raise ValueError(
-                    "loss_weights: seq-mean-token-sum-norm needs horizon, the constant divisor in tokens"
+                    "loss_weights: the mode seq-mean-token-sum-norm needs the argument "
+                    "horizon, the number of tokens to divide by"
                 )
             return weights / horizon
-    raise ValueError(f"loss_weights: unknown mode {mode!r}")
+    raise ValueError(
+        f"loss_weights: unknown mode {mode!r}; use token-mean, seq-mean-token-sum, "
+        "seq-mean-token-mean or seq-mean-token-sum-norm"
+    )
 
 
 def policy_loss(
@@ -175,7 +179,7 @@ def policy_loss_named(name: str, known: frozenset[str] | set[str]) -> PolicyLoss
     found = load_setting(key, name, POLICY_LOSSES)
     if not isinstance(found, PolicyLoss):
         if not callable(found):
-            raise ConfigError(f"{key}: {name!r} is neither a PolicyLoss nor a function")
+            raise ConfigError(f"{key}: {name!r} must name a PolicyLoss or a function")
         function = cast(Callable[..., tuple[Tensor, Info]], found)
         found = PolicyLoss(
             function=function, settings={setting: setting for setting in settings_of(function)}
@@ -183,7 +187,8 @@ def policy_loss_named(name: str, known: frozenset[str] | set[str]) -> PolicyLoss
     unknown = [setting for setting in found.settings.values() if setting not in known]
     if unknown:
         raise ConfigError(
-            f"{key}: {name!r} asks for the setting {unknown[0]!r}, which the section does not have"
+            f"{key}: {name!r} needs the setting {unknown[0]!r}, which the section of {key} "
+            "does not have; rename the keyword or the setting"
         )
     return found
 

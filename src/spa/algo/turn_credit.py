@@ -26,7 +26,10 @@ class Turns:
         """From `turns` int64 `[B, A]` (-1 outside) and `mask` bool `[B, A]`. Raises ValueError if a
         masked token has no turn."""
         if bool((turns[mask] < 0).any()):
-            raise ValueError("turns: a masked token belongs to no turn")
+            raise ValueError(
+                "turns: a token inside the mask has turn -1; number the turn of every masked "
+                "token from 0"
+            )
         # `scatter` needs a turn for every position; those outside the mask will add 0.
         index = torch.where(mask, turns, 0)
         count = int(index.max()) + 1 if index.numel() else 0

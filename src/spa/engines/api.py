@@ -117,11 +117,14 @@ class ResponseStore:
                 key = record.pop("key")
                 self._responses[key] = _checked(ApiResponse(**record))
             except (ValueError, KeyError, TypeError, AttributeError):
-                log.warning("%s: skipped a line that cannot be read", path)
+                log.warning(
+                    "%s: spa skipped a cached response because its line is not valid JSON", path
+                )
         if text and not text.endswith("\n"):
             self._append("")  # the next response begins on a line of its own
         log.info(
-            "%d responses come from the cache %s; delete it to send the requests again",
+            "spa takes %d responses from the cache %s; delete the file to send their "
+            "requests again",
             len(self._responses),
             path,
         )
@@ -172,7 +175,9 @@ class ApiEngine:
         try:
             import openai
         except ImportError as error:
-            raise ModelError(f"API models need the api extra: {install_hint('api')}") from error
+            raise ModelError(
+                f"API models need the api extra of spa: {install_hint('api')}"
+            ) from error
         self.entry = entry
         self.name = entry.model_name
         self.address = entry.base_url or ADDRESSES[entry.provider_name]
@@ -194,8 +199,9 @@ class ApiEngine:
             )
         except Exception:  # noqa: BLE001 - its text would show the password of a proxy
             raise ModelError(
-                f"the proxy for {self.address} (from the environment) cannot be used. Name it as http://host:port, "
-                "https://host:port or, with the package socksio, socks5://host:port. Or set no_proxy."
+                f"The environment variables name a proxy for {self.address} that cannot be "
+                "used. Write the proxy as http://host:port, https://host:port or, with the "
+                "package socksio, socks5://host:port. To use no proxy, set no_proxy."
             ) from None
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
@@ -206,7 +212,8 @@ class ApiEngine:
         """
         if any(prompt.images for prompt in prompts):
             raise ModelError(
-                f"{self.name} reads text and no pictures: set render_mode: text in custom_envs"
+                f"The API model {self.name} gets only text, but the prompt has pictures: set "
+                "render_mode: text in custom_envs"
             )
         settings = self._settings(sampling)
         pool = ThreadPoolExecutor(max_workers=self.max_concurrency, thread_name_prefix="spa-api")
@@ -239,17 +246,21 @@ class ApiEngine:
         # All have failed, and no earlier response shows that this server works at all.
         if failed and len(failed) == len(completions) and (silent or not len(self.store)):
             raise ModelError(
-                f"{self.address} answered none of {len(failed)} requests: {failed[0]}\n{self._kept()}"
+                f"The server {self.address} answered none of {len(failed)} requests. The "
+                f"first error: {failed[0]}\n{self._kept()}"
             )
         for text in dict.fromkeys(failed):
             log.warning(
-                "no response to %d of %d prompts: %s", failed.count(text), len(prompts), text
+                "The API returned no response to %d of %d prompts: %s",
+                failed.count(text),
+                len(prompts),
+                text,
             )
         return completions
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
         """Raises ModelError: there are no weights to load."""
-        raise ModelError("an API model cannot be trained; set actor_rollout_ref.rollout.name=local")
+        raise ModelError("An API model cannot be trained; set actor_rollout_ref.rollout.name=local")
 
     def forget(self, episode_ids: Sequence[str]) -> None:
         """Nothing is cached by episode."""
@@ -275,8 +286,11 @@ class ApiEngine:
 
     def _kept(self) -> str:
         if self.store.path is None or not len(self.store):
-            return "No response had arrived yet."
-        return f"{len(self.store)} responses are kept in {self.store.path}; the same command resumes from them."
+            return "The server had sent no response yet."
+        return (
+            f"{len(self.store)} responses are saved in {self.store.path}; repeat the same "
+            "command to resume from them."
+        )
 
     def _complete(self, prompt: Prompt, settings: Mapping[str, Any]) -> tuple[Completion, bool]:
         """The completion, and whether the server refused this request alone."""
@@ -313,7 +327,7 @@ class ApiEngine:
             raise
         except Exception as error:  # noqa: BLE001 - the SDK checks nothing: an answer can be anything
             raise Unanswered(
-                f"{self.address}: {type(error).__name__} while reading the response"
+                f"{self.address}: reading the server's response failed with {type(error).__name__}"
             ) from None
         watchdog.beat()
         self._count(
@@ -332,8 +346,9 @@ class ApiEngine:
             except self._sdk_error as error:
                 if type(error.__cause__).__name__ == "ConnectError":
                     raise ModelError(
-                        f"{self.address}: no server answers there. Check base_url of {self.name}'s "
-                        f"entry in model_info. {self._readable(one_line(error))[:400]}"
+                        f"{self.address}: no server answers at this address. Check base_url "
+                        f"of {self.name} in model_info. "
+                        f"{self._readable(one_line(error))[:400]}"
                     ) from None
                 if type(self._failure(error)) is not Unanswered:
                     raise
@@ -344,10 +359,11 @@ class ApiEngine:
         choice = answer.choices[0]
         text = choice.message.content
         if not isinstance(text, str | None):
-            raise Unanswered(f"{self.address}: the response has no message")
+            raise Unanswered(f"{self.address}: the server's response has no message text")
         if choice.finish_reason not in FINISH_REASONS:
             raise Refused(
-                f"{self.name} ended its response with {self._readable(str(choice.finish_reason))[:80]!r}"
+                f"The API model {self.name} ended its response with the finish reason "
+                f"{self._readable(str(choice.finish_reason))[:80]!r}"
             )
         reasoning = getattr(choice.message, "reasoning_content", None) or getattr(
             choice.message, "reasoning", None
@@ -371,30 +387,38 @@ class ApiEngine:
             or status == 402
             or "credit balance is too low" in lower
         ):
-            return ModelError(f"{where}: the account has no credit left. {text}")
+            return ModelError(
+                f"{where}: your account has no credit left; buy credit, then repeat the command. "
+                f"{text}"
+            )
         if status in (401, 403):
             variable = self.entry.api_key_env or KEYS.get(
-                self.entry.provider_name, "the variable named by api_key_env"
+                self.entry.provider_name, "the environment variable that api_key_env names"
             )
             return ModelError(
-                f"{where}: the key in {variable} is wrong, has expired or may not do this. {text}"
+                f"{where}: the API key in {variable} is wrong, has expired or lacks the "
+                f"permission. {text}"
             )
         if status == 404 or (status == 501 and not len(self.store)):
             return ModelError(
-                f"{where}: there is no such model, or {self.address} does not speak the chat protocol. Check "
-                f"model_name and base_url of its entry in model_info. {text}"
+                f"{where}: the model does not exist, or {self.address} does not offer the "
+                "chat completions API. Check model_name and base_url of the model in "
+                f"model_info. {text}"
             )
         # Faults that may pass: connection, server, timeout, conflict, rate limit.
         if status is None or status < 400 or status >= 500 or status in (408, 409, 425, 429):
             return Unanswered(
-                f"{where}: {text}" if status is None else f"{where}: status {status}: {text}"
+                f"{where}: {text}"
+                if status is None
+                else f"{where}: the server returned HTTP status {status}: {text}"
             )
         # An earlier response shows that the settings are accepted, so only this request is at
         # fault.
         if len(self.store) or any(word in lower for word in REFUSALS):
             return Refused(f"{where}: {text}")
         return ModelError(
-            f"{where}: the server does not take the request; check its generation_kwargs. {text}"
+            f"{where}: the server rejected the request; check generation_kwargs of the model "
+            f"in model_info. {text}"
         )
 
     def _readable(self, text: str) -> str:
@@ -419,12 +443,13 @@ def api_key(entry: APIModelConfig) -> str | None:
     key = os.environ.get(variable, "").strip()
     if not key:
         raise ModelError(
-            f"{entry.model_name}: no API key. Set the environment variable {variable}."
+            f"{entry.model_name}: the environment variable {variable} with the API key is "
+            "not set. Set it to your key."
         )
     if not (key.isascii() and key.isprintable()):
         raise ModelError(
-            f"{entry.model_name}: the key in the environment variable {variable} has a line break or letters that no "
-            "key has. Copy it again."
+            f"{entry.model_name}: the API key in the environment variable {variable} has a "
+            "line break or a character that is not ASCII. Copy the key again."
         )
     return key
 

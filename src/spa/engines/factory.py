@@ -87,7 +87,8 @@ def engine_kind(name: str) -> EngineKind:
     found = load_plugin("engines", name) if name in plugins("engines") else load_setting(key, name)
     if not isinstance(found, EngineKind) and not callable(found):
         raise ConfigError(
-            f"{key}: {name!r} is neither an EngineKind nor a class or function that makes an engine"
+            f"{key}: {name!r} must name an EngineKind, or a class or function that returns "
+            "an engine"
         )
     if isinstance(found, EngineKind):
         return found
@@ -107,20 +108,21 @@ def trained_kind(cfg: Config) -> EngineKind:
     sampling = rollout.temperature == 1 and rollout.top_p >= 1 and rollout.top_k < 1
     if not kind.trainable:
         raise ConfigError(
-            f"actor_rollout_ref.rollout.name={name} cannot be trained: PPO needs the tokens and weights of the policy. "
-            "Use auto, local, vllm, or an engine of your own whose EngineKind says trainable."
+            f"actor_rollout_ref.rollout.name={name} cannot be trained, because PPO needs the "
+            "policy's tokens and weights. Use auto, local, vllm, or your own engine whose "
+            "EngineKind sets trainable."
         )
     if not rollout.do_sample or rollout.temperature == 0:
         raise ConfigError(
-            "actor_rollout_ref.rollout: greedy responses cannot be trained on, because the "
-            "episodes of a group are equal; "
-            "set do_sample=true and a temperature above 0 (val_kwargs has its own)"
+            "actor_rollout_ref.rollout: PPO cannot train on greedy responses, because all "
+            "episodes of a group would be equal. Set do_sample=true and a temperature above "
+            "0; validation has its own settings in val_kwargs"
         )
     if kind.raw_logprobs and not sampling:
         raise ConfigError(
-            f"actor_rollout_ref.rollout: {name} reports log-probs of the raw logits, which differ "
-            "from those of a policy "
-            "sampled with this temperature, top_p and top_k; train with 1, 1 and -1"
+            f"actor_rollout_ref.rollout: {name} reports log-probs of the raw logits, which "
+            "are wrong under the current temperature, top_p and top_k. Set temperature=1, "
+            "top_p=1 and top_k=-1"
         )
     return kind
 
@@ -158,8 +160,9 @@ def _make_random(request: EngineRequest) -> PlayingEngine:
 
 def _make_scripted(request: EngineRequest) -> PlayingEngine:
     raise ConfigError(
-        "actor_rollout_ref.rollout.name=scripted has no responses: make a "
-        "spa.policies.scripted.ScriptedEngine in code"
+        "actor_rollout_ref.rollout.name=scripted cannot run from a configuration, because "
+        "it has no responses. In Python, construct spa.policies.scripted.ScriptedEngine "
+        "with your responses"
     )
 
 
@@ -202,7 +205,8 @@ def vllm_engine(
     used."""
     if template.images is not None:
         raise ConfigError(
-            f"{model_name} needs pictures, and spa sends only text to vllm: set actor_rollout_ref.rollout.name=local"
+            f"{model_name} is a vision model, but spa sends only text to vLLM: set "
+            "actor_rollout_ref.rollout.name=local"
         )
     rollout = on_this_machine(cfg).actor_rollout_ref.rollout
     on_gpu = device.type == "cuda"
@@ -248,7 +252,7 @@ def api_engine(cfg: Config, name: str, *, store: Path | None = None) -> PlayingE
     entry = cfg.model_info.get(name)
     if entry is None:
         known = ", ".join(cfg.model_info) or "none; start from the configuration evaluate_api_llm"
-        raise ConfigError(f"model_info has no model {name!r} (there are: {known})")
+        raise ConfigError(f"model_info has no model named {name!r}; the models there: {known}")
     choice = cfg.model_config
     return ApiEngine(
         entry,

@@ -85,8 +85,10 @@ class LocalEngine:
             and not reads_right(model, partial(_Batch, self))
         ):
             raise ModelError(
-                f"the local engine cannot sample from this architecture ({model.config.model_type}): token by token it "
-                "computes something else than at once. Take another model, or actor_rollout_ref.rollout.name=vllm."
+                "The local engine cannot sample from the architecture "
+                f"{model.config.model_type}, because decoding with a cache returns other "
+                "log-probs than a full forward pass. Use another model, or "
+                "actor_rollout_ref.rollout.name=vllm."
             )
         # The trial run has left its own rows in the cache.
         self._episodes.clear()
@@ -95,8 +97,8 @@ class LocalEngine:
             self.sampler = FusedModel(model, autocast or next(model.parameters()).dtype)
         if self.safe and template.images is None:
             log.warning(
-                "this model has windowed or linear attention layers: the engine computes the "
-                "whole conversation again at every turn"
+                "The model has windowed or linear attention layers, so the local engine "
+                "computes the whole conversation again at every turn. Sampling is slower"
             )
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
@@ -134,9 +136,10 @@ class LocalEngine:
         """A response from its ids, int32 [L], and their log-probs, float32 [L]."""
         if not np.isfinite(logprobs).all():
             raise ModelError(
-                "the model's outputs are not finite, though its weights were finite when it was "
-                "loaded: they overflow in this precision, or training diverged. Sample and train in "
-                "float32 or bfloat16 (actor_rollout_ref.model.dtype); the last saved checkpoint is intact."
+                "The model's log-probs are NaN or infinite, although its weights were "
+                "finite when spa loaded them. Either numbers overflow in this precision, or "
+                "training diverged. Set actor_rollout_ref.model.dtype to float32 or "
+                "bfloat16; the last saved checkpoint is intact."
             )
         stopped = len(ids) > 0 and int(ids[-1]) in self.template.stop_ids
         return Completion(

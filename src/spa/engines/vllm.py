@@ -60,7 +60,8 @@ class VllmEngine:
             from vllm.v1.engine.exceptions import EngineDeadError
         except ImportError as error:
             raise ModelError(
-                f"actor_rollout_ref.rollout.name=vllm needs the package vllm: {install_hint('vllm')}; or use local"
+                "actor_rollout_ref.rollout.name=vllm needs the package vllm: "
+                f"{install_hint('vllm')}; or set the name to local"
             ) from error
         self._vllm: Any = vllm
         self._dead = EngineDeadError
@@ -88,7 +89,8 @@ class VllmEngine:
             self.llm = vllm.LLM(**settings | (options or {}))  # pyright: ignore[reportAttributeAccessIssue]
         except (RuntimeError, ValueError) as error:
             raise ModelError(
-                f"vllm cannot load {name}: {' '.join(str(error).split())[:400]}"
+                f"vLLM cannot load the model {name}: {' '.join(str(error).split())[:400]} "
+                "Use actor_rollout_ref.rollout.name=local, or another version of vLLM."
             ) from error
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
@@ -101,8 +103,9 @@ class VllmEngine:
             found = self.llm.generate(asked, settings, use_tqdm=False)  # type: ignore[arg-type]
         except self._dead as error:
             raise ModelError(
-                "vllm's process died; its log above has the reason. Give it another share of memory "
-                "(actor_rollout_ref.rollout.gpu_memory_utilization), or use actor_rollout_ref.rollout.name=local."
+                "The vLLM process ended; read the reason in its log above. Change "
+                "actor_rollout_ref.rollout.gpu_memory_utilization, or use "
+                "actor_rollout_ref.rollout.name=local."
             ) from error
         return [self._completion(output.outputs[0]) for output in found]
 
@@ -158,9 +161,9 @@ class VllmEngine:
         # Written so that NaN is too large as well.
         if not gap <= TOLERANCE[self.dtype]:
             raise TrainingError(
-                f"vllm samples from other weights than the trainer's: log-probs differ by {gap:.3g} after the weights "
-                f"were synced (limit {TOLERANCE[self.dtype]}). Use actor_rollout_ref.rollout.name=local, or another "
-                "version of vllm."
+                "vLLM does not sample from the trainer's weights: after syncing weights, "
+                f"log-probs differ by {gap:.3g} (limit {TOLERANCE[self.dtype]}). Use "
+                "actor_rollout_ref.rollout.name=local, or another version of vLLM."
             )
         return gap
 

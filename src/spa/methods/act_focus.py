@@ -18,7 +18,10 @@ _FOCUS = "actor_rollout_ref.actor.answer_focus"
 
 METHODS = {
     "act_focus": Method(
-        description="PPO with more weight on uncertain tokens of the answers (ActFocus, reconstructed)",
+        description=(
+            "PPO with more weight on uncertain tokens inside the answer block (ActFocus, our "
+            "reconstruction)"
+        ),
         ppo=(f"{_FOCUS}.alpha=0.2", f"{_FOCUS}.beta=1.0"),
     ),
 }

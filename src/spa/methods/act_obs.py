@@ -11,7 +11,9 @@ from spa.types import IMAGE, Message
 
 METHODS = {
     "act_obs": Method(
-        description="SFT also on the states that the environment shows between the responses (ActObs)",
+        description=(
+            "SFT with loss also on the states that the environment shows between responses (ActObs)"
+        ),
         overrides=("sft.data.loss_on=act_obs",),
     )
 }

@@ -15,7 +15,7 @@ _WORLD = "actor_rollout_ref.actor.world_loss"
 
 METHODS = {
     "right_beliefs": Method(
-        description="PPO with cross-entropy on the model's own correct state blocks",
+        description="PPO plus cross-entropy on the state blocks that the model predicted correctly",
         ppo=(f"{_WORLD}.tokens=correct_predictions", f"{_WORLD}.coef=0.1"),
     ),
 }

@@ -15,7 +15,7 @@ _WORLD = "actor_rollout_ref.actor.world_loss"
 
 METHODS = {
     "echo": Method(
-        description="PPO with cross-entropy on the states that the environment shows (ECHO)",
+        description="PPO plus cross-entropy on the states that the environment shows (ECHO)",
         ppo=(f"{_WORLD}.tokens=env_observations", f"{_WORLD}.coef=0.05"),
     ),
 }

@@ -17,7 +17,10 @@ _WORLD = "actor_rollout_ref.actor.world_loss"
 
 METHODS = {
     "paw": Method(
-        description="PPO with a clipped error on the states after uncertain answers (PaW, reconstructed)",
+        description=(
+            "PPO plus a clipped error on the states that follow uncertain answers (PaW, our "
+            "reconstruction)"
+        ),
         ppo=(
             f"{_WORLD}.tokens=env_observations",
             f"{_WORLD}.kind=clipped_error",

@@ -24,11 +24,13 @@ _REPLAY = "actor_rollout_ref.actor.replay"
 
 METHODS = {
     "replay": Method(
-        description="PPO with SFT examples added to the episodes of every update",
+        description="PPO with stored SFT examples added to the episodes of every update",
         ppo=(f"{_REPLAY}.source=data", f"{_REPLAY}.rows=8", f"{_REPLAY}.coef=0.1"),
     ),
     "relabelled_rollouts": Method(
-        description="PPO with the step's own episodes, rewritten with true states, added to every update",
+        description=(
+            "PPO that adds the current step's episodes, rewritten with true states, to every update"
+        ),
         ppo=(
             f"{_REPLAY}.source=rollouts",
             f"{_REPLAY}.rows=8",
@@ -94,10 +96,17 @@ def _longer(value: torch.Tensor, rows: int, width: int, fill: int) -> torch.Tens
 def nothing_to_correct(cfg: Config, template: ChatTemplate) -> str:
     """Why no rollout can be corrected; empty if they can."""
     if cfg.ctx_manager.mode == "base":
-        return "responses in base format have no states"
+        return "responses with ctx_manager.mode=base contain no states to correct"
     if cfg.agent_proxy.response_format == "choose_plan":
-        return "what other plans than the chosen one lead to is not known"
-    return "examples have no pictures" if template.images is not None else ""
+        return (
+            "with agent_proxy.response_format=choose_plan, the outcomes of the plans that the "
+            "model did not choose are unknown"
+        )
+    return (
+        "the model is a vision model, and replayed examples contain no pictures"
+        if template.images is not None
+        else ""
+    )
 
 
 def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -> list[Replayed]:

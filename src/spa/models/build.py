@@ -198,8 +198,9 @@ def check_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
     rows = model.get_input_embeddings().weight.shape[0]
     if highest >= rows:
         raise ModelError(
-            f"{name}: the tokenizer has ids up to {highest}, the model embeds only {rows} tokens. It is the "
-            "tokenizer of another model; put the model's tokenizer files into the folder."
+            f"{name}: the tokenizer has token ids up to {highest}, but the model embeds only "
+            f"{rows} tokens. The tokenizer belongs to another model; copy the model's own "
+            "tokenizer files into its folder."
         )
 
 
@@ -208,9 +209,9 @@ def check_context(name: str, config: Any, max_model_len: int) -> None:
     longest = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     if longest is not None and longest < max_model_len:
         raise ModelError(
-            f"{name}: reads at most {longest} tokens, but episodes may have "
-            f"actor_rollout_ref.rollout.max_model_len={max_model_len}. Set it to {longest} or less, with a "
-            "response_length and max_turn that fit."
+            f"{name}: the model reads at most {longest} tokens, but "
+            f"actor_rollout_ref.rollout.max_model_len={max_model_len}. Set max_model_len to "
+            f"{longest} or less, and lower response_length and max_turn to fit."
         )
 
 
@@ -228,6 +229,7 @@ def check_head(name: str, model: Any) -> None:
     gap = float((ours - theirs).abs().max())
     if gap > HEAD_TOLERANCE:
         raise ModelError(
-            f"{name}: this architecture ({model.config.model_type}) changes its logits in an unsupported way "
-            f"(log-probs differ by {gap:.2g})."
+            f"{name}: spa does not support how the architecture {model.config.model_type} "
+            f"changes its logits (log-probs differ by {gap:.2g}). Use a model of another "
+            "architecture."
         )

@@ -255,7 +255,8 @@ def pack_rows(model: Any) -> bool:
     setattr(model, "packs_rows", packs)  # noqa: B010 - a plain flag, not one of the module's tensors
     if not packs:
         log.warning(
-            "examples are padded, not packed: this model mixes packed examples (difference %.2g)",
+            "spa pads examples instead of packing them, because attention of this model "
+            "crosses packed examples (outputs differ by %.2g)",
             gap,
         )
     return packs

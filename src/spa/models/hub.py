@@ -75,23 +75,27 @@ def explained(name: str, kind: Kind, error_type: type[SpaError]) -> Iterator[Non
     # Before RepositoryNotFoundError, of which it is a kind.
     except GatedRepoError as error:
         raise error_type(
-            f"{name}: access to this {what} is restricted. Accept its terms on {page}, then run `hf auth login` "
-            "once."
+            f"{name}: access to the {what} is restricted. Accept the terms on {page}, then "
+            "run `hf auth login` once."
         ) from error
     except RepositoryNotFoundError as error:
         raise error_type(
-            f"{name}: there is no such {what} on the Hub, or it is private. Check the spelling (owner/name); for a "
-            f"private {what} run `hf auth login` once."
+            f"{name}: the {what} does not exist on the Hugging Face Hub, or it is private. "
+            f"Check the spelling (owner/name). For a private {what}, run `hf auth login` "
+            "once."
         ) from error
     # A kind of OSError, so it comes before that.
     except LocalEntryNotFoundError as error:
         option = "" if kind == "model" else "--repo-type dataset "
         more = " or use builtin:tiny" if kind == "model" else ""
         raise error_type(
-            f"{name}: the Hub cannot be reached and the {what} is not in the local cache. Download it where there is a "
-            f"network (`hf download {name} {option}--local-dir FOLDER`) and set {key} to FOLDER{more}."
+            f"{name}: the Hugging Face Hub cannot be reached, and the {what} is not in the "
+            f"local cache. On a machine with network access run `hf download {name} "
+            f"{option}--local-dir FOLDER`. Then set {key} to FOLDER{more}."
         ) from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise error_type(
-            f"{name}: the Hub refuses ({' '.join(str(error).split())[:200]})"
+            f"{name}: the download from the Hugging Face Hub failed "
+            f"({' '.join(str(error).split())[:200]}). Check the name, the network and the "
+            "free disk space."
         ) from error

@@ -53,11 +53,13 @@ def model_source(name: str, *, code: bool = False) -> Path:
     if path is None:
         if name == "smollm2":
             raise ModelError(
-                f"{name} is not on this machine. Fetch it once (100 MB): spa model import-gguf smollm2"
+                f"The model {name} is not on this machine. Download it once (100 MB): spa "
+                "model import-gguf smollm2"
             )
         if name.startswith((".", "/", "~")) or name.count("/") != 1:
             raise ModelError(
-                f"{name}: there is no such model folder. Give a folder, a Hub name (owner/name), smollm2 or {BUILTIN}."
+                f"{name}: the model folder does not exist. Name an existing folder, a "
+                f"Hugging Face model (owner/name), smollm2 or {BUILTIN}."
             )
         path = download_model(name, code=code)
     if not (path / "config.json").is_file():
@@ -69,14 +71,16 @@ def model_source(name: str, *, code: bool = False) -> Path:
             return path  # of an adapter alone
         if not steps or not (path / steps[-1][1] / "config.json").is_file():
             raise ModelError(
-                f"{path}: no config.json, so this is not a model folder. Point to the folder that has it."
+                f"{path}: the folder has no config.json, so it is not a model folder. Name "
+                "the folder that contains config.json."
             )
         path = path / steps[-1][1]
     nested = indexed_weights(path)
     if not nested and not any(path.glob("*.safetensors")):
         raise ModelError(
-            f"{path}: no *.safetensors weights. Only safetensors are read; convert other formats first (load the model "
-            "with transformers where you trust it, and save_pretrained it)."
+            f"{path}: the folder has no *.safetensors weights, and spa reads no other "
+            "format. To convert other weights, load them with transformers, if you trust "
+            "them, and call save_pretrained."
         )
     return path
 
@@ -92,12 +96,16 @@ def indexed_weights(folder: Path) -> list[Path]:
                 for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
             }
         except (OSError, ValueError, KeyError, AttributeError) as error:
-            raise ModelError(f"{index} is damaged: {error}. Copy or download it again") from error
+            raise ModelError(
+                f"{index}: the index of the weights is damaged ({error}). Copy or download the "
+                "file again"
+            ) from error
     for name in sorted(named):
         # An index comes from others and must not make this machine read elsewhere.
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ModelError(
-                f"{folder}: its index names {name}, a file outside the folder. Move it into the folder"
+                f"{folder}: the index of the weights names {name}, which lies outside the "
+                "folder. Move the file into the folder and correct the index"
             )
     return [folder / name for name in sorted(named) if "/" in name]
 
@@ -150,8 +158,8 @@ def load_tokenizer(
             tokenizer.chat_template = Path(chat_template).expanduser().read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ModelError(
-                f"actor_rollout_ref.model.chat_template: {chat_template} cannot be read ({error}). Give a text file "
-                "with a Jinja chat template."
+                f"actor_rollout_ref.model.chat_template: {chat_template} cannot be read "
+                f"({error}). Name a text file with a Jinja chat template."
             ) from error
     return tokenizer
 
@@ -219,8 +227,9 @@ def load_policy(
     # transformers would start these at random, with a warning only.
     if found["missing_keys"]:
         raise ModelError(
-            f"{name}: the weights of {len(found['missing_keys'])} parameters are not in its files, "
-            f"{min(found['missing_keys'])} among them. The folder is incomplete, or not a causal language model."
+            f"{name}: the weights of {len(found['missing_keys'])} parameters are missing, "
+            f"for example {min(found['missing_keys'])}. The folder is incomplete or not a "
+            "causal language model; copy or download the whole model again."
         )
     check_finite(model, name)
     return model
@@ -241,10 +250,9 @@ def check_finite(model: nn.Module, name: str) -> None:
         ):
             continue
         raise ModelError(
-            f"{name}: the weights {key} contain "
-            f"numbers that are not finite ({int((~torch.isfinite(weight)).sum()):,} of "
-            f"{weight.numel():,}). The training of this model diverged, or the file is damaged: "
-            "take another checkpoint."
+            f"{name}: the weight {key} has {int((~torch.isfinite(weight)).sum()):,} values "
+            f"of {weight.numel():,} that are NaN or infinite. Its training diverged, or the "
+            "file is damaged; use another checkpoint."
         )
 
 
@@ -264,7 +272,9 @@ def _with_adapter(folder: Path, **settings: Any) -> Any:
     try:
         model = load_policy(base, **settings)
     except ModelError as error:
-        raise ModelError(f"{folder}: the adapter's base model cannot be loaded. {error}") from error
+        raise ModelError(
+            f"{folder}: the base model of the adapter cannot be loaded. {error}"
+        ) from error
     apply_adapter(model, folder)
     check_finite(model, str(folder))
     return model
@@ -352,12 +362,17 @@ class _explained:
             # explained below.
             return
         text = one_line(error) or type(error).__name__
-        hint = "Check that the folder is complete and that its weights belong to its config.json."
+        hint = "Check that the model folder is complete and that its weights match its config.json."
         if "trust_remote_code" in text:
-            text = "the model brings code of its own"
-            hint = "If you trust it, set actor_rollout_ref.model.trust_remote_code=true."
+            text = "the model needs Python code from its own folder"
+            hint = (
+                "If you trust the model's code, set actor_rollout_ref.model.trust_remote_code=true."
+            )
         elif "does not recognize this architecture" in text or "model type" in text:
-            hint = "A newer transformers may know it: pip install -U transformers."
+            hint = (
+                "A newer version of transformers may support the model's architecture: pip "
+                "install -U transformers."
+            )
         raise ModelError(f"cannot load the model {self.name!r}: {text[:300]}\n{hint}") from error
 
 

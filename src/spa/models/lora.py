@@ -33,7 +33,9 @@ _READ = (
 """Settings of a saved adapter that its merge follows, or that do not concern it."""
 _PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
 """Values of `init_lora_weights` that leave the base model as it is."""
-_MERGE = "Merge it with peft (merge_and_unload), and name the merged model."
+_MERGE = (
+    "Merge the adapter into its base model with peft (merge_and_unload), and name the merged model."
+)
 
 
 def add_adapters(
@@ -67,8 +69,8 @@ def add_adapters(
             }
         )
         raise ModelError(
-            f"lora.target_modules: {targets} fits no module of this model. Take all-linear, or some of: "
-            f"{', '.join(names)}."
+            f"lora.target_modules: the model has no module named {targets}. Use all-linear, "
+            f"or some of: {', '.join(names)}."
         ) from error
 
 
@@ -132,7 +134,8 @@ def load_adapters(model: Any, folder: Path) -> None:
     path = Path(folder) / ADAPTER_WEIGHTS
     if not path.is_file():
         raise ModelError(
-            f"{folder}: the adapter has no {ADAPTER_WEIGHTS}. Copy the whole folder that was saved."
+            f"{folder}: the adapter has no {ADAPTER_WEIGHTS}. Copy the whole folder of the "
+            "saved adapter."
         )
     state = {key.removeprefix(_PREFIX): value for key, value in load_file(path).items()}
     own = _peft().get_peft_model_state_dict(model, adapter_name=_NAME)
@@ -141,8 +144,9 @@ def load_adapters(model: Any, folder: Path) -> None:
     )
     if wrong:
         raise ModelError(
-            f"{folder}: the adapter does not fit the model: {len(wrong)} of its weights are missing or have other "
-            f"shapes, {wrong[0]} among them. Rank, target modules and base model must be those of its training."
+            f"{folder}: the adapter does not fit the model: {len(wrong)} of its weights are "
+            f"missing or have another shape, for example {wrong[0]}. Use the rank, target "
+            "modules and base model that the adapter was trained with."
         )
     _peft().set_peft_model_state_dict(model, state, adapter_name=_NAME)
 
@@ -155,20 +159,25 @@ def read_adapter(folder: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"{path}: cannot be read ({error}). Copy the adapter's whole folder."
+            f"{path}: the adapter's configuration cannot be read ({error}). Copy the whole "
+            "folder of the adapter again."
         ) from error
     base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
     if not isinstance(base, str) or not base:
         raise ModelError(
-            f"{path}: does not say which model the adapter belongs to (base_model_name_or_path). Add it."
+            f"{path}: the key base_model_name_or_path is missing. Set it to the model that "
+            "the adapter was trained on."
         )
     if Path(base).expanduser().resolve() == Path(folder).resolve():
         raise ModelError(
-            f"{path}: names itself as the adapter's base model. Set base_model_name_or_path to the model."
+            f"{path}: base_model_name_or_path names the adapter's own folder. Set it to the "
+            "base model."
         )
     kind = config.get("peft_type", "LORA")
     if kind != "LORA":
-        raise ModelError(f"{path}: is an adapter of the kind {kind}; only LoRA is read. {_MERGE}")
+        raise ModelError(
+            f"{path}: the adapter is of kind {kind}, but spa reads only LoRA adapters. {_MERGE}"
+        )
     return config
 
 
@@ -180,7 +189,9 @@ def apply_adapter(model: Any, folder: Path) -> None:
         _inject(model, config, seed=0)
     except (ValueError, TypeError, AttributeError) as error:
         raise ModelError(
-            f"{folder}: the adapter does not fit its base model: {one_line(error)[:300]}"
+            f"{folder}: the adapter does not fit its base model ({one_line(error)[:300]}). "
+            "Set base_model_name_or_path in its configuration to the model that it was "
+            "trained on."
         ) from error
     load_adapters(model, folder)
     # Merged while the adapters are there, loaded once the plain layers are back.
@@ -203,7 +214,10 @@ def _saved_config(folder: Path) -> Any:
         config = lora.from_pretrained(str(folder))
         plain = lora()
     except Exception as error:  # whatever a wrong value meets first
-        raise ModelError(f"{path}: peft cannot read it: {one_line(error)[:300]}") from error
+        raise ModelError(
+            f"{path}: peft cannot read the adapter's configuration ({one_line(error)[:300]}). "
+            "Copy the file again, or install the version of peft that saved it."
+        ) from error
     settings = {field.name: getattr(config, field.name) for field in fields(config)}
     start = settings.pop("init_lora_weights")
     wrong = [
@@ -216,7 +230,10 @@ def _saved_config(folder: Path) -> Any:
     else:
         wrong.append(f"init_lora_weights={start}")
     if wrong:
-        raise ModelError(f"{path}: {', '.join(wrong)} is not supported. {_MERGE}")
+        raise ModelError(
+            f"{path}: spa does not support these settings of the adapter: {', '.join(wrong)}. "
+            f"{_MERGE}"
+        )
     config.inference_mode = False
     config.target_modules = config.target_modules or "all-linear"
     return config
@@ -259,5 +276,7 @@ def _peft() -> Any:
     try:
         import peft
     except ImportError as error:
-        raise ModelError(f"LoRA needs the lora extra: {install_hint('lora')}") from error
+        raise ModelError(
+            f"LoRA needs the optional extra lora of spa: {install_hint('lora')}"
+        ) from error
     return peft

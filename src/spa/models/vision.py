@@ -57,8 +57,9 @@ class ImageReader:
         places = sum(token == self.image_id for token in ids)
         if places != len(lengths):
             raise ModelError(
-                f"a text for a vision model has {places} image tokens and {len(lengths)} pictures: what an "
-                "environment or a data set writes must not contain the model's image token"
+                f"a prompt has {places} image tokens but {len(lengths)} pictures. Remove the "
+                "model's image token from the strings that the environment or data set "
+                "returns"
             )
         left = iter(lengths)
         return [
@@ -142,8 +143,9 @@ def image_reader(folder: Path, *, code: bool = False) -> ImageReader | None:
         processor = AutoImageProcessor.from_pretrained(folder, trust_remote_code=code)
     except (OSError, ValueError, ImportError) as error:
         raise ModelError(
-            f"{folder}: its image processor cannot be used ({' '.join(str(error).split())[:300]}). Pictures need "
-            f"the processor's files next to the weights, and the vision extra: {install_hint('vision')}"
+            f"{folder}: the model's image processor cannot be loaded "
+            f"({' '.join(str(error).split())[:300]}). Put the processor's files next to the "
+            f"weights, and install the vision extra: {install_hint('vision')}"
         ) from error
     merge = getattr(processor, "merge_size", None)
     fixed = (
@@ -178,5 +180,7 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ModelError(f"pictures need the vision extra: {install_hint('vision')}") from error
+        raise ModelError(
+            f"Models that read pictures need the vision extra of spa: {install_hint('vision')}"
+        ) from error
     return Image

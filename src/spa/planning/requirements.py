@@ -10,7 +10,7 @@ def require_state_value(env: TextEnv, tag: str, *, instead: str) -> None:
     be judged by their text."""
     if env.state_value(env.world_state_text("grid_and_coords")) is None:
         raise ConfigError(
-            f"the environment {tag} has no state values (TextEnv.state_value), so {instead}"
+            f"The environment {tag} has no state values (TextEnv.state_value), so {instead}"
         )
 
 
@@ -23,7 +23,10 @@ def require_dynamics(
     require_state_value(
         env,
         tag,
-        instead="nothing can be planned: imagine.n must be 1 (in self-play generate.imagine.n, as in the preset tiny)",
+        instead=(
+            "spa cannot plan in it. Set imagine.n to 1; for self-play set generate.imagine.n to "
+            "1, as in the preset tiny"
+        ),
     )
     # Predictions are in the words of `world_state_text`, prompts in those of `state_text`.
     hidden = env.state_text("grid_and_coords") != env.world_state_text("grid_and_coords")
@@ -31,18 +34,21 @@ def require_dynamics(
         hidden or env.image() is not None or env.players > 1
     ):
         raise ConfigError(
-            f"predicted states of {tag} differ from what its prompts show, so imagine.depth must "
-            "be 1 and imagine.proposals "
-            "sampled (in self-play generate.imagine; without keep)"
+            f"Predicted states of {tag} differ from the states in its prompts. Set "
+            "imagine.depth to 1 and imagine.proposals to sampled. For self-play, set the "
+            "same keys in generate.imagine, without keep"
         )
     if proposals == "exhaustive" and not env.action_names():
         raise ConfigError(
-            f"the actions of {tag} are free text, so they cannot be enumerated (imagine.proposals)"
+            f"The actions of {tag} are free text, so imagine.proposals=exhaustive cannot "
+            "list them; use imagine.proposals=sampled"
         )
     if dynamics == "simulator":
         try:
             env.clone()
         except NotImplementedError:
             raise ConfigError(
-                f"the environment {tag} cannot be copied, which dynamics=simulator needs"
+                f"The environment {tag} has no clone method, which "
+                "imagine.dynamics=simulator needs; implement clone or use another value of "
+                "imagine.dynamics"
             ) from None

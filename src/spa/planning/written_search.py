@@ -158,7 +158,10 @@ def write_search(search: Search) -> str:
     """The search as text. Raises ValueError if it has found no goal: there is nothing to be learned
     from its end."""
     if search.path is None:
-        raise ValueError("a search without a goal is not written")
+        raise ValueError(
+            "write_search: the search found no goal, so it has no path to write; pass a search "
+            "that reached the goal"
+        )
     return "\n".join([*map(_write_line, search.lines), " ".join(search.path)])
 
 
@@ -178,7 +181,10 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
     """
     start = env.state_key()
     if start is None:
-        raise ValueError(f"{type(env).__name__} does not name its states (TextEnv.state_key)")
+        raise ValueError(
+            f"{type(env).__name__} does not implement TextEnv.state_key, which searches need to "
+            "tell states apart"
+        )
     copies = {start: env.clone()}
     found = dict[str, tuple[Successor, ...]]()
     queue = deque([start])
@@ -201,7 +207,10 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
                 queue.append(next_key)
         found[key] = tuple(successors)
         if len(copies) > MAX_STATES:
-            raise ValueError(f"{type(env).__name__} has more than {MAX_STATES} states")
+            raise ValueError(
+                f"{type(env).__name__} has more than {MAX_STATES} states, too many to search; "
+                "use a smaller board"
+            )
     return found, copies
 
 

@@ -17,7 +17,8 @@ def require_solver(env: TextEnv, tag: str) -> None:
     """Raises ConfigError if the environment, after `reset`, has no expert actions to offer."""
     if not env.expert_actions(FAR):
         raise ConfigError(
-            f"the environment {tag} has no solver, which the expert policy needs; use the random policy or a model"
+            f"generate.policy=expert needs a solver, which the environment {tag} does not "
+            "have; use the random policy or a model"
         )
 
 

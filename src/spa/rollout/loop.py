@@ -118,7 +118,7 @@ def _report_faults(failed: Sequence[EpisodeBuilder]) -> None:
     for builder in failed[:SHOWN_FAULTS]:
         spec = builder.spec
         log.warning(
-            "episode %s (%s, puzzle seed %d) failed in turn %d: %s",
+            "Episode %s (environment %s, puzzle seed %d) failed in turn %d: %s",
             spec.episode_id,
             spec.tag,
             spec.puzzle_seed,
@@ -127,7 +127,7 @@ def _report_faults(failed: Sequence[EpisodeBuilder]) -> None:
         )
     if len(failed) > SHOWN_FAULTS:
         log.warning(
-            "%d more episodes failed; the trajectories have the reasons",
+            "%d more episodes failed; read their errors in the trajectory files",
             len(failed) - SHOWN_FAULTS,
         )
 
@@ -138,7 +138,8 @@ def _end_too_long(builders: Sequence[EpisodeBuilder], room: int) -> None:
         if builder.buffer is not None and len(builder.buffer) > room:
             builder.stop = StopReason.CONTEXT
             log.warning(
-                "episode %s: the first prompt has %d tokens, %d fit",
+                "Episode %s stopped: its first prompt has %d tokens, but only %d fit with a "
+                "response",
                 builder.spec.episode_id,
                 len(builder.buffer),
                 room,
@@ -152,8 +153,9 @@ def check_room(episodes: Sequence[Episode], reply: int, max_model_len: int) -> N
     too_long = any(episode.stop is StopReason.CONTEXT for episode in episodes)
     if too_long and not any(episode.turns or episode.error for episode in episodes):
         raise ConfigError(
-            f"no prompt fits: with a response of {reply} tokens each exceeds the {max_model_len} of "
-            "actor_rollout_ref.rollout.max_model_len. Raise it, or lower response_length."
+            f"No first prompt fits: each prompt and a response of {reply} tokens exceed "
+            f"actor_rollout_ref.rollout.max_model_len={max_model_len}. Raise max_model_len, "
+            "or lower response_length."
         )
 
 
@@ -216,7 +218,7 @@ class _Game:
         watchdog.beat()
         builder = self.turn
         if builder is None:
-            raise ValueError("the game is over")
+            raise ValueError("play was called after the end of the episode; start a new episode")
         # An engine reports a failure, such as an API that refuses, in the completion's text.
         if completion.finish_reason == "error":
             return self._lose(completion.text)
@@ -249,18 +251,26 @@ class _Game:
         while (mover := self.env.current_player()) not in builders:
             moves += 1
             if moves > MOST_OPPONENT_MOVES:
-                raise EnvFault(f"the other player has moved {MOST_OPPONENT_MOVES:,} times in a row")
+                raise EnvFault(
+                    f"the opponent has moved {MOST_OPPONENT_MOVES:,} times in a row without the "
+                    "model's turn; check current_player of the environment"
+                )
             self.env.look_as(mover)
             action = self.env.to_action(self.env.random_action(self.chance))
             if action is None:
-                raise EnvFault("to_action does not accept the other player's random_action")
+                raise EnvFault(
+                    "the environment's random_action returned an action for the opponent that "
+                    "to_action does not accept"
+                )
             _, ended, info = checked_step(self.env.step(action))
             self._pay(info)
             if ended:
                 return self._end(info)
             # An illegal move that leaves the turn where it was would repeat without end.
             if self.env.current_player() == mover and not info.get("action_is_valid"):
-                raise EnvFault("the other player's random_action is illegal")
+                raise EnvFault(
+                    "the environment's random_action returned an illegal action for the opponent"
+                )
         self.turn = builders[mover]
         self.env.look_as(mover)
 

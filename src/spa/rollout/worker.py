@@ -83,7 +83,12 @@ class RolloutWorker:
         except EnvFault as error:
             if isinstance(error, EnvCrash):
                 self.lost.mark(spec.episode_id, error)
-            log.warning("%s: puzzle %d cannot be generated: %s", spec.tag, spec.puzzle_seed, error)
+            log.warning(
+                "%s: the environment cannot generate the puzzle of seed %d: %s",
+                spec.tag,
+                spec.puzzle_seed,
+                error,
+            )
             return None
 
     def rollout(

@@ -30,10 +30,9 @@ def unknown_game(cfg: Config) -> str:
 def unknown_game_warning(tag: str) -> str:
     """What a user of the bundled model should do about such a game."""
     return (
-        f"{BUILTIN} was not made for {tag}: it knows the actions and states of "
-        f"{', '.join(BUILTIN_GAMES)} alone. Use it "
-        "to test whether all stages run. To learn the game, use an instruct model such as model_path=smollm2 (make "
-        "smollm2)"
+        f"{BUILTIN} was not trained for {tag}: it knows only the actions and states of "
+        f"{', '.join(BUILTIN_GAMES)}. With {tag}, use it only to test that all stages run. "
+        f"To learn {tag}, use an instruct model such as model_path=smollm2 (make smollm2)"
     )
 
 

@@ -76,7 +76,9 @@ def evaluate_target(
     episode could be played to its end.
     """
     if not ks or min(ks) < 1:
-        raise ConfigError(f"k must be at least 1, got {', '.join(map(str, ks)) or 'none'}")
+        raise ConfigError(
+            f"pass@k: every k must be at least 1, got {', '.join(map(str, ks)) or 'none'}"
+        )
     output.parent.mkdir(parents=True, exist_ok=True)
     target = behind_api(cfg, target)
     # On a CPU `auto` becomes definite: the precision is part of what the result depends on.
@@ -148,9 +150,10 @@ def evaluate_target(
     # Before the result is written: an evaluation in which every episode failed leaves none.
     if not any(found["episodes"] for found in result["tags"].values()):
         errors = next(
-            (a.error for group in groups for a in group.attempts if a.error), "no reason was given"
+            (a.error for group in groups for a in group.attempts if a.error),
+            "the environment gave no error message",
         )
-        raise ModelError(f"no episode could be played to its end: {errors}")
+        raise ModelError(f"Every episode of the evaluation failed. The first error: {errors}")
     write_result(output, json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     return result
 
@@ -160,7 +163,7 @@ def write_result(output: Path, text: str) -> None:
     cost money."""
     if output.is_file() and output.read_bytes() != text.encode():
         log.warning(
-            "the earlier result is kept: %s",
+            "spa moved the earlier evaluation result to %s",
             archive_files(output.parent, [output]) / output.name,
         )
     write_atomic(output, [text])
@@ -192,8 +195,8 @@ def unseen_puzzles(
         puzzles.append(Puzzle(hash=content, difficulty=hard, best=best, specs=tuple(specs)))
     if not puzzles:
         raise DataError(
-            f"all {seen} validation puzzles were seen in training; evaluate on others with seed.val=NUMBER or on more "
-            "with --groups"
+            f"All {seen} validation puzzles were also training puzzles. Evaluate on other "
+            "puzzles with seed.val=NUMBER, or on more puzzles with --groups"
         )
     return puzzles, seen
 
@@ -319,7 +322,11 @@ class Store:
         self.path, self._groups = path, dict[tuple[str, str, int], Group]()
         if path.is_file() and not self._read(settings):
             kept = archive_files(path.parent, [path]) / path.name
-            log.warning("%s has other settings or another model; it is kept as %s", path, kept)
+            log.warning(
+                "%s was written with other settings or another model; spa moved it to %s",
+                path,
+                kept,
+            )
         if not path.is_file():
             write_atomic(path, [dump_line({"settings": settings})])
 

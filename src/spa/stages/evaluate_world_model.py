@@ -92,7 +92,8 @@ def measure_world_model(
     """
     if cfg.agent_proxy.response_format == "no_prediction":
         raise ConfigError(
-            "agent_proxy.response_format no_prediction has no predictions to measure; choose another order"
+            "agent_proxy.response_format=no_prediction has no predictions to measure; "
+            "choose a format with a prediction block"
         )
     output.parent.mkdir(parents=True, exist_ok=True)
     worker = setup.make_worker(cfg, None, mode="add_worldmodel")
@@ -161,8 +162,8 @@ def find_situations(
             found.append(situation)
     if len(found) < count:
         raise DataError(
-            f"{tag}: only {len(found)} of {count} states were found in puzzles outside training; "
-            "lower --transitions"
+            f"{tag}: spa found only {len(found)} of {count} states in puzzles outside "
+            "training; lower --transitions"
         )
     return found, chance
 

@@ -68,10 +68,14 @@ def judge(cfg: Config, lines: list[Metrics]) -> Gate:
     if overfits(lines):
         text += (
             " The model overfits: validation loss rises while training loss falls "
-            f"({_losses(lines[_best(lines)])}, {_losses(last)}). Use more examples (generate.num_batches)."
+            f"({_losses(lines[_best(lines)])}; {_losses(last)}). Use more examples "
+            "(generate.num_batches)."
         )
     if narrow and found == "predicts":
-        text += f" Entropy is below {limits.entropy_min}: use fewer SFT steps or more varied data."
+        text += (
+            f" The policy's entropy is below gate.entropy_min={limits.entropy_min}: use fewer "
+            "SFT steps or more varied data."
+        )
     return Gate(
         passed=passed,
         diagnosis=found,
@@ -142,7 +146,10 @@ def _best(lines: list[Metrics]) -> int:
 
 
 def _losses(line: Metrics) -> str:
-    return f"{line['val/loss']:.2f} and {line['train/loss']:.2f} at step {int(line['step'])}"
+    return (
+        f"validation loss {line['val/loss']:.2f} and training loss {line['train/loss']:.2f} at "
+        f"step {int(line['step'])}"
+    )
 
 
 def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
@@ -150,7 +157,7 @@ def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
     if found == "predicts":
         return ""
     if found == "not_measured":
-        return "No measurement: set sft.trainer.eval_episodes above 0."
+        return "The world model was not measured: set sft.trainer.eval_episodes above 0."
     stranger = unknown_game(cfg)
     if stranger:
         more = f"{unknown_game_warning(stranger)}."
@@ -159,7 +166,7 @@ def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
     elif found == "bad_format":
         more = "Use more SFT steps (sft.trainer.total_training_steps)."
     elif found == "bad_observation":
-        more = "Use more SFT steps, or a shorter text of the state (state_text)."
+        more = "Use more SFT steps, or a shorter state rendering (state_text)."
     else:
         more = "Use more SFT steps or examples, or fewer actions per turn (agent_proxy.max_actions_per_turn)."
     if found == "bad_format":
@@ -167,12 +174,21 @@ def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
         if cut >= MANY_CUT_OFF:
             length = cfg.generate.sampling.response_length
             limit = f"generate.sampling.response_length={length}"
-            more = f"{100 * cut:.0f} % of its responses are cut off at {limit}. {more}"
-        return f"The model cannot write the format. {more}".rstrip()
+            more = f"{100 * cut:.0f} % of the model's responses are cut off at {limit}. {more}"
+        return f"The model does not follow the response format. {more}".rstrip()
     if found == "bad_observation":
-        return f"The model writes the format, but cannot read the state{_trend(lines, 'obs_exact')}. {more}".rstrip()
-    limit = f"below {100 * cfg.gate.prediction_exact_min:.0f} % or not above the copy baseline"
-    return f"The model reads the state, but does not predict: {limit}{_trend(lines, 'prediction_em')}. {more}".rstrip()
+        return (
+            "The model follows the response format, but does not describe the current state "
+            f"correctly{_trend(lines, 'obs_exact')}. {more}"
+        ).rstrip()
+    limit = (
+        f"its accuracy is below {100 * cfg.gate.prediction_exact_min:.0f} % or not above the "
+        "copy baseline"
+    )
+    return (
+        "The model describes the current state, but does not predict the next state: "
+        f"{limit}{_trend(lines, 'prediction_em')}. {more}"
+    ).rstrip()
 
 
 def _trend(lines: list[Metrics], name: str) -> str:
@@ -207,7 +223,7 @@ def stop_at_gate(cfg: Config, directory: Path) -> None:
         why = "gate.on_failure is warn" if cfg.gate.enable else "gate.enable is false"
         if gate["diagnosis"] != "not_measured":
             log.warning(
-                "PPO starts with a world model that failed the gate (%s): %s",
+                "PPO starts with a world model that failed the gate (%s), because %s",
                 directory / GATE_FILE,
                 why,
             )
@@ -232,7 +248,11 @@ def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
     gate = judge(cfg, measurements(record))
     if told and told["passed"] == gate.passed and told["text"].startswith(gate.text):
         return told
-    why = "evaluated again with the current limits" if told else "lost or damaged; evaluated again"
+    why = (
+        "spa evaluated the gate again, because its limits changed"
+        if told
+        else "spa evaluated the gate again, because the file is missing or damaged"
+    )
     log.warning("%s: %s", directory / GATE_FILE, why)
     write_gate(directory, gate)
     return {"passed": gate.passed, "text": gate.text, "diagnosis": gate.diagnosis}

@@ -29,8 +29,9 @@ def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig)
     require_dynamics(env, tag, own.dynamics, own.depth, own.proposals)
     if own.depth > 1 and cfg.custom_envs[tag].show_legal_actions:
         raise ConfigError(
-            f"prompts of {tag} list the legal actions of its real state (show_legal_actions), not those of an "
-            "imagined one, so imagine.depth must be 1 (in self-play generate.imagine.depth, without keep)"
+            f"{tag} lists legal actions in its prompts (show_legal_actions), which are "
+            "unknown in predicted states. Set imagine.depth to 1; for self-play, set "
+            "generate.imagine.depth to 1 instead of keep"
         )
 
 
@@ -63,7 +64,8 @@ def imagining(
     rollout = cfg.actor_rollout_ref.rollout
     if own.proposals == "exhaustive" and template is None:
         raise ConfigError(
-            "imagine.proposals exhaustive starts responses with given tokens, which this engine does not accept"
+            "imagine.proposals=exhaustive starts responses with given tokens, which the "
+            "engine does not support; use imagine.proposals=sampled"
         )
     return (BreadthFirstPlanner if own.proposals == "exhaustive" else BestOfNPlanner)(
         engine,

@@ -47,5 +47,6 @@ def check_optimizer(name: str, strategy: Strategy) -> None:
     them."""
     if name == "muon" and strategy != "ddp" and current_world().size > 1:
         raise ConfigError(
-            "sft.optim.name=muon needs whole matrices; with several ranks set sft.model.strategy=ddp, or use adamw"
+            "sft.optim.name=muon needs unsharded weight matrices. With several ranks, set "
+            "sft.model.strategy=ddp or sft.optim.name=adamw"
         )

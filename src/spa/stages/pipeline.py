@@ -80,7 +80,11 @@ def _settle(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
     if cfg.trainer.resume_mode == "disable" and world.is_main:
         for folder, fingerprint in chain:
             if changed := changes(folder, fingerprint):
-                log.warning("%s begins from scratch: %s", folder, "; ".join(changed_lines(changed)))
+                log.warning(
+                    "%s starts from scratch, because its settings changed: %s",
+                    folder,
+                    "; ".join(changed_lines(changed)),
+                )
                 archive_work(folder)
     world.broadcast(lambda: refuse_other_work(chain))
 
@@ -176,13 +180,13 @@ def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
     if Path(cfg.model_path).is_dir():
         if ckpt != "last":
             raise ModelError(
-                f"{sft_dir}: there is no checkpoint of step {ckpt} or any other step. To start from {cfg.model_path} "
-                "(model_path), write last."
+                f"{sft_dir}: the folder has no checkpoint of step {ckpt}. To start from "
+                f"model_path={cfg.model_path}, write last instead of the step."
             )
         return Path(cfg.model_path)
     raise ModelError(
-        f"{sft_dir}: there is no fine-tuned model. Run all stages (GENERATE_DATA True), or give one with "
-        "model_path=FOLDER."
+        f"{sft_dir}: the folder has no fine-tuned model. Run all stages (GENERATE_DATA "
+        "True), or name a fine-tuned model with model_path=FOLDER."
     )
 
 
@@ -247,7 +251,8 @@ def _last_round(cfg: Config, data: Path, directory: Path) -> list[Round]:
         return rounds_of(cfg, data, directory)
     if current_world().is_main:
         log.warning(
-            "a single stage fine-tunes the first of generate.rounds=%d on these data; `spa run` runs all rounds",
+            "With generate.rounds=%d, a command for a single stage fine-tunes only the "
+            "first round on these data; `spa run` runs all rounds",
             cfg.generate.rounds,
         )
     return []

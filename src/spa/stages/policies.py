@@ -67,7 +67,8 @@ def find_target(name: str) -> Target:
         place = stages[0] if stages else folder
         if not checkpoints_in(place):
             raise ModelError(
-                f"{folder} has neither a model (config.json) nor checkpoints (global_step_N).{_near(folder)}"
+                f"{folder} has neither a model (config.json) nor checkpoints "
+                f"(global_step_N). Name a folder that has one.{_near(folder)}"
             )
         # The result may be a checkpoint of a gate's extra steps, in a folder below.
         checkpoint = result_of(place) or find_checkpoint(place, "last")
@@ -91,7 +92,7 @@ def _near(folder: Path) -> str:
         for step in folder.glob(f"{depth}/global_step_*")
     }
     names = sorted(str(place) for place in found if place.name == STAGES[0])
-    return f" There are checkpoints in {', '.join(names)}." if names else ""
+    return f" The checkpoints are in {', '.join(names)}." if names else ""
 
 
 def run_of(checkpoint: Path) -> Path | None:

@@ -194,14 +194,14 @@ def check_sampler(cfg: Config, kl: float, models: Models, step: int) -> None:
     # (other weights or another precision); later it is only warned of.
     if kl > cfg.trainer.kl_stop and models.actor.optimizer.steps == 0:
         raise TrainingError(
-            f"KL(sampler || trainer) is {kl:.3g} per token before anything is trained (limit trainer.kl_stop = "
-            f"{cfg.trainer.kl_stop}). The engine does not sample from the trained weights. Check that both load the "
-            "same model in the same precision. The engine's log-probs must be those of the policy after temperature, "
-            "top_k and top_p."
+            f"KL(sampler || trainer) is {kl:.3g} per token before the first update (limit "
+            f"trainer.kl_stop = {cfg.trainer.kl_stop}). The engine does not sample from the "
+            "trained weights. Check that engine and trainer load the same model in the same "
+            "precision. The engine must return log-probs after temperature, top_k and top_p."
         )
     if kl > cfg.trainer.kl_warn:
         log.warning(
-            "step %d: KL(sampler || trainer) is %.3g per token, above %g",
+            "step %d: KL(sampler || trainer) is %.3g per token, above the limit trainer.kl_warn=%g",
             step,
             kl,
             cfg.trainer.kl_warn,

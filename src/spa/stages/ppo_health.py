@@ -19,8 +19,9 @@ def empty_steps(episodes: list[Episode], before: int) -> int:
         return 0
     if before + 1 == MOST_EMPTY_STEPS:
         raise TrainingError(
-            f"not one episode of {before + 1} steps in a row could be played; the last reason: {episodes[0].error} "
-            "Fix the environment, then start the same command again: it resumes from the last checkpoint."
+            f"In {before + 1} consecutive steps, every episode failed. The last error: "
+            f"{episodes[0].error} Fix the environment, then repeat the same command to "
+            "resume from the last checkpoint."
         )
     return before + 1
 

@@ -79,12 +79,14 @@ def named_estimator(cfg: Config) -> Estimator:
     estimator = estimator_named(name, keys_of(cfg.algorithm))
     if cfg.algorithm.bootstrap_truncated and not estimator.needs_values:
         raise ConfigError(
-            f"algorithm.bootstrap_truncated needs a critic, and adv_estimator {name} trains none"
+            "algorithm.bootstrap_truncated needs a critic, but "
+            f"algorithm.adv_estimator={name} trains no critic; set bootstrap_truncated=false "
+            "or use adv_estimator=gae"
         )
     if cfg.es_manager.train.group_size == 1 and estimator.needs_groups:
         raise ConfigError(
-            f"es_manager.train.group_size is 1, and adv_estimator {name} compares episodes within a group; use 2 or "
-            "more"
+            f"algorithm.adv_estimator={name} compares the episodes of a group, but "
+            "es_manager.train.group_size is 1; set it to 2 or more"
         )
     return estimator
 
@@ -101,7 +103,7 @@ def require_state_values(cfg: Config) -> None:
     """Raises ConfigError if `algorithm.imagined_advantage` is set and an environment has no state
     values."""
     if cfg.algorithm.imagined_advantage > 0:
-        check = partial(require_state_value, instead="algorithm.imagined_advantage must be 0")
+        check = partial(require_state_value, instead="set algorithm.imagined_advantage to 0")
         setup.check_puzzles(cfg, cfg.es_manager.train.env_configs.tags, check)
 
 

@@ -28,14 +28,13 @@ def stored_rows(cfg: Config, template: ChatTemplate) -> list[Replayed]:
     replay = cfg.actor_rollout_ref.actor.replay
     data = cfg.sft.data
     if replay.corrects_rollouts and (reason := nothing_to_correct(cfg, template)):
-        log.warning(
-            "actor_rollout_ref.actor.replay: no episode of this step is replayed: %s", reason
-        )
+        log.warning("actor_rollout_ref.actor.replay: PPO replays no episodes, because %s", reason)
     if replay.rows == 0 or replay.source == "rollouts":
         return []
     if template.images is not None:
         raise ConfigError(
-            "actor_rollout_ref.actor.replay.rows must be 0 for a vision model: the examples have no pictures"
+            "actor_rollout_ref.actor.replay.rows must be 0 for a vision model, because the "
+            "replayed examples have no pictures"
         )
     # The examples of stage 2, perhaps with the loss on other tokens of them.
     learnt = replace(

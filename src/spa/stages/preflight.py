@@ -67,7 +67,7 @@ def preflight(
         problems += _collect(_env_checks(cfg, stages, templates[0] if templates else None))
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-        raise ConfigError("\n  ".join([f"{count} found before the start:", *problems]))
+        raise ConfigError("\n  ".join([f"spa found {count} before the start:", *problems]))
 
 
 def _collect(checks: Iterator[Callable[[], None]]) -> list[str]:
@@ -138,18 +138,21 @@ def _check_place(key: str, place: Path) -> None:
     )
     if not nearest.is_dir():
         raise ConfigError(
-            f"{key}: {nearest} is a file, so {place} cannot be a folder; choose another path"
+            f"{key}: spa cannot create the folder {place}, because {nearest} is a file; "
+            "choose another path"
         )
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"{key}: {nearest} cannot be written to; choose another path or change its permissions"
+            f"{key}: spa cannot write to {nearest}; choose another path or change the "
+            "folder's permissions"
         )
 
 
 def _check_checkpoint(key: str, folder: Path) -> None:
     if problem := damage(folder):
         raise ModelError(
-            f"{key}: {folder} cannot be resumed from ({problem}); give a global_step_N folder that spa wrote"
+            f"{key}: spa cannot resume from {folder} ({problem}); name a global_step_N "
+            "folder that spa wrote"
         )
 
 
@@ -164,14 +167,16 @@ def _engine_checks(cfg: Config, stages: Collection[Stage]) -> Iterator[Callable[
 def _check_device(cfg: Config) -> None:
     if cfg.trainer.device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(
-            "trainer.device: is cuda, but PyTorch finds no GPU; use auto or cpu, or see `spa doctor`"
+            "trainer.device=cuda, but PyTorch finds no GPU; set trainer.device to auto or "
+            "cpu, or run `spa doctor` for details"
         )
 
 
 def _check_installed(engine: str) -> None:
     if engine == "vllm" and importlib.util.find_spec("vllm") is None:
         raise ConfigError(
-            "actor_rollout_ref.rollout.name: is vllm, which is not installed; use local or auto"
+            "actor_rollout_ref.rollout.name=vllm, but the package vllm is not installed; "
+            "install it, or set the name to local or auto"
         )
 
 
@@ -195,12 +200,14 @@ def _check_data(key: str, split: str, name: str) -> None:
         # pyarrow raises many kinds of errors at foreign or damaged files.
         except Exception as error:
             raise DataError(
-                f"{key}: {path} cannot be read as parquet ({one_line(error)})"
+                f"{key}: {path} is not a readable parquet file ({one_line(error)}); name "
+                "another file or download it again"
             ) from error
         for column in ("prompt", "response"):
             if column not in columns:
                 raise DataError(
-                    f"{key}: {path} has no column {column!r} (it has {', '.join(columns)})"
+                    f"{key}: {path} lacks the column {column!r} (its columns: "
+                    f"{', '.join(columns)}); name a file with world-model data"
                 )
 
 
@@ -215,9 +222,13 @@ def _check_model(cfg: Config, name: str) -> None:
         try:
             with safe_open(path, framework="pt") as file:
                 if not file.keys():
-                    raise ModelError(f"{path}: has no weights")
+                    raise ModelError(
+                        f"{path}: the file has no weights. Copy or download the model again"
+                    )
         except (SafetensorError, OSError, ValueError) as error:
-            raise ModelError(f"cannot load {path}: {error}. Copy or download it again") from error
+            raise ModelError(
+                f"{path}: the weights cannot be loaded ({error}). Copy or download the file again"
+            ) from error
 
 
 def _env_checks(
@@ -253,8 +264,9 @@ def _check_env(
             needed = _prompt_length(cfg, tag, mode, env, template) + reply
             if needed > longest:
                 raise ConfigError(
-                    f"actor_rollout_ref.rollout.max_model_len: is {longest}, but the first prompt of {tag} ({mode}) "
-                    f"and a response of {reply} tokens need {needed}"
+                    f"actor_rollout_ref.rollout.max_model_len={longest} is too small: the "
+                    f"first prompt of {tag} ({mode}) and a response of {reply} tokens need "
+                    f"{needed} tokens; raise max_model_len to {needed} or more"
                 )
 
 

@@ -74,7 +74,9 @@ def first_puzzle(cfg: Config, spec: EnvSpec) -> Iterator[TextEnv]:
             checked_text(env.state_text(cfg.state_text), "state_text")
             yield env
     except EnvFault as error:
-        raise ConfigError(f"the environment {spec.env_type} cannot be played: {error}") from error
+        raise ConfigError(
+            f"The environment {spec.env_type} cannot start a puzzle: {error}"
+        ) from error
     finally:
         if workers is not None:
             workers.close()

@@ -51,8 +51,9 @@ def data_files(name: str, split: str) -> list[Path]:
     if not path.is_dir():
         if name.startswith((".", "/", "~")) or name.count("/") != 1 or name.endswith(".parquet"):
             raise DataError(
-                f"{name}: no such file or folder. Make data (spa run --stages selfplay), or set data.train_files and "
-                "data.val_files to parquet files, folders, or a Hub data set (owner/name)."
+                f"{name}: the file or folder does not exist. Generate data (spa run --stages "
+                "selfplay), or set data.train_files and data.val_files to parquet files, "
+                "folders, or a Hugging Face data set (owner/name)."
             )
         path = download_data(name)
     for pattern in SPLITS[split]:
@@ -60,7 +61,8 @@ def data_files(name: str, split: str) -> list[Path]:
         if files:
             return files
     raise DataError(
-        f"{path}: no parquet file of the split {split!r}; its name should be wm_{split}.parquet"
+        f"{path}: the folder has no parquet file of the split {split!r}; name the file "
+        f"wm_{split}.parquet"
     )
 
 
@@ -68,7 +70,8 @@ def note_published(name: str) -> None:
     """Say that a published checkpoint knows other prompts than ours."""
     if _PUBLISHED.search(str(name)):
         log.warning(
-            "%s was trained on the original's prompts; ours have other words. To use the original's "
-            "instructions, load a configuration next to a copy of its envs.yaml (docs/parity.md).",
+            "%s was trained on the prompts of the original SPA code; spa's prompts have "
+            "other words. To use the original prompts, load a configuration next to a copy "
+            "of its envs.yaml (docs/parity.md).",
             name,
         )

@@ -119,8 +119,8 @@ def round_of_moves(cfg: Config) -> Config:
 def lost_checkpoint(folder: Path) -> str:
     """What to say of a finished fine-tuning that cannot be gone on from."""
     return (
-        f"{folder}: its checkpoint is gone or damaged. Remove the folder and start the same command again: that stage "
-        "is run again."
+        f"{folder}: the checkpoint of the finished stage is missing or damaged. Remove the "
+        "folder, then repeat the same command to run the stage again."
     )
 
 
@@ -232,7 +232,8 @@ def _part(path: Path, names: Sequence[str], played: Sequence[str]) -> dict[str, 
         }
     except (OSError, ValueError, KeyError) as error:
         raise DataError(
-            f"{path} cannot be read ({error}). Remove the folder of that round to run it again."
+            f"{path} cannot be read ({error}). Remove the folder of the round, then repeat "
+            "the command to run the round again."
         ) from error
 
 

@@ -119,7 +119,7 @@ def _write_examples(cfg: Config, out: Path, files: tuple[str, str, str]) -> Metr
     }
     write_atomic(out / files[2], [json.dumps(summary, indent=1)])
     log.info(
-        "%d training and %d validation examples of written searches; dropped: %s",
+        "spa wrote %d training and %d validation examples of searches; dropped: %s",
         len(train),
         len(validation),
         by_reason(dropped),
@@ -276,9 +276,10 @@ def make_examples(
             chosen.append((question, search))
     if len(chosen) < wanted:
         raise DataError(
-            f"only {len(chosen)} of {wanted} examples could be made of {DRAWS * wanted} puzzles (dropped: "
-            f"{by_reason(dropped)}). Lower generate.search.examples, raise generate.sampling.response_length, or, with "
-            "generate.search.dynamics=model, fine-tune on more moves (generate.search.moves)."
+            f"spa made only {len(chosen)} of {wanted} search examples from {DRAWS * wanted} "
+            f"puzzles (dropped: {by_reason(dropped)}). Lower generate.search.examples or "
+            "raise generate.sampling.response_length. With generate.search.dynamics=model "
+            "you can also fine-tune on more moves (generate.search.moves)."
         )
     thoughts = thoughts_of(cfg, chosen)
     rows = [
@@ -327,7 +328,7 @@ def questions(
             true, copies = explore(look.env)
         except (ValueError, NotImplementedError) as error:
             raise ConfigError(
-                f"generate.policy=search: {spec.tag} cannot be searched: {error}"
+                f"generate.policy=search cannot search the states of {spec.tag}: {error}"
             ) from error
         env = look.env
         turn = 1

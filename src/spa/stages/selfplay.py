@@ -86,9 +86,10 @@ def run_self_play(
     if alone:
         if cfg.generate.rounds > 1 and current_world().is_main:
             log.warning(
-                "a single stage plays the first of generate.rounds=%d, without planning; `spa "
-                "run` runs all rounds, from "
-                "its own first round in round_1/. To plan with the model that you name, set generate.rounds=1.",
+                "With generate.rounds=%d, a command for self-play alone plays only the "
+                "first round, without planning. `spa run` runs all rounds; its first round "
+                "is in round_1/. To plan with the model in model_path, set "
+                "generate.rounds=1.",
                 cfg.generate.rounds,
             )
         cfg = first_round(cfg)
@@ -150,7 +151,7 @@ def self_play(
     if world.is_main:
         summary = write_dataset(cfg, out, rows, counts, episodes, played_in=out, before=before)
         log.info(
-            "%d training and %d validation examples from %d episodes; dropped: %s",
+            "spa wrote %d training and %d validation examples from %d episodes; dropped: %s",
             summary["rows_train"],
             summary["rows_val"],
             summary["episodes"],
@@ -216,7 +217,9 @@ def selfplay_engine(
             cfg, cfg.generate.imagine, tags, own, own.template, record, reply=reply
         )
     elif cfg.generate.imagine.on:
-        log.warning("generate.imagine has no effect: the model does not play")
+        log.warning(
+            "generate.imagine has no effect, because the model plays no episodes (generate.policy)"
+        )
     engine = next(iter(players.values()))
     if len(players) > 1:
         names = list(players)
@@ -295,10 +298,12 @@ def make_rows(
             continue
         watchdog.beat()
         try:
-            with boundary("playing the episode again", worker.again_s(len(episode.turns))):
+            with boundary(
+                "replaying the episode to make examples", worker.again_s(len(episode.turns))
+            ):
                 found, dropped = _episode_rows(cfg, episode, worker, base)
         except EnvFault as error:
-            log.warning("no examples from episode %s: %s", episode.episode_id, error)
+            log.warning("spa made no examples from episode %s: %s", episode.episode_id, error)
             found = []
             dropped = Counter(environment_fault=len(episode.turns))
         rows += found
@@ -340,12 +345,16 @@ def _episode_rows(
 
 def nothing_usable(cfg: Config, episodes: int, counts: Counter[str]) -> DataError:
     """What to say if no episode has given an example."""
-    begin = "begin with examples of random play (generate.policy=random; with generate.rounds=2 the model plays next)"
+    begin = (
+        "start with examples of random play (generate.policy=random; with generate.rounds=2 the "
+        "model plays the second round)"
+    )
     if cfg.generate.train_on == "current_round":
-        begin = "train on the examples of earlier rounds, too (generate.train_on=all_rounds)"
+        begin = "train also on the examples of earlier rounds (generate.train_on=all_rounds)"
     return DataError(
-        f"none of the {episodes} episodes has a turn in the world-model format (dropped: {by_reason(counts)}). The "
-        f"model does not follow the format: try an instruct model, {begin}, or allow longer responses "
+        f"None of the {episodes} episodes has a turn in the world-model format (dropped: "
+        f"{by_reason(counts)}). The model does not follow the response format. Use an "
+        f"instruct model, {begin}, or allow longer responses "
         "(generate.sampling.response_length)."
     )
 
@@ -362,13 +371,15 @@ def stored_episodes(cfg: Config, folder: Path) -> list[Episode]:
     )
     if len(files) < cfg.generate.num_batches:
         problem = (
-            f"{played}: {len(files)} of {cfg.generate.num_batches} batches of episodes are there"
+            f"{played}: the folder has only {len(files)} of {cfg.generate.num_batches} "
+            "batches of episodes"
         )
     if problem:
         copied = copies_of(cfg, folder)
         raise DataError(
-            f"{problem}. The examples are made from them: put the files back, or remove {folder}"
-            f"{f' and its copy {copied}' if copied else ''} to play again."
+            f"{problem}. The training examples come from these episodes. Restore the files, "
+            f"or remove {folder}{f' and its copy {copied}' if copied else ''} to play the "
+            "episodes again."
         )
     return [Episode.from_json(row) for path in files for _, row in read_lines(path)]
 
@@ -428,8 +439,9 @@ def write_dataset(
         summary["hidden_share"] = round(hidden, 4)
     if hidden > MUCH_HIDDEN:
         log.warning(
-            "%.0f %% of the words of the observations are in no message: SFT trains the model to guess them. Return "
-            "less from world_state_text (`spa env check` lists this, too)",
+            "%.0f %% of the words in the observations appear in no message, so SFT trains "
+            "the model to guess these words. Return less from world_state_text (`spa env "
+            "check` reports the hidden words, too)",
             100 * hidden,
         )
     if branched := [row for row in rows if is_branch(row)]:

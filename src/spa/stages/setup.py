@@ -159,8 +159,9 @@ def _allowed_seed(worker: RolloutWorker, spec: EpisodeSpec, held_out: frozenset[
     if (drawn := _drawn(worker, spec, held_out)) is not None:
         return drawn[0]
     raise ConfigError(
-        f"{spec.tag}: {MAX_REDRAWS} puzzles in a row are validation puzzles. The game has too few puzzles for "
-        "es_manager.val.env_groups; lower it, or declare the environment's `finite_puzzles`."
+        f"{spec.tag}: {MAX_REDRAWS} consecutive sampled puzzles were validation puzzles, "
+        "because the game has too few puzzles. Lower es_manager.val.env_groups, or set "
+        "finite_puzzles in the environment."
     )
 
 
@@ -232,8 +233,9 @@ def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
         tag for tag, found in hashes.items() if not leaves_puzzles(cfg, worker, tag, found)
     ]:
         log.warning(
-            "%s: the %d validation puzzles leave few others, so training plays them as well and validation is not "
-            "about unseen puzzles. Lower es_manager.val.env_groups if the game has more puzzles.",
+            "%s: the %d validation puzzles leave too few puzzles for training, so PPO also "
+            "trains on validation puzzles. Validation then does not measure unseen puzzles. "
+            "If the game has more puzzles, lower es_manager.val.env_groups.",
             tag,
             len(hashes.pop(tag)),
         )

@@ -35,20 +35,21 @@ def load_data(
         if dropped and cfg.sft.data.truncation == "error":
             raise DataError(
                 f"{files[0]}: {dropped} examples are longer than sft.data.max_length = "
-                f"{cfg.sft.data.max_length} tokens. "
-                "Raise it, or set sft.data.truncation=left to drop their oldest turns."
+                f"{cfg.sft.data.max_length} tokens. Raise sft.data.max_length, or set "
+                "sft.data.truncation=left to remove the oldest turns of these examples."
             )
         if not sequences and split == "train":
             raise DataError(
-                f"{files[0]}: no training example fits into sft.data.max_length = {cfg.sft.data.max_length} tokens "
-                f"(there are {len(rows)} examples)"
+                f"{files[0]}: none of the {len(rows)} training examples fits into "
+                f"sft.data.max_length = {cfg.sft.data.max_length} tokens; raise "
+                "sft.data.max_length"
             )
         sets.append(sequences)
     # There is none if the data have a single puzzle or if all its examples are too long.
     if not sets[1]:
         log.warning(
-            "there is no validation example, so val/loss is not recorded. Accuracy on held-out "
-            "puzzles (val/wm) needs none."
+            "The data have no validation example, so spa does not log val/loss. spa still "
+            "measures accuracy on held-out puzzles (val/wm)."
         )
     return sets[0], sets[1]
 

@@ -49,7 +49,10 @@ def batch_episodes(
         sampled = episode.sampled
         index = episode.turn_index
         if tokens is None or sampled is None or index is None or episode.logprobs is None:
-            raise ValueError(f"episode {episode.episode_id} has no tokens")
+            raise ValueError(
+                f"Episode {episode.episode_id} has no tokens; batches need episodes that a model "
+                "with a tokenizer played"
+            )
         n = len(tokens)
         ids[row, :n] = tokens
         turns[row, :n] = index

@@ -25,7 +25,9 @@ def loss_masks(
     if mask == "sampled":
         return None
     if template is None:
-        raise ValueError(f"the loss mask {mask} needs the chat template")
+        raise ValueError(
+            f"The loss mask {mask} needs the argument template, the model's chat template"
+        )
     if mask == "answer_only":
         return [answer_mask(episode, template) for episode in episodes]
     if mask == "no_states":
@@ -109,7 +111,10 @@ def believed_states(episode: Episode, template: ChatTemplate, *, right: bool = F
 
 def _tokens(episode: Episode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if episode.token_ids is None or episode.sampled is None or episode.turn_index is None:
-        raise ValueError(f"episode {episode.episode_id} has no tokens")
+        raise ValueError(
+            f"Episode {episode.episode_id} has no tokens; loss masks need episodes that a model "
+            "with a tokenizer played"
+        )
     return episode.token_ids, episode.sampled, episode.turn_index
 
 
@@ -125,7 +130,10 @@ def token_at(template: ChatTemplate, ids: np.ndarray, character: int) -> int:
 def after_system(episode: Episode, template: ChatTemplate) -> np.ndarray:
     """bool [T]: everything after the system message and the words that open the first user message."""
     if episode.token_ids is None:
-        raise ValueError(f"episode {episode.episode_id} has no tokens")
+        raise ValueError(
+            f"Episode {episode.episode_id} has no tokens; loss masks need episodes that a model "
+            "with a tokenizer played"
+        )
     system = episode.messages[:1] if episode.messages[0]["role"] == "system" else ()
     # Two conversations that differ in the user message share the template's opening and the system
     # message.

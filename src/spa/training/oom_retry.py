@@ -100,20 +100,23 @@ def oom_retry(
         # Ranks run collectives during the work, so one rank cannot restart it alone.
         if not repeatable:
             raise TrainingError(
-                f"out of memory with {largest} examples at a time ({attempt.reason}). Micro-batches are "
-                "not halved on several ranks, which must stay in step: lower micro_batch_size_per_gpu (or "
-                "ppo_max_token_len_per_gpu), then start the same command again."
+                f"Out of memory with {largest} examples per micro-batch ({attempt.reason}). "
+                "With several ranks, spa cannot shrink the micro-batch. Lower "
+                "micro_batch_size_per_gpu or ppo_max_token_len_per_gpu, then repeat the "
+                "same command."
             )
         if largest == 1:
             raise TrainingError(
-                f"one sequence of {int(lengths.max())} tokens does not fit into memory ({attempt.reason}). Turn on "
-                "enable_gradient_checkpointing, train LoRA adapters (lora.rank=64), use shorter episodes or a smaller "
-                "model; `spa doctor --fit CONFIG` estimates the memory needed."
+                f"Out of memory with one sequence of {int(lengths.max())} tokens "
+                f"({attempt.reason}). Turn on enable_gradient_checkpointing, train LoRA "
+                "adapters (lora.rank=64), or use shorter episodes or a smaller model. `spa "
+                "doctor --fit CONFIG` estimates the memory needed."
             )
         # Kept on `part`, so that the next batch starts with a size that fits.
         part.micro_batch_shrink += 1
         log.warning(
-            "out of memory with %d examples at a time; spa halves the micro-batch (%s)",
+            "Out of memory with %d examples per micro-batch; spa halves the micro-batch and "
+            "repeats the step (%s)",
             largest,
             attempt.reason,
         )

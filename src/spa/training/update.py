@@ -100,8 +100,9 @@ class Trainable:
         self.optimizer.zero_grad()
         if self.bad_steps >= MAX_BAD_STEPS:
             raise TrainingError(
-                f"loss or gradient was not finite {self.bad_steps} steps in a row. Lower the learning rate, or train "
-                "in float32; the last saved checkpoint is intact."
+                f"The loss or the gradient was NaN or infinite in {self.bad_steps} "
+                "consecutive steps. Lower the learning rate, or train in float32; the last "
+                "saved checkpoint is intact."
             )
         return {
             "grad_norm": norm if math.isfinite(norm) else -1.0,
@@ -328,9 +329,10 @@ def _score(
     scores = scorer.replica.world.all_reduce_sum(out)
     if not torch.isfinite(scores).all():
         raise TrainingError(
-            f"the {type(scorer.model).__name__} returns scores that are not finite before the first "
-            "update: it overflows in this precision. Compute in float32 or bfloat16 (actor_rollout_ref.model.dtype, "
-            "critic.model.dtype); the last saved checkpoint is intact."
+            f"The {type(scorer.model).__name__} returns NaN or infinite values before the "
+            "update, because numbers overflow in its precision. Set "
+            "actor_rollout_ref.model.dtype and critic.model.dtype to float32 or bfloat16. "
+            "The last saved checkpoint is intact."
         )
     return scores
 

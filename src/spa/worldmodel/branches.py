@@ -31,8 +31,9 @@ def require_tries(env: TextEnv, tag: str, plans: int | None) -> None:
     several play it, or if it lists no actions and `plans` None asks for all."""
     if env.players > 1:
         raise ConfigError(
-            f"{tag} is a game of {env.players} players, in which spa cannot try other plans: "
-            "generate.policy=counterfactual and agent_proxy.response_format=choose_plan are for games of one"
+            f"{tag} has {env.players} players, but generate.policy=counterfactual and "
+            "agent_proxy.response_format=choose_plan support only single-player games; "
+            "choose another policy and format"
         )
     if plans is None and not env.legal_actions():
         raise no_actions(tag)
@@ -41,7 +42,8 @@ def require_tries(env: TextEnv, tag: str, plans: int | None) -> None:
 def no_actions(tag: str) -> ConfigError:
     """What to say of an environment whose every action is to be tried, and which lists none."""
     return ConfigError(
-        f"{tag} does not list its actions, so not every one can be tried; set generate.branches to a number"
+        f"{tag} does not list its legal actions, so spa cannot try all of them; set "
+        "generate.branches to a number"
     )
 
 
@@ -117,8 +119,9 @@ def _tried(
         # A replay that differs would teach transitions from states that were never shown.
         if env.state_text(prompter.state_text) != turn.state:
             raise DataError(
-                f"episode {episode.episode_id}, turn {index}: a replay leads to another state; the environment "
-                f"{episode.tag} is not fixed by its seeds (`spa env check` explains it)"
+                f"Episode {episode.episode_id}, turn {index}: replaying the actions leads to "
+                "another state, because the seeds do not determine the environment "
+                f"{episode.tag}. Run `spa env check` to find the cause"
             )
         rng = stream(episode.noise_seed, "branches", index)
         found = list[Turn]()

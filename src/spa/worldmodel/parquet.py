@@ -79,7 +79,7 @@ def write_table(path: Path | str, table: pa.Table) -> None:
         temporary.replace(path)
     except OSError as error:
         raise DataError(
-            f"{path}: cannot be written ({error}); free some space or choose another place"
+            f"{path}: the file cannot be written ({error}); free disk space or choose another path"
         ) from error
     finally:
         if temporary is not None:
@@ -92,19 +92,22 @@ def read_table(path: Path | str) -> pa.Table:
     path = Path(path)
     if not path.is_file():
         raise DataError(
-            f"{path}: no such file; generate the data (spa run --stages selfplay) or set data.train_files / val_files"
+            f"{path}: the file does not exist; generate the data (spa run --stages "
+            "selfplay), or set data.train_files and data.val_files"
         )
     try:
         table = pq.read_table(path, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
-            f"{path}: cannot be read as parquet ({one_line(error)}); generate or download it again"
+            f"{path}: the file is not readable parquet ({one_line(error)}); generate or "
+            "download the file again"
         ) from error
     for column in ("prompt", "response"):
         if column not in table.column_names:
             raise DataError(
-                f"{path}: column {column!r} is missing (it has {', '.join(table.column_names) or 'none'}); "
-                "world-model data needs 'prompt' and 'response'"
+                f"{path}: the column {column!r} is missing (columns: "
+                f"{', '.join(table.column_names) or 'none'}); world-model data needs the "
+                "columns 'prompt' and 'response'"
             )
     return table
 
@@ -148,7 +151,8 @@ def parse_prompt(value: Any, where: str = "prompt") -> tuple[Message, ...]:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
             raise DataError(
-                f"{where}, column 'prompt': not valid JSON ({error}); remove or repair the row"
+                f"{where}, column 'prompt': the value is not valid JSON ({error}); remove or "
+                "repair the row"
             ) from error
     messages = []
     for item in value if _is_sequence(value) else ():
@@ -157,12 +161,15 @@ def parse_prompt(value: Any, where: str = "prompt") -> tuple[Message, ...]:
         )
         if role not in ROLES or not isinstance(content, str):
             raise DataError(
-                f"{where}, column 'prompt': message {len(messages)} needs a role of {', '.join(ROLES)} and a text "
-                "content; remove or repair the row"
+                f"{where}, column 'prompt': message {len(messages)} needs a role "
+                f"({', '.join(ROLES)}) and a string as content; remove or repair the row"
             )
         messages.append({"role": role, "content": content})
     if not messages:
-        raise DataError(f"{where}, column 'prompt': no list of messages; remove or repair the row")
+        raise DataError(
+            f"{where}, column 'prompt': the value is not a list of messages; remove or repair "
+            "the row"
+        )
     return tuple(messages)
 
 
@@ -176,7 +183,8 @@ def _row(record: dict[str, Any], where: str, index: int) -> WorldModelRow:
     response = record["response"]
     if not isinstance(response, str) or not response.strip():
         raise DataError(
-            f"{where}, column 'response': empty or not a text; remove the row (spa data filter does)"
+            f"{where}, column 'response': the value is empty or not a string; run `spa data "
+            "filter` to remove such rows"
         )
 
     def given(column: str, kind: type | tuple[type, ...], default: Any) -> Any:
@@ -185,7 +193,8 @@ def _row(record: dict[str, Any], where: str, index: int) -> WorldModelRow:
             return default
         if not isinstance(value, kind):
             raise DataError(
-                f"{where}, column {column!r}: {value!r} is not of the expected type; remove the column"
+                f"{where}, column {column!r}: the value {value!r} has the wrong type; remove "
+                "the column"
             )
         return value
 

@@ -94,8 +94,9 @@ def assistant_positions(episode: Episode) -> list[int]:
     ]
     if len(positions) < len(episode.turns):
         raise DataError(
-            f"episode {episode.episode_id}: {len(episode.turns)} turns but {len(positions)} assistant messages; "
-            "the trajectory file is incomplete, generate it again"
+            f"Episode {episode.episode_id} has {len(episode.turns)} turns but only "
+            f"{len(positions)} assistant messages, because the trajectory file is "
+            "incomplete; generate the file again"
         )
     return positions
 
@@ -175,9 +176,7 @@ def split_by_puzzle(
     val_fraction < 1.
     """
     if not 0 < val_fraction < 1:
-        raise ConfigError(
-            f"val_fraction must lie between 0 and 1, both excluded; got {val_fraction}"
-        )
+        raise ConfigError(f"val_fraction must be above 0 and below 1, got {val_fraction}")
     # Sorted, since a set has no order that a seed could fix.
     puzzles = sorted({row.puzzle_hash for row in rows}.difference(trained, validated))
     count = min(max(round(val_fraction * len(puzzles)), 1), len(puzzles) - 1)
@@ -262,8 +261,8 @@ def _predicted_state(row: WorldModelRow) -> str:
     span = find_block(row.response, "prediction")
     if span is None:
         raise DataError(
-            f"episode {row.episode_id}, turn {row.turn}: the response has no single prediction block; "
-            "filter the data first (spa data filter)"
+            f"Episode {row.episode_id}, turn {row.turn}: the response must have exactly one "
+            "prediction block; run `spa data filter` to remove other responses"
         )
     # Exactly the newlines that relabelling put around the state.
     return row.response[span[0] : span[1]].removeprefix("\n").removesuffix("\n")

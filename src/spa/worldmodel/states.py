@@ -45,8 +45,8 @@ def believed_states(rows: Sequence[WorldModelRow]) -> list[WorldModelRow]:
     for row in rows:
         if row.observed is None or row.predicted is None:
             raise DataError(
-                f"episode {row.episode_id}, turn {row.turn}: the predicted states of the model were not recorded; "
-                "generate the data again with generate.states=model"
+                f"Episode {row.episode_id}, turn {row.turn}: the data lack the model's own "
+                "predicted states; generate the data again with generate.states=model"
             )
         text = replace_state(row.response, "prediction", row.predicted)
         responses.append(replace_state(text, "observation", row.observed))
@@ -79,7 +79,8 @@ def _range(tag: str, rows: Sequence[WorldModelRow]) -> tuple[int, int]:
     numbers = [int(number) for text in states for cell in _CELL.findall(text) for number in cell]
     if not numbers:
         raise DataError(
-            f"{tag}: its states have no coordinates; set state_text=coords or grid_and_coords"
+            f"{tag}: the states have no coordinates to randomize; set state_text to coords "
+            "or grid_and_coords"
         )
     return min(numbers), max(numbers)
 
@@ -92,8 +93,8 @@ def _block(row: WorldModelRow, tag: str) -> str:
     span = find_block(row.response, tag)
     if span is None:
         raise DataError(
-            f"episode {row.episode_id}, turn {row.turn}: the response has no single {tag} block; filter the data first "
-            "(spa data filter)"
+            f"Episode {row.episode_id}, turn {row.turn}: the response must have exactly one "
+            f"{tag} block; run `spa data filter` to remove other responses"
         )
     return row.response[span[0] : span[1]].strip("\n")
 

@@ -43,7 +43,8 @@ class FilterOptions:
         high = self.max_len
         if low < 0 or (high is not None and high < low):
             raise ConfigError(
-                f"length bounds: min-len {self.min_len} and max-len {self.max_len} allow no response"
+                f"No response can satisfy min-len {self.min_len} and max-len {self.max_len}; "
+                "set 0 <= min-len <= max-len"
             )
 
 
