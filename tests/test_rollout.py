@@ -229,7 +229,7 @@ def test_a_first_prompt_that_does_not_fit_costs_its_own_episode():
     assert episodes[0].token_ids is None
     check_room(episodes, 64, 2000)
     check_room(episodes[2:], 64, 2000)
-    with pytest.raises(ConfigError, match=r"no prompt fits.*max_model_len"):
+    with pytest.raises(ConfigError, match=r"No first prompt fits.*max_model_len"):
         check_room(episodes[:2], 64, 2000)
     check_room([episodes[0], replace(episodes[1], stop=StopReason.ERROR, error="gone")], 64, 2000)
 
@@ -323,7 +323,9 @@ def test_a_chat_template_that_fails_at_a_puzzle_costs_only_its_episodes():
     episodes = play(groups(12, 1), says(answer("Right"), template=made), made, max_turn=2)
     lost = [episode for episode in episodes if episode.stop is StopReason.ERROR]
     assert 0 < len(lost) < 12
-    assert all(episode.error.startswith("the chat template cannot be used: no") for episode in lost)
+    assert all(
+        episode.error.startswith("The chat template cannot be rendered: no") for episode in lost
+    )
     assert all(len(episode.turns) for episode in episodes if episode not in lost)
 
 

@@ -308,8 +308,8 @@ def test_a_dotted_path_is_a_custom_estimator():
         ("remax", "is unknown"),
         ("no_such_package.module:fn", "cannot load"),
         (f"{__name__}:missing", "cannot load"),
-        (f"{__name__}:GOLDEN", "neither an Estimator nor a function"),
-        (f"{__name__}:asks_for_too_much", "asks for .*temperature"),
+        (f"{__name__}:GOLDEN", "must name an Estimator or a function"),
+        (f"{__name__}:asks_for_too_much", "has the keyword .*temperature"),
         (f"{__name__}:wrong_shape", "shape"),
     ],
 )

@@ -16,7 +16,7 @@ def fold(guard, observations):
 def test_only_an_unbroken_streak_trips(make):
     assert fold(make(), [True] * 4).reason is None
     assert fold(make(), [True] * 4 + [False] + [True] * 4).reason is None
-    assert "5 times in a row" in fold(make(), [False] + [True] * 5).reason
+    assert "In 5 consecutive checks" in fold(make(), [False] + [True] * 5).reason
     assert fold(make(limit=0), [True] * 50).reason is None
 
 

@@ -45,7 +45,8 @@ def test_falling_success_is_measured_from_the_best_five_steps():
     assert guard.reason is None  # (0.4 * 2 + 0.1 * 3) / 5 = 0.22, above half of 0.4
     guard = guard.observe(0.05, 64)
     assert (
-        guard.reason is not None and "fell to 15% over the last 5 steps, from 40%" in guard.reason
+        guard.reason is not None
+        and "last 5 steps fell to 15%; its best mean was 40%" in guard.reason
     )
     # a step of four episodes says little: 0.3 is below 4 standard errors
     assert guard.observe(0.05, 4).reason is None

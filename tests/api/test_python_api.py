@@ -157,7 +157,7 @@ class Hostile(spa.TextEnv):
 
 
 def test_the_expert_needs_a_solver():
-    with pytest.raises(spa.SpaError, match="no solver"):
+    with pytest.raises(spa.SpaError, match="needs a solver"):
         spa.play("expert", Hostile())
 
 
@@ -248,7 +248,7 @@ def test_a_loaded_model_is_evaluated_as_its_name_is(tiny: spa.Model, tmp_path: P
 def test_what_cannot_be_evaluated_is_one_message(tmp_path: Path):
     for model, config, words in (
         ("random", None, "name a configuration"),
-        ("no/such/folder", "tiny", "no such model folder"),
+        ("no/such/folder", "tiny", "the model folder does not exist"),
     ):
         with pytest.raises(spa.SpaError, match=words):
             spa.evaluate(model, config, output=tmp_path / "x.json")

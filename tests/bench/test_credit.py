@@ -157,7 +157,7 @@ def test_where_rewards_lie_inside_a_turn_does_not_matter():
 
 
 def test_a_masked_token_without_a_turn_is_an_error():
-    with pytest.raises(ValueError, match="belongs to no turn"):
+    with pytest.raises(ValueError, match="has turn -1"):
         turn_rloo(REWARDS, torch.full_like(TURNS, -1), MASK, GROUPS, 1.0)
 
 

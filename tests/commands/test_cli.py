@@ -379,7 +379,7 @@ def small(tmp_path: Path, *overrides: str) -> list[str]:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda folder: None, "no such model folder"),
+        (lambda folder: None, "the model folder does not exist"),
         (lambda folder: folder.mkdir(), "no config.json"),
         (lambda folder: (folder.mkdir(), (folder / "config.json").write_text("{}")), "weights"),
         (
@@ -388,7 +388,7 @@ def small(tmp_path: Path, *overrides: str) -> list[str]:
                 (folder / "config.json").write_text("{}"),
                 torn(folder),
             ),
-            "cannot load",
+            "cannot be loaded",
         ),
     ],
 )
@@ -413,7 +413,7 @@ def torn(folder: Path) -> None:
 def test_ppo_alone_needs_a_checkpoint(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = failed(capsys, "run", *small(tmp_path), "last", "False")
-    assert "there is no fine-tuned model" in said
+    assert "the folder has no fine-tuned model" in said
     assert "model_path=" in said
 
 

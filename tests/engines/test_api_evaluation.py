@@ -39,7 +39,7 @@ def test_goes_on_after_the_server_refused(tmp_path, name):
     output = tmp_path / "r.json"
     with Server(acts=[good(), good(), *[BAD_KEY] * 8]) as server:
         cfg = config(server, tmp_path)
-        with pytest.raises(ModelError, match="2 responses are kept"):
+        with pytest.raises(ModelError, match="2 responses are saved"):
             evaluate.evaluate_target(cfg, find_target(name), output=output)
         server.acts = []
         before = len(server.requests)

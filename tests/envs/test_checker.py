@@ -35,11 +35,16 @@ class OddValue(FrozenLake):
 
 
 def test_a_puzzle_text_that_leaves_something_out_is_found():
-    assert "begin in different states" in failures(HalfPuzzleText)["seeds give different puzzles"]
+    assert (
+        "different initial states"
+        in failures(HalfPuzzleText)["different seeds give different puzzles"]
+    )
 
 
 def test_values_of_states_lie_between_minus_one_and_one():
-    assert "the value of a state is 7.0" in failures(OddValue)["states are valued by their text"]
+    assert (
+        "state_value returns 7.0" in failures(OddValue)["state_value returns a value from -1 to 1"]
+    )
 
 
 def test_it_is_said_how_much_of_the_target_no_message_shows():
@@ -48,12 +53,12 @@ def test_it_is_said_how_much_of_the_target_no_message_shows():
             return f"{self.state_text(mode)} secret{self.np_random_seed}"
 
     findings = {finding.check: finding for finding in check(lambda: Hidden(), seeds=2, steps=30)}
-    told = findings["what should be known was shown"]
-    assert told.ok and "are in no message of the episode" in told.message
+    told = findings["world_state_text holds only what the messages show"]
+    assert told.ok and "appear in no message of the episode" in told.message
     findings = {
         finding.check: finding for finding in check(lambda: FrozenLake(), seeds=2, steps=30)
     }
-    assert findings["what should be known was shown"].message == ""
+    assert findings["world_state_text holds only what the messages show"].message == ""
 
 
 def test_every_type_has_a_tag():
@@ -191,22 +196,22 @@ class NeedsOptions(FrozenLake):
 @pytest.mark.parametrize(
     "cls, name, words",
     [
-        (Raises, "nonsense is an invalid turn", "KeyError"),
-        (Forgetful, "the seed fixes everything", "seed"),
-        (NoiseInPuzzle, "noise is separate from the puzzle", "changes with the noise seed"),
-        (OnePuzzle, "seeds give different puzzles", "one puzzle"),
-        (PuzzleIsState, "puzzle_text stays the same in an episode", "changes during an episode"),
-        (Trailing, "states are text in every state", "white space"),
-        (Tags, "states are text in every state", "tag of the response format"),
-        (DiesAtTheEnd, "states are text in every state", "no symbol"),
-        (NoInfo, "step returns what it should", "action_is_valid"),
-        (BadInfo, "step returns what it should", "not JSON"),
-        (InfiniteReward, "step returns what it should", "nan"),
-        (Deaf, "actions can be written and read", "'left'"),
-        (Chatty, "prompts are complete and short", "characters"),
-        (ReadsByState, "actions are read alike in every state", "and None at the start (seed 0)"),
-        (NumbersByState, "actions are read alike in every state", "at the start"),
-        (WrongInItsSecondPuzzle, "legal actions are legal", "'none'"),
+        (Raises, "unknown actions count as invalid turns", "KeyError"),
+        (Forgetful, "the same seed gives the same episode", "seed"),
+        (NoiseInPuzzle, "noise_seed does not change the puzzle", "changes with the noise seed"),
+        (OnePuzzle, "different seeds give different puzzles", "one puzzle"),
+        (PuzzleIsState, "puzzle_text is constant in an episode", "changes during an episode"),
+        (Trailing, "state_text returns a string in every state", "white space"),
+        (Tags, "state_text returns a string in every state", "tag of the response format"),
+        (DiesAtTheEnd, "state_text returns a string in every state", "no symbol"),
+        (NoInfo, "step returns valid rewards, flags and info", "action_is_valid"),
+        (BadInfo, "step returns valid rewards, flags and info", "not JSON"),
+        (InfiniteReward, "step returns valid rewards, flags and info", "nan"),
+        (Deaf, "to_action reads every action name", "'left'"),
+        (Chatty, "the first prompt is complete and short", "characters"),
+        (ReadsByState, "to_action does not depend on the state", "and None at the start (seed 0)"),
+        (NumbersByState, "to_action does not depend on the state", "at the start"),
+        (WrongInItsSecondPuzzle, "step accepts every action in legal_actions", "'none'"),
         (NeedsOptions, "can be made", "TypeError"),
     ],
 )
@@ -218,13 +223,13 @@ def test_flaws_are_found(cls, name, words):
 def test_a_wrong_expert_is_found():
     findings = check(lambda: BadExpert(is_slippery=False), seeds=5, steps=30)
     assert [finding.check for finding in findings if not finding.ok] == [
-        "expert play reaches the goal"
+        "expert_actions reaches the goal"
     ]
 
 
 def test_expert_play_of_a_game_without_an_expert_is_skipped():
     def expert(make: Any) -> str:
-        name = "expert play reaches the goal"
+        name = "expert_actions reaches the goal"
         return next(each.message for each in check(make, seeds=2, steps=30) if each.check == name)
 
     assert expert(EachOnce).startswith("skipped: ")
@@ -234,7 +239,11 @@ def test_expert_play_of_a_game_without_an_expert_is_skipped():
 def test_the_command_explains_and_returns_one(capsys):
     assert execute(["env", "check", f"{__name__}:Trailing"]) == 1
     out = capsys.readouterr().out
-    assert "FAIL states are text in every state" in out and "why:" in out and "checks failed" in out
+    assert (
+        "FAIL state_text returns a string in every state" in out
+        and "why:" in out
+        and "checks failed" in out
+    )
 
 
 def test_options_reach_the_environment(capsys):
@@ -254,9 +263,11 @@ def test_one_puzzle_passes_where_the_environment_says_so_and_is_told_all_the_sam
         finite_puzzles = True
 
     (found,) = [
-        finding for finding in check(Meant) if finding.check == "seeds give different puzzles"
+        finding
+        for finding in check(Meant)
+        if finding.check == "different seeds give different puzzles"
     ]
-    assert found.ok and "one puzzle: meant, if" in found.message
+    assert found.ok and "only if the game has a single initial state" in found.message
 
 
 class Hangs(FrozenLake):
@@ -268,8 +279,11 @@ def test_a_check_that_hangs_is_named_and_the_others_are_run(capsys, monkeypatch)
     monkeypatch.setattr("spa.envs.checker.CHECK_S", 2.0)
     assert execute(["env", "check", f"{__name__}:Hangs", "--steps", "20"]) == 1
     out = capsys.readouterr().out
-    assert "FAIL a copy continues alone\n     what: it took more than 2 s" in out
-    assert "ok   prompts are complete and short" in out and "1 of 17 checks failed" in out
+    assert (
+        "FAIL a clone is independent of its original\n     what: the check took more than 2 s"
+        in out
+    )
+    assert "ok   the first prompt is complete and short" in out and "1 of 17 checks failed" in out
 
 
 class Leaves(FrozenLake):
@@ -278,7 +292,10 @@ class Leaves(FrozenLake):
 
 
 def test_code_that_leaves_fails_its_check():
-    assert failures(Leaves)["seeds give different puzzles"] == "it called sys.exit(0)"
+    assert (
+        failures(Leaves)["different seeds give different puzzles"]
+        == "the environment called sys.exit(0)"
+    )
 
 
 class OverSoon(EachOnce):
@@ -304,7 +321,9 @@ def test_nobody_asks_for_random_actions_of_a_game_that_is_over():
 
 def test_free_text_actions_that_no_prompt_lists_are_told(capsys):
     (found,) = [
-        finding for finding in check(OverSoon) if finding.check == "prompts are complete and short"
+        finding
+        for finding in check(OverSoon)
+        if finding.check == "the first prompt is complete and short"
     ]
     assert found.ok and "show_legal_actions" in found.message
 

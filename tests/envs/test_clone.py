@@ -78,4 +78,4 @@ def test_the_checker_finds_a_copy_that_shares_what_changes(kind, ok):
         finding.check: finding
         for finding in check(lambda: kind(dim_x=5, dim_y=5), seeds=8, steps=20)
     }
-    assert found["a copy continues alone"].ok is ok
+    assert found["a clone is independent of its original"].ok is ok

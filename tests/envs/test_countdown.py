@@ -213,7 +213,7 @@ def write(path, rows):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"nums": [1, 2]}], r"no column 'target'"),
+        ([{"nums": [1, 2]}], r"the column 'target' is missing"),
         ([{"nums": [1, 2], "target": 3}, {"nums": "1 2", "target": 3}], r"row 2, column 'nums'"),
         (
             [{"nums": [1, 2], "target": "3"}],
@@ -236,16 +236,18 @@ def test_bad_rows(tmp_path, rows, message):
 
 
 def test_bad_files(tmp_path):
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="the data file does not exist"):
         Countdown(data=str(tmp_path / "none.parquet"))
     (tmp_path / "x.parquet").write_bytes(b"PAR1 this is no parquet")
     with pytest.raises(DataError, match="not a readable parquet"):
         Countdown(data=str(tmp_path / "x.parquet"))
     pq.write_table(pa.table({"numbers": [[1]], "target": [1]}), tmp_path / "y.parquet")
-    with pytest.raises(DataError, match="no column 'nums'; it has numbers, target"):
+    with pytest.raises(
+        DataError, match=r"the column 'nums' is missing \(columns: numbers, target\)"
+    ):
         Countdown(data=str(tmp_path / "y.parquet"))
     (tmp_path / "z.jsonl").write_bytes(b'{"nums": [1], "target": 1}\n\xff\xfe\n')
-    with pytest.raises(DataError, match="not readable as JSON lines"):
+    with pytest.raises(DataError, match="not valid JSON lines"):
         Countdown(data=str(tmp_path / "z.jsonl"))
     (tmp_path / "deep.jsonl").write_text("[" * 100_000)
     with pytest.raises(DataError, match="near row 1"):

@@ -29,17 +29,17 @@ from spa.types import Episode, StopReason
 FAULTS = {
     "raise": "the ice broke",
     "nan": "the reward nan",
-    "overflow": "the reward 1e+308; rewards must be finite and at most 1e+06 in size",
-    "words": "the reward 'much' instead of a number",
-    "none": "step returned None instead of",
-    "four": "instead of (text, reward, terminated, truncated, info)",
-    "info": "the info None instead of a dict",
+    "overflow": "the reward 1e+308; return a finite reward between -1e+06 and 1e+06",
+    "words": "returned 'much' as the reward; return a number",
+    "none": "step returned None",
+    "four": "return (text, reward, terminated, truncated, info)",
+    "info": "returned None as info; return a dict",
     "hang": "took more than",
     "exit": "the turn called sys.exit(0)",
     "base": "Panic: no ice left",
     "memory": "MemoryError",
-    "huge": "state_text returned a text of 21,000,000 characters; at most 200,000 are read",
-    "bytes": "state_text returned b'x' instead of text",
+    "huge": "state_text returned a string of 21,000,000 characters; return at most 200,000 characters",
+    "bytes": "state_text returned b'x'; return a string",
 }
 MODULE = "faulty_env:Faulty"
 
@@ -63,7 +63,7 @@ def test_a_fault_costs_its_episode_and_is_named(fault, caplog):
     assert [episode.stop is StopReason.ERROR for episode in episodes] == [True, False, False, True]
     for episode in (episodes[0], episodes[3]):
         assert FAULTS[fault] in episode.error
-    assert "(Lake, puzzle seed 9) failed in turn 1" in caplog.text
+    assert "(environment Lake, puzzle seed 9) failed in turn 1" in caplog.text
     healthy = outcomes("")
     for one, other in ((episodes[1], healthy[1]), (episodes[2], healthy[2])):
         assert one.turns == other.turns
@@ -181,8 +181,8 @@ def test_what_hangs_or_dies_there_is_replaced_and_the_others_go_on(workers, capl
     healthy = outcomes("")
     for fault, told in (
         ("hang", "step took more than 3 s"),
-        ("die", "its process ended in step (exit status 7)"),
-        ("kill_group", "its process ended in step (exit status -9)"),
+        ("die", "the environment's process ended in step (exit status 7)"),
+        ("kill_group", "the environment's process ended in step (exit status -9)"),
     ):
         episodes = outcomes(
             fault, make=lambda tag, fault=fault: workers.make(MODULE, {"fault": fault}), lanes=2
@@ -206,7 +206,7 @@ def test_what_ends_its_process_is_marked_and_not_played_again(workers, tmp_path)
     lives = [worker.life for worker in workers._workers]
     again = outcomes("", make=make, lanes=2, lost=LostEpisodes(path))
     assert [episode.error for episode in again] == [episode.error for episode in first]
-    assert "its process ended in reset (exit status 7)" in first[0].error
+    assert "the environment's process ended in reset (exit status 7)" in first[0].error
     assert [worker.life for worker in workers._workers] == lives  # nothing died the second time
     assert LostEpisodes(path).is_unmakeable("train/0/0/0")
 
@@ -243,7 +243,7 @@ def test_with_processes_of_their_own_no_environment_is_made_here(monkeypatch, tm
 
 
 def test_a_wrong_option_there_is_the_users_to_solve(workers):
-    with pytest.raises(ConfigError, match="unknown option 'sise'"):
+    with pytest.raises(ConfigError, match="option 'sise' is unknown"):
         workers.make("frozen_lake", {"sise": 4})
 
 
@@ -274,7 +274,7 @@ def test_a_copy_there_goes_its_own_way_and_is_lost_with_its_process(workers):
     assert env.state_text("coords") == local.state_text("coords")  # it has not moved
     twin = env.clone(3)
     env._worker.stop()
-    with pytest.raises(EnvFault, match="lost with its process"):
+    with pytest.raises(EnvFault, match="the state of this episode is lost"):
         twin.state_text("coords")
     assert env.state_text("coords") == local.state_text("coords")  # which is played again
 

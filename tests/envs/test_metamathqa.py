@@ -118,15 +118,15 @@ def test_files(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"query": "?"}, "no column 'response'"),
+        ({"query": "?"}, "the column 'response' is missing"),
         (
             {"query": "?", "response": "It is 2."},
-            "none of 1 has a response that ends in 'The answer is:'",
+            "none of the 1 responses ends in 'The answer is:'",
         ),
-        ({"query": "?", "response": "The answer is: "}, "none of 1 has a response"),
+        ({"query": "?", "response": "The answer is: "}, "none of the 1 responses"),
         (
             {"query": 3, "response": "The answer is: 2"},
-            "row 1, column 'query': expected a text, got 3",
+            "row 1, column 'query': expected a string, got 3",
         ),
         ({"query": None, "response": "The answer is: 2"}, "column 'query'"),
     ],
@@ -150,12 +150,15 @@ def test_a_row_without_an_answer_is_left_out_and_counted(tmp_path, caplog):
         "2",
         "\\frac{1}{2}",
     ]
-    assert "1 examples without an answer are skipped, the first is example 2" in caplog.text
+    assert (
+        "spa skipped 1 examples without an answer; the first skipped example is number 2"
+        in caplog.text
+    )
 
 
 def test_empty_file_and_bad_options(tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(DataError, match="no examples to play"):
+    with pytest.raises(DataError, match="no usable example"):
         MetamathQA(data=str(tmp_path / "empty.jsonl"))
     with pytest.raises(ConfigError):
         MetamathQA(retries=-1)

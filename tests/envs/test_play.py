@@ -43,7 +43,7 @@ def test_commands_and_mistakes():
     score, out = session(
         FrozenLake(is_slippery=False), ["jump", ":hint", ":nonsense", ":prompt", ":new", ":quit"]
     )
-    assert "Not an action: jump. Actions: Left, Down, Right, Up." in out
+    assert "'jump' is not an action. Actions: Left, Down, Right, Up." in out
     assert out.count("Turn 1:") == 3 and score.puzzles == 2 and score.actions == 0
 
 

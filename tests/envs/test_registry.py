@@ -25,13 +25,13 @@ def test_options_reach_the_environment():
     "env_type, config, message",
     [
         ("frozen_lak", {}, "did you mean 'frozen_lake'"),
-        ("frozen_lake", {"sice": 4}, "unknown option 'sice', did you mean 'size'"),
+        ("frozen_lake", {"sice": 4}, "option 'sice' is unknown; did you mean 'size'"),
         ("sokoban", {"boxes": 2}, "did you mean 'num_boxes'"),
         ("no_such_package.env:Env", {}, "cannot import"),
         ("spa.envs.frozen_lake:Lake", {}, "no TextEnv"),
         ("spa.envs.frozen_lake:", {}, "no TextEnv"),
         (":", {}, "cannot import"),
-        (["sokoban"], {}, "unknown env_type"),
+        (["sokoban"], {}, "is unknown"),
     ],
 )
 def test_errors_name_the_nearest(env_type, config, message):
@@ -52,12 +52,12 @@ def test_the_registry_imports_no_environment():
     [
         (
             "openspiel:catch",
-            "Of other libraries there are gem, gymnasium, .*`spa env list --libraries`",
+            "The supported libraries of games are gem, gymnasium, .*`spa env list --libraries`",
         ),
         ("gymnasum:Taxi-v3", "Did you mean 'gymnasium:TASK'"),
         (
             "each_once:catch",
-            "no TextEnv named 'catch'; it has EachOnce. What a class of your own plays is an option",
+            "no TextEnv named 'catch'; the module has EachOnce. To choose which game your own class plays",
         ),
         ("broken_module:Game", "cannot import 'broken_module': NameError: name 'nothing'"),
     ],

@@ -75,11 +75,11 @@ def test_its_configuration_runs_from_end_to_end_whatever_the_number_of_puzzles(
     options = ["model_path=builtin:tiny", f"custom_envs.{tag}.env_config.length={length}", *SHORT]
     assert spa(["run", f"{name}.yaml", *options]) == 2
     told = capsys.readouterr().err
-    warning = f"builtin:tiny was not made for {tag}: it knows the actions and states of frozen_lake, sokoban, sudoku"
+    warning = f"builtin:tiny was not trained for {tag}: it knows only the actions and states of frozen_lake, sokoban, sudoku"
     assert told.index(warning) < told.index(
         "World-model gate: failed on unseen puzzles"
     )  # before any work
-    assert ("training plays them as well" in told) == (length == 3)
+    assert ("also trains on validation puzzles" in told) == (length == 3)
     assert spa(["run", f"{name}.yaml", *options, "gate.on_failure=warn"]) == 0
     assert (tmp_path / f"runs/{name}/ppo/global_step_1").is_dir()
 
@@ -109,31 +109,31 @@ def test_the_files_are_clean(tmp_path):
 
 @pytest.mark.parametrize("name", ["My_Game", "1st", "my-game", "../x", "class", ""])
 def test_names_that_are_none(name, tmp_path):
-    with pytest.raises(ConfigError, match="cannot name a module"):
+    with pytest.raises(ConfigError, match="not a valid module name"):
         write_env(name, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("gem", "games of that library"),
-        ("signal", "Python has a module"),
-        ("random", "Python has a module"),
+        ("gem", "games of a library of that name"),
+        ("signal", "Python has a standard module"),
+        ("random", "Python has a standard module"),
         ("numpy", "an installed package has a module of that name"),
         ("spa", "an installed package has a module of that name"),
         ("smol", "a shipped configuration"),
-        ("frozen_lake", "FrozenLake is a shipped tag"),
-        ("bandit", "Bandit is a shipped tag"),
+        ("frozen_lake", "FrozenLake is the tag of a shipped environment"),
+        ("bandit", "Bandit is the tag of a shipped environment"),
     ],
 )
 def test_names_that_stand_for_something_else_are_refused(name, what, tmp_path):
-    with pytest.raises(ConfigError, match=f"'{name}' is taken: .*{what}.*my_{name}"):
+    with pytest.raises(ConfigError, match=f"'{name}' is taken, because .*{what}.*my_{name}"):
         write_env(name, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "walk.yaml").write_text("mine")
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         write_env("walk", tmp_path)
     assert (tmp_path / "walk.yaml").read_text() == "mine" and not (tmp_path / "walk.py").exists()

@@ -266,7 +266,7 @@ def test_impossible_options(options, named):
     ],
 )
 def test_boards_that_are_none(board):
-    with pytest.raises(ConfigError, match="not a walled 6x6 board"):
+    with pytest.raises(ConfigError, match="the board must be 6x6 with walls"):
         Sokoban().reset(options={"board": board})
 
 

@@ -324,7 +324,7 @@ def test_options_of_people_that_are_no_texts_are_named(tmp_path):
         (
             [{**ITEM, "name": None}],
             NOTES,
-            r"items_shuffle.json, row 1, column 'name': expected a text, got None",
+            r"items_shuffle.json, row 1, column 'name': expected a string, got None",
         ),
         ([ITEM, {"asin": "B1"}], NOTES, r"row 2, column 'name'"),
         ([{**ITEM, "product_category": None}], NOTES, r"row 1, column 'product_category'"),
@@ -336,9 +336,9 @@ def test_options_of_people_that_are_no_texts_are_named(tmp_path):
         ),
         ([{**ITEM, "small_description": 3}], NOTES, r"column 'small_description'"),
         (["tea"], NOTES, r"row 1: expected a JSON object"),
-        ([], NOTES, r"there are no products"),
-        ({"a": 1}, NOTES, r"expected an array"),
-        ([ITEM], [1], r"items_ins_v2.json: expected an object"),
+        ([], NOTES, r"the file has no valid product"),
+        ({"a": 1}, NOTES, r"must be an array"),
+        ([ITEM], [1], r"items_ins_v2.json: the top level of the JSON file must be an object"),
         ([ITEM], {"B1": 3}, r"items_ins_v2.json, row 1, column 'B1': expected an object"),
         ([ITEM], {"B1": {"attributes": "x", "instruction": 3}}, r"column 'instruction'"),
         ([ITEM], {"B1": {"attributes": [3]}}, r"column 'attributes'"),
@@ -352,12 +352,13 @@ def test_bad_files(tmp_path, items, notes, message):
 
 def test_missing_and_broken_files(tmp_path):
     with pytest.raises(
-        DataError, match=r"found none of items_ins_v2_1000\.json, items_ins_v2\.json"
+        DataError,
+        match=r"the folder has none of the WebShop product files items_ins_v2_1000\.json, items_ins_v2\.json",
     ):
         WebShop(data=str(tmp_path))
     folder = write_files(tmp_path, [ITEM])
     (tmp_path / "items_shuffle.json").write_text("[" * 100_000)
-    with pytest.raises(DataError, match="not readable as JSON"):
+    with pytest.raises(DataError, match="not valid JSON"):
         WebShop(data=folder)
 
 

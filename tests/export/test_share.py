@@ -166,7 +166,7 @@ def test_a_data_set_comes_back_as_it_went(data, tmp_path):
 def test_what_the_hub_refuses(data, tmp_path):
     with FakeHub() as hub:
         hub.refuse = 403
-        with pytest.raises(DataError, match="the Hub refuses"):
+        with pytest.raises(DataError, match="the download from the Hugging Face Hub failed"):
             share.push(share.pack(data, "me/data"), "me/data", endpoint=hub.address)
         hub.refuse = None
         with pytest.raises(DataError, match="no such data set"):

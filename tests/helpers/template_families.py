@@ -249,7 +249,7 @@ def table() -> str:
         try:
             pinned = styled_template(name).pinned
         except ModelError as error:
-            reason = str(error).partition(";")[0].removeprefix("the chat template ")
+            reason = str(error).partition(", so ")[0].removeprefix("The chat template ")
             lines.append(f"| {style.title} | {style.quirk} | refused: {reason} |")
             continue
         lines.append(f"| {style.title} | {style.quirk} | {'pinned' if pinned else 'its own'} |")

@@ -51,7 +51,7 @@ def test_attention_that_mixes_packed_rows_is_found_out(caplog):
     model = small_model("qwen2")
     model.set_attn_implementation(attention.register())
     assert not pack_rows(model)
-    assert "padded, not packed" in caplog.text
+    assert "pads examples instead of packing them" in caplog.text
     ids, mask = batch()
     expected, _ = token_logprobs(small_model("qwen2"), ids, mask)
     torch.testing.assert_close(token_logprobs(model, ids, mask)[0], expected, atol=1e-5, rtol=1e-4)

@@ -245,7 +245,7 @@ def test_caches_of_what_was_only_imagined_are_given_back_before_more_is_asked(tm
     [
         (
             Sokoban(dim_x=5, dim_y=5, num_boxes=1, render_mode="rgb_array"),
-            "differ from what its prompts show",
+            "differ from the states in its prompts",
         ),
         (Countdown(), "has no state values"),
     ],

@@ -223,7 +223,7 @@ def test_games_of_free_text_are_refused():
 
     env = Telling()
     env.reset(seed=0)
-    with pytest.raises(ConfigError, match="cannot be enumerated"):
+    with pytest.raises(ConfigError, match="cannot list them"):
         require_dynamics(env, "Countdown", "model", proposals="exhaustive")
 
 

@@ -161,7 +161,7 @@ def test_the_system_text_is_never_lost(name):
     ids = made.start((SYSTEM, {"role": "user", "content": "the rules"}), "<answer>")
     text = made.tokenizer.decode(ids)
     assert text.index("You play.") < text.index("the rules") < text.index("<answer>")
-    assert (made.pinned == "it refuses a system turn") == (name == "gemma")
+    assert (made.pinned == "the template refuses a system message") == (name == "gemma")
 
 
 def test_the_length_of_the_next_message_is_known_before_it_is_written():

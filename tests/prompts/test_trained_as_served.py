@@ -17,11 +17,11 @@ EXACT = ("qwen2", "smollm2", "zephyr", "phi3", "glm4", "strict")
 USED = [name for name in STYLES if name != "forgetful"]
 PINNED = [name for name in USED if name not in EXACT]
 REASONS = {
-    "dated": "it writes the date",
-    "smollm3": "it writes the date",
-    "llama3": "it writes the date",
-    "gpt_oss": "it writes the date",
-    "gemma1": "it refuses a system turn",
+    "dated": "the template writes the current date",
+    "smollm3": "the template writes the current date",
+    "llama3": "the template writes the current date",
+    "gpt_oss": "the template writes the current date",
+    "gemma1": "the template refuses a system message",
 }
 """Why a template is pinned; others write something else than was trained."""
 
@@ -31,7 +31,7 @@ def test_every_family_is_used_as_it_is_or_pinned_with_the_reason(name):
     reason = styled_template(name).pinned
     assert bool(reason) == (name in PINNED)
     assert reason == REASONS.get(name, reason) and (
-        name in REASONS or "trained" in reason or not reason
+        name in REASONS or "training uses" in reason or not reason
     )
 
 
@@ -192,14 +192,14 @@ def stops(name: str) -> frozenset[int]:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{{ raise_exception('not like this') }}", "cannot be used: not like this"),
-        ("{% for message in %}", "cannot be used: Expected an expression"),
-        ("{{ messages[7]['content'] }}", "cannot be used"),
-        ("{{ messages.nothing() }}", "cannot be used"),
-        ("{{ 1 / 0 }}", "cannot be used: division by zero"),
+        ("{{ raise_exception('not like this') }}", "cannot be rendered: not like this"),
+        ("{% for message in %}", "cannot be rendered: Expected an expression"),
+        ("{{ messages[7]['content'] }}", "cannot be rendered"),
+        ("{{ messages.nothing() }}", "cannot be rendered"),
+        ("{{ 1 / 0 }}", "cannot be rendered: division by zero"),
         (
             "{%- macro f() -%}{{ f() }}{%- endmacro -%}{{ f() }}",
-            "cannot be used: maximum recursion depth",
+            "cannot be rendered: maximum recursion depth",
         ),
     ],
 )
@@ -219,7 +219,7 @@ def test_a_template_that_fails_late_is_replaced(monkeypatch):
 
 def test_a_tokenizer_that_reads_wholes_otherwise_is_refused():
     with pytest.raises(
-        ModelError, match="splits a whole conversation differently than turn by turn"
+        ModelError, match="splits a whole conversation differently from its separate turns"
     ):
         joined_borders([1, 2, 3, 4], [1, 9, 3, 4], [3])
     assert joined_borders([1, 2, 3, 4], [1, 2, 9, 4], [3]) == 1

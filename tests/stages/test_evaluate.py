@@ -358,8 +358,8 @@ def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch
         (["random", "--config", "demo", "--k", "eight"], "write numbers"),
         (["random", "--config", "demo", "--k", "²"], "write numbers"),
         (["random", "--config", "demo", "--puzzles", "0"], "puzzles is 0"),
-        (["no/such/folder", "--config", "demo"], "no such model folder"),
-        (["run", "--config", "demo"], "There are checkpoints in run/spa/ppo."),
+        (["no/such/folder", "--config", "demo"], "the model folder does not exist"),
+        (["run", "--config", "demo"], "The checkpoints are in run/spa/ppo."),
         (["random", "--config", "demo", "--output", "run"], "it is a folder"),
         (
             ["random", "--config", "demo", "--output", "file/result.json"],

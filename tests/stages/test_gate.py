@@ -75,7 +75,7 @@ def test_the_first_thing_that_a_model_cannot_do_is_named(measured, diagnosis):
 def test_a_model_that_no_longer_explores_is_held_back_too():
     found = judged({"val/sampled_nll": 0.1})
     assert (found.diagnosis, found.passed) == ("predicts", False)
-    assert "Entropy is below 0.2" in found.text
+    assert "entropy is below gate.entropy_min=0.2" in found.text
 
 
 def test_the_numbers_stand_beside_copying_and_beside_the_measurement_before():
@@ -100,11 +100,12 @@ def test_overfitting_is_named_and_nobody_is_told_to_train_longer():
     }
     told = judged(worse, before=LEARNT).text
     assert (
-        "cannot write the format. The model overfits: validation loss rises while training loss falls"
+        "does not follow the response format. The model overfits: validation loss rises while training loss falls"
         in told
     )
     assert (
-        "(0.33 and 0.30 at step 4, 0.72 and 0.03 at step 104). Use more examples" in told
+        "(validation loss 0.33 and training loss 0.30 at step 4; validation loss 0.72 and training loss 0.03 at step 104). Use more examples"
+        in told
         and "more SFT" not in told
     )
     good = judged({"step": 104, "train/loss": 0.026, "val/loss": 0.72}, before=LEARNT)
@@ -136,7 +137,7 @@ def test_where_no_reply_is_well_formed_nothing_is_said_of_copying():
     assert (
         "no response is well-formed" in told
         and "copy baseline" not in told
-        and "cannot write the format" in told
+        and "does not follow the response format" in told
     )
 
 
@@ -157,7 +158,9 @@ def test_replies_that_are_cut_off_are_the_first_suspect():
         {"val/wm/format_rate": 0.1, "val/completions/clipped_ratio": 0.85},
         "generate.sampling.response_length=64",
     ).text
-    assert "85 % of its responses are cut off at generate.sampling.response_length=64" in told
+    assert (
+        "85 % of the model's responses are cut off at generate.sampling.response_length=64" in told
+    )
 
 
 def test_nobody_is_told_to_train_the_built_in_model_longer_on_a_game_it_cannot_read():
@@ -165,7 +168,7 @@ def test_nobody_is_told_to_train_the_built_in_model_longer_on_a_game_it_cannot_r
     strange = judged(
         weak, f"model_path={BUILTIN}", "es_manager.train.env_configs.tags=[Bandit]"
     ).text
-    assert "was not made for Bandit" in strange
+    assert "was not trained for Bandit" in strange
     assert "more SFT" not in strange
     assert "more SFT" in judged(weak, f"model_path={BUILTIN}").text
     assert "more SFT" in judged(weak, "es_manager.train.env_configs.tags=[Bandit]").text
@@ -194,7 +197,7 @@ def test_ppo_waits_until_somebody_says_to_go_on(base, tmp_path):
     for _ in range(2):  # the same command says the same thing again, without training anything
         with pytest.raises(
             TrainingError,
-            match=r"(?s)PPO did not start.*cannot write the format.*gate\.on_failure=warn",
+            match=r"(?s)PPO did not start.*does not follow the response format.*gate\.on_failure=warn",
         ):
             pipeline.run(cfg)
     assert not (tmp_path / "ppo").exists()
@@ -221,7 +224,7 @@ def test_lowered_limits_let_ppo_begin_and_their_verdict_is_the_record(base, tmp_
         assert json.loads((tmp_path / "sft" / "gate.json").read_text())["passed"]
     assert (
         "changed or lost" not in caplog.text
-        and caplog.text.count("evaluated again with the current limits") == 1
+        and caplog.text.count("because its limits changed") == 1
     )
 
 
@@ -231,7 +234,7 @@ def test_a_lost_or_damaged_verdict_is_judged_again_and_not_taken_for_a_yes(tmp_p
     (tmp_path / "metrics.jsonl").write_text(json.dumps(GOOD | {"val/wm/obs_exact": 0.3}) + "\n")
     if content is not None:
         (tmp_path / gate.GATE_FILE).write_text(content)
-    with pytest.raises(TrainingError, match="cannot read the state"):
+    with pytest.raises(TrainingError, match="does not describe the current state"):
         gate.stop_at_gate(cfg, tmp_path)
     assert json.loads((tmp_path / gate.GATE_FILE).read_text())["diagnosis"] == "bad_observation"
 
@@ -249,16 +252,17 @@ def test_measurements_are_judged_by_the_limits_of_now(tmp_path, caplog):
         return json.loads((tmp_path / gate.GATE_FILE).read_text())
 
     assert verdict(0.28)["passed"]
-    with pytest.raises(TrainingError, match=r"does not predict: below 50 %"):
+    with pytest.raises(
+        TrainingError, match=r"does not predict the next state: its accuracy is below 50 %"
+    ):
         verdict(0.5)
     assert "below 50 %" in json.loads((tmp_path / gate.GATE_FILE).read_text())["text"]
-    with pytest.raises(TrainingError, match=r"does not predict: below 60 %"):
+    with pytest.raises(
+        TrainingError, match=r"does not predict the next state: its accuracy is below 60 %"
+    ):
         verdict(0.6)
     weak = (tmp_path / gate.GATE_FILE).read_text()
     off = ["gate.enable=false", "gate.prediction_exact_min=0.1", "model_path=a/b"]
     gate.stop_at_gate(load_config("_3_frozen_lake", off), tmp_path)
     assert (tmp_path / gate.GATE_FILE).read_text() == weak  # nobody judges where it is off
-    assert (
-        verdict(0.3)["diagnosis"] == "predicts"
-        and "evaluated again with the current limits" in caplog.text
-    )
+    assert verdict(0.3)["diagnosis"] == "predicts" and "because its limits changed" in caplog.text

@@ -257,7 +257,7 @@ def test_replayed_rollouts_are_reported_and_move_the_update_alone(base, plain, t
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        (("ctx_manager.mode=base",), "have no states"),
+        (("ctx_manager.mode=base",), "no states to correct"),
         (("agent_proxy.response_format=choose_plan",), "other plans"),
     ],
 )
@@ -268,7 +268,7 @@ def test_where_no_rollout_can_be_corrected_it_is_said_and_nothing_changes(
     assert trained(base, tmp_path / "on", *more, *on) == trained(base, tmp_path / "off", *more)
     # The first training of a process prints its warnings, before they reach pytest's handler.
     said = caplog.text + capsys.readouterr().err
-    assert re.search(f"no episode of this step is replayed: .*{reason}", said)
+    assert re.search(f"PPO replays no episodes, because .*{reason}", said)
 
 
 def imagines(right: bool):
@@ -302,7 +302,7 @@ def test_imagined_advantages_in_a_game_that_cannot_judge_are_refused_before_anyt
     cfg = small_config(base, tmp_path, *more, "es_manager.train.env_configs.tags=[Countdown]")
     with pytest.raises(
         ConfigError,
-        match=r"Countdown has no state values.*imagined_advantage must be 0",
+        match=r"Countdown has no state values.*set algorithm.imagined_advantage to 0",
     ):
         ppo.run_ppo(cfg, directory=tmp_path / "run")
     assert not list((tmp_path / "run").glob("trajectories/*"))

@@ -207,7 +207,7 @@ def test_estimator_loss_and_engine_of_ones_own_train(base, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["actor_rollout_ref.rollout.do_sample=false"], "greedy responses cannot be trained on"),
+        (["actor_rollout_ref.rollout.do_sample=false"], "PPO cannot train on greedy responses"),
         (["es_manager.train.group_size=1"], "group_size: is 1"),
         (["algorithm.bootstrap_truncated=true", "algorithm.adv_estimator=grpo"], "needs a critic"),
         (
@@ -346,7 +346,7 @@ def test_an_engine_that_samples_from_other_weights_stops_the_run(base, tmp_path,
     cfg = small_config(base, tmp_path)
     with pytest.raises(
         TrainingError,
-        match=r"KL\(sampler \|\| trainer\) is .* before anything is trained.*same precision",
+        match=r"KL\(sampler \|\| trainer\) is .* before the first update.*same precision",
     ):
         ppo.run_ppo(cfg)
     assert not list((tmp_path / "ppo").glob("global_step_*"))
@@ -497,7 +497,7 @@ def test_the_critic_may_train_alone_at_first(base, tmp_path):
 
 
 def test_prompts_that_cannot_fit_stop_the_run_at_once(base, tmp_path):
-    with pytest.raises(ConfigError, match="no prompt fits"):
+    with pytest.raises(ConfigError, match="No first prompt fits"):
         ppo.run_ppo(small_config(base, tmp_path, "actor_rollout_ref.rollout.max_model_len=40"))
 
 

@@ -37,8 +37,14 @@ def test_the_shipped_presets_have_no_problem(name):
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("actor_rollout_ref.rollout.max_model_len=130", "is 130, but the first prompt of "),
-        ("actor_rollout_ref.rollout.max_model_len=5000", "builtin:tiny: reads at most 4096 tokens"),
+        (
+            "actor_rollout_ref.rollout.max_model_len=130",
+            "max_model_len=130 is too small: the first prompt of ",
+        ),
+        (
+            "actor_rollout_ref.rollout.max_model_len=5000",
+            "builtin:tiny: the model reads at most 4096 tokens",
+        ),
         (
             "actor_rollout_ref.rollout.name=random",
             "actor_rollout_ref.rollout.name=random cannot be trained",
@@ -50,9 +56,9 @@ def test_the_shipped_presets_have_no_problem(name):
         ("actor_rollout_ref.model.chat_template=none.jinja", "none.jinja cannot be read"),
         (
             "sft.trainer.resume_path=nowhere",
-            "sft.trainer.resume_path: nowhere cannot be resumed from",
+            "sft.trainer.resume_path: spa cannot resume from nowhere",
         ),
-        ("sft.model.partial_pretrain=./nowhere", "./nowhere: there is no such model folder"),
+        ("sft.model.partial_pretrain=./nowhere", "./nowhere: the model folder does not exist"),
     ],
 )
 def test_a_setting_that_would_end_the_run_later_is_named_at_once(override, told):
@@ -68,7 +74,7 @@ PLANS = ("generate.rounds=2", "generate.imagine.n=2", "es_manager.train.env_conf
     [
         (
             ("generate.imagine.depth=2", "custom_envs.FrozenLakeNoSlip.show_legal_actions=true"),
-            "list the legal",
+            "lists legal actions",
         ),
         (PLANS[1:], "Sudoku has no state values"),
         (PLANS, "Sudoku has no state values"),
@@ -109,8 +115,8 @@ def test_trying_other_plans_in_a_game_of_several_players_is_refused_before_self_
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
     tag = load_config("tiny").es_manager.train.env_configs.tags[0]
     nim = [f"custom_envs.{tag}.env_type=nim:Nim", f"custom_envs.{tag}.env_config=null"]
-    assert "is a game of 2 players, in which spa cannot try other plans" in problems(*nim, asks)
-    with pytest.raises(ConfigError, match="game of 2 players"):
+    assert "has 2 players, but generate.policy=counterfactual" in problems(*nim, asks)
+    with pytest.raises(ConfigError, match="has 2 players"):
         selfplay.run_self_play(load_config("tiny", [*nim, asks]))
     assert not list(Path.cwd().rglob("trajectories"))
 
@@ -118,8 +124,8 @@ def test_trying_other_plans_in_a_game_of_several_players_is_refused_before_self_
 def test_trying_every_action_where_none_are_listed_is_refused_before_self_play():
     tag = load_config("tiny").es_manager.train.env_configs.tags[0]
     free = [f"custom_envs.{tag}.env_type=countdown", f"custom_envs.{tag}.env_config=null"]
-    assert "does not list its actions" in problems(*free, "generate.policy=counterfactual")
-    assert "does not list its actions" not in problems(
+    assert "does not list its legal actions" in problems(*free, "generate.policy=counterfactual")
+    assert "does not list its legal actions" not in problems(
         *free,
         "generate.policy=counterfactual",
         "generate.branches=2",
@@ -129,15 +135,15 @@ def test_trying_every_action_where_none_are_listed_is_refused_before_self_play()
 
 def test_data_files_that_are_missing_or_not_parquet_or_lack_a_column_are_named(tmp_path):
     files = "data.train_files={0}", "data.val_files={0}"
-    assert "a.parquet: no such file or folder" in problems(
+    assert "a.parquet: the file or folder does not exist" in problems(
         *(text.format("a.parquet") for text in files)
     )
     (tmp_path / "b.parquet").write_text("no")
-    assert "b.parquet cannot be read as parquet" in problems(
+    assert "b.parquet is not a readable parquet file" in problems(
         *(text.format("b.parquet") for text in files)
     )
     pq.write_table(pa.table({"prompt": ["x"]}), tmp_path / "c.parquet")
-    assert "c.parquet has no column 'response' (it has prompt)" in problems(
+    assert "c.parquet lacks the column 'response' (columns: prompt)" in problems(
         *(text.format("c.parquet") for text in files)
     )
     own = problems(
@@ -145,7 +151,7 @@ def test_data_files_that_are_missing_or_not_parquet_or_lack_a_column_are_named(t
         "sft.data.val_files=c.parquet",
         "data.train_files=a.parquet",
     )
-    assert "sft.data.train_files: b.parquet cannot be read as parquet" in own
+    assert "sft.data.train_files: b.parquet is not a readable parquet file" in own
     assert "sft.data.val_files: c.parquet has no column 'response'" in own
     assert "a.parquet" not in own
 
@@ -154,7 +160,7 @@ def test_a_model_folder_with_a_torn_file_is_named(tmp_path):
     folder = shutil.copytree(model_source(BUILTIN), tmp_path / "model")
     weights = next(folder.glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-100])
-    assert f"cannot load {weights}" in problems(model=str(folder))
+    assert f"{weights}: the weights cannot be loaded" in problems(model=str(folder))
 
 
 def test_a_place_below_a_file_is_named(tmp_path):
@@ -166,7 +172,7 @@ def test_all_problems_come_together():
     text = problems(
         "actor_rollout_ref.rollout.name=random", "trainer.run_dir=/dev/null/x", model="./nowhere"
     )
-    assert text.startswith("5 problems found before the start:")
+    assert text.startswith("spa found 5 problems before the start:")
 
 
 def test_the_dry_run_looks_and_a_run_looks_before_self_play(capsys, tmp_path):
@@ -207,4 +213,4 @@ def test_the_bundled_models_games_are_judged_by_actions_and_states(game: type, k
     path = f"{__name__}:{game.__name__}"
     cfg = load_config("tiny", [f"custom_envs.FrozenLakeNoSlip.env_type={path}"])
     preflight(cfg, {"selfplay"}, cfg.model_path)
-    assert ("builtin:tiny was not made for FrozenLakeNoSlip" in caplog.text) is not known
+    assert ("builtin:tiny was not trained for FrozenLakeNoSlip" in caplog.text) is not known

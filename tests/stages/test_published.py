@@ -75,7 +75,7 @@ def test_prompts_may_be_arrays(tmp_path):
 
 
 def test_files_that_are_not_there(tmp_path):
-    with pytest.raises(DataError, match="Make data"):
+    with pytest.raises(DataError, match="Generate data"):
         data_files(str(tmp_path / "wm_train.parquet"), "train")
     with pytest.raises(DataError, match=r"wm_train\.parquet"):
         data_files(str(tmp_path), "train")
@@ -112,7 +112,9 @@ def test_data_and_checkpoints_in_the_folders_of_the_original(tmp_path, monkeypat
     shutil.rmtree(folder)
     cfg = load_config("_2_sokoban", [f"model_path={base}"])
     assert pipeline.find_sft_checkpoint(cfg, tmp_path / "runs" / "sft", "last") == base
-    with pytest.raises(ModelError, match=r"sft: there is no checkpoint of step 7.*write last"):
+    with pytest.raises(
+        ModelError, match=r"sft: the folder has no checkpoint of step 7.*write last"
+    ):
         pipeline.find_sft_checkpoint(cfg, tmp_path / "runs" / "sft", "7")
 
 

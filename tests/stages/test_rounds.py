@@ -217,7 +217,10 @@ def test_self_play_by_itself_is_the_first_round(base, tmp_path, caplog):
     out = selfplay.run_self_play(small_config(base, tmp_path, "generate.num_batches=1", *lake))
     kept = yaml.safe_load((out / "config.yaml").read_text())["generate"]
     assert (kept["rounds"], kept["imagine"]["n"]) == (1, 1) and not (out / "imagined").exists()
-    assert "a single stage plays the first of generate.rounds=2, without planning" in caplog.text
+    assert (
+        "With generate.rounds=2, a command for self-play alone plays only the first round"
+        in caplog.text
+    )
 
 
 def test_fine_tuning_by_itself_is_that_of_the_round_whose_data_are_there(run, base, tmp_path):
@@ -236,7 +239,9 @@ def test_fine_tuning_by_itself_is_that_of_the_round_whose_data_are_there(run, ba
     assert (root / "sft/previous/1/global_step_2").is_dir()
     for name in ("sft", "round_1/sft"):
         shutil.rmtree(root / name)
-    with pytest.raises(ModelError, match="round_1/sft: its checkpoint is gone"):
+    with pytest.raises(
+        ModelError, match="round_1/sft: the checkpoint of the finished stage is missing"
+    ):
         pipeline.world_model(cfg)
     alone = small_config(base, root, *STEPS, "generate.rounds=3")
     with pytest.raises(ConfigError, match="the stage before it"):
@@ -251,7 +256,10 @@ def test_fine_tuning_by_itself_on_the_data_of_the_first_round_is_that_of_the_fir
     pipeline.world_model(cfg)
     first = (run / "round_1/sft/global_step_2/model.safetensors").read_bytes()
     assert (tmp_path / "sft/global_step_2/model.safetensors").read_bytes() == first
-    assert "fine-tunes the first of generate.rounds=2" in caplog.text
+    assert (
+        "With generate.rounds=2, a command for a single stage fine-tunes only the first round"
+        in caplog.text
+    )
 
 
 def test_the_base_model_on_rows_of_a_later_round_is_another_model(run, base):

@@ -261,5 +261,5 @@ def test_a_game_that_names_no_states_is_refused():
         "es_manager.train.env_configs.tags=[SimpleSokoban]",
         "es_manager.val.env_configs.tags=[SimpleSokoban]",
     )
-    with pytest.raises(ConfigError, match="does not name its states"):
+    with pytest.raises(ConfigError, match=r"does not implement TextEnv\.state_key"):
         make_examples(cfg, setup.make_worker(cfg, None, mode="base"), Simulator())

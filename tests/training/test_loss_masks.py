@@ -72,7 +72,7 @@ def test_all_after_system_leaves_out_only_what_stands_before_the_first_user_mess
 
 def test_sampled_needs_no_mask_and_others_need_a_template():
     assert loss_masks([], "sampled", None) is None
-    with pytest.raises(ValueError, match="needs the chat template"):
+    with pytest.raises(ValueError, match="the model's chat template"):
         loss_masks([], "answer_only", None)
 
 

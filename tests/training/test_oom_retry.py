@@ -98,8 +98,8 @@ def test_a_step_that_ran_out_of_memory_gives_the_same_weights(late, micro, caplo
     assert metrics["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
     for a, b in zip(part.model.parameters(), roomy.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
-    assert "out of memory with 6 examples at a time" in caplog.text
-    assert "out of memory with 3 examples at a time" in caplog.text
+    assert "Out of memory with 6 examples per micro-batch" in caplog.text
+    assert "Out of memory with 3 examples per micro-batch" in caplog.text
 
 
 def test_what_was_learnt_about_memory_is_remembered():

@@ -169,7 +169,7 @@ def test_an_engine_with_other_weights_is_refused(loaded):
     model, engine, _ = loaded
     with torch.no_grad():
         model.get_input_embeddings().weight.add_(0.5)
-    with pytest.raises(TrainingError, match="other weights than the trainer"):
+    with pytest.raises(TrainingError, match="does not sample from the trainer's weights"):
         engine.check(model)
     engine.load_weights(model, version=engine.version + 1)
     assert engine.check(model) < 1e-3
@@ -239,5 +239,5 @@ def test_three_ppo_steps(family, tmp_path):
 def test_the_factory_says_when_the_model_does_not_fit(family, tmp_path):
     cfg = config(family, tmp_path, "actor_rollout_ref.rollout.engine_kwargs={max_model_len: 99999}")
     _, template = load_actor(config(family, tmp_path), str(family), CPU)
-    with pytest.raises(Exception, match=r"max_model_len|vllm cannot load"):
+    with pytest.raises(Exception, match=r"max_model_len|vLLM cannot load"):
         vllm_engine(cfg, str(family), template, CPU)

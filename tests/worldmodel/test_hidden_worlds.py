@@ -160,7 +160,11 @@ class Lying(Fog):
 
 @pytest.mark.parametrize(
     ("kind", "broken"),
-    [(Fog, None), (Blank, "states are text in every state"), (Lying, "legal actions are legal")],
+    [
+        (Fog, None),
+        (Blank, "state_text returns a string in every state"),
+        (Lying, "step accepts every action in legal_actions"),
+    ],
 )
 def test_the_checker_looks_at_all_three(kind, broken):
     failed = {finding.check for finding in check(kind, seeds=3, steps=20) if not finding.ok}

@@ -125,10 +125,10 @@ def test_two_columns_are_enough(tmp_path):
 
 def test_a_missing_file_says_so(tmp_path):
     with pytest.raises(
-        DataError, match=r"nowhere\.parquet: no such file; .*spa run --stages selfplay"
+        DataError, match=r"nowhere\.parquet: the file does not exist; .*spa run --stages selfplay"
     ):
         read_parquet(tmp_path / "nowhere.parquet")
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="the file does not exist"):
         read_parquet(tmp_path)
 
 
@@ -162,7 +162,7 @@ def test_a_flipped_bit_in_the_data_is_noticed(tmp_path):
 @pytest.mark.parametrize("column", ["prompt", "response"])
 def test_a_missing_column_is_named(tmp_path, column):
     pq.write_table(pa.Table.from_pylist([PUBLISHED]).drop_columns([column]), tmp_path / "f.parquet")
-    with pytest.raises(DataError, match=rf"f\.parquet: column '{column}' is missing"):
+    with pytest.raises(DataError, match=rf"f\.parquet: the column '{column}' is missing"):
         read_parquet(tmp_path / "f.parquet")
 
 
@@ -196,7 +196,7 @@ def test_a_bad_json_prompt_is_named(tmp_path, prompt):
 
 def test_metadata_of_the_wrong_type_is_named(tmp_path):
     pq.write_table(pa.Table.from_pylist([{**PUBLISHED, "turn": "first"}]), tmp_path / "f.parquet")
-    with pytest.raises(DataError, match=r"row 0, column 'turn': 'first'"):
+    with pytest.raises(DataError, match=r"row 0, column 'turn': the value 'first'"):
         read_parquet(tmp_path / "f.parquet")
 
 
@@ -206,7 +206,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
     try:
-        with pytest.raises(DataError, match=r"rows\.parquet: cannot be written"):
+        with pytest.raises(DataError, match=r"rows\.parquet: the file cannot be written"):
             write_parquet(path, [ROW, ROW])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -217,5 +217,5 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
 def test_a_prompt_without_end_is_named_with_its_row():
     from spa.worldmodel.parquet import parse_prompt
 
-    with pytest.raises(DataError, match="row 3, column 'prompt': not valid JSON"):
+    with pytest.raises(DataError, match="row 3, column 'prompt': the value is not valid JSON"):
         parse_prompt("[" * 100_000, "row 3")

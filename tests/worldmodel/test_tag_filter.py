@@ -61,7 +61,7 @@ def test_bounds_duplicates_and_empties():
 
 @pytest.mark.parametrize("bounds", [{"min_len": -1}, {"max_len": -5}, {"min_len": 3, "max_len": 2}])
 def test_bounds_that_admit_nothing_are_refused(bounds):
-    with pytest.raises(ConfigError, match="length bounds"):
+    with pytest.raises(ConfigError, match="No response can satisfy"):
         FilterOptions(**bounds)
 
 

@@ -449,7 +449,7 @@ def api_key(entry: APIModelConfig) -> str | None:
     if not (key.isascii() and key.isprintable()):
         raise ModelError(
             f"{entry.model_name}: the API key in the environment variable {variable} has a "
-            "line break or a character that is not ASCII. Copy the key again."
+            "line break or another character that is not printable ASCII. Copy the key again."
         )
     return key
 

@@ -103,7 +103,7 @@ class VllmEngine:
             found = self.llm.generate(asked, settings, use_tqdm=False)  # type: ignore[arg-type]
         except self._dead as error:
             raise ModelError(
-                "The vLLM process ended; read the reason in its log above. Change "
+                "The vLLM process ended; read the reason in the vLLM log above. Change "
                 "actor_rollout_ref.rollout.gpu_memory_utilization, or use "
                 "actor_rollout_ref.rollout.name=local."
             ) from error

@@ -56,7 +56,8 @@ class Bandit(TextEnv):
         self.high = _arm_name("hi_arm_name", hi_arm_name)
         if self.low.lower() == self.high.lower():
             raise ConfigError(
-                f"{NAME}: options 'lo_arm_name' and 'hi_arm_name' are both {self.low!r}; name two arms"
+                f"{NAME}: options 'lo_arm_name' and 'hi_arm_name' are both {self.low!r}; "
+                "give the two arms different names"
             )
         self.low_pay = require_rate(NAME, "lo_arm_score", lo_arm_score, -1e6, 1e6)
         self.high_pays = (
@@ -166,6 +167,7 @@ def _arm_name(option: str, value: object) -> str:
     # `||` separates actions, and tags of the response format have angle brackets.
     if not name or len(name) > 100 or any(mark in name for mark in ("||", "<", ">", "\n")):
         raise ConfigError(
-            f"{NAME}: option {option!r} must be a short name without '||', '<' and '>', got {value!r}"
+            f"{NAME}: option {option!r} must be a short name without '||', '<' and '>', got "
+            f"{value!r}"
         )
     return name

@@ -128,8 +128,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         names = self.legal_actions() or self.action_names()
         if not names:
             raise ConfigError(
-                f"{type(self).__name__}: actions are free text (no action_names), and legal_actions lists none in this "
-                "state: write random_action"
+                f"{type(self).__name__}: random_action finds no action, because action_names "
+                "and legal_actions are empty; implement random_action for free-text actions"
             )
         return names[int(rng.integers(len(names)))]
 

@@ -37,7 +37,7 @@ def branch(env: TextEnv, past: Past, noise_seed: int | None = None) -> TextEnv:
     # What a game hides is not compared: only states that can be shown.
     if twin.state_text("grid_and_coords") != env.state_text("grid_and_coords"):
         raise EnvFault(
-            f"clone: playing {len(past.actions)} actions of seed {past.seed} again leads to another state; the game is "
-            "not fixed by seed and noise_seed"
+            f"clone: replaying {len(past.actions)} actions of puzzle seed {past.seed} leads "
+            "to another state. The game must depend only on its actions, seed and noise_seed"
         )
     return twin

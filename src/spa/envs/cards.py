@@ -70,7 +70,9 @@ def card(tag: str) -> Card:
     """The card of `tag`; raises ConfigError that names the nearest tag if there is none."""
     found = cards().get(tag)
     if found is None:
-        raise ConfigError(f"no card for the tag {tag!r}; {nearest(tag, cards())}")
+        raise ConfigError(
+            f"The environment tag {tag!r} has no reference scores; {nearest(tag, cards())}"
+        )
     return found
 
 

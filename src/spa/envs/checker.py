@@ -92,21 +92,21 @@ def all_checks(make: Make, *, seeds: int = 5, steps: int = 200) -> Checks:
     return {
         MADE: lambda: _made(make),
         "Gymnasium's own checker": lambda: _gymnasium(make),
-        "the seed fixes everything": lambda: _deterministic(make, seeds, steps),
-        "noise is separate from the puzzle": lambda: _noise(make, seeds),
-        "seeds give different puzzles": lambda: _puzzles(make),
-        "puzzle_text stays the same in an episode": lambda: _same_puzzle(make),
-        "actions can be written and read": lambda: _actions(make),
-        "actions are read alike in every state": lambda: _reading(make, seeds),
-        "nonsense is an invalid turn": lambda: _nonsense(make),
-        "states are text in every state": lambda: _states(make, seeds, steps),
-        "what should be known was shown": lambda: _known(make, seeds, steps),
-        "states are valued by their text": lambda: _valued(make, seeds, steps),
-        "legal actions are legal": lambda: _legal(make, seeds),
-        "a copy continues alone": lambda: _clones(make, seeds),
-        "step returns what it should": lambda: _steps(make, seeds, steps),
-        "expert play reaches the goal": lambda: _expert(make, seeds, steps),
-        "prompts are complete and short": lambda: _prompts(make),
+        "the same seed gives the same episode": lambda: _deterministic(make, seeds, steps),
+        "noise_seed does not change the puzzle": lambda: _noise(make, seeds),
+        "different seeds give different puzzles": lambda: _puzzles(make),
+        "puzzle_text is constant in an episode": lambda: _same_puzzle(make),
+        "to_action reads every action name": lambda: _actions(make),
+        "to_action does not depend on the state": lambda: _reading(make, seeds),
+        "unknown actions count as invalid turns": lambda: _nonsense(make),
+        "state_text returns a string in every state": lambda: _states(make, seeds, steps),
+        "world_state_text holds only what the messages show": lambda: _known(make, seeds, steps),
+        "state_value returns a value from -1 to 1": lambda: _valued(make, seeds, steps),
+        "step accepts every action in legal_actions": lambda: _legal(make, seeds),
+        "a clone is independent of its original": lambda: _clones(make, seeds),
+        "step returns valid rewards, flags and info": lambda: _steps(make, seeds, steps),
+        "expert_actions reaches the goal": lambda: _expert(make, seeds, steps),
+        "the first prompt is complete and short": lambda: _prompts(make),
     }
 
 
@@ -114,15 +114,20 @@ def run_check(name: str, run: Callable[[], str | None]) -> Finding:
     """The finding of one check: a `Flaw`, any other exception of the environment, or success, with
     what `run` says."""
     try:
-        with time_limit(CHECK_S, "it"):
+        with time_limit(CHECK_S, "the check"):
             message = run()
     except TimedOut as error:
-        return Finding(name, False, str(error), "a run would wait, or lose the turn")
+        return Finding(
+            name, False, str(error), "during training, the episode would wait or lose its turn"
+        )
     except Flaw as flaw:
         return Finding(name, False, flaw.message, flaw.advice)
     except SystemExit as error:
         return Finding(
-            name, False, f"it called sys.exit({error.code!r})", "a run would end with it"
+            name,
+            False,
+            f"the environment called sys.exit({error.code!r})",
+            "remove sys.exit, which would end the training process",
         )
     except Exception as error:  # noqa: BLE001 - environments are other people's code
         where = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -130,7 +135,8 @@ def run_check(name: str, run: Callable[[], str | None]) -> Finding:
             name,
             False,
             where,
-            "an environment never raises during play; a bad action is an invalid turn",
+            "an environment must not raise during play; let step count a bad action as an "
+            "invalid turn",
         )
     return Finding(name, True, message or "")
 
@@ -144,8 +150,8 @@ def episode(env: TextEnv, seed: int, steps: int) -> Iterator[tuple[str, tuple[An
         action = env.to_action(text)
         if action is None:
             raise Flaw(
-                f"random_action gave {text!r}, which to_action does not understand",
-                "the random policy needs both",
+                f"random_action returned {text!r}, which to_action does not accept",
+                "the random policy needs actions that random_action returns and to_action accepts",
             )
         result = env.step(action)
         yield text, result
@@ -164,12 +170,12 @@ def _made(make: Make) -> None:
     except Exception as error:
         raise Flaw(
             f"{type(error).__name__}: {error}",
-            "an environment needs defaults for all of its options",
+            "give every option of the environment a default value",
         ) from error
     _require(
         isinstance(env, TextEnv),
-        f"{type(env).__name__} is no TextEnv",
-        "derive it from spa.envs.base.TextEnv",
+        f"{type(env).__name__} is not a subclass of TextEnv",
+        "derive the environment's class from spa.envs.base.TextEnv",
     )
 
 
@@ -179,7 +185,10 @@ def _gymnasium(make: Make) -> None:
         try:
             check_env(make(), skip_render_check=True)
         except Exception as error:
-            advice = "call super().reset(seed=seed) in reset, set observation_space and action_space in __init__"
+            advice = (
+                "call super().reset(seed=seed) in reset; set observation_space and action_space "
+                "in __init__"
+            )
             raise Flaw(f"{type(error).__name__}: {error}", advice) from error
 
 
@@ -193,17 +202,22 @@ def _story(env: TextEnv, seed: int, steps: int) -> list[Any]:
 
 
 def _deterministic(make: Make, seeds: int, steps: int) -> None:
-    advice = "draw from spa.seeds.stream(seed, ...) in reset and keep nothing from the last episode"
+    advice = (
+        "sample from spa.seeds.stream(seed, ...) in reset, and keep no data from the last episode"
+    )
     # One instance plays all seeds, so that anything it keeps from the last episode shows.
     used = make()
     for seed in range(seeds):
         fresh = _story(make(), seed, steps)
         _require(
-            fresh == _story(make(), seed, steps), f"two instances differ for seed {seed}", advice
+            fresh == _story(make(), seed, steps),
+            f"two new instances of the environment play seed {seed} differently",
+            advice,
         )
         _require(
             fresh == _story(used, seed, steps),
-            f"a used instance plays seed {seed} differently",
+            f"after other episodes, an instance of the environment plays seed {seed} "
+            "differently from a new instance",
             advice,
         )
 
@@ -215,7 +229,10 @@ def _noise(make: Make, seeds: int) -> None:
         for noise in range(3):
             state, _ = env.reset(seed=seed, options={"noise_seed": noise})
             starts.add((state, env.puzzle_text()))
-        advice = "members of a group share the puzzle: options['noise_seed'] may change what happens, not its start"
+        advice = (
+            "all episodes of a group share the puzzle: options['noise_seed'] may change what "
+            "happens later, not the initial state"
+        )
         _require(len(starts) == 1, f"the puzzle of seed {seed} changes with the noise seed", advice)
 
 
@@ -223,16 +240,26 @@ def _puzzles(make: Make) -> str | None:
     """One puzzle alone is a seed that is not read, unless the environment has said that it has few."""
     env = make()
     texts = {}
-    advice = "make the puzzle from the seed, and let puzzle_text write all of it: puzzles are split by it; "
+    advice = (
+        "generate the puzzle from the seed, and return the whole puzzle from puzzle_text, "
+        "because spa compares puzzles by this string"
+    )
     for seed in range(30):
         env.reset(seed=seed)
         start = env.world_state_text(env.default_state_text)
         same = texts.setdefault(env.puzzle_text(), start) == start
-        _require(same, "two seeds have the same puzzle_text and begin in different states", advice)
-    advice += "a game with so few puzzles that these share them says finite_puzzles = True"
-    _require(len(texts) > 1 or env.finite_puzzles, "30 seeds give one puzzle", advice)
+        _require(same, "two seeds have the same puzzle_text but different initial states", advice)
+    advice += "; if the game has few puzzles, set finite_puzzles = True"
+    _require(
+        len(texts) > 1 or env.finite_puzzles, "30 different seeds give the same puzzle", advice
+    )
     return (
-        None if len(texts) > 1 else "30 seeds give one puzzle: meant, if the game has one beginning"
+        None
+        if len(texts) > 1
+        else (
+            "30 different seeds give the same puzzle, which is correct only if the game has a "
+            "single initial state"
+        )
     )
 
 
@@ -243,44 +270,47 @@ def _same_puzzle(make: Make) -> None:
     for text, _ in episode(env, 0, 20):
         _require(
             env.puzzle_text() == before,
-            f"puzzle_text changes during an episode (after {text!r})",
-            "puzzle_text names the puzzle as it began, in every state: puzzles are split by it",
+            f"puzzle_text changes during an episode (after the action {text!r})",
+            "puzzle_text must return the initial puzzle in every state, because spa splits "
+            "training and validation puzzles by it",
         )
 
 
 def _actions(make: Make) -> None:
     env = make()
     env.reset(seed=0)
-    advice = "to_action must understand every label that the prompt names, whatever its case"
+    advice = "to_action must accept every label in the prompt, in upper and in lower case"
     for name in env.action_names():
         for text in (name, name.lower(), name.upper(), f" {name} "):
             _require(
-                env.to_action(text) is not None, f"to_action does not understand {text!r}", advice
+                env.to_action(text) is not None,
+                f"to_action does not accept the action name {text!r}",
+                advice,
             )
     examples = env.example_actions()
     _require(
         bool(examples),
-        "example_actions is empty",
-        "the sample response of the prompt needs at least one action",
+        "example_actions returns no action",
+        "example_actions must return at least one action, which the prompt's sample response shows",
     )
     for text in examples:
         _require(
             env.to_action(text) is not None,
-            f"to_action does not understand the example {text!r}",
+            f"to_action does not accept {text!r} from example_actions",
             advice,
         )
     for text in [*env.action_names(), *examples]:
         _require(
             "||" not in text,
-            f"the action {text!r} contains the separator ||",
-            "it would be read as two actions",
+            f"the action name {text!r} contains ||, the separator between actions",
+            "rename the action; a string with || is read as two actions",
         )
 
 
 def _reading(make: Make, seeds: int) -> None:
     """What later states allow is already understood at the start, and as the same action."""
-    advice = "all actions of a turn are read before the first is taken: to_action must not depend on the state, or "
-    advice += "turns lose their later actions; leave it to step to call an action invalid"
+    advice = "spa reads all actions of a turn before it executes the first; "
+    advice += "to_action must not depend on the state, and step decides whether an action is valid"
     for seed in range(seeds):
         env = make()
         # `first` never moves: it reads every text as at the start of the episode.
@@ -291,13 +321,19 @@ def _reading(make: Make, seeds: int) -> None:
             for text in () if terminated or truncated else (taken, *env.legal_actions()):
                 now = env.to_action(text)
                 then = first.to_action(text)
-                what = f"to_action({text!r}) gives {now!r} after {taken!r} and {then!r} at the start (seed {seed})"
+                what = (
+                    f"to_action({text!r}) returns {now!r} after the action {taken!r}, but "
+                    f"{then!r} at the start of the episode (seed {seed})"
+                )
                 _require(now == then, what, advice)
 
 
 def _nonsense(make: Make) -> None:
     env = make()
-    advice = "a model writes anything: return None from to_action, and take an unknown action as an invalid step"
+    advice = (
+        "a model may write any string: return None from to_action, and count unknown actions as "
+        "invalid in step"
+    )
     for text in NONSENSE:
         try:
             env.reset(seed=0)
@@ -325,7 +361,7 @@ def _nonsense(make: Make) -> None:
             _require(
                 # A free-text game may answer in its state that it did not understand.
                 not effective and (same or not env.action_names()),
-                f"step({action!r}) is invalid and acts",
+                f"step({action!r}) marks the action as invalid but still executes it",
                 advice,
             )
 
@@ -345,9 +381,12 @@ def _check_state(env: TextEnv, shown: str) -> None:
         _require(
             isinstance(text, str) and bool(text),
             f"state_text({mode!r}) gives {text!r}",
-            "every state is a text",
+            "state_text must return a string that is not empty",
         )
-        advice = "states are compared and put between tags: no white space at the ends, no tags of the response format"
+        advice = (
+            "spa compares states and puts them between tags: remove white space at both ends "
+            "and tags of the response format"
+        )
         _require(
             text == text.strip(),
             f"state_text({mode!r}) begins or ends with white space: {text!r}",
@@ -360,17 +399,20 @@ def _check_state(env: TextEnv, shown: str) -> None:
         )
         _require(
             text == env.state_text(mode),
-            f"state_text({mode!r}) differs when called twice",
-            "it only looks",
+            f"state_text({mode!r}) returns different strings when called twice in the same state",
+            "state_text must not change the environment",
         )
-        advice = "states are stored as UTF-8 JSON"
+        advice = "spa stores states as UTF-8 JSON; return only valid Unicode from state_text"
         _require(
             json.loads(json.dumps(text)) == text and _is_utf8(text),
-            f"{text!r} is not valid Unicode",
+            f"state_text returns {text!r}, which is not valid Unicode",
             advice,
         )
         known = env.world_state_text(mode)
-        advice = "what should be known is a text in every state, without white space at its ends or tags of the format"
+        advice = (
+            "world_state_text must return a string in every state, without white space at its "
+            "ends or tags of the response format"
+        )
         fit = (
             isinstance(known, str)
             and known
@@ -382,10 +424,10 @@ def _check_state(env: TextEnv, shown: str) -> None:
             f"world_state_text({mode!r}) gives {known!r}",
             advice,
         )
-    advice = "reset and step return state_text(self.default_state_text)"
+    advice = "reset and step must return state_text(self.default_state_text) as the observation"
     _require(
         shown == env.state_text(env.default_state_text),
-        "the observation is not the state text",
+        "reset or step returns an observation that differs from state_text",
         advice,
     )
 
@@ -410,8 +452,9 @@ def _known(make: Make, seeds: int, steps: int) -> str | None:
     if not hidden:
         return None
     return (
-        f"{hidden / words:.0%} of the words of world_state_text are in no message of the episode: the model would "
-        "learn to guess them. Return only what an agent can know, unless you want to measure guesses"
+        f"{hidden / words:.0%} of the words of world_state_text appear in no message of the "
+        "episode, so the model would learn to guess them. Return only what the player can "
+        "know, unless you want to measure guesses"
     )
 
 
@@ -419,7 +462,10 @@ def _valued(make: Make, seeds: int, steps: int) -> str | None:
     """Planners compare these values; they read them from states that a model wrote."""
     env = make()
     mode = env.default_state_text
-    advice = "1: the goal is reached, -1: it is out of reach, 0: neither can be read; None if the game cannot say"
+    advice = (
+        "state_value must return 1 if the goal is reached, -1 if the goal is out of reach, and "
+        "0 otherwise. If the game has no values, return None"
+    )
     valued = False
     for seed in range(seeds):
         env.reset(seed=seed)
@@ -430,23 +476,27 @@ def _valued(make: Make, seeds: int, steps: int) -> str | None:
                 continue
             valued = True
             _require(
-                -1 <= value <= 1, f"the value of a state is {value!r} (after {text!r})", advice
+                -1 <= value <= 1, f"state_value returns {value!r} after the action {text!r}", advice
             )
             _require(
                 # A winning state whose text does not show the win may have the value 0, never a
                 # negative one.
                 not (info["success"] and value < 0),
-                f"a state that wins has the value {value!r}",
+                f"state_value returns {value!r} in a state in which the goal is reached",
                 advice,
             )
     for nonsense in NONSENSE:
         value = env.state_value(nonsense)
         _require(
             value is None or -1 <= value <= 1,
-            f"the value of {nonsense[:20]!r} is {value!r}",
+            f"state_value returns {value!r} for the invalid state text {nonsense[:20]!r}",
             advice,
         )
-    return None if valued else "it gives no value: planning needs one"
+    return (
+        None
+        if valued
+        else "state_value returns None in every state, so model-based planning is not possible"
+    )
 
 
 def _is_utf8(text: str) -> bool:
@@ -464,37 +514,54 @@ def _steps(make: Make, seeds: int, steps: int) -> None:
         before = env.state_text(env.default_state_text)
         for text, (shown, reward, terminated, truncated, info) in episode(env, seed, steps):
             finite = isinstance(reward, int | float) and math.isfinite(reward)
-            _require(finite, f"reward {reward!r} after {text!r}", "rewards are finite numbers")
+            _require(
+                finite,
+                f"step returns the reward {reward!r} after the action {text!r}",
+                "return a finite number as the reward",
+            )
             plain = isinstance(terminated, bool) and isinstance(truncated, bool)
             _require(
                 plain,
-                f"{terminated!r} and {truncated!r} end the step",
-                "terminated and truncated are bool",
+                f"step returns terminated={terminated!r} and truncated={truncated!r}",
+                "return terminated and truncated as bool",
             )
             missing = [key for key in INFO_KEYS if not isinstance(info.get(key), bool)]
             _require(
-                not missing, f"info lacks {missing} as bool", "metrics are counted from these keys"
+                not missing,
+                f"the info that step returns lacks the bool keys {missing}",
+                "add the keys to info, because spa computes metrics from them",
             )
             lists = [info.get(key) for key in ("rewards", "successes")] if env.players > 1 else []
             told = all(isinstance(one, list | tuple) and len(one) == env.players for one in lists)
             advice = (
-                "with several players, info['rewards'] and info['successes'] have an entry for each"
+                "with several players, info['rewards'] and info['successes'] need one entry "
+                "per player"
             )
-            _require(told, f"info has no rewards and successes of {env.players} players", advice)
-            advice = "info is written to trajectories: use texts, numbers, lists and dicts with text keys"
-            _require(_is_json(info), f"info is not JSON: {info!r}", advice)
+            _require(
+                told,
+                f"info['rewards'] or info['successes'] does not have {env.players} entries, one "
+                "per player",
+                advice,
+            )
+            advice = (
+                "spa writes info to the trajectory files: use only strings, numbers, lists, and "
+                "dicts with string keys"
+            )
+            _require(
+                _is_json(info), f"step returns an info that JSON cannot store: {info!r}", advice
+            )
             _require(
                 not info["success"] or terminated,
                 "success without terminated",
-                "reaching the goal ends the episode",
+                "return terminated=True when the goal is reached",
             )
             silent = (
                 shown != before and not info["action_is_effective"] and not info["action_is_valid"]
             )
             _require(
                 not silent,
-                f"{text!r} is invalid and changes the state",
-                "an invalid action changes nothing",
+                f"the action {text!r} is invalid but changes the state",
+                "let an invalid action leave the state unchanged",
             )
             before = shown
 
@@ -512,10 +579,13 @@ def _legal(make: Make, seeds: int) -> None:
             names = env.action_names()
             for text in listed:
                 action = env.to_action(text)
-                advice = "legal_actions lists texts that to_action understands, and that step then takes as valid"
+                advice = (
+                    "legal_actions must list only strings that to_action accepts and that step "
+                    "executes as valid actions"
+                )
                 _require(
                     action is not None,
-                    f"to_action does not understand the legal action {text!r}",
+                    f"to_action does not accept {text!r} from legal_actions",
                     advice,
                 )
                 # By default all names are listed in every state; that claims nothing about
@@ -525,7 +595,8 @@ def _legal(make: Make, seeds: int) -> None:
                     valid = twin.step(action)[4]["action_is_valid"]
                     _require(
                         valid,
-                        f"legal_actions lists {text!r}, which step calls invalid (seed {seed})",
+                        f"legal_actions lists {text!r}, but step marks the action as invalid "
+                        f"(seed {seed})",
                         advice,
                     )
             for text, (_, _, terminated, truncated, _) in episode(env, seed, 1):
@@ -548,20 +619,33 @@ def _clones(make: Make, seeds: int) -> None:
                 break
             done.append(env.to_action(text))
         before = _seen(env)
-        advice = "clone copies everything that step changes (lists, sets, the noise stream); or leave clone out"
+        advice = (
+            "let clone copy everything that step changes (lists, sets, the noise stream), or do "
+            "not implement clone"
+        )
         try:
             twin = branch(env, Past(make=make, seed=seed, options=options, actions=done))
         except EnvFault as fault:
-            raise Flaw(str(fault), "the same seeds and actions lead to the same states") from fault
-        _require(_seen(twin) == before, f"a copy shows another state (seed {seed})", advice)
+            raise Flaw(
+                str(fault), "let the same seeds and actions always lead to the same states"
+            ) from fault
+        _require(
+            _seen(twin) == before,
+            f"a clone shows another state than its original (seed {seed})",
+            advice,
+        )
         # The copy plays first, so that changes of shared objects show in the original.
         twins = [(text, result[:4]) for text, result in episode(twin, seed + 1, 5)]
         _require(
-            _seen(env) == before, f"playing on in a copy changes the original (seed {seed})", advice
+            _seen(env) == before,
+            f"actions in a clone change the original environment (seed {seed})",
+            advice,
         )
         own = [(text, result[:4]) for text, result in episode(env, seed + 1, 5)]
         _require(
-            own == twins, f"a copy plays on differently with the same actions (seed {seed})", advice
+            own == twins,
+            f"after the same actions, a clone reaches other states than its original (seed {seed})",
+            advice,
         )
 
 
@@ -586,23 +670,29 @@ def _expert(make: Make, seeds: int, steps: int) -> str | None:
         if best is None or best > steps or not plan or env.best_success(best) != 1.0:
             continue  # no solver, a puzzle too long, or play that depends on chance
         played = True
-        advice = "expert_actions is played as it is given and must be as long as optimal_steps says"
+        advice = "expert_actions must solve the puzzle in exactly optimal_steps actions"
         _require(
             len(plan) == best,
-            f"{len(plan)} expert actions for {best} optimal steps (seed {seed})",
+            f"expert_actions returns {len(plan)} actions, but optimal_steps returns {best} "
+            f"(seed {seed})",
             advice,
         )
         ends = False
         for text in plan:
             action = env.to_action(text)
             _require(
-                action is not None, f"to_action does not understand the expert's {text!r}", advice
+                action is not None,
+                f"to_action does not accept {text!r} from expert_actions",
+                advice,
             )
             ends = action is not None and bool(env.step(action)[4]["success"])
-        _require(ends, f"expert play of seed {seed} does not reach the goal", advice)
+        _require(ends, f"the actions of expert_actions do not reach the goal (seed {seed})", advice)
     if played:
         return None
-    return "skipped: no puzzle with optimal_steps and expert_actions that surely reach the goal"
+    return (
+        "skipped, because no tested puzzle has both optimal_steps and a certain solution in "
+        "expert_actions"
+    )
 
 
 def _prompts(make: Make) -> str | None:
@@ -612,18 +702,24 @@ def _prompts(make: Make) -> str | None:
         text = "".join(
             message["content"] for message in Prompter(state_text=mode).first_messages(env)
         )
-        advice = "the first prompt is instruction(), legend(), action_names() and the state"
+        advice = "build the first prompt from instruction(), legend(), action_names() and the state"
         shown = env.state_text(mode) if env.image() is None else IMAGE
-        _require(shown in text, f"the first prompt does not show the state ({mode})", advice)
-        advice = (
-            "long prompts do not fit into max_model_len; shorten instruction() or the state text"
+        _require(
+            shown in text,
+            f"the first prompt does not contain the state (state_text={mode})",
+            advice,
         )
+        advice = "long prompts exceed max_model_len; shorten instruction() or the state rendering"
         _require(
             len(text) <= PROMPT_LIMIT,
-            f"the first prompt has {len(text):,} characters ({mode})",
+            f"the first prompt has {len(text):,} characters, too many for a prompt "
+            f"(state_text={mode})",
             advice,
         )
     text = "".join(message["content"] for message in Prompter().first_messages(env))
     if env.action_names() or all(name in text for name in env.legal_actions()):
         return None
-    return "actions are free text, and no prompt lists the legal ones unless custom_envs.TAG.show_legal_actions is true"
+    return (
+        "The actions are free text, and the prompt does not list the legal actions. Set "
+        "custom_envs.TAG.show_legal_actions=true to list them"
+    )

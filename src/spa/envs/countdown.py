@@ -57,7 +57,8 @@ def load_puzzles(
         ]
     if not puzzles:
         raise DataError(
-            f"{source}: no usable puzzle in the first {limit} rows (signs_only={signs_only})"
+            f"{source}: the first {limit} rows have no usable puzzle "
+            f"(signs_only={signs_only}); use another file or raise the limit"
         )
     return tuple(puzzles)
 

@@ -37,7 +37,7 @@ class Row:
         """The column's text; raises DataError if it is empty or no text."""
         value = self.values[column]
         if not isinstance(value, str) or not value.strip():
-            raise self.fail(column, "a text")
+            raise self.fail(column, "a string")
         return value
 
     def integer(self, column: str) -> int:
@@ -85,10 +85,13 @@ def read_rows(
     path = Path(source)
     if path.suffix in SUFFIXES:
         if not path.is_file():
-            raise DataError(f"{source}: there is no such file")
+            raise DataError(f"{source}: the data file does not exist; correct the path")
         rows = _parquet(source, columns) if path.suffix == ".parquet" else _jsonl(source, columns)
     elif path.is_file():
-        raise DataError(f"{source}: expected a file that ends in {' or '.join(SUFFIXES)}")
+        raise DataError(
+            f"{source}: the data file must end in {' or '.join(SUFFIXES)}; convert or rename the "
+            "file"
+        )
     else:
         rows = _hub(source, columns, split)
     # `limit` None reads all of them.
@@ -99,7 +102,8 @@ def _require(source: str, columns: Sequence[str], present: Sequence[str]) -> Non
     missing = [column for column in columns if column not in present]
     if missing:
         raise DataError(
-            f"{source}: no column {', '.join(map(repr, missing))}; it has {', '.join(present) or 'none'}"
+            f"{source}: the column {', '.join(map(repr, missing))} is missing (columns: "
+            f"{', '.join(present) or 'none'}); add the column or use another file"
         )
 
 
@@ -114,7 +118,9 @@ def _parquet(source: str, columns: Sequence[str]) -> Iterator[Row]:
                     number += 1
                     yield Row(source, number, values)
     except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"{source}: not a readable parquet file: {error}") from error
+        raise DataError(
+            f"{source}: the file is not readable parquet ({error}); copy or download the file again"
+        ) from error
 
 
 def _jsonl(source: str, columns: Sequence[str]) -> Iterator[Row]:
@@ -134,7 +140,8 @@ def _jsonl(source: str, columns: Sequence[str]) -> Iterator[Row]:
                 yield Row(source, number, values)
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(
-            f"{source}, near row {max(number, 1)}: not readable as JSON lines: {error}"
+            f"{source}, near row {max(number, 1)}: the file is not valid JSON lines "
+            f"({error}); repair or remove the row"
         ) from error
 
 
@@ -143,13 +150,16 @@ def _hub(source: str, columns: Sequence[str], split: str) -> Iterator[Row]:
         datasets = importlib.import_module("datasets")
     except ModuleNotFoundError as error:
         raise DataError(
-            f"{source}: is neither a {' nor a '.join(SUFFIXES)} file here, and reading it from the hub needs the "
-            "package 'datasets': pip install datasets"
+            f"{source}: the path is no {' or '.join(SUFFIXES)} file on this machine. To load "
+            "a Hugging Face data set of this name, run: pip install datasets"
         ) from error
     try:
         table = datasets.load_dataset(source, split=split)
     except (OSError, ValueError, RuntimeError) as error:
-        raise DataError(f"{source}, split {split!r}: cannot be loaded: {error}") from error
+        raise DataError(
+            f"{source}, split {split!r}: the Hugging Face data set cannot be loaded ({error}); "
+            "check the name, the split and the network"
+        ) from error
     _require(source, columns, table.column_names)
     for number, values in enumerate(table.select_columns(list(columns)), start=1):
         yield Row(source, number, values)

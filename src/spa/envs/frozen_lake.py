@@ -248,7 +248,8 @@ class FrozenLake(TextEnv):
         )
         if not fits or flat.count("P") != 1 or flat.count("G") != 1:
             raise ConfigError(
-                f"{NAME}: not a {self.size}x{self.size} board of one P, one G, O and _: {board!r}"
+                f"{NAME}: the board must have {self.size}x{self.size} cells: one P, one G, "
+                f"and otherwise O and _; got {board!r}"
             )
         holes = frozenset(cell for cell, symbol in enumerate(flat) if symbol == "O")
         return Lake(self.size, flat.index("P"), flat.index("G"), holes)

@@ -86,7 +86,8 @@ def time_limit(seconds: float | None, what: str) -> Iterator[None]:
     def expired(number: int, frame: FrameType | None) -> NoReturn:
         stack = "".join(traceback.format_stack(frame, limit=3))
         raise TimedOut(
-            f"{what} took more than {seconds:g} s (es_manager.env_timeout_s); it was at:\n{stack}"
+            f"{what} took more than {seconds:g} s (limit: es_manager.env_timeout_s) and hung "
+            f"at:\n{stack}"
         )
 
     handler = signal.signal(signal.SIGALRM, expired)
@@ -102,10 +103,11 @@ def time_limit(seconds: float | None, what: str) -> Iterator[None]:
 def checked_text(value: Any, what: str) -> str:
     """`value` if it is text; raises EnvFault otherwise."""
     if not isinstance(value, str):
-        raise EnvFault(f"{what} returned {value!r:.80} instead of text")
+        raise EnvFault(f"{what} returned {value!r:.80}; return a string")
     if len(value) > MOST_CHARACTERS:
         raise EnvFault(
-            f"{what} returned a text of {len(value):,} characters; at most {MOST_CHARACTERS:,} are read"
+            f"{what} returned a string of {len(value):,} characters; return at most "
+            f"{MOST_CHARACTERS:,} characters"
         )
     return value
 
@@ -115,12 +117,12 @@ def checked_step(result: Any) -> tuple[float, bool, dict[str, Any]]:
     nonsense."""
     if not isinstance(result, tuple) or len(result) != 5:
         raise EnvFault(
-            f"step returned {result!r:.80} instead of (text, reward, terminated, truncated, info)"
+            f"step returned {result!r:.80}; return (text, reward, terminated, truncated, info)"
         )
     _, given, terminated, truncated, info = result
     reward = checked_reward(given)
     if not isinstance(info, dict):
-        raise EnvFault(f"step returned the info {info!r:.80} instead of a dict")
+        raise EnvFault(f"step returned {info!r:.80} as info; return a dict")
     return (
         reward,
         bool(terminated) or bool(truncated),
@@ -134,10 +136,11 @@ def checked_reward(value: Any) -> float:
     try:
         reward = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise EnvFault(f"step returned the reward {value!r:.80} instead of a number") from None
+        raise EnvFault(f"step returned {value!r:.80} as the reward; return a number") from None
     if not abs(reward) <= MOST_REWARD:  # NaN too
         raise EnvFault(
-            f"step returned the reward {reward}; rewards must be finite and at most {MOST_REWARD:g} in size"
+            f"step returned the reward {reward}; return a finite reward between "
+            f"-{MOST_REWARD:g} and {MOST_REWARD:g}"
         )
     return reward
 

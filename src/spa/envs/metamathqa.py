@@ -40,14 +40,16 @@ def load_problems(
             without.append(row.number)
     if not problems:
         why = (
-            f"none of {len(without)} has a response that ends in {MARK!r} and an answer"
+            f"none of the {len(without)} responses ends in {MARK!r} and an answer"
             if without
-            else "it is empty"
+            else "the file has no rows"
         )
-        raise DataError(f"{source}: there are no examples to play: {why}")
+        raise DataError(
+            f"{source}: the file has no usable example, because {why}; use another data file"
+        )
     if without:
         log.warning(
-            "%s: %d examples without an answer are skipped, the first is example %d",
+            "%s: spa skipped %d examples without an answer; the first skipped example is number %d",
             source,
             len(without),
             without[0],

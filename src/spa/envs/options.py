@@ -87,9 +87,7 @@ def read_table(env: str, name: str, table: object, default: Mapping[int, str]) -
     if table is None:
         return merged
     if not isinstance(table, Mapping):
-        raise ConfigError(
-            f"{env}: option {name!r} must be a mapping of ids to texts, got {table!r}"
-        )
+        raise ConfigError(f"{env}: option {name!r} must map integer ids to strings, got {table!r}")
     for key, text in table.items():
         # Ids are texts when the table comes from JSON or a quoted key.
         identity = (
@@ -97,13 +95,20 @@ def read_table(env: str, name: str, table: object, default: Mapping[int, str]) -
         )
         if identity not in default:
             raise ConfigError(
-                f"{env}: option {name!r} has no id {key!r}; valid: {', '.join(map(str, default))}"
+                f"{env}: option {name!r} has the unknown id {key!r}; valid ids: "
+                f"{', '.join(map(str, default))}"
             )
         if not isinstance(text, str) or not text.strip():
-            raise ConfigError(f"{env}: option {name!r}, id {key}: expected a text, got {text!r}")
+            raise ConfigError(
+                f"{env}: option {name!r} needs a string that is not empty for id {key}, got "
+                f"{text!r}"
+            )
         merged[identity] = text
     if len({text.strip() for text in merged.values()}) < len(merged):
-        raise ConfigError(f"{env}: option {name!r} uses a text twice: {', '.join(merged.values())}")
+        raise ConfigError(
+            f"{env}: option {name!r} uses the same string for two ids; make them different: "
+            f"{', '.join(merged.values())}"
+        )
     return merged
 
 
@@ -126,7 +131,8 @@ def read_symbols(
         for symbol, meaning in vocab.items():
             if symbol not in legend:
                 raise ConfigError(
-                    f"{env}: option 'grid_vocab' explains {symbol!r}, which is not in 'grid_lookup'"
+                    f"{env}: option 'grid_vocab' explains the symbol {symbol!r}, which is "
+                    "not in 'grid_lookup'; use a symbol from 'grid_lookup'"
                 )
             legend[symbol] = str(meaning)
     return table, legend
@@ -153,7 +159,8 @@ def read_actions(
     )
     if len(set(means)) < len(means) or len({label.lower() for label in labels}) < len(labels):
         raise ConfigError(
-            f"{env}: option 'action_lookup' gives two labels the same direction: {', '.join(labels)}"
+            f"{env}: option 'action_lookup' gives two labels the same direction; rename one "
+            f"of them: {', '.join(labels)}"
         )
     return labels, means
 

@@ -11,8 +11,9 @@ Read = Callable[[str], str | None]
 """Asks with a prompt text and returns a line, or None at the end of the input."""
 
 HELP = (
-    ":hint shows the best next action, :new starts the next puzzle, :prompt shows the first prompt again, :quit ends. "
-    "Several actions are separated by || or, if they are words, by spaces; a word may be shortened."
+    ":hint shows the best next action, :new starts the next puzzle, :prompt shows the first "
+    "prompt again, :quit ends the game. Separate several actions by ||, or by spaces if "
+    "actions are words. You may shorten a word."
 )
 KEYS = {"w": "up", "a": "left", "s": "down", "d": "right"}
 
@@ -113,7 +114,7 @@ def _act(
     for text in read_actions(env, line, separator)[:left]:
         action = env.to_action(text)
         if action is None:
-            write(f"Not an action: {text}. {_offer(env)}")
+            write(f"{text!r} is not an action. {_offer(env)}")
             return False
         state, reward, terminated, truncated, info = env.step(action)
         score.actions, score.reward = score.actions + 1, score.reward + float(reward)
@@ -137,7 +138,7 @@ def best(env: TextEnv, left: int) -> str:
     actions = env.expert_actions(left)
     if actions:
         return actions[0]
-    return "none; the goal is out of reach, or this environment has no solver"
+    return "no hint, because the goal is out of reach or the environment has no solver"
 
 
 def read_actions(env: TextEnv, line: str, separator: str) -> list[str]:
@@ -166,5 +167,5 @@ def _offer(env: TextEnv) -> str:
     return (
         f"Actions: {', '.join(names)}."
         if names
-        else "The first lines say what an action looks like (:prompt)."
+        else "Enter :prompt to read the first prompt, which explains the actions."
     )

@@ -68,7 +68,8 @@ def env_class(env_type: str) -> type[TextEnv]:
     """
     if not isinstance(env_type, str) or (env_type not in env_types() and ":" not in env_type):
         raise ConfigError(
-            f"unknown env_type {env_type!r}; {nearest(env_type, env_types())} or a path 'package.module:Class'"
+            f"env_type {env_type!r} is unknown; {nearest(env_type, env_types())}, or give an "
+            "import path 'package.module:Class'"
         )
     # A name of ours cannot be taken over by an installed package.
     if env_type not in ENVS and env_type in plugins("envs"):
@@ -77,7 +78,8 @@ def env_class(env_type: str) -> type[TextEnv]:
     # `textarena:TASK` is a library's game, `my_pkg.env:MyEnv` a class.
     if library in libraries() and not task:
         raise ConfigError(
-            f"env_type {env_type!r} needs a task; `spa env list {library}` lists them"
+            f"env_type {env_type!r} names a library without a task; `spa env list {library}` "
+            "lists the library's tasks"
         )
     shipped = library_named(library).path if library in libraries() else ENVS.get(env_type)
     module_name, _, class_name = (shipped or env_type).partition(":")
@@ -119,9 +121,12 @@ def _other_libraries(name: str) -> str:
     hint = (
         f"did you mean '{close[0]}:TASK'?"
         if close
-        else f"of other libraries there are {', '.join(libraries())}"
+        else f"the supported libraries of games are {', '.join(libraries())}"
     )
-    return f". {hint[0].upper()}{hint[1:]} (`spa env list --libraries`); a class of your own is 'module:Class'"
+    return (
+        f". {hint[0].upper()}{hint[1:]} (`spa env list --libraries`); to use your own class, "
+        "give its import path 'module:Class'"
+    )
 
 
 def _its_games(module: ModuleType) -> str:
@@ -135,7 +140,10 @@ def _its_games(module: ModuleType) -> str:
     games = [name for name in own if issubclass(getattr(module, name), TextEnv)]
     if not games:
         return ""
-    return f"; it has {', '.join(games)}. What a class of your own plays is an option: env_config, not env_type"
+    return (
+        f"; the module has {', '.join(games)}. To choose which game your own class plays, set an "
+        "option in env_config, not env_type"
+    )
 
 
 def make_env(env_type: str, env_config: Mapping[str, Any] | None = None) -> TextEnv:
@@ -157,7 +165,7 @@ def make_env(env_type: str, env_config: Mapping[str, Any] | None = None) -> Text
         unknown = [name for name in options if name not in valid]
         if unknown:
             hints = "; ".join(
-                f"unknown option {name!r}, {nearest(name, valid)}" for name in unknown
+                f"the option {name!r} is unknown; {nearest(name, valid)}" for name in unknown
             )
             raise ConfigError(f"env_config of {env_type!r}: {hints}")
     return _made(env_type, found, options)
@@ -171,5 +179,6 @@ def _made(env_type: str, found: type[TextEnv], options: dict[str, Any]) -> TextE
     except Exception as error:
         given = ", ".join(f"{name}={value!r}" for name, value in options.items()) or "no options"
         raise EnvFault(
-            f"env_type {env_type!r}: {found.__name__} with {given} cannot be made: {type(error).__name__}: {error}"
+            f"env_type {env_type!r}: the class {found.__name__} with {given} raises "
+            f"{type(error).__name__}: {error}"
         ) from error

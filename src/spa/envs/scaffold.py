@@ -130,7 +130,7 @@ def write_env(name: str, folder: Path) -> list[Path]:
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ConfigError(
-            f"{name!r} cannot name a module; use small letters, digits and _, as in 'my_game'"
+            f"{name!r} is not a valid module name; use small letters, digits and _, as in 'my_game'"
         )
     cls = "".join(part.capitalize() for part in name.split("_"))
     words = {"name": name, "cls": cls, "title": name.replace("_", " ").capitalize()}
@@ -139,10 +139,14 @@ def write_env(name: str, folder: Path) -> list[Path]:
     # All paths are checked before the first write, so a failure leaves no file behind.
     existing = [str(path) for path in paths if path.exists()]
     if existing:
-        raise ConfigError(f"{', '.join(existing)} exists already; choose another name or folder")
+        raise ConfigError(
+            f"The file {', '.join(existing)} already exists; choose another name or folder"
+        )
     taken = _taken(name, cls)
     if taken:
-        raise ConfigError(f"{name!r} is taken: {taken}; choose another name, as in 'my_{name}'")
+        raise ConfigError(
+            f"The name {name!r} is taken, because {taken}; choose another name, as in 'my_{name}'"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for path, template in paths.items():
         path.write_text(template.substitute(words), encoding="utf-8")
@@ -152,12 +156,14 @@ def write_env(name: str, folder: Path) -> list[Path]:
 def _taken(name: str, cls: str) -> str:
     """What a name stands for already; "" if nothing."""
     if name in libraries():
-        return f"env_type {name}:… means games of that library (`spa env list --libraries`)"
+        return (
+            f"env_type {name}:… names games of a library of that name (`spa env list --libraries`)"
+        )
     if name in sys.stdlib_module_names:
-        return "Python has a module of that name"
+        return "Python has a standard module of that name"
     # By module, as a distribution may have another name than its module.
     if name == "spa" or name in packages_distributions():
         return "an installed package has a module of that name"
     if (CONFIGS / f"{name}.yaml").exists():
         return "a shipped configuration has that name (`spa config list`)"
-    return f"{cls} is a shipped tag (`spa env list`)" if cls in cards() else ""
+    return f"{cls} is the tag of a shipped environment (`spa env list`)" if cls in cards() else ""

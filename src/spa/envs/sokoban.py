@@ -78,7 +78,8 @@ class Sokoban(TextEnv):
         room_for = (self.rows - 2) * (self.cols - 2) - 2
         if room_for < 1:
             raise ConfigError(
-                f"{NAME}: no room for a box on a {self.rows}x{self.cols} board; raise 'dim_x' or 'dim_y'"
+                f"{NAME}: a box does not fit on a {self.rows}x{self.cols} board; raise "
+                "'dim_x' or 'dim_y'"
             )
         self.num_boxes = require_int(NAME, "num_boxes", num_boxes, 1, room_for)
         self.max_steps = require_int(NAME, "max_steps", max_steps, 1, 1_000_000)
@@ -243,8 +244,9 @@ class Sokoban(TextEnv):
             or free - inner
         ):
             raise ConfigError(
-                f"{NAME}: not a walled {self.rows}x{self.cols} board with one player and {self.num_boxes} boxes "
-                f"and targets, in the symbols {''.join(SYMBOLS.values())}: {board!r}"
+                f"{NAME}: the board must be {self.rows}x{self.cols} with walls around it, "
+                f"one player, and {self.num_boxes} boxes and targets. Use the symbols "
+                f"{''.join(SYMBOLS.values())}; got {board!r}"
             )
         return Room(
             self.rows, self.cols, free, tuple(sorted(targets)), tuple(sorted(boxes)), players[0]

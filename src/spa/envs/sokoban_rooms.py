@@ -81,8 +81,8 @@ def generate_room(
             # As in the original, the player strolls more often if the box is one cell away.
             return _stroll(draw, room, 0.8 if moved == 1 else 0.5)
     raise ConfigError(
-        f"sokoban: no {rows}x{cols} room with {num_boxes} boxes in 1,000 attempts; "
-        "raise 'dim_x', 'dim_y' or 'search_depth', or lower 'num_boxes'"
+        f"sokoban: 1,000 attempts gave no {rows}x{cols} room with {num_boxes} boxes; raise "
+        "'dim_x', 'dim_y' or 'search_depth', or lower 'num_boxes'"
     )
 
 

@@ -42,7 +42,8 @@ def generate_board(rng: np.random.Generator, size: int, clues: int) -> tuple[Boa
         if puzzle is not None:
             return puzzle, solution
     raise ConfigError(
-        f"{NAME}: no {size}x{size} board with {clues} clues and one solution was found; raise 'clues'"
+        f"{NAME}: spa found no {size}x{size} board with {clues} clues and exactly one "
+        "solution; raise 'clues'"
     )
 
 
@@ -279,11 +280,13 @@ class Sudoku(TextEnv):
         if len(rows) != self.size or any(
             len(row) != self.size or not valid.issuperset(row) for row in rows
         ):
-            raise ConfigError(f"{NAME}: not a {self.size}x{self.size} board: {board!r}")
+            raise ConfigError(
+                f"{NAME}: the board is not a {self.size}x{self.size} Sudoku board: {board!r}"
+            )
         cells = tuple(0 if cell == "." else int(cell) for row in rows for cell in row)
         if 0 not in cells or len(solve(cells, self.size, limit=2)) != 1:
             raise ConfigError(
-                f"{NAME}: the board is full or does not have exactly one solution: {board!r}"
+                f"{NAME}: the board must have an empty cell and exactly one solution, got {board!r}"
             )
         return cells
 

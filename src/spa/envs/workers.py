@@ -134,14 +134,17 @@ class RemoteEnv:
     def _restore(self) -> None:
         """Play the past again in a new process."""
         if self._recipe is None:
-            raise EnvFault("this copy of the game was lost with its process")
+            raise EnvFault(
+                "the process of the environment ended, and the state of this episode is lost"
+            )
         self._worker.request("make", self._number, self._recipe)
         for name, args, kwargs, value in self._past:
             again = self._worker.request("call", self._number, (name, args, kwargs))
             # By repr: results may hold arrays, which `==` compares item by item, and NaN.
             if repr(again) != repr(value):
                 raise EnvFault(
-                    f"its process was replaced, and {name} returned another result when its episode was replayed"
+                    f"spa replaced the environment's process, but {name} returned another "
+                    "result when the episode was replayed"
                 )
         self._life = self._worker.life
 
@@ -176,7 +179,8 @@ class _Worker:
             self.forgotten = []
             if not pipe.poll(limit):
                 raise EnvCrash(
-                    f"{label} took more than {self.timeout_s:g} s (es_manager.env_timeout_s); its process is replaced",
+                    f"{label} took more than {self.timeout_s:g} s (limit: "
+                    "es_manager.env_timeout_s), so spa replaced the environment's process",
                     label,
                 )
             outcome, value = pipe.recv()
@@ -185,7 +189,8 @@ class _Worker:
             # The exit status is known only after a join.
             self.process.join(5)
             raise EnvCrash(
-                f"its process ended in {label} (exit status {self.process.exitcode})", label
+                f"the environment's process ended in {label} (exit status {self.process.exitcode})",
+                label,
             ) from error
         finally:
             # Also after an interrupt here: the late answer would be read as that of the next

@@ -134,11 +134,11 @@ def load_template(cfg: Config, name: str) -> ChatTemplate:
     )
     check_tokens(template)
     used = (
-        f"replaced by a pinned template, which every checkpoint holds: {template.pinned}"
+        f"replaced by an append-only template, because {template.pinned}; checkpoints save the replacement"
         if template.pinned
-        else "exact"
+        else "used unchanged"
     )
-    _notice(f"chat template of {name}: {used}")
+    _notice(f"The chat template of {name} is {used}")
     return template
 
 

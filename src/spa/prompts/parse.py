@@ -83,9 +83,9 @@ def parse_reply(
     Raises ValueError for a mode or an order that does not exist.
     """
     if mode not in MODES:
-        raise ValueError(f"mode must be one of {MODES}, got {mode!r}")
+        raise ValueError(f"The prompt mode must be one of {MODES}, got {mode!r}")
     if order not in ORDERS:
-        raise ValueError(f"order must be one of {ORDERS}, got {order!r}")
+        raise ValueError(f"The response order must be one of {ORDERS}, got {order!r}")
     think = find_block(text, "think")
     # No tags inside these: a tag in a state would move the borders of other blocks.
     observation, prediction, answer = (

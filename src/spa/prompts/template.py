@@ -20,8 +20,9 @@ from spa.prompts.text_tokens import TextTokens
 from spa.types import IMAGE, Message
 
 NOT_SEEING = (
-    "the environment shows pictures, and this model reads only text. Use a vision-language model (Qwen2-VL, LLaVA and "
-    "the like, with the files of its image processor), or render_mode: text in custom_envs."
+    "The environment shows pictures, but the model reads only text. Use a vision-language "
+    "model (such as Qwen2-VL or LLaVA) with the files of its image processor, or set "
+    "render_mode: text in custom_envs."
 )
 # Texts that no template writes, to be found again in what it renders.
 _BEFORE = "BEFOREPLACEHOLDER"
@@ -234,7 +235,8 @@ class ChatTemplate:
         stops = self._stops_of_tokenizer()
         if not stops:
             raise ModelError(
-                "the tokenizer has no end-of-turn or end-of-sequence token, so responses could never end."
+                "The tokenizer has no end-of-turn or end-of-sequence token, so responses "
+                "could never end. Use the tokenizer of an instruct model."
             )
         eos = self.tokenizer.eos_token_id
         end = self._tokens.decode([min(stops) if eos is None else int(eos)])

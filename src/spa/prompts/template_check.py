@@ -53,9 +53,9 @@ def examine(
     parts = end_of(take_apart(render_with(template)))
     # A server would write the date of the day, training writes a fixed one.
     if "strftime_now" in template:
-        reason = "it writes the date"
+        reason = "the template writes the current date"
     elif parts.system_open is None:
-        reason = "it refuses a system turn"
+        reason = "the template refuses a system message"
     else:
         reason = difference(render_with(template), parts)
     if not reason:
@@ -64,8 +64,9 @@ def examine(
     # The replacement has to pass the same comparison.
     if left := difference(render_with(pinned), parts):
         raise ModelError(
-            f"the chat template is not append-only, and no equivalent append-only template was found ({left}). Give "
-            "another one in actor_rollout_ref.model.chat_template."
+            "The chat template is not append-only, and spa found no equivalent append-only "
+            f"template ({left}). Name another template in "
+            "actor_rollout_ref.model.chat_template."
         )
     return pinned, end_of(take_apart(render_with(pinned))), reason
 
@@ -99,4 +100,7 @@ def _first_difference(served: str, trained: str) -> str:
     pairs = enumerate(zip(served, trained, strict=False))
     at = next((i for i, (a, b) in pairs if a != b), min(len(served), len(trained)))
     start = max(0, at - 8)
-    return f"served {served[start : at + 40]!r}, trained {trained[start : at + 40]!r}"
+    return (
+        f"the template renders {served[start : at + 40]!r} where training uses "
+        f"{trained[start : at + 40]!r}"
+    )

@@ -88,14 +88,15 @@ def read_template(tokenizer: Any) -> str:
     name = getattr(tokenizer, "name_or_path", "this model")
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
-            f"the tokenizer of {name!r} has no chat template. Use an "
-            "instruct model, or set actor_rollout_ref.model.chat_template to a Jinja file with one."
+            f"The tokenizer of {name!r} has no chat template. Use an instruct model, or set "
+            "actor_rollout_ref.model.chat_template to a file with a Jinja chat template."
         )
     try:
         text = tokenizer.get_chat_template()
     except ValueError as error:
         raise ModelError(
-            f"the tokenizer of {name!r} has several chat templates, and none is the default"
+            f"The tokenizer of {name!r} has several chat templates, but no default. Set "
+            "actor_rollout_ref.model.chat_template to a file with one of them"
         ) from error
     return text
 
@@ -118,8 +119,8 @@ def renderer(tokenizer: Any, template: str) -> Render:
         except Exception as error:  # a template is other people's code
             what = " ".join(str(error).split()) or type(error).__name__
             raise TemplateFault(
-                f"the chat template cannot be used: {what[:300]}. Give another one in "
-                "actor_rollout_ref.model.chat_template."
+                f"The chat template cannot be rendered: {what[:300]}. Name another template "
+                "in actor_rollout_ref.model.chat_template."
             ) from error
 
     return render
@@ -147,7 +148,8 @@ def take_apart(render: Render) -> Parts:
     after_reply, found_user, generation = rest.partition(USER)
     if not (found_first and found_reply and found_user):
         raise ModelError(
-            "the chat template drops or reorders messages; it cannot be used for multi-turn episodes."
+            "The chat template drops or reorders messages, so multi-turn episodes cannot "
+            "use it. Name another template in actor_rollout_ref.model.chat_template."
         )
     # What comes before a finished response may be more than the generation prompt: there may be
     # none, or the model is expected to write the rest of the header itself (a channel's name).

@@ -79,8 +79,9 @@ def joined_borders(ours: list[int], served: list[int], borders: Sequence[int]) -
     for _, start, stop, served_start, served_stop in places:
         if not any(start <= border <= stop for border in borders):
             raise ModelError(
-                "the tokenizer splits a whole conversation differently than turn by turn (ids "
-                f"{served[served_start:served_stop]} for {ours[start:stop]}), so no server could "
-                "reproduce the trained tokens. Use another model."
+                "The tokenizer splits a whole conversation differently from its separate "
+                f"turns (ids {served[served_start:served_stop]} instead of "
+                f"{ours[start:stop]}). Inference servers could not reproduce the trained "
+                "tokens. Use another model."
             )
     return len(places)

@@ -206,7 +206,7 @@ def _check_data(key: str, split: str, name: str) -> None:
         for column in ("prompt", "response"):
             if column not in columns:
                 raise DataError(
-                    f"{key}: {path} lacks the column {column!r} (its columns: "
+                    f"{key}: {path} lacks the column {column!r} (columns: "
                     f"{', '.join(columns)}); name a file with world-model data"
                 )
 

@@ -41,7 +41,8 @@ def find_file(folder: str, names: Sequence[str]) -> Path:
         if path.is_file():
             return path
     raise DataError(
-        f"{folder}: found none of {', '.join(names)}; this folder must have the WebShop product files"
+        f"{folder}: the folder has none of the WebShop product files {', '.join(names)}; set "
+        "option 'data' to the folder that has them"
     )
 
 
@@ -51,10 +52,14 @@ def read_json(path: Path, kind: type) -> Any:
         with path.open(encoding="utf-8") as file:
             content = json.load(file)
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not readable as JSON: {error}") from error
+        raise DataError(
+            f"{path}: the file is not valid JSON ({error}); copy or download it again"
+        ) from error
     if not isinstance(content, kind):
         wanted = "an array" if kind is list else "an object"
-        raise DataError(f"{path}: expected {wanted} at the top level, got {type(content).__name__}")
+        raise DataError(
+            f"{path}: the top level of the JSON file must be {wanted}, got {type(content).__name__}"
+        )
     return content
 
 
@@ -77,7 +82,7 @@ def load_products(folder: str, annotations: Annotations, *, small: bool) -> tupl
         if asin != "NAN" and len(asin) <= 10 and asin not in products:
             products[asin] = _product(row, asin, annotations)
     if not products:
-        raise DataError(f"{path}: there are no products")
+        raise DataError(f"{path}: the file has no valid product; copy or download it again")
     return tuple(products.values())
 
 
@@ -92,7 +97,7 @@ def load_annotations(folder: str, *, small: bool) -> Annotations:
         if not isinstance(entry, dict):
             raise row.fail(asin, "an object")
         if not isinstance(entry.get("instruction", ""), str | None):
-            raise row.fail("instruction", "a text")
+            raise row.fail("instruction", "a string")
         lists = {column: _texts(row, column) for column in ("attributes", "instruction_attributes")}
         entries[asin] = {**entry, **lists}
     return entries
@@ -103,7 +108,7 @@ def _text(row: Row, column: str, *, required: bool = True, empty: bool = False) 
     if value is None and not required:
         return ""
     if not isinstance(value, str) or (required and not empty and not value.strip()):
-        raise row.fail(column, "a text")
+        raise row.fail(column, "a string")
     return clean_text(value)
 
 
@@ -113,7 +118,7 @@ def _texts(row: Row, column: str) -> tuple[str, ...]:
     if items is None:
         return ()
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-        raise row.fail(column, "a list of texts")
+        raise row.fail(column, "a list of strings")
     return tuple(text for text in (clean_text(item, 500) for item in items) if text)
 
 

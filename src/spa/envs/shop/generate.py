@@ -34,7 +34,10 @@ def generated_products(seed: int = 0) -> tuple[Product, ...]:
     ]
     asins = {product.asin for product in products}
     if len(asins) < len(products):
-        raise ValueError(f"seed {seed} gives two products the same number")
+        raise ValueError(
+            f"The shop generator gave two products the same number for seed {seed}; use another "
+            "seed"
+        )
     # `search` breaks ties in catalogue order, which should favour no kind.
     return tuple(shuffled(products, draw))
 

@@ -44,7 +44,8 @@ class SearchIndex:
             )
         except sqlite3.OperationalError as error:
             raise DataError(
-                f"the shop's search needs SQLite with FTS5, which this Python lacks: {error}"
+                "The shop's search needs SQLite with FTS5, which this Python lacks "
+                f"({error}); use a Python whose SQLite has FTS5"
             ) from error
         for number, product in enumerate(products):
             self._asins.append(product.asin)

@@ -60,7 +60,8 @@ def build_shop(products: tuple[Product, ...], goals: tuple[Goal, ...]) -> Shop:
     three goals."""
     if len(goals) < 3:
         raise DataError(
-            f"a shop needs at least three different goals, one per split; found {len(goals)}"
+            "A shop needs at least three different goals, one per split, but the data have "
+            f"{len(goals)}"
         )
     # Mixed, so that a split does not have the goals of some products alone.
     mixed = shuffled(goals, uniforms(stream(0, "shop/goal-order")))
@@ -81,8 +82,8 @@ def open_shop(
     """
     if data is None and (dataset == "full" or human_goals):
         raise ConfigError(
-            "webshop: dataset 'full' and human goals need the WebShop product files; "
-            "set option 'data' to the folder that contains items_shuffle.json and items_ins_v2.json"
+            "webshop: dataset 'full' and human goals need the WebShop product files; set "
+            "option 'data' to the folder with items_shuffle.json and items_ins_v2.json"
         )
     # The stamps are part of the cache key, so a changed file opens a new shop.
     stamps = (

@@ -38,7 +38,9 @@ def solve(numbers: Sequence[int], target: int) -> str | None:
     if found is not None:
         return found
     if len(numbers) > MAX_NUMBERS:
-        raise ValueError(f"at most {MAX_NUMBERS} numbers, got {len(numbers)}")
+        raise ValueError(
+            f"The Countdown solver takes at most {MAX_NUMBERS} numbers, got {len(numbers)}"
+        )
     text = _search([(Fraction(number), str(number)) for number in numbers], Fraction(target), set())
     # `_combine` puts brackets around every result; the outermost pair is not needed.
     return (

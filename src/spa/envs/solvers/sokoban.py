@@ -192,7 +192,7 @@ def _step_back(
             pulled = boxes ^ 1 << beyond ^ 1 << player
             if layer.get(pulled, 0) >> before & 1:
                 return index, pulled, before
-    raise AssertionError("a state of a later layer has a predecessor")
+    raise AssertionError("sokoban solver: a state of a later layer has no predecessor")
 
 
 def _step_on(
@@ -205,7 +205,7 @@ def _step_on(
         after = boxes ^ 1 << ahead ^ 1 << ahead + delta if boxes >> ahead & 1 else boxes
         if layer.get(after, 0) >> ahead & 1:
             return index, after, ahead
-    raise AssertionError("a state of a nearer layer follows")
+    raise AssertionError("sokoban solver: no move leads to a state of the next layer")
 
 
 def _bits(cells: frozenset[int] | set[int] | tuple[int, ...]) -> int:
