@@ -199,17 +199,21 @@ class NeedsOptions(FrozenLake):
         (Raises, "unknown actions count as invalid turns", "KeyError"),
         (Forgetful, "the same seed gives the same episode", "seed"),
         (NoiseInPuzzle, "noise_seed does not change the puzzle", "changes with the noise seed"),
-        (OnePuzzle, "different seeds give different puzzles", "one puzzle"),
+        (OnePuzzle, "different seeds give different puzzles", "the same puzzle"),
         (PuzzleIsState, "puzzle_text is constant in an episode", "changes during an episode"),
         (Trailing, "state_text returns a string in every state", "white space"),
         (Tags, "state_text returns a string in every state", "tag of the response format"),
         (DiesAtTheEnd, "state_text returns a string in every state", "no symbol"),
         (NoInfo, "step returns valid rewards, flags and info", "action_is_valid"),
-        (BadInfo, "step returns valid rewards, flags and info", "not JSON"),
+        (BadInfo, "step returns valid rewards, flags and info", "JSON cannot store"),
         (InfiniteReward, "step returns valid rewards, flags and info", "nan"),
         (Deaf, "to_action reads every action name", "'left'"),
         (Chatty, "the first prompt is complete and short", "characters"),
-        (ReadsByState, "to_action does not depend on the state", "and None at the start (seed 0)"),
+        (
+            ReadsByState,
+            "to_action does not depend on the state",
+            "but None at the start of the episode (seed 0)",
+        ),
         (NumbersByState, "to_action does not depend on the state", "at the start"),
         (WrongInItsSecondPuzzle, "step accepts every action in legal_actions", "'none'"),
         (NeedsOptions, "can be made", "TypeError"),
@@ -232,7 +236,7 @@ def test_expert_play_of_a_game_without_an_expert_is_skipped():
         name = "expert_actions reaches the goal"
         return next(each.message for each in check(make, seeds=2, steps=30) if each.check == name)
 
-    assert expert(EachOnce).startswith("skipped: ")
+    assert expert(EachOnce).startswith("skipped, because")
     assert expert(lambda: FrozenLake(is_slippery=False)) == ""
 
 
@@ -337,5 +341,5 @@ class Picky(FrozenLake):
 def test_a_class_that_cannot_be_made_is_one_message(capsys):
     assert cli.main(["env", "check", f"{__name__}:Picky", "game=2048"]) == 2
     told = capsys.readouterr().err
-    assert "Picky with game=2048 cannot be made: AttributeError: 'int' object" in told
+    assert "the class Picky with game=2048 raises AttributeError: 'int' object" in told
     assert "Traceback" not in told and len(told.splitlines()) == 1

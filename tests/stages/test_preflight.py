@@ -152,7 +152,7 @@ def test_data_files_that_are_missing_or_not_parquet_or_lack_a_column_are_named(t
         "data.train_files=a.parquet",
     )
     assert "sft.data.train_files: b.parquet is not a readable parquet file" in own
-    assert "sft.data.val_files: c.parquet has no column 'response'" in own
+    assert "sft.data.val_files: c.parquet lacks the column 'response'" in own
     assert "a.parquet" not in own
 
 
