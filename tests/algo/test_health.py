@@ -63,7 +63,7 @@ def test_skills_of_fine_tuning_that_ppo_unlearns_are_named():
     assert list(after(*[fine] * 10, *slow[:15]).reasons) == ["falling_observations"]
     told = after(*[fine] * 10, *slow).reasons
     assert set(told) == {"falling_format", "falling_observations"}
-    assert "from 98% at best" in told["falling_format"]
+    assert "its best mean was 98%" in told["falling_format"]
 
 
 def test_predictions_that_ppo_unlearns_are_named():
