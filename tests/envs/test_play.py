@@ -74,7 +74,7 @@ def test_shortened_words_and_keys():
 def test_no_hint_without_a_way():
     env = Sokoban()
     env.reset(options={"board": "######\n#X___#\n#_P__#\n#____#\n#__O_#\n######"})
-    assert best(env, 10).startswith("no hint")
+    assert best(env, 10).startswith("none")
 
 
 def test_a_game_of_pictures_shows_a_person_the_text_too():

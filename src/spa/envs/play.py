@@ -138,7 +138,7 @@ def best(env: TextEnv, left: int) -> str:
     actions = env.expert_actions(left)
     if actions:
         return actions[0]
-    return "no hint, because the goal is out of reach or the environment has no solver"
+    return "none, because the goal is out of reach or the environment has no solver"
 
 
 def read_actions(env: TextEnv, line: str, separator: str) -> list[str]:
