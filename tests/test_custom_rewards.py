@@ -71,7 +71,7 @@ def test_one_function_alone_replaces_the_games_reward():
         ("short", "'short' is unknown; use game, or your own as 'package.module:name'"),
         (f"{HERE}missing", "cannot load"),
         (f"{HERE}broken", "raised KeyError: 'goal'"),
-        (f"{HERE}endless", "returned inf; a reward must be finite"),
+        (f"{HERE}endless", "returned inf, but a reward must be finite"),
     ],
 )
 def test_what_is_wrong_with_a_reward_function_is_said(reward: str, said: str):

@@ -82,12 +82,13 @@ def _end(status: int) -> None:
         if not thread.daemon and thread is not threading.main_thread()
     ]
     what = (
-        f"threads that something has left running ({', '.join(left)})"
+        f"threads that are still running ({', '.join(left)})"
         if left
-        else "something that was loaded"
+        else "a library that the command loaded"
     )
     sys.stderr.write(
-        f"spa: the command has ended, but {what} kept its process for {GRACE_S:g} s; it ends now\n"
+        f"spa: the command has finished, but {what} kept the process alive for {GRACE_S:g} s. spa "
+        "ends the process.\n"
     )
     sys.stderr.flush()
     os._exit(status)

@@ -92,8 +92,10 @@ def _name_of(args: Sequence[str]) -> tuple[str, list[str]]:
         raise SpaError(_unknown(first))
     if rest and rest[0] in inner:
         return f"{first} {rest[0]}", rest[1:]
-    given = f"{rest[0]!r} is no action" if rest else "an action is missing"
-    raise SpaError(f"{given}; choose from {', '.join(inner)}. `spa {first} --help` explains them.")
+    given = f"there is no action {rest[0]!r}" if rest else "the command needs an action"
+    raise SpaError(
+        f"{given}; choose from {', '.join(inner)}. `spa {first} --help` explains each action."
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -142,7 +144,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _is_ours(stop):
             raise
         sys.stderr.write(
-            f"spa {name}: code outside spa called sys.exit({stop.code!r}): not finished.\n"
+            f"spa {name}: code outside spa called sys.exit({stop.code!r}), so the command did not finish. "
+            "Remove this call and run the command again.\n"
         )
         return 2
     except KeyboardInterrupt as stop:
@@ -156,9 +159,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         in_the_way = error.errno in NO_PLACE and error.filename is not None
         if error.errno not in DISK and not in_the_way:
             raise
-        way_out = "Move away what is there" if in_the_way else "Make room, fix the permissions"
+        way_out = (
+            "Move the existing file or folder away"
+            if in_the_way
+            else "Free disk space, fix the permissions"
+        )
         trace = traceback.format_exc() if is_debug() else ""
-        message = f"{error}. {way_out} or choose another path, then run the same command again: finished work is kept."
+        message = (
+            f"{error}. {way_out}, or choose another path. Then run the same command again; spa keeps "
+            "finished work."
+        )
         sys.stderr.write(printable(f"{trace}spa {name}: {message}\n"))
         return 2
 
@@ -181,7 +191,7 @@ def _unknown(word: str) -> str:
     # Old names are offered under their new name.
     new = new_words(near) if near and near[0] not in TOP else None
     hint = f" Did you mean `spa {' '.join(new or near)}`?" if near else ""
-    return f"there is no command {word!r}.{hint} `spa --help` lists them all."
+    return f"there is no command {word!r}.{hint} `spa --help` lists all commands."
 
 
 def _is_ours(stop: SystemExit) -> bool:
@@ -211,7 +221,7 @@ def _stopped(stop: KeyboardInterrupt, args: Sequence[str]) -> int:
         how = (
             "run the same command again"
             if again == list(args)
-            else "run this, without what begins from scratch"
+            else "run this command, which leaves out the options that start from scratch"
         )
         lines.append(f"To resume, {how}:\n  {shlex.join(['spa', *again])}")
     sys.stderr.write("\n" + " ".join(lines) + "\n")

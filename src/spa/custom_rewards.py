@@ -75,10 +75,12 @@ def _value(term: WeightedReward, turn: Turn) -> float:
     # Code of the user: what it raises is shown with its name, not as a fault of ours.
     except Exception as error:
         raise ConfigError(
-            f"the reward function {term.name} raised {type(error).__name__}: {error}"
+            f"the reward function {term.name} raised {type(error).__name__}: {error}. Correct the "
+            "function."
         ) from error
     if not math.isfinite(value):
         raise ConfigError(
-            f"the reward function {term.name} returned {value}; a reward must be finite"
+            f"the reward function {term.name} returned {value}, but a reward must be finite; correct the "
+            "function"
         )
     return value

@@ -40,7 +40,8 @@ def load_setting(key: str, name: str, shipped: Iterable[str] = ()) -> Any:
         return pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            f"{key}: cannot load {name!r} ({error}); the form is 'package.module:name', importable from here"
+            f"{key}: cannot load {name!r} ({error}); write 'package.module:name' for a module that can be "
+            "imported from this folder"
         ) from error
 
 

@@ -199,7 +199,9 @@ def test_a_run_has_metrics_episodes_a_checkpoint_and_a_report(run: spa.Run):
 
 
 def test_missing_episodes_are_one_message(run: spa.Run):
-    with pytest.raises(spa.SpaError, match=r"no episodes of ppo, test.*ppo: val"):
+    with pytest.raises(
+        spa.SpaError, match=r"no recorded episodes of stage ppo, split test.*ppo: val"
+    ):
         run.episodes(split="test")
 
 
@@ -252,13 +254,15 @@ def test_what_cannot_be_evaluated_is_one_message(tmp_path: Path):
     ):
         with pytest.raises(spa.SpaError, match=words):
             spa.evaluate(model, config, output=tmp_path / "x.json")
-    with pytest.raises(spa.SpaError, match="samples is 0"):
+    with pytest.raises(spa.SpaError, match="samples must be at least 1"):
         spa.evaluate("random", "tiny", samples=0)
     two = "es_manager.val.env_configs={tags: [FrozenLakeNoSlip, SimpleSokoban], n_groups: null}"
     measured = spa.evaluate(
         "random", "tiny", samples=2, puzzles=2, overrides=[two], output=tmp_path / "two.json"
     )
-    with pytest.raises(spa.SpaError, match="name one environment: FrozenLakeNoSlip, SimpleSokoban"):
+    with pytest.raises(
+        spa.SpaError, match="name one of them with `tag`: FrozenLakeNoSlip, SimpleSokoban"
+    ):
         _ = measured.pass_at_1
 
 

@@ -297,8 +297,8 @@ def test_command_lines(capsys, tmp_path, monkeypatch):
     for args, said in (
         (["bench", "paper", "nothing"], "there is no table"),
         ([*sudoku, "--parallel", "0"], "--parallel is 0"),
-        ([*sudoku, "--page", str(tmp_path)], "it is a folder"),
-        ([*sudoku, "--root", "file/grid"], "no result can be written to"),
+        ([*sudoku, "--page", str(tmp_path)], "the path is a folder"),
+        ([*sudoku, "--root", "file/grid"], "cannot write the result to"),
         (
             ["compare", "demo", "--methods", "spa,masked_states", "--parallel", "0"],
             "--parallel is 0",

@@ -89,8 +89,8 @@ def test_the_reference_page_is_that_of_the_commands():
 def test_a_command_with_actions_explains_them(capsys):
     assert main(["env", "--help"]) == 0
     assert capsys.readouterr().out == overview_of("env")
-    assert "an action is missing; choose from list, show" in failed(capsys, "env")
-    assert "'smaple' is no action" in failed(capsys, "env", "smaple")
+    assert "the command needs an action; choose from list, show" in failed(capsys, "env")
+    assert "there is no action 'smaple'" in failed(capsys, "env", "smaple")
 
 
 def test_an_unknown_command_gets_the_nearest_name(capsys):
@@ -157,7 +157,7 @@ def test_an_old_name_runs_the_new_command_and_prints_one_line(capsys):
     printed = capsys.readouterr()
     assert "FrozenLake, seed 0" in printed.out
     assert printed.err.splitlines() == [
-        "`spa envs` is an old name; this version still reads it. Use: spa env sample FrozenLake"
+        "`spa envs` is an old command name. This version still accepts the old form. Use the new form: spa env sample FrozenLake"
     ]
 
 
@@ -230,30 +230,36 @@ def test_all_problems_of_a_configuration_are_reported_together(capsys):
         (["run", "demo", "last", "maybe"], "GENERATE_DATA is 'maybe'"),
         (["run", "demo", "newest"], "CKPT is 'newest'"),
         (["run", "demo", "²", "False"], "CKPT is '²'"),
-        (["run", "demo", "20"], "from that step: spa run demo 20 False"),
-        (["run", "demo", "20", "True"], "from that step: spa run demo 20 False"),
+        (["run", "demo", "20"], "from step 20: spa run demo 20 False"),
+        (["run", "demo", "20", "True"], "from step 20: spa run demo 20 False"),
         (["run", "nowhere.yaml"], "nowhere.yaml"),
         (["compare", "demo", "--seeds", "0"], "--seeds is 0"),
-        (["run", "demo", "last", "True", "--stages", "sft"], "give one of them"),
+        (["run", "demo", "last", "True", "--stages", "sft"], "give only one of these"),
         (
             ["run", "demo", "--stages", "selfplay,ppo"],
-            "choose consecutive ones of selfplay, sft, ppo",
+            "choose one or more consecutive stages of selfplay, sft, ppo",
         ),
-        (["run", "demo", "--stages", "play"], "choose consecutive ones of selfplay, sft, ppo"),
-        (["run", "demo", "--method", "vanilla", "--stages", "sft"], "has no other stage"),
+        (
+            ["run", "demo", "--stages", "play"],
+            "choose one or more consecutive stages of selfplay, sft, ppo",
+        ),
+        (["run", "demo", "--method", "vanilla", "--stages", "sft"], "remove the other stages"),
         (
             ["compare", "demo", "--sweep", "algorithm.gamma=1,0.9", "--methods", "echo"],
             "either methods or the values",
         ),
         (
             ["eval", "random", "--config", "demo", "--world-model", "--state-perplexity"],
-            "two measurements",
+            "two separate measurements",
         ),
-        (["eval", "random", "expert", "--config", "demo", "--output", "x.json"], "for one model"),
+        (
+            ["eval", "random", "expert", "--config", "demo", "--output", "x.json"],
+            "evaluate one model at a time",
+        ),
         (["eval", "random"], "name a configuration"),
-        (["doctor", "trainer.threads=4"], "without --fit CONFIG"),
-        (["doctor", "--gpu-memory", "80"], "without --fit CONFIG"),
-        (["doctor", "--fit", "base", "--gpu-memory", "0"], "--gpu-memory is 0"),
+        (["doctor", "trainer.threads=4"], "only with --fit CONFIG"),
+        (["doctor", "--gpu-memory", "80"], "only with --fit CONFIG"),
+        (["doctor", "--fit", "base", "--gpu-memory", "0"], "--gpu-memory must be greater than 0"),
         (
             ["run", "demo", "--method", "grid"],
             "there is no baseline 'grid'; choose from vanilla, vanilla_wm",
@@ -280,7 +286,7 @@ def test_all_problems_of_a_configuration_are_reported_together(capsys):
                 "es_manager.train.env_groups=1",
                 "es_manager.train.group_size=2",
             ],
-            "only 2 episodes are kept",
+            "2 episodes that a step keeps",
         ),
     ],
 )
@@ -336,7 +342,7 @@ def test_a_path_with_a_sign_of_equality_is_no_override(capsys, tmp_path):
         )
         == 0
     )
-    assert f"the result would be {folder}/a.json" in capsys.readouterr().out
+    assert f"and write {folder}/a.json" in capsys.readouterr().out
 
 
 def test_places_that_are_chosen_are_used(capsys):
@@ -346,11 +352,11 @@ def test_places_that_are_chosen_are_used(capsys):
         "trainer.default_local_dir=my/ppo",
     ]
     assert main(["run", "demo", "--dry-run", *places]) == 0
-    assert "spa runs in my/data, my/sft and my/ppo" in capsys.readouterr().out
+    assert "spa would run in my/data, my/sft and my/ppo" in capsys.readouterr().out
     assert main(["run", "demo", "--method", "vanilla", "--dry-run", places[-1]]) == 0
-    assert "vanilla runs in my/ppo" in capsys.readouterr().out
+    assert "vanilla would run in my/ppo" in capsys.readouterr().out
     assert main(["run", "demo", "--method", "vanilla", "--dry-run", "ctx_manager.mode=base"]) == 0
-    assert "vanilla runs in runs/demo/vanilla/ppo" in capsys.readouterr().out
+    assert "vanilla would run in runs/demo/vanilla/ppo" in capsys.readouterr().out
 
 
 def test_debug_shows_where_an_error_comes_from(capsys):

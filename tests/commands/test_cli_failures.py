@@ -39,7 +39,7 @@ def test_a_disk_that_does_not_take_more_is_one_message_and_status_2(failing, cap
     failing(OSError(number, "no", "runs/x"))
     assert cli.main(["config", "show", "demo"]) == 2
     told = capsys.readouterr().err
-    assert "runs/x" in told and "finished work is kept" in told and "Traceback" not in told
+    assert "runs/x" in told and "keeps finished work" in told and "Traceback" not in told
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,11 @@ def test_what_stands_in_a_place_is_one_message_and_status_2(failing, capsys, num
     failing(OSError(number, "no", "runs/x"))
     assert cli.main(["config", "show", "demo"]) == 2
     told = capsys.readouterr().err
-    assert "runs/x" in told and "Move away what is there" in told and "Traceback" not in told
+    assert (
+        "runs/x" in told
+        and "Move the existing file or folder away" in told
+        and "Traceback" not in told
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +74,7 @@ def test_a_folder_in_the_place_of_a_record_is_one_message(tmp_path, monkeypatch,
         )
         == 2
     )
-    assert "sft/log.txt'. Move away what is there" in capsys.readouterr().err
+    assert "sft/log.txt'. Move the existing file or folder away" in capsys.readouterr().err
 
 
 def test_other_system_errors_are_ours_to_see(failing):
@@ -180,6 +184,6 @@ def test_nothing_that_is_left_running_keeps_the_process(left, tmp_path):
     words = [sys.executable, "-c", "\n".join(lines)]
     with (tmp_path / "err").open("w") as err:  # a pipe would stay open in what is left
         assert subprocess.run(words, stderr=err, check=False, timeout=60).returncode == 3
-    assert ("(forgotten) kept its process" if left == "a thread" else "kept its process") in (
-        tmp_path / "err"
-    ).read_text()
+    assert (
+        "(forgotten) kept the process alive" if left == "a thread" else "kept the process alive"
+    ) in (tmp_path / "err").read_text()

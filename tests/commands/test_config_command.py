@@ -37,7 +37,7 @@ def test_list_prints_names_that_load(capsys):
 def test_errors_are_ours_or_argparses(capsys):
     with pytest.raises(ConfigError):
         execute(["config", "show", "nothing"])
-    with pytest.raises(SpaError, match="an action is missing; choose from list, show"):
+    with pytest.raises(SpaError, match="the command needs an action; choose from list, show"):
         execute(["config"])
     with pytest.raises(SystemExit) as stopped:
         execute(["config", "show"])

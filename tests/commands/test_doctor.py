@@ -41,7 +41,7 @@ def test_a_missing_or_unfit_dependency_is_marked(monkeypatch, capsys, requiremen
     (line,) = doctor.required_packages()
     assert (line.state, line.hint, line.ok) == (state, hint, False)
     assert execute(["doctor"]) == 1
-    assert f"Needs attention: {line.name}" in capsys.readouterr().out
+    assert f"These entries need attention: {line.name}" in capsys.readouterr().out
 
 
 def test_damage_to_a_run_is_found_on_demand(tmp_path, capsys):
@@ -56,8 +56,7 @@ def test_damage_to_a_run_is_found_on_demand(tmp_path, capsys):
     )
     assert cli.main(["doctor", str(tmp_path)]) == 0
     assert (
-        "2 checkpoints and data files were checked: all are as they were written."
-        in capsys.readouterr().out
+        "2 checkpoints and data files were checked: no file is damaged." in capsys.readouterr().out
     )
     weights = bytearray((folder / "model.safetensors").read_bytes())
     weights[-1] ^= 1

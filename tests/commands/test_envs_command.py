@@ -87,13 +87,16 @@ def test_an_unknown_optimum_names_what_to_implement(tmp_path, capsys):
     game = f"{{env_type: '{__name__}:NoSolver', max_actions_per_traj: 2}}"
     config.write_text(f"defaults: [base, _self_]\ncustom_envs:\n  Game: {game}\n")
     assert execute(["env", "measure", "Game", "--config", str(config)]) == 0
-    said = "Game: optimum unknown (implement optimal_steps or best_success), random "
+    said = (
+        "Game: success rate of the optimum unknown (implement optimal_steps or best_success in "
+        "the environment), of random play "
+    )
     assert capsys.readouterr().err.startswith(said)
 
 
 def test_cards_that_could_not_be_written_are_not_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(cards, "measure", lambda *args: pytest.fail("it was measured"))
-    with pytest.raises(ConfigError, match="it is a folder"):
+    with pytest.raises(ConfigError, match="the path is a folder"):
         execute(["env", "measure", "FrozenLakeNoSlip", "--write", str(tmp_path)])
 
 

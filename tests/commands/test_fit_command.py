@@ -14,13 +14,13 @@ def test_a_small_gpu_gets_advice_that_helps(capsys):
     out = capsys.readouterr().out
     assert "1.54 billion parameters; GPU with 24 GB" in out
     assert "! PPO, updating" in out
-    assert "It does not fit" in out
+    assert "The configuration does not fit" in out
     assert "lora.rank=64" in out
 
 
 def test_a_large_gpu_fits(capsys):
     assert main(["doctor", "--fit", "base", "--gpu-memory", "141"]) == 0
-    assert "It fits." in capsys.readouterr().out
+    assert "The configuration fits." in capsys.readouterr().out
 
 
 def test_each_piece_of_advice_lowers_a_phase():
@@ -39,7 +39,7 @@ def test_what_leaves_the_algorithm_alone_comes_first(gpu):
     names = [line.split()[0].partition("=")[0] for line in lines]
     recomputed = ["enable_gradient_checkpointing"] if gpu == 24 else []
     same = ["dtype", "micro_batch_size_per_gpu", *recomputed, "actor_rollout_ref.rollout.name"]
-    assert names[: len(same) + 2] == ["Same", *same, "several"]
+    assert names[: len(same) + 2] == ["Same", *same, "on"]
     assert "fsdp_config.offload_policy=true" in lines[len(same) + 1]
     assert names[len(same) + 2 : len(same) + 4] == ["Other", "lora.rank"]
 
@@ -55,7 +55,9 @@ def test_what_does_not_help_is_not_advised():
 def test_the_margin_is_explained(capsys):
     main(["doctor", "--fit", "_3_frozen_lake", "--gpu-memory", "48"])
     out = " ".join(capsys.readouterr().out.split())
-    assert "44.2 of 48 GB count as usable. The other 3.8 GB are for the CUDA context" in out
+    assert (
+        "44.2 of 48 GB count as usable. The other 3.8 GB are reserved for the CUDA context" in out
+    )
 
 
 def test_vllm_holds_no_more_caches_than_sequences():
@@ -68,7 +70,7 @@ def test_vllm_holds_no_more_caches_than_sequences():
     for stage in ("self-play", "PPO, playing"):
         held = [phases_of[stage].parts["keys and values"] for phases_of in (local, vllm)]
         assert held[0] * 64 == held[1] * episodes
-    assert vllm["PPO, playing"].parts["engine (its copy of the weights)"] == 2 * shape.parameters
+    assert vllm["PPO, playing"].parts["engine (copy of the weights)"] == 2 * shape.parameters
 
 
 def test_what_counts_in_each_phase():

@@ -25,7 +25,7 @@ def test_single_keys_on_a_terminal():
         [sys.executable, "-c", code], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs
     )
     os.close(theirs)
-    assert child.stdout is not None and child.stdout.readline().startswith(b"Arrow keys")
+    assert child.stdout is not None and child.stdout.readline().startswith(b"The arrow keys")
     os.write(ours, b"\x1b[Ahnq")
     out, _ = child.communicate(timeout=60)
     os.close(ours)

@@ -212,7 +212,7 @@ def test_the_stage_before_and_the_revision_are_part_of_a_fingerprint():
     assert len({first.digest, second.digest, alone.digest}) == 3
     assert differences(first, second) == {"sft.optim.lr": (0.1, 0.2)}
     assert differences(first, replace(first, parent=None)) == {
-        "the stage before it": (sft[0].digest, None)
+        "the previous stage": (sft[0].digest, None)
     }
     assert Fingerprint.from_json(first.to_json()) == first
     assert differences(first, replace(first, revision=99)).keys() == {

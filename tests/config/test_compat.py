@@ -60,7 +60,7 @@ def test_ignored_keys_change_nothing_and_are_named_once(caplog):
     with caplog.at_level(logging.WARNING):
         assert load_config("base", [f"{name}=17" for name in names]) == load_config("base")
     (line,) = warnings(caplog)
-    assert line.startswith("accepted without effect (docs/parity.md says why): ")
+    assert line.startswith("these keys have no effect (docs/parity.md explains why): ")
     assert line.endswith(f" and {len(names) - compat.MOST_NAMES} more")
     caplog.clear()
     with caplog.at_level(logging.WARNING):
@@ -76,7 +76,7 @@ def test_refused_keys_accept_the_originals_value_and_nothing_else(caplog):
         with pytest.raises(ConfigError) as caught:
             load_config("base", [f"{key}=something"])
         assert str(caught.value).splitlines()[1] == (
-            f"  {key}: cannot be the text 'something' here: {original_keys()[key].note}"
+            f"  {key}: cannot be the string 'something' in spa: {original_keys()[key].note}"
         )
     harmless = [f"{key}=null" for key in keys("refused")]
     with caplog.at_level(logging.WARNING):
@@ -96,10 +96,10 @@ def test_render_mode_and_response_mask_become_our_keys(caplog):
     assert (cfg.state_text, cfg.actor_rollout_ref.actor.loss_mask) == ("grid_and_coords", "sampled")
     with pytest.raises(
         ConfigError,
-        match="render_mode: must be one of text, text_with_coordinates; got the text 'ascii'",
+        match="render_mode: must be one of text, text_with_coordinates, got the string 'ascii'",
     ):
         load_config("base", ["render_mode=ascii"])
-    with pytest.raises(ConfigError, match="enable_response_mask: expected true or false, got 3"):
+    with pytest.raises(ConfigError, match="enable_response_mask: must be true or false, got 3"):
         load_config("base", ["enable_response_mask=3"])
 
 
@@ -120,7 +120,7 @@ def test_the_policys_path_of_verl_is_the_model_path_wherever_it_stands(tmp_path,
     assert not caplog.records
     with pytest.raises(
         ConfigError,
-        match=r"critic.model.path: cannot be the text 'a/b' here: the critic begins with",
+        match=r"critic.model.path: cannot be the string 'a/b' in spa: the critic begins with",
     ):
         load_config("demo", ["critic.model.path=a/b"])
 
@@ -223,7 +223,7 @@ def test_the_variables_of_the_originals_scripts_have_its_values_where_they_are_n
     cfg = load_config(tmp_path / "old.yaml")
     assert cfg.ctx_manager.mode == "base"
     assert cfg.trainer.experiment_name == "sudoku-1.5B-RENDER_MODEtext_with_coordinates-fixed"
-    assert "MODE is not set; base is taken" in caplog.text
+    assert "MODE is not set; spa uses base" in caplog.text
     monkeypatch.setenv("MODE", "add_worldmodel")
     caplog.clear()
     assert load_config(tmp_path / "old.yaml").ctx_manager.mode == "add_worldmodel"
@@ -291,7 +291,7 @@ def test_the_original_files_load_as_a_whole(original_folder, monkeypatch, caplog
     )
     assert [line.partition(" ")[0] for line in warnings(caplog)] == [
         "enable_response_mask=false",
-        "accepted",
+        "these",
     ]
 
 

@@ -13,7 +13,7 @@ MESSAGES = {
     "optim.lr=3": "optim.lr: unknown key; did you mean sft.optim.lr or actor_rollout_ref.actor.optim.lr or critic.optim.lr?",
     "max_turn=3": "max_turn: unknown key; did you mean agent_proxy.max_turn or custom_envs.*.max_turn?",
     "zzz.qqq=3": "zzz.qqq: unknown key",
-    "critic.optim.lr=fast": "critic.optim.lr: must be a number, got the text 'fast'",
+    "critic.optim.lr=fast": "critic.optim.lr: must be a number, got the string 'fast'",
     "agent_proxy.max_turn=2.5": "agent_proxy.max_turn: must be a whole number, got 2.5",
     "agent_proxy.max_turn=true": "agent_proxy.max_turn: must be a whole number, got true",
     "agent_proxy.max_turn=null": "agent_proxy.max_turn: must be a whole number, got null",
@@ -27,47 +27,47 @@ MESSAGES = {
     "actor_rollout_ref.actor.optim.betas=[-0.1,0.9]": "actor_rollout_ref.actor.optim.betas[0]: must be at least 0, got -0.1",
     "critic.optim.betas=[1,0.9]": "critic.optim.betas[0]: must be less than 1, got 1",
     "sft.optim.betas=[0.9,nan]": "sft.optim.betas[1]: must be a finite number, got nan",
-    "trainer.run_dir=s3://bucket/run": "trainer.run_dir: must be a local folder, got s3://bucket/run; trainer.default_hdfs_dir=URL copies checkpoints",
-    "trainer.default_hdfs_dir=/mnt/copies": "trainer.default_hdfs_dir: must be a URL like s3://…, got /mnt/copies",
-    "state_text=grids": "state_text: must be one of grid, coords, grid_and_coords, got the text 'grids'; did you mean grid?",
+    "trainer.run_dir=s3://bucket/run": "trainer.run_dir: must be a local folder, got s3://bucket/run; to copy checkpoints to a URL, set trainer.default_hdfs_dir=URL",
+    "trainer.default_hdfs_dir=/mnt/copies": "trainer.default_hdfs_dir: must be a URL such as s3://…, got /mnt/copies",
+    "state_text=grids": "state_text: must be one of grid, coords, grid_and_coords, got the string 'grids'; did you mean grid?",
     "es_manager.train=3": "es_manager.train: must be a section with keys, got 3",
     "custom_envs=[a]": "custom_envs: must be a mapping, got the list ['a']",
     "custom_envs.Mine={max_tokens: 3}": "custom_envs.Mine.env_type: missing",
-    "es_manager.val.env_configs.tags=Sudoku": "es_manager.val.env_configs.tags: must be a list, got the text 'Sudoku'",
-    "es_manager.val.env_configs.tags=[Sudoko]": "es_manager.val.env_configs.tags: no tag 'Sudoko' in custom_envs; did you mean 'Sudoku'?",
+    "es_manager.val.env_configs.tags=Sudoku": "es_manager.val.env_configs.tags: must be a list, got the string 'Sudoku'",
+    "es_manager.val.env_configs.tags=[Sudoko]": "es_manager.val.env_configs.tags: there is no tag 'Sudoko' in custom_envs; did you mean 'Sudoku'?",
     "es_manager.val.env_configs.tags=[]": "es_manager.val.env_configs.tags: must name at least one environment tag",
-    "custom_envs.FrozenLake.env_type=frozenlake": "custom_envs.FrozenLake.env_type: no environment type 'frozenlake'; did you mean 'frozen_lake'? or a path package.module:Class",
-    "es_manager.train.env_configs.n_groups=[5]": "es_manager.train.env_configs.n_groups: [5] adds up to 5, but env_groups is 32; change one of them, or set n_groups=null",
-    "es_manager.train.env_configs.n_groups=[16,16]": "es_manager.train.env_configs.n_groups: has 2 numbers for 1 tags; null spreads evenly",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=128": "actor_rollout_ref.actor.ppo_mini_batch_size: is 128, but a step keeps only 64 episodes (32 groups x 8 episodes x filter ratio 0.25); lower it or play more",
-    "actor_rollout_ref.actor.ppo_num_mini_batches=65": "actor_rollout_ref.actor.ppo_num_mini_batches: is 65, but only 64 episodes are kept (32 groups x 8 episodes x filter ratio 0.25)",
-    "critic.ppo_micro_batch_size_per_gpu=64": "critic.ppo_micro_batch_size_per_gpu: is 64 on 1 process(es), more than the mini-batch of 32",
-    "actor_rollout_ref.rollout.rollout_filter_ratio=1.5": "actor_rollout_ref.rollout.rollout_filter_ratio: must be at most 1 for this type, got 1.5",
-    "sft.data.micro_batch_size_per_gpu=32": "sft.data.micro_batch_size_per_gpu: is 32, more than train_batch_size 16",
-    "sft.data.train_files=a.parquet": "sft.data: train_files and val_files must be given together, or both be null",
-    "algorithm.adv_estimator=remax": "algorithm.adv_estimator: must be one of gae, reinforce_plus_plus, turn_gae, grpo, rloo, reinforce_plus_plus_baseline, turn_rloo, gigpo or a path package.module:name; got 'remax'",
+    "custom_envs.FrozenLake.env_type=frozenlake": "custom_envs.FrozenLake.env_type: there is no environment type 'frozenlake'; use a registered type, or your own class as package.module:Class; did you mean 'frozen_lake'?",
+    "es_manager.train.env_configs.n_groups=[5]": "es_manager.train.env_configs.n_groups: [5] adds up to 5, but env_groups is 32; change either value, or set n_groups=null",
+    "es_manager.train.env_configs.n_groups=[16,16]": "es_manager.train.env_configs.n_groups: got 2 numbers for 1 tags; give one number per tag, or null for equal shares",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=128": "actor_rollout_ref.actor.ppo_mini_batch_size: a mini-batch of 128 episodes is larger than a step, which keeps 64 episodes (32 groups x 8 episodes x filter ratio 0.25); use at most 64, or play more episodes",
+    "actor_rollout_ref.actor.ppo_num_mini_batches=65": "actor_rollout_ref.actor.ppo_num_mini_batches: 65 mini-batches are more than the 64 episodes that a step keeps (32 groups x 8 episodes x filter ratio 0.25); use at most 64",
+    "critic.ppo_micro_batch_size_per_gpu=64": "critic.ppo_micro_batch_size_per_gpu: micro-batches of 64 episodes on 1 process(es) exceed the mini-batch of 32 episodes; lower the micro-batch size",
+    "actor_rollout_ref.rollout.rollout_filter_ratio=1.5": "actor_rollout_ref.rollout.rollout_filter_ratio: must be at most 1 with rollout_filter_type=std, got 1.5",
+    "sft.data.micro_batch_size_per_gpu=32": "sft.data.micro_batch_size_per_gpu: must be at most sft.data.train_batch_size (16), got 32",
+    "sft.data.train_files=a.parquet": "sft.data: train_files and val_files must both name files, or both be null",
+    "algorithm.adv_estimator=remax": "algorithm.adv_estimator: must be one of gae, reinforce_plus_plus, turn_gae, grpo, rloo, reinforce_plus_plus_baseline, turn_rloo, gigpo or an import path package.module:name, got 'remax'",
     "es_manager.train.group_size=9223372036854775807": "es_manager.train.group_size: must be at most 9.0072e+15, got 9223372036854775807",
-    "es_manager.val.group_size=1000000": "es_manager.val.group_size: 128 groups x 1000000 episodes are more than 1,000,000 at a time",
+    "es_manager.val.group_size=1000000": "es_manager.val.group_size: 128 groups x 1000000 episodes exceed the limit of 1,000,000 episodes; lower env_groups or group_size",
     "actor_rollout_ref.actor.grad_clip=1e10": "actor_rollout_ref.actor.grad_clip: must be at most 1e+09, got 10000000000.0",
-    "es_manager.train.group_size=1": "es_manager.train.group_size: is 1: a group of one has no spread, so nothing would be trained on; use 2 or more, or set actor_rollout_ref.rollout.rollout_filter_include_zero=true",
+    "es_manager.train.group_size=1": "es_manager.train.group_size: a group of one episode has no reward variance, so no group would be trained on; use 2 or more, or set actor_rollout_ref.rollout.rollout_filter_include_zero=true",
     "es_manager.env_workers=5000": "es_manager.env_workers: must be at most 1024, got 5000",
     "actor_rollout_ref.actor.grad_clip=1e400": "actor_rollout_ref.actor.grad_clip: must be a finite number, got inf",
-    "trainer.run_dir=-5": "trainer.run_dir: must be a folder, got '-5'; its name must not begin with -",
+    "trainer.run_dir=-5": "trainer.run_dir: must be a folder name that is not empty and does not begin with -, got '-5'",
     "model_path='${..}'": "model_path: cannot resolve ${..}: extraneous input '}' expecting {INTER_OPEN, BRACKET_OPEN, ID, '.', INTER_KEY}",
-    "custom_envs='${custom_envs.FrozenLake}'": "custom_envs: cannot resolve ${custom_envs.FrozenLake}: it leads back to itself",
-    "actor_rollout_ref.actor.policy_loss=gspo": "actor_rollout_ref.actor.policy_loss: must be ppo or a path package.module:name; got 'gspo'",
-    "actor_rollout_ref.actor.use_kl_loss=true": "actor_rollout_ref.actor.kl_loss_coef: is 0, so use_kl_loss=true has no effect; set both",
-    "algorithm.use_kl_in_reward=true": "algorithm.kl_ctrl.kl_coef: is 0, so use_kl_in_reward=true has no effect; set both",
-    "actor_rollout_ref.rollout.name=vlm": "actor_rollout_ref.rollout.name: must be one of auto, local, vllm, openai, random, scripted or a path package.module:name, got 'vlm'; did you mean 'vllm'?",
-    "agent_proxy.action_sep=' '": "agent_proxy.action_sep: must not be blank; it separates actions",
-    "actor_rollout_ref.rollout.response_length=3600": "actor_rollout_ref.rollout.response_length: is 3600, which leaves no room for a prompt in max_model_len 3600",
-    "trainer.resume_mode=resume_path": "trainer.resume_from_path: must name a checkpoint when resume_mode is resume_path",
+    "custom_envs='${custom_envs.FrozenLake}'": "custom_envs: cannot resolve ${custom_envs.FrozenLake}: the reference is circular",
+    "actor_rollout_ref.actor.policy_loss=gspo": "actor_rollout_ref.actor.policy_loss: must be ppo or an import path package.module:name, got 'gspo'",
+    "actor_rollout_ref.actor.use_kl_loss=true": "actor_rollout_ref.actor.kl_loss_coef: use_kl_loss=true has no effect with kl_loss_coef=0; set kl_loss_coef above 0, or use_kl_loss=false",
+    "algorithm.use_kl_in_reward=true": "algorithm.kl_ctrl.kl_coef: use_kl_in_reward=true has no effect with kl_ctrl.kl_coef=0; set kl_ctrl.kl_coef above 0, or use_kl_in_reward=false",
+    "actor_rollout_ref.rollout.name=vlm": "actor_rollout_ref.rollout.name: must be one of auto, local, vllm, openai, random, scripted or an import path package.module:name, got 'vlm'; did you mean 'vllm'?",
+    "agent_proxy.action_sep=' '": "agent_proxy.action_sep: must not be blank, because the separator splits an answer into actions",
+    "actor_rollout_ref.rollout.response_length=3600": "actor_rollout_ref.rollout.response_length: response_length=3600 leaves no room for a prompt in max_model_len=3600; lower response_length, or raise max_model_len",
+    "trainer.resume_mode=resume_path": "trainer.resume_from_path: must name a checkpoint when trainer.resume_mode is resume_path",
     "model_path=${nothing.here}": "model_path: cannot resolve ${nothing.here}: Interpolation key 'nothing.here' not found",
-    "seed.train=1,2": "override 'seed.train=1,2': several values; write a list as key=[a,b], or quote the text",
+    "seed.train=1,2": "the override 'seed.train=1,2' has several values; write a list as key=[a,b], or quote a string with commas",
     "seed.train": "cannot read the override 'seed.train'; write key=value",
-    "model_path=a=b": "cannot read the override 'model_path=a=b'; quote a value with special characters, as in key='a=b'",
-    "seed.train.more=1": "seed.train: has no keys, so 'seed.train.more=1' cannot be applied",
-    "~critic.optm": "critic.optm: nothing to remove; did you mean critic.optim?",
+    "model_path=a=b": "cannot read the override 'model_path=a=b'; quote a value with special characters, for example key='a=b'",
+    "seed.train.more=1": "seed.train: this key has a single value, so the override 'seed.train.more=1' has no effect; correct the override",
+    "~critic.optm": "critic.optm: this key is not set, so there is nothing to remove; did you mean critic.optim?",
 }  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def test_pairs_that_exclude_each_other():
     for overrides, line in (
         (
             ("algorithm.bi_level_gae=true", "algorithm.adv_estimator=grpo"),
-            "needs adv_estimator gae, got grpo",
+            "bi_level_gae=true needs algorithm.adv_estimator=gae, got grpo",
         ),
         (
             (
@@ -100,21 +100,21 @@ def test_pairs_that_exclude_each_other():
                 "es_manager.train.group_size=1",
                 "ppo_mini_batch_size=8",
             ),
-            "es_manager.train.group_size: is 1, and grpo compares episodes within a group",
+            "es_manager.train.group_size: grpo compares the episodes of a group",
         ),
         (
             (
                 "actor_rollout_ref.rollout.name=local",
                 "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
             ),
-            "is 2, but only vllm splits a model, and name is local",
+            "the engine local cannot split a model over 2 GPUs",
         ),
         (
             (
                 "algorithm.adv_estimator=turn_rloo",
                 "actor_rollout_ref.actor.loss_mask=all_after_system",
             ),
-            "actor_rollout_ref.actor.loss_mask: cannot be all_after_system with adv_estimator turn_rloo",
+            "actor_rollout_ref.actor.loss_mask: cannot be all_after_system with adv_estimator=turn_rloo",
         ),
         (
             ("es_manager.val.env_groups=1", "es_manager.val.env_configs.tags=[Sudoku,Bandit]"),
@@ -135,10 +135,10 @@ def test_everything_wrong_is_reported_at_once(tmp_path):
         load_config(path, ["critic.optim.lr=-1", "launcher=slurm"])
     assert str(caught.value).splitlines() == [
         f"5 problems in the configuration {path}:",
-        "  launcher: must be one of local, ray, got the text 'slurm'",
+        "  launcher: must be one of local, ray, got the string 'slurm'",
         "  agent_proxy.max_turns: unknown key; did you mean agent_proxy.max_turn?",
         "  sead.train: unknown key; did you mean seed.train?",
-        "  agent_proxy.enable_think: must be true or false, got the text 'maybe'",
+        "  agent_proxy.enable_think: must be true or false, got the string 'maybe'",
         "  critic.optim.lr: must be greater than 0, got -1",
     ]  # fmt: skip
 
@@ -196,7 +196,7 @@ def test_a_path_among_the_defaults_is_refused_in_plain_words(tmp_path, name):
     path = tmp_path / "mine.yaml"
     path.write_text(f"defaults: ['{name}']\n")
     (tmp_path / "other.yaml").write_text("model_path: x\n")
-    with pytest.raises(ConfigError, match="Give its file name alone") as caught:
+    with pytest.raises(ConfigError, match="Write only the file name") as caught:
         load_config(path)
     assert str(caught.value).startswith(f"{path}: `defaults` names ")
 
@@ -215,7 +215,9 @@ def test_an_unknown_name_among_the_defaults_is_refused_without_hydras_words(tmp_
 def test_self_play_does_not_care_for_mini_batches():
     overrides = ["es_manager.train.env_groups=1", "es_manager.train.group_size=2"]
     assert load_config("base", overrides, stages=("selfplay",)).es_manager.train.group_size == 2
-    with pytest.raises(ConfigError, match="ppo_mini_batch_size: is 32, but a step keeps only 2"):
+    with pytest.raises(
+        ConfigError, match="ppo_mini_batch_size: a mini-batch of 32 episodes is larger"
+    ):
         load_config("base", overrides)
 
 
@@ -232,7 +234,7 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(address):
     entry = f"{{provider_name: custom, model_name: m, base_url: 'https://{address}'}}"
     with pytest.raises(ConfigError) as caught:
         load_config("base", [f"+model_info.mine={entry}", "model_config.model_name=mine"])
-    assert "model_info.mine.base_url: contains a password" in str(
+    assert "model_info.mine.base_url: the URL contains a password" in str(
         caught.value
     ) and "hunter2" not in str(caught.value)
 
@@ -248,7 +250,7 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(address):
 )
 def test_a_password_in_the_place_of_copies_is_refused_and_not_repeated(url):
     with pytest.raises(
-        ConfigError, match=r"trainer\.default_hdfs_dir: contains a password or key"
+        ConfigError, match=r"trainer\.default_hdfs_dir: the URL contains a password or key"
     ) as caught:
         load_config("base", [f"trainer.default_hdfs_dir='{url}'"])
     assert "hunter2" not in str(caught.value)
@@ -286,7 +288,7 @@ FIELDS = [
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_key_among_the_fields_of_a_request_is_refused_and_not_repeated(field):
     with pytest.raises(
-        ConfigError, match=rf"generation_kwargs\.{field}: would be saved .*api_key_env"
+        ConfigError, match=rf"generation_kwargs\.{field}: spa would save this secret .*api_key_env"
     ) as caught:
         load_config("evaluate_api_llm", [f"model_info.gpt-4o.generation_kwargs.{field}=hunter2"])
     assert "hunter2" not in str(caught.value)

@@ -52,8 +52,8 @@ def test_the_originals_four_gpus_on_smaller_machines():
         cfg.actor_rollout_ref.rollout.tensor_model_parallel_size,
     ) == (2, 2)
     assert warnings == [
-        "trainer.n_gpus_per_node: 4 asked for, 2 used: this machine has 2 GPUs",
-        "actor_rollout_ref.rollout.tensor_model_parallel_size: 4 asked for, 2 used: this machine has 2 GPUs",
+        "trainer.n_gpus_per_node is 4, but spa uses 2, because this machine has 2 GPUs",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size is 4, but spa uses 2, because this machine has 2 GPUs",
     ]
     cfg, warnings = clamp_to_hardware(four, gpus=0, vllm=False)
     assert (
@@ -61,8 +61,8 @@ def test_the_originals_four_gpus_on_smaller_machines():
         cfg.actor_rollout_ref.rollout.tensor_model_parallel_size,
     ) == (1, 1)
     assert warnings == [
-        "trainer.n_gpus_per_node: 4 asked for, 1 used: this machine has no GPU",
-        "actor_rollout_ref.rollout.tensor_model_parallel_size: 4 asked for, 1 used: the local engine does not split a model",
+        "trainer.n_gpus_per_node is 4, but spa uses 1, because this machine has no GPU",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size is 4, but spa uses 1, because the local engine cannot split a model over several GPUs",
     ]
 
 
@@ -92,4 +92,4 @@ def test_an_engine_that_is_not_there_is_replaced_with_a_warning(caplog):
     if clamp_to_hardware(cfg, gpus=0)[1] == []:
         pytest.skip("vllm is installed here")
     assert engine_name(cfg) == engine_name(cfg) == "local"
-    assert caplog.text.count("vllm asked for, local used") == 1
+    assert caplog.text.count("is vllm, but spa uses the local engine") == 1

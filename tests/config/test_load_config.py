@@ -223,9 +223,7 @@ def test_a_broken_file_is_one_clear_error(tmp_path: Path):
 def test_an_unknown_name_lists_the_known_ones(tmp_path):
     with pytest.raises(ConfigError, match=r"no configuration '_3_frozenlake'.*_3_frozen_lake"):
         load_config("_3_frozenlake")
-    with pytest.raises(
-        ConfigError, match=r"is a folder without config\.yaml, and it has no \.yaml file"
-    ):
+    with pytest.raises(ConfigError, match=r"has no config\.yaml and contains no \.yaml file"):
         load_config(tmp_path)
 
 

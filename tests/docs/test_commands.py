@@ -164,7 +164,7 @@ def run(command: Command, workplace: Path, capfd: pytest.CaptureFixture[str]) ->
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args], Path.cwd()
         )
     assert new_words(args) is None, (
-        f"line {command.line}: this is an old name; write spa {shlex.join(new_words(args) or [])}"
+        f"line {command.line}: this is an old command name; write spa {shlex.join(new_words(args) or [])}"
     )
     name = name_of(args)
     if name not in COMMANDS:

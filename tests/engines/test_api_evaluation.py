@@ -123,7 +123,7 @@ def test_refused_requests_cost_their_episodes_and_can_be_asked_again(tmp_path):
 def test_prices_are_two_numbers(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["eval", "random", "--config", "demo", "--prices", "cheap"]) == 2
-    assert "two numbers" in capsys.readouterr().err
+    assert "prices of input" in capsys.readouterr().err
 
 
 def test_self_play_by_a_model_behind_an_api(tmp_path):

@@ -126,7 +126,7 @@ def test_self_play_pairs_the_groups_of_training_and_validation_has_none():
     assert {spec.table for spec in against_random} == {""} and {
         spec.seat for spec in against_random
     } == {0, 1}
-    with pytest.raises(ConfigError, match="self_play needs pairs"):
+    with pytest.raises(ConfigError, match="self_play needs an even number"):
         load_config("nim.yaml", ["model_path=builtin:tiny", "es_manager.train.env_groups=3"])
 
 

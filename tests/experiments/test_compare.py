@@ -357,7 +357,7 @@ def test_a_data_file_that_was_changed_is_not_learnt_from(base, tmp_path):
     run_grid(Plan(tasks=made.grid.tasks[:1]), devices=["cpu"], pool=in_this_process)
     (made.trainings["spa"][0].folder / "data" / "wm_train.parquet").write_bytes(b"PAR1")
     assert [task.stage for task in made.grid.missing] == ["selfplay", "sft", "ppo"]
-    with pytest.raises(TrainingError, match="bytes, and the stage wrote"):
+    with pytest.raises(TrainingError, match="bytes, but the stage wrote"):
         run_small(methods_compared("base", asked))
 
 

@@ -261,22 +261,31 @@ def test_states_that_no_prompt_can_show_are_not_gone_on_from(env, why):
     [
         (
             ("ctx_manager.mode=base", "imagine.n=4"),
-            "imagine.n: needs ctx_manager.mode add_worldmodel",
+            "imagine.n: planning needs ctx_manager.mode=add_worldmodel",
         ),
         (
             ("agent_proxy.response_format=no_prediction", "imagine.n=4"),
-            "imagine.n: needs predictions",
+            "imagine.n: this setting needs predictions",
         ),
         (
             ("agent_proxy.response_format=no_prediction", "generate.imagine.n=4"),
-            "generate.imagine.n: needs predictions",
+            "generate.imagine.n: this setting needs predictions",
         ),
-        (("imagine.n=4", "imagine.noise_prob=0.5"), "imagine.noise_prob: needs dynamics simulator"),
-        (("imagine.n=4", "imagine.keep=true"), "imagine.keep: needs depth above 1"),
-        (("generate.later_batches=2",), "generate.later_batches: needs generate.rounds above 1"),
+        (
+            ("imagine.n=4", "imagine.noise_prob=0.5"),
+            "imagine.noise_prob: noise_prob above 0 needs dynamics=simulator",
+        ),
+        (
+            ("imagine.n=4", "imagine.keep=true"),
+            "imagine.keep: keep=true needs a depth of at least 2",
+        ),
+        (
+            ("generate.later_batches=2",),
+            "generate.later_batches: later rounds need generate.rounds of at least 2",
+        ),
         (
             ("es_manager.train.group_size=8", "generate.group_size=3"),
-            "generate.group_size: 3 does not divide .* 8",
+            "generate.group_size: 3 does not divide .*8",
         ),
     ],
 )
@@ -324,7 +333,10 @@ def test_an_evaluation_says_what_was_imagined_and_goes_on_to_the_same_bytes(
     ]
     args += ["--plan", "best-of-4", "imagine.dynamics=simulator", "imagine.noise_prob=0.25"]
     assert cli.main(args) == 0
-    assert "Best of 4 responses by simulator states" in capsys.readouterr().out.replace("\n", " ")
+    assert (
+        "Best of 4 responses per turn, with imagine.dynamics=simulator"
+        in capsys.readouterr().out.replace("\n", " ")
+    )
     before = (tmp_path / "out.json").read_bytes()
     found = json.loads(before)["imagination"]
     assert (found["n"], found["dynamics"], found["noise_prob"]) == (4, "simulator", 0.25)

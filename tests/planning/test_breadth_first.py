@@ -202,7 +202,7 @@ def test_a_game_that_fails_is_an_error_and_asks_the_model_nothing():
     [
         (
             ("agent_proxy.response_format=prediction_first",),
-            "needs agent_proxy.response_format plan_first",
+            "needs agent_proxy.response_format=plan_first",
         ),
         (("agent_proxy.response_format=plan_first", "imagine.n=2"), "imagine.n: must be 1"),
         (
@@ -250,7 +250,7 @@ def test_an_evaluation_of_a_model_that_is_asked_for_every_action(
         "actor_rollout_ref.rollout.response_length=8",
     ]
     assert cli.main([*args, "--plan", "search-2"]) == 0
-    assert "Every action asked for" in capsys.readouterr().out.replace("\n", " ")
+    assert "Search over every action" in capsys.readouterr().out.replace("\n", " ")
     found = json.loads((tmp_path / "out.json").read_text())["imagination"]
     assert (found["proposals"], found["depth"]) == ("exhaustive", 2) and found[
         "tokens_per_episode"

@@ -28,7 +28,7 @@ def test_the_command_prints_how_to_view_its_episodes(evaluated: Path, tmp_path: 
     lines = capsys.readouterr().out.splitlines()
     after = lines[lines.index(next(line for line in lines if line.startswith("result: "))) + 1]
     folder = evaluated / "eval" / "random-demo-FrozenLakeNoSlip"
-    assert after == f"episodes: spa view '{folder}'"
+    assert after == f"to view the episodes, run: spa view '{folder}'"
     assert execute(["view", str(folder), "--export", str(tmp_path / "page.html")]) == 0
     assert capsys.readouterr().out.endswith("page.html: 4 episodes\n")
 

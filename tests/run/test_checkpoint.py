@@ -185,7 +185,10 @@ def test_a_damaged_later_checkpoint_does_not_cost_the_good_one(tmp_path, caplog)
     save(tmp_path, 2)
     cut(save(tmp_path, 4) / "model.safetensors")
     archive_later_checkpoints(tmp_path, 2)
-    assert "archived in" in caplog.text and (tmp_path / "previous" / "1" / "global_step_4").is_dir()
+    assert (
+        "moved earlier checkpoints to the archive" in caplog.text
+        and (tmp_path / "previous" / "1" / "global_step_4").is_dir()
+    )
     save(tmp_path, 3, keep=1)
     assert steps(tmp_path) == [3]
     save(tmp_path, 4)

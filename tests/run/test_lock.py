@@ -74,7 +74,7 @@ def test_directories_inside_each_other_have_locks_of_their_own(tmp_path):
 def test_a_file_in_the_way_and_a_read_only_directory_are_one_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(TrainingError, match=r"cannot write to .*file.*nothing there was changed"),
+        pytest.raises(TrainingError, match=r"cannot write to .*file.*No file was changed"),
         run_lock(tmp_path / "file"),
     ):
         pass

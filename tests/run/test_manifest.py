@@ -46,7 +46,7 @@ def test_one_that_cannot_be_read_is_none(tmp_path, text):
     assert changes(tmp_path, SFT) == {}  # there is no work
     (tmp_path / "metrics.jsonl").write_text('{"step":1,"a":2}\n')
     assert changes(tmp_path, SFT) == {
-        "its record": ("missing or damaged", "needed (manifest.json)")
+        "record of the stage": ("missing or damaged", "needed (manifest.json)")
     }
 
 
@@ -62,7 +62,7 @@ def test_a_change_is_named_where_it_was_made_and_once(tmp_path):
         refused.value
     )
     archive_work(folders[0])  # as good as deleted: the later stage knows what it was made of
-    with pytest.raises(ConfigError, match=rf"{folders[1]} holds the work .*\n  rate: 1 → 2"):
+    with pytest.raises(ConfigError, match=rf"{folders[1]} contains the work .*\n  rate: 1 → 2"):
         refuse_other_work(chain)
     refuse_other_work([(folders[1], SFT)])
 
@@ -73,7 +73,7 @@ def test_data_of_another_size_are_refused_and_missing_ones_made_again(tmp_path, 
     Manifest(fingerprint=DATA, sizes=sizes_of(tmp_path, "*.parquet"), result=".").write(tmp_path)
     assert result_of(tmp_path) == tmp_path
     file.write_text("other rows")
-    with pytest.raises(DataError, match=r"wm_train\.parquet has 10 bytes, and the stage wrote 4"):
+    with pytest.raises(DataError, match=r"wm_train\.parquet has 10 bytes, but the stage wrote 4"):
         result_of(tmp_path)
     file.unlink()
     assert result_of(tmp_path) is None and "wm_train.parquet is missing" in caplog.text
@@ -86,4 +86,4 @@ def test_batches_count_as_far_as_they_are_whole(tmp_path, caplog):
     Manifest(fingerprint=DATA, sizes=sizes_of(tmp_path, "trajectories/*")).write(tmp_path)
     assert (whole_batches(tmp_path, 2), whole_batches(tmp_path)) == (5, 0)
     (tmp_path / batch_file(4)).write_text("episo")
-    assert whole_batches(tmp_path, 2) == 3 and "the stage plays it again" in caplog.text
+    assert whole_batches(tmp_path, 2) == 3 and "the stage plays this batch again" in caplog.text

@@ -241,7 +241,7 @@ def test_spa_log_chooses_how_much_is_said(verbosity, capsys, level: str, said: l
 
 
 def test_another_spa_log_is_an_error(verbosity) -> None:
-    with pytest.raises(ConfigError, match="SPA_LOG is 'LOUD'; use DEBUG, INFO, WARNING"):
+    with pytest.raises(ConfigError, match="SPA_LOG is 'LOUD'; set SPA_LOG to DEBUG, INFO, WARNING"):
         console.verbosity_from({"SPA_LOG": "loud"})
 
 
@@ -394,7 +394,7 @@ def test_a_tracker_that_ends_the_process_is_one_warning(
         recorder.log(1, {"a": 1.0})
         recorder.log(2, {"a": 1.0})
     sys.modules.pop("trackio", None)
-    assert capsys.readouterr().err.count("Tracker trackio is off") == 1
+    assert capsys.readouterr().err.count("The tracker trackio is turned off") == 1
     assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == 2
 
 
@@ -407,7 +407,9 @@ def test_a_missing_tracker_says_how_to_install_it(
 
 
 def test_an_unknown_tracker_is_a_config_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.logger: unknown wandbb; choose from console"):
+    with pytest.raises(
+        ConfigError, match=r"trainer\.logger: unknown tracker wandbb; choose from console"
+    ):
         Recorder(tmp_path, stage="ppo", loggers=["wandbb"])
 
 

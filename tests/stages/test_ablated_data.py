@@ -62,11 +62,11 @@ def test_random_coordinates_are_not_the_truth(base, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["generate.states=model", "generate.policy=random"], "predicts nothing"),
+        (["generate.states=model", "generate.policy=random"], "needs generate.policy=self"),
         (["generate.states=random_coords", "state_text=grid"], "no coordinates"),
         (
             ["agent_proxy.world_model_reward.prediction=1", "ctx_manager.mode=base"],
-            "needs ctx_manager.mode",
+            "need ctx_manager.mode",
         ),
     ],
 )

@@ -288,9 +288,9 @@ def test_model_that_never_follows_the_format_gets_a_clear_result(tmp_path, untra
     assert found["format_rate"] == 0.0 and found["pass@1"]["mean"] == 0.0
     assert found["tokens_per_turn"] <= 4
     text = "\n".join(remarks(result))
-    assert "not one response follows the format" in text
+    assert "no response follows the format" in text
     assert "Pass@4, Pass@8" in text and "--samples 64" in text
-    assert "not known here" in text
+    assert "are unknown" in text
 
 
 def test_run_of_a_checkpoint(tmp_path):
@@ -355,19 +355,19 @@ def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch
     [
         (["random"], "name a configuration"),
         (["random", "--config", "demo", "--k", "0"], "at least 1"),
-        (["random", "--config", "demo", "--k", "eight"], "write numbers"),
-        (["random", "--config", "demo", "--k", "²"], "write numbers"),
-        (["random", "--config", "demo", "--puzzles", "0"], "puzzles is 0"),
+        (["random", "--config", "demo", "--k", "eight"], "write whole numbers"),
+        (["random", "--config", "demo", "--k", "²"], "write whole numbers"),
+        (["random", "--config", "demo", "--puzzles", "0"], "puzzles must be at least 1"),
         (["no/such/folder", "--config", "demo"], "the model folder does not exist"),
         (["run", "--config", "demo"], "The checkpoints are in run/spa/ppo."),
-        (["random", "--config", "demo", "--output", "run"], "it is a folder"),
+        (["random", "--config", "demo", "--output", "run"], "the path is a folder"),
         (
             ["random", "--config", "demo", "--output", "file/result.json"],
-            "no result can be written to",
+            "cannot write the result to",
         ),
         (
             ["random", "--config", "demo", "--output", "/proc/no/result.json"],
-            "no result can be written to",
+            "cannot write the result to",
         ),
     ],
 )

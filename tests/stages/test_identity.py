@@ -101,7 +101,7 @@ def test_a_repeated_start_writes_nothing(finished, no_work):
 def test_ppo_alone_from_the_base_model_is_not_the_ppo_of_a_run(finished, no_work):
     model, root = finished
     before = sums(root)
-    with pytest.raises(ConfigError, match=r"the stage before it: content \w+ → null"):
+    with pytest.raises(ConfigError, match=r"the previous stage: content \w+ → null"):
         launch(small_config(model, root, *STEPS), Job(stage="ppo"))
     assert sums(root) == before
 
@@ -122,7 +122,7 @@ def test_a_changed_setting_is_refused_and_changes_no_file(finished, no_work, ove
         pipeline.run(small_config(model, root, *STEPS, override))
     text = str(refused.value)
     assert named in text and "spa compare CONFIG" in text and "trainer.run_dir=FOLDER" in text
-    assert "the stage before it" not in text and text.count(named) == 1
+    assert "the previous stage" not in text and text.count(named) == 1
     assert sums(root) == before
 
 
@@ -223,7 +223,7 @@ def test_swapped_data_are_refused_and_lost_data_are_made_again(run, monkeypatch)
     true = file.read_bytes()
     file.write_bytes((root / "data" / selfplay.VAL_FILE).read_bytes())
     for start in (lambda: pipeline.run(cfg), lambda: launch(cfg, Job(stage="sft"))):
-        with pytest.raises(DataError, match=r"bytes, and the stage wrote.*data\.train_files=FILE"):
+        with pytest.raises(DataError, match=r"bytes, but the stage wrote.*data\.train_files=FILE"):
             start()
     file.unlink()
     monkeypatch.setattr(
@@ -302,7 +302,7 @@ def test_a_record_is_restored_from_the_checkpoint(run):
 def test_work_without_any_record_is_refused(run, no_work):
     model, root = run
     (root / "data" / MANIFEST).unlink()
-    with pytest.raises(ConfigError, match="its record: missing or damaged"):
+    with pytest.raises(ConfigError, match="record of the stage: missing or damaged"):
         pipeline.run(small_config(model, root, *STEPS))
 
 

@@ -82,7 +82,7 @@ def test_episodes_that_were_lost_before_data_are_made_of_them_are_played_again(
         "trajectories/generate-000002.jsonl",
     ):
         assert (data / name).read_bytes() == (finished / "data" / name).read_bytes()
-    assert ("the stage plays it again" in caplog.text) == (harm != "record")
+    assert ("the stage plays this batch again" in caplog.text) == (harm != "record")
 
 
 def test_stages_lie_where_the_configuration_says(base, tmp_path):

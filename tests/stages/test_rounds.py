@@ -244,7 +244,7 @@ def test_fine_tuning_by_itself_is_that_of_the_round_whose_data_are_there(run, ba
     ):
         pipeline.world_model(cfg)
     alone = small_config(base, root, *STEPS, "generate.rounds=3")
-    with pytest.raises(ConfigError, match="the stage before it"):
+    with pytest.raises(ConfigError, match="the previous stage"):
         pipeline.world_model(alone)
 
 
@@ -268,7 +268,7 @@ def test_the_base_model_on_rows_of_a_later_round_is_another_model(run, base):
     assert known is not None
     assert differences(known.fingerprint, sft.sft_fingerprint(same_seed, run / "data")).keys() == {
         "the data set",
-        "the stage before it",
+        "the previous stage",
     }
 
 

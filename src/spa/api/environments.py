@@ -48,8 +48,8 @@ def find_spec(name: str, cfg: Config) -> EnvSpec:
     if name not in env_types() and ":" not in name:
         known = [*cfg.custom_envs, *env_types()]
         raise ConfigError(
-            f"there is no environment {name!r}: {nearest(name, known)} `spa env list` prints all of them. "
-            "Name your own class as 'module:Class'."
+            f"there is no environment {name!r}. Run `spa env list` to print all environments, or name "
+            f"your own class as 'module:Class'; {nearest(name, known)}"
         )
     return EnvSpec(env_type=name)
 

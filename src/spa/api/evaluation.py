@@ -38,11 +38,15 @@ class Evaluation:
         """
         tags = self.result["tags"]
         if tag is None and len(tags) > 1:
-            raise ConfigError(f"name one environment: {', '.join(tags)}")
+            raise ConfigError(
+                f"the result has several environments; name one of them with `tag`: {', '.join(tags)}"
+            )
         name = tag or next(iter(tags))
         found = tags.get(name, {}).get(f"pass@{k}")
         if found is None:
-            raise ConfigError(f"there is no Pass@{k} of {name}: evaluate with samples={k} or more")
+            raise ConfigError(
+                f"the result has no Pass@{k} for {name}; evaluate again with samples={k} or more"
+            )
         # Results leave out ends that cannot be computed, since NaN is no JSON.
         return Interval(
             mean=found["mean"], low=found.get("low", nan), high=found.get("high", nan), n=found["n"]
@@ -69,7 +73,7 @@ class Evaluation:
             lines.append(
                 f"{self.result['policy']} on {tag}, {found['puzzles']} puzzles: {', '.join(shares)}"
             )
-        return "\n".join([*lines, "Brackets: 95 % CI over puzzles."])
+        return "\n".join([*lines, "Brackets show the 95 % CI over puzzles."])
 
 
 def evaluate(
@@ -142,7 +146,10 @@ def plan_evaluation(
         # A Hub model or a policy has no configuration of its own, and guessing the puzzles would
         # give numbers that look comparable.
         if config is None and find_target(str(getattr(model, "path", model))).config is None:
-            raise ConfigError("name a configuration (--config): only checkpoints of a run have one")
+            raise ConfigError(
+                "only the checkpoints of a run contain a configuration; name a configuration for this model "
+                "with --config"
+            )
         target, cfg = open_config(model, config, overrides)
     cfg = _sized(cfg, samples, puzzles)
     root = (target.run or Path(cfg.trainer.run_dir)) / "eval"
@@ -159,7 +166,7 @@ def _sized(cfg: Config, samples: int | None, puzzles: int | None) -> Config:
     """The configuration with so many validation puzzles, and attempts at each."""
     for name, count in (("samples", samples), ("puzzles", puzzles)):
         if count is not None and count < 1:
-            raise ConfigError(f"{name} is {count}; it must be at least 1")
+            raise ConfigError(f"{name} must be at least 1, got {count}")
     val = cfg.es_manager.val
     if samples is not None:
         val = replace(val, group_size=samples)

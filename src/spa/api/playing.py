@@ -85,7 +85,8 @@ def open_config(
         # Overrides are resolved while a configuration is loaded, so a loaded one takes none.
         if texts:
             raise ConfigError(
-                "overrides change a configuration that is named; this one is loaded already"
+                "overrides cannot change a configuration that is already loaded; pass the configuration by "
+                "name or path instead"
             )
         cfg = config
     else:

@@ -58,7 +58,7 @@ class Run:
             import pandas
         except ImportError as error:
             raise ConfigError(
-                f"Run.to_pandas needs pandas: pip install pandas ({error})"
+                f"Run.to_pandas needs the package pandas; install it with `pip install pandas` ({error})"
             ) from error
         return pandas.DataFrame(self.metrics)
 
@@ -103,7 +103,8 @@ class Run:
         paths = [file.path for file in files if file.step == wanted]
         if not paths:
             raise DataError(
-                f"{self.path} has no episodes of {stage}, {split}, step {step}.{self._there()}"
+                f"{self.path} has no recorded episodes of stage {stage}, split {split}, step "
+                f"{step}.{self._there()}"
             )
         return [episode for path in paths for episode in _read(path)]
 
@@ -113,7 +114,11 @@ class Run:
             for folder in self.stages
             for file in folder.trajectory_files()
         }
-        return f" There are {'; '.join(sorted(found))}." if found else " Nothing was recorded."
+        return (
+            f" Episodes were recorded for {'; '.join(sorted(found))}."
+            if found
+            else " Nothing was recorded."
+        )
 
     def report(
         self, path: str | Path | None = None, *, format: Literal["html", "md", "png"] = "html"
@@ -219,11 +224,12 @@ def plan_training(
     chosen = tuple(stages)
     if method != "spa" and (chosen != ("ppo",) or ckpt is not None):
         raise ConfigError(
-            f"the method {method} is PPO from the base model: it has no other stage and no checkpoint"
+            f"the method {method} runs PPO from the base model; remove the other stages and the checkpoint"
         )
     if ckpt is not None and chosen != ("ppo",):
         raise ConfigError(
-            "a checkpoint to start from is for PPO alone: other stages write their own"
+            "only PPO alone can start from a checkpoint; choose the stage ppo alone, or remove the "
+            "checkpoint"
         )
     # All stages: the recipe resumes what is there, so it is one job.
     if chosen == STAGES:
@@ -244,7 +250,8 @@ def plan_training(
     }
     if chosen not in jobs:
         raise ConfigError(
-            f"stages are {', '.join(map(str, chosen))}; choose consecutive ones of {', '.join(STAGES)}, in order"
+            f"cannot run the stages {', '.join(map(str, chosen))}; choose one or more consecutive stages "
+            f"of {', '.join(STAGES)}, in this order"
         )
     return cfg, jobs[chosen]
 
@@ -318,7 +325,8 @@ def plan_comparison(
     if sweep:
         if methods or controls:
             raise ConfigError(
-                "compare either methods or the values of a sweep; `method` is the method of a sweep"
+                "compare either methods or the values of a sweep, not both; `method` names the method that a "
+                "sweep trains"
             )
         return values_tried(
             name, [*texts, *sweep], name=method, root=folder, seeds=1 if seeds is None else seeds
@@ -345,7 +353,8 @@ def configuration(
     # again.
     if isinstance(config, Config) and (texts or method != "spa"):
         raise ConfigError(
-            "name the configuration: a loaded configuration takes no overrides, output_dir or method"
+            "a loaded configuration takes no overrides, output_dir or method; pass the configuration by "
+            "name or path instead"
         )
     if method != "spa":
         from spa.experiments.methods import baseline_config

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from http.server import HTTPServer
 
 
-CONFIG_HELP = "a shipped configuration (`spa config list`), a YAML file, or a folder with one"
+CONFIG_HELP = (
+    "a shipped configuration (see `spa config list`), a YAML file, or a folder with a YAML file"
+)
 
 
 def add_parallel(parser: argparse.ArgumentParser, default: int | None = None) -> None:
@@ -26,7 +28,7 @@ def add_parallel(parser: argparse.ArgumentParser, default: int | None = None) ->
         type=int,
         default=default,
         metavar="N",
-        help=f"CPU processes at a time (default: {shown}); GPUs: all of them",
+        help=f"number of CPU processes that run at a time (default: {shown}); on GPUs, spa uses all GPUs",
     )
 
 
@@ -64,15 +66,19 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     """The settings that people change most, as flags: each is one override."""
     group = parser.add_argument_group("settings")
     group.add_argument(
-        "--model", metavar="MODEL", help="Hub name, folder, smollm2 or builtin:tiny (model_path)"
+        "--model",
+        metavar="MODEL",
+        help="model to train: a Hub name, a folder, smollm2 or builtin:tiny (sets model_path)",
     )
     group.add_argument(
         "--steps",
         type=positive_number,
         metavar="N",
-        help="PPO steps (trainer.total_training_steps)",
+        help="number of PPO steps (sets trainer.total_training_steps)",
     )
-    group.add_argument("--output-dir", metavar="FOLDER", help="folder of the run (trainer.run_dir)")
+    group.add_argument(
+        "--output-dir", metavar="FOLDER", help="folder of the run (sets trainer.run_dir)"
+    )
 
 
 def settings(options: argparse.Namespace) -> list[str]:
@@ -100,7 +106,7 @@ def positive_number(text: str) -> int:
     """A count of at least 1: the type of such an argument."""
     value = int(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+        raise argparse.ArgumentTypeError(f"{value} is less than 1; give a number of at least 1")
     return value
 
 
@@ -108,15 +114,21 @@ def whole_number(text: str) -> int:
     """A number of things, or a seed: the type of an argument that is not negative."""
     value = int(text)
     if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is negative")
+        raise argparse.ArgumentTypeError(f"{value} is negative; give a number of at least 0")
     return value
 
 
 def add_verbosity(parser: argparse.ArgumentParser) -> None:
     """`--quiet` and `--debug`."""
-    parser.add_argument("--quiet", action="store_true", help="log warnings only (SPA_LOG=WARNING)")
     parser.add_argument(
-        "--debug", action="store_true", help="log every detail, with tracebacks (SPA_LOG=DEBUG)"
+        "--quiet",
+        action="store_true",
+        help="log only warnings and errors (equal to SPA_LOG=WARNING)",
+    )
+    parser.add_argument(
+        "--debug",
+        action="store_true",
+        help="log all details, and print the tracebacks of errors (equal to SPA_LOG=DEBUG)",
     )
 
 
@@ -136,13 +148,13 @@ def result_file(path: Path) -> Path:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        problem = "it is a folder" if path.is_dir() else ""
+        problem = "the path is a folder" if path.is_dir() else ""
     except OSError as error:
         problem = error.strerror or type(error).__name__
     if not problem and not os.access(path if path.exists() else path.parent, os.W_OK):
-        problem = "it is read-only"
+        problem = "the path is read-only"
     if problem:
-        raise ConfigError(f"no result can be written to {path}: {problem}. Choose another file.")
+        raise ConfigError(f"cannot write the result to {path}: {problem}. Choose another file.")
     return path
 
 
@@ -163,7 +175,7 @@ def run_server(server: "HTTPServer", note: str, *, browser: bool, query: str = "
     # IPv6 addresses need brackets in a URL.
     host = f"[{host!s}]" if ":" in str(host) else host
     address = f"http://{host!s}:{port}/{query}"
-    write_out(f"{address}  {note}(Ctrl+C stops it)\n")
+    write_out(f"{address}  {note}(press Ctrl+C to stop the server)\n")
     # The note and address must be seen before the server blocks.
     sys.stdout.flush()
     with _opened(address) if browser else nullcontext():

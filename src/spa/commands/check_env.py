@@ -18,20 +18,29 @@ if TYPE_CHECKING:
 def check_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env check`."""
     parser.add_argument(
-        "env", metavar="ENV", help="a tag, a registered type, or a path my_pkg.env:MyEnv"
+        "env",
+        metavar="ENV",
+        help="environment to check: a tag, a registered type, or the import path of your class, such as "
+        "my_pkg.env:MyEnv",
     )
     parser.add_argument(
-        "options", nargs="*", metavar="key=value", help="options of the environment"
+        "options",
+        nargs="*",
+        metavar="key=value",
+        help="options that are passed to the environment class",
     )
     parser.add_argument(
-        "--config", default="base", metavar="CONFIG", help="the configuration that defines the tags"
+        "--config",
+        default="base",
+        metavar="CONFIG",
+        help="configuration that defines the environment tags (default: base)",
     )
     parser.add_argument(
         "--steps",
         type=positive_number,
         default=200,
         metavar="N",
-        help="actions per episode of the check, at most",
+        help="largest number of actions in each episode of the check (default: 200)",
     )
 
 
@@ -54,7 +63,7 @@ def check(options: argparse.Namespace) -> int:
     # A whole episode runs the real rollout loop, whose errors are harder to read than a single
     # check's.
     if all(passed):
-        last = {"a whole episode is played and stored": lambda: _play(env_type, config)}
+        last = {"a complete episode can be played and stored": lambda: _play(env_type, config)}
         passed += [_told(finding) for finding in run_checks(last)]
     failed = passed.count(False)
     write_out(
@@ -88,12 +97,12 @@ def _overrides(texts: list[str]) -> dict[str, Any]:
     for text in texts:
         key, sign, value = text.partition("=")
         if not sign or not key:
-            raise ConfigError(f"cannot read the option {text!r}; write key=value")
+            raise ConfigError(f"cannot read the option {text!r}; write the option as key=value")
         try:
             out[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:
             raise ConfigError(
-                f"cannot read the value of {key!r}: {' '.join(str(error).split())}"
+                f"cannot read the value of {key!r} as YAML; correct the value: {' '.join(str(error).split())}"
             ) from error
     return out
 
@@ -125,10 +134,12 @@ def _play(env_type: str, config: dict[str, Any]) -> None:
         )
         for episode in episodes:
             if episode.error:
-                raise Flaw(episode.error, "an environment never raises during play")
+                raise Flaw(
+                    episode.error, "an environment must not raise an exception during an episode"
+                )
             # Trajectory files are JSON lines; an episode that changes there could not be replayed.
             if Episode.from_json(json.loads(json.dumps(episode.to_json()))) != episode:
                 raise Flaw(
-                    f"episode {episode.episode_id} changes when stored as JSON",
-                    "info must be plain JSON",
+                    f"episode {episode.episode_id} changes when the episode is stored as JSON and read back",
+                    "the info dictionary must contain only plain JSON values",
                 )

@@ -13,7 +13,8 @@ def list_names_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         choices=("configurations", "methods"),
         default="configurations",
-        help="configurations (default), or the methods of `spa compare` with what they change",
+        help="what to list: configurations (default), or the methods of `spa compare` with the settings "
+        "that each method changes",
     )
 
 
@@ -34,8 +35,11 @@ def list_names(options: argparse.Namespace) -> int:
         lines += [f"{name:<{width}}  {found.description}", f"{'':<{width}}  {changes}"]
     # Any method has these two variants, so they are named and not listed.
     lines += [
-        "NAME_shuffled: the control of NAME, fine-tuned on next states of other turns",
-        "NAME_xN: NAME with N times the PPO steps, such as vanilla_x11",
+        (
+            "NAME_shuffled: control of the method NAME, whose SFT examples have the next states of other "
+            "turns"
+        ),
+        "NAME_xN: the method NAME with N times as many PPO steps, for example vanilla_x11",
     ]
     return say(lines)
 

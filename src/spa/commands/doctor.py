@@ -19,11 +19,11 @@ from spa.version import __version__
 
 OPTIONAL = {
     "vllm": "fast rollouts on GPUs",
-    "gguf": "GGUF files: spa model import-gguf",
+    "gguf": "reading GGUF files with `spa model import-gguf`",
     "peft": "LoRA adapters",
-    "datasets": "Countdown and MetaMathQA from the hub",
+    "datasets": "the data of Countdown and MetaMathQA from the Hugging Face Hub",
     "openai": "models behind OpenAI-compatible APIs",
-    "ray[train]": "several machines",
+    "ray[train]": "training on several machines",
     "wandb": "tracking with Weights & Biases",
     "tensorboard": "tracking with TensorBoard",
     "trackio": "tracking with trackio",
@@ -31,9 +31,9 @@ OPTIONAL = {
 
 # Keys of `processor_feature`, which decides the precision of training on a CPU.
 FEATURES = {
-    "amx": "the processor has AMX",
-    "avx512_bf16": "the processor has AVX-512 with bfloat16, no AMX",
-    "none": "the processor has neither AMX nor AVX-512 with bfloat16",
+    "amx": "this CPU supports AMX",
+    "avx512_bf16": "this CPU supports AVX-512 with bfloat16, but not AMX",
+    "none": "this CPU supports neither AMX nor AVX-512 with bfloat16",
 }
 
 
@@ -59,16 +59,16 @@ def doctor_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=Path,
         metavar="RUN",
-        help="check the files of a run for damage",
+        help="folder of a run whose files are checked for damage",
     )
     parser.add_argument(
-        "--fit", metavar="CONFIG", help="estimate the GPU memory of a configuration"
+        "--fit", metavar="CONFIG", help="estimate the GPU memory that a configuration needs"
     )
     parser.add_argument(
         "--gpu-memory",
         type=float,
         metavar="GB",
-        help="memory of the GPU (default: that of this machine's GPU)",
+        help="memory of the GPU in GB (default: the memory of this machine's GPU)",
     )
 
 
@@ -76,7 +76,7 @@ def doctor(options: argparse.Namespace) -> int:
     """Print the diagnosis; 0 if everything that spa needs is there, else 1. Raises ConfigError for
     options without effect."""
     if options.gpu_memory is not None and not options.gpu_memory > 0:
-        raise ConfigError(f"--gpu-memory is {options.gpu_memory:g}; it must be greater than 0")
+        raise ConfigError(f"--gpu-memory must be greater than 0, got {options.gpu_memory:g}")
     if options.fit is not None:
         from spa.commands import fit
 
@@ -86,7 +86,8 @@ def doctor(options: argparse.Namespace) -> int:
     # Overrides and memory size belong to --fit; ignoring them silently would look like an answer.
     if options.run is not None or options.overrides or options.gpu_memory is not None:
         raise ConfigError(
-            "without --fit CONFIG, overrides and --gpu-memory have no effect: spa doctor checks this machine"
+            "overrides and --gpu-memory have an effect only with --fit CONFIG; add --fit CONFIG, or "
+            "remove the other options"
         )
     required = list(required_packages())
     sections = {
@@ -98,7 +99,7 @@ def doctor(options: argparse.Namespace) -> int:
         write_out("\n".join([title, *(line.text() for line in lines)]) + "\n\n")
     broken = [line.name for lines in sections.values() for line in lines if not line.ok]
     write_out(
-        f"Needs attention: {', '.join(broken)}\n"
+        f"These entries need attention: {', '.join(broken)}\n"
         if broken
         else "Everything that spa needs is installed.\n"
     )
@@ -116,7 +117,7 @@ def check_run(folder: Path) -> int:
         )
     files, problems = damaged_files(folder)
     write_out("".join(f"! {problem}\n" for problem in problems))
-    verdict = f"{len(problems)} damaged" if problems else "all are as they were written"
+    verdict = f"{len(problems)} damaged" if problems else "no file is damaged"
     write_out(f"{files} checkpoints and data files were checked: {verdict}.\n")
     return 1 if problems else 0
 
@@ -126,7 +127,7 @@ def required_packages() -> Iterator[Line]:
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
-        yield Line("spa", "not installed", "pip install -e . in the project folder", ok=False)
+        yield Line("spa", "not installed", "run `pip install -e .` in the project folder", ok=False)
         return
     for requirement in map(Requirement, lines):
         # Requirements of extras have a marker `extra == "..."`, which is false for the empty extra.
@@ -147,7 +148,9 @@ def optional_packages() -> Iterator[Line]:
         # `ray[train]` is installed as `ray`.
         found = _version(name.partition("[")[0])
         yield Line(
-            name, found or "not installed", purpose if found else f"{purpose}: pip install '{name}'"
+            name,
+            found or "not installed",
+            purpose if found else f"for {purpose}, run: pip install '{name}'",
         )
 
 
@@ -166,7 +169,7 @@ def machine() -> Iterator[Line]:
         yield Line(
             "device",
             f"cuda x {gpus}",
-            f"{name}, {_gb(free)} of {_gb(total)} free; weights in bfloat16",
+            f"{name}, {_gb(free)} of {_gb(total)} free; forward passes run in bfloat16",
         )
     else:
         from spa.models.precision import PRECISION, processor_feature
@@ -176,20 +179,23 @@ def machine() -> Iterator[Line]:
         yield Line(
             "precision",
             PRECISION[feature],
-            f"{FEATURES[feature]}; small models: float32; the keys named dtype change it",
+            f"{FEATURES[feature]}; small models use float32; the keys named dtype change the precision",
         )
         yield Line(
             "attention",
             "plain",
-            "sdpa where the architecture wants more; actor_rollout_ref.model.attn_implementation changes it",
+            "plain matrix products, or SDPA where the architecture needs it; "
+            "actor_rollout_ref.model.attn_implementation changes the kernel",
         )
     engine = "vllm" if gpus and vllm_installed() else "local"
-    yield Line("engine", engine, "chosen by actor_rollout_ref.rollout.name: auto")
+    yield Line("engine", engine, "the engine that actor_rollout_ref.rollout.name=auto chooses")
     threads = torch.get_num_threads()
     # The process may be pinned to fewer cores than the machine has, as in a container.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
     yield Line(
-        "threads", str(threads), f"of {cores or os.cpu_count()} cores; trainer.threads changes it"
+        "threads",
+        str(threads),
+        f"on {cores or os.cpu_count()} CPU cores; trainer.threads changes the number of threads",
     )
     total, free = memory()
     if total:

@@ -16,13 +16,16 @@ from spa.run.console import write_out
 if TYPE_CHECKING:  # the configuration is slow to import, and `--help` has no use for it
     from spa.config.schema import Config
 
-CONFIG = "the configuration that defines the tags (default: base)"
+CONFIG = "configuration that defines the environment tags (default: base)"
 
 
 def list_environments_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env list`."""
     parser.add_argument(
-        "library", nargs="?", metavar="LIBRARY", help="list the games of another library"
+        "library",
+        nargs="?",
+        metavar="LIBRARY",
+        help="library whose games are listed (default: list the tags of the configuration)",
     )
     parser.add_argument("--libraries", action="store_true", help="list the libraries")
     parser.add_argument("--config", default="base", metavar="CONFIG", help=CONFIG)
@@ -47,14 +50,21 @@ def list_environments(options: argparse.Namespace) -> int:
         _table(load_config(options.config))
         return 0
     if library not in libraries():
-        raise ConfigError(f"there is no library {library!r}; {nearest(library, libraries())}")
+        raise ConfigError(
+            f"there is no library {library!r}; `spa env list --libraries` prints all libraries; "
+            f"{nearest(library, libraries())}"
+        )
     write_out("".join(f"{library}:{task}\n" for task in list_tasks(library)))
     return 0
 
 
 def show_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env show`."""
-    parser.add_argument("tag", metavar="TAG", help="a tag, an environment type, or module:Class")
+    parser.add_argument(
+        "tag",
+        metavar="TAG",
+        help="environment: a tag, an environment type, or your own class as module:Class",
+    )
     parser.add_argument("--config", default="base", metavar="CONFIG", help=CONFIG)
 
 
@@ -81,12 +91,16 @@ def show(options: argparse.Namespace) -> int:
         f"type: {spec.env_type}",
         f"options: {', '.join(f'{name}={value}' for name, value in (spec.env_config or {}).items()) or 'none'}",
         f"actions: {', '.join(env.action_names()) or 'free text'}",
-        f"limits: {spec.max_actions_per_traj} actions per episode, {spec.max_turn or cfg.agent_proxy.max_turn} turns",
+        (
+            f"limits: {spec.max_actions_per_traj} actions and {spec.max_turn or cfg.agent_proxy.max_turn} "
+            "turns per episode"
+        ),
     ]
     if known and card is not None:
         best = "unknown" if card.optimum is None else f"{card.optimum:.1%}"
         lines.append(
-            f"success: optimum {best}, random play {card.random_success:.1%} (puzzles of seeds 0 to 999)"
+            f"success rate on the puzzles with seeds 0 to 999: optimum {best}, random play "
+            f"{card.random_success:.1%}"
         )
     return say(
         [
@@ -94,7 +108,7 @@ def show(options: argparse.Namespace) -> int:
             "",
             env.instruction(cfg.state_text),
             "",
-            "Puzzle of seed 0:",
+            "Puzzle with seed 0:",
             env.state_text(cfg.state_text),
         ]
     )
@@ -102,19 +116,29 @@ def show(options: argparse.Namespace) -> int:
 
 def sample_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env sample`."""
-    parser.add_argument("tag", metavar="TAG", help="a tag, an environment type, or module:Class")
     parser.add_argument(
-        "-n", type=whole_number, default=1, metavar="N", help="how many puzzles (default: 1)"
+        "tag",
+        metavar="TAG",
+        help="environment: a tag, an environment type, or your own class as module:Class",
+    )
+    parser.add_argument(
+        "-n",
+        type=whole_number,
+        default=1,
+        metavar="N",
+        help="number of puzzles to print (default: 1)",
     )
     parser.add_argument(
         "--seed",
         type=whole_number,
         default=0,
         metavar="N",
-        help="seed of the first puzzle; the others use the next seeds",
+        help="seed of the first puzzle; the following puzzles use the next seeds",
     )
     parser.add_argument(
-        "--json", action="store_true", help="one JSON object per line: seed, state, optimal_steps"
+        "--json",
+        action="store_true",
+        help="print one JSON object per line, with the keys seed, state and optimal_steps",
     )
     parser.add_argument(
         "--state-text", choices=["grid", "coords", "grid_and_coords"], default="grid"
@@ -134,7 +158,7 @@ def sample(options: argparse.Namespace) -> int:
         if options.json:
             text = json.dumps({"seed": seed, "state": state, "optimal_steps": steps})
         else:
-            best = "" if steps is None else f", {steps} steps at best"
+            best = "" if steps is None else f", shortest solution {steps} steps"
             text = f"{options.tag}, seed {seed}{best}\n{state}\n"
         write_out(text + "\n")
     return 0
@@ -143,7 +167,10 @@ def sample(options: argparse.Namespace) -> int:
 def measure_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env measure`."""
     parser.add_argument(
-        "tags", nargs="*", metavar="TAG", help="default: all tags of the configuration"
+        "tags",
+        nargs="*",
+        metavar="TAG",
+        help="tags to measure (default: all tags of the configuration)",
     )
     parser.add_argument(
         "--write", metavar="FILE", help="write the scores to a file instead of printing them"
@@ -168,8 +195,14 @@ def measure(options: argparse.Namespace) -> int:
         )
         # Progress goes to stderr: stdout may be a JSON file.
         optimum = measured[tag].optimum
-        shown = "unknown (implement optimal_steps or best_success)" if optimum is None else optimum
-        sys.stderr.write(f"{tag}: optimum {shown}, random {measured[tag].random_success}\n")
+        shown = (
+            "unknown (implement optimal_steps or best_success in the environment)"
+            if optimum is None
+            else optimum
+        )
+        sys.stderr.write(
+            f"{tag}: success rate of the optimum {shown}, of random play {measured[tag].random_success}\n"
+        )
     config = [] if options.config == "base" else ["--config", options.config]
     write = ["--write", options.write] if options.write else []
     # The file records the command that repeats it.
@@ -220,9 +253,15 @@ def _table(cfg: "Config") -> None:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         write_out("  ".join(cells).rstrip() + "\n")
     write_out(
-        "\ncap: actions that an episode may take (and what its turns hold, if that is less). optimum: success of the "
-        "best\npolicy within the cap. random, score: success and score of uniformly random legal actions. All on the "
-        "puzzles\nof seeds 0 to 999. `spa env show TAG` has more; `spa env list --libraries` names other libraries.\n"
+        "\n"
+        "cap is the largest number of actions per episode; a smaller number in parentheses is the "
+        "limit that the turns set.\n"
+        "optimum is the success rate of the best policy within the cap. random and score are the "
+        "success rate and the score\n"
+        "of uniformly random legal actions. All figures are measured on the puzzles with seeds 0 to "
+        "999.\n"
+        "`spa env show TAG` prints details, and `spa env list --libraries` prints the names of other "
+        "libraries.\n"
     )
 
 

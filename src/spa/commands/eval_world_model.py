@@ -21,7 +21,9 @@ def evaluate_world_model(model: str, options: argparse.Namespace) -> None:
         suffix="-world-model",
     )
     if options.dry_run:
-        write_out(f"{options.transitions} states per environment; the result would be {output}\n")
+        write_out(
+            f"The command would measure {options.transitions} states per environment and write {output}.\n"
+        )
         return
     result = evaluate_world_model.measure_world_model(
         cfg,
@@ -57,7 +59,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     copy = found["baselines"]["copy"]
     other = found["baselines"]["other_state"]
     rows = [
-        ("responses in the format", percent(found["format_rate"]), "", ""),
+        ("well-formed responses", percent(found["format_rate"]), "", ""),
         # The observation column of a copier is 100 by definition: it repeats the state that it was
         # shown.
         ("observation exact", _interval(found["observation_exact"]), "100.0", ""),
@@ -72,17 +74,17 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     ]
     # The ceiling is below 1 only where chance decides what follows an action.
     if "ceiling" in found:
-        rows.append(("  the best that chance allows", percent(found["ceiling"]), "", ""))
+        rows.append(("  upper bound (random outcomes)", percent(found["ceiling"]), "", ""))
     for label, name in (("cell accuracy", "cell_accuracy"), ("changed-cell F1", "changed_cell_f1")):
         rows.append((label, percent(found[name]), percent(copy[name]), percent(other[name])))
     for name, score in found["entities"].items():
         rows.append((f"{name} exact", percent(score["exact"]), "", ""))
     if "drawing_agrees" in found:
-        rows.append(("grid and sentence agree", percent(found["drawing_agrees"]), "", ""))
+        rows.append(("grid and coordinates agree", percent(found["drawing_agrees"]), "", ""))
     for part in found["open_loop"]:
         rows.append(
             (
-                f"open loop, step {part['step']}",
+                f"open-loop rollout, step {part['step']}",
                 _interval(part["prediction_exact"]),
                 percent(part["copy_exact"]),
                 "",
@@ -93,25 +95,26 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 
 def remarks(found: dict[str, Any]) -> list[str]:
     """The remarks that a reader of the numbers needs."""
-    lines = ["Shares in percent; brackets: 95 % CI over puzzles."]
+    lines = ["Shares are in percent. Brackets show the 95 % CI over puzzles."]
     if found["format_rate"] == 0:
         lines.append(
-            "Not one response follows the world-model format, so every observation and prediction is wrong."
+            "No response follows the world-model format, so every observation and prediction counts as "
+            "wrong. Fine-tune the model on world-model data first."
         )
     known = found.get("likelihood")
     if known:
         nll = known["nll_per_token"]
         calibrated = known["calibration"]
         lines.append(
-            f"True next state: {nll['prediction']:.3f} nats per token (observation {nll['observation']:.3f}, answer "
-            f"{nll['answer']:.3f}; knowing nothing: {known['uniform_nll_per_token']:.2f}); calibration error "
-            f"{calibrated['ece']:.3f}."
+            f"Negative log-likelihood of the true next state: {nll['prediction']:.3f} nats per token "
+            f"(observation {nll['observation']:.3f}, answer {nll['answer']:.3f}, uniform guess "
+            f"{known['uniform_nll_per_token']:.2f}). Calibration error: {calibrated['ece']:.3f}."
         )
         if "prefers_truth" in known:
             share = known["prefers_truth"]
             lines.append(
-                f"Where something changed, {share['mean']:.0%} of {share['n']} true transitions are likelier than "
-                "the same with nothing changed."
+                f"In {share['mean']:.0%} of {share['n']} transitions that change the state, the true next "
+                "state is more likely than an unchanged state."
             )
     return lines
 

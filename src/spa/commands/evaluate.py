@@ -20,70 +20,91 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         "models",
         nargs="+",
         metavar="MODEL",
-        help="one or several: a run or checkpoint folder, a Hub name, builtin:tiny, a model behind an API (a name of "
-        "model_info, or api for the chosen one), random, expert, or q_learning (tabular Q-learning)",
+        help="one or several models to evaluate: a run or checkpoint folder, a Hub name, builtin:tiny, a "
+        "model behind an API, random, expert, or q_learning (tabular Q-learning). Name an API model "
+        "by its key in model_info, or write api for the model that model_config.model_name names",
     )
     parser.add_argument(
         "--config",
         metavar="CONFIG",
-        help="a shipped configuration or a YAML file (default: the checkpoint's own)",
+        help="configuration with the puzzles: a shipped name or a YAML file (default: the configuration "
+        "of the checkpoint)",
     )
     parser.add_argument(
-        "--output", metavar="FILE", help="the result as JSON (default: in eval/ of the run)"
+        "--output",
+        metavar="FILE",
+        help="JSON file for the result (default: a file in the folder eval/ of the run)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="check the configuration and stop")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check the configuration and exit without evaluating"
+    )
     play = parser.add_argument_group("success on puzzles")
-    play.add_argument("--samples", type=int, metavar="K", help="attempts per puzzle")
-    play.add_argument("--puzzles", "--groups", type=int, metavar="N", help="puzzles")
+    play.add_argument("--samples", type=int, metavar="K", help="number of attempts per puzzle")
+    play.add_argument("--puzzles", "--groups", type=int, metavar="N", help="number of puzzles")
     play.add_argument(
         "--plan",
         metavar="best-of-N|beam-N|search-N",
-        help="plan with the learned model. best-of: sample N responses a turn and play the one whose predicted state "
-        "has the highest value. beam: continue from predicted states until one shows the goal. search: predict every "
-        "action, up to N ahead (imagine.*)",
+        help="plan with the learned model (sets imagine.*). best-of-N samples N responses per turn and "
+        "plays the response whose predicted state has the highest value. beam-N continues from the "
+        "predicted states of N responses until a predicted state shows the goal. search-N predicts "
+        "the result of every action, up to N actions ahead",
     )
     play.add_argument(
-        "--k", metavar="K,K,...", help="values of k for Pass@k (default: 1,2,4,8,16,32,64)"
+        "--k",
+        metavar="K,K,...",
+        help="values of k for Pass@k, separated by commas (default: 1,2,4,8,16,32,64)",
     )
     play.add_argument(
         "--prices",
         metavar="IN,OUT",
-        help="price of an API per million tokens (input,output), for the cost",
+        help="prices per million input and output tokens of an API, such as 0.15,0.60; spa then computes "
+        "the cost",
     )
     world = parser.add_argument_group("world model")
     world.add_argument(
         "--world-model",
         action="store_true",
-        help="measure observation and prediction accuracy on held-out states, with the copy baseline",
+        help="measure the accuracy of observations and predictions on held-out states, next to the copy "
+        "baseline",
     )
     world.add_argument(
         "--transitions",
         type=positive_number,
         default=1000,
         metavar="N",
-        help="states per environment",
+        help="number of states per environment",
     )
     world.add_argument(
         "--rollout-steps",
         type=positive_number,
         default=3,
         metavar="K",
-        help="length of the open-loop rollout",
+        help="number of steps in the open-loop rollout (default: 3)",
     )
     world.add_argument(
-        "--greedy", action="store_true", help="the most likely response instead of a sampled one"
+        "--greedy",
+        action="store_true",
+        help="use the most likely response instead of a sampled response",
     )
     states = parser.add_argument_group("state perplexity")
     states.add_argument(
         "--state-perplexity",
         action="store_true",
-        help="measure the perplexity of states as grid, as coordinates, and as both",
+        help="measure the perplexity of states as a grid, as coordinates, and as grid and coordinates",
     )
     states.add_argument(
-        "--tags", type=names, default=[], metavar="A,B", help="environments (default: three games)"
+        "--tags",
+        type=names,
+        default=[],
+        metavar="A,B",
+        help="environments, separated by commas (default: SimpleSokoban,FrozenLake,Sudoku)",
     )
     states.add_argument(
-        "--states", type=positive_number, default=100, metavar="N", help="states per environment"
+        "--states",
+        type=positive_number,
+        default=100,
+        metavar="N",
+        help="number of states per environment",
     )
 
 
@@ -92,10 +113,13 @@ def evaluate(options: argparse.Namespace) -> int:
     solve."""
     if options.world_model and options.state_perplexity:
         raise ConfigError(
-            "--world-model and --state-perplexity are two measurements; give one of them"
+            "--world-model and --state-perplexity are two separate measurements; give only one of these "
+            "options"
         )
     if options.output and len(options.models) > 1:
-        raise ConfigError("--output is one file, for one model")
+        raise ConfigError(
+            "--output names the file of one result; evaluate one model at a time, or remove --output"
+        )
     if options.world_model or options.state_perplexity:
         for model in options.models:
             if options.world_model:
@@ -117,7 +141,9 @@ def evaluate(options: argparse.Namespace) -> int:
             print_results([dict(one.result) for one in measured])
             for one in measured:
                 write_out(f"result: {one.path}\n")
-                write_out(f"episodes: spa view {shlex.quote(str(one.path.with_suffix('')))}\n")
+                write_out(
+                    f"to view the episodes, run: spa view {shlex.quote(str(one.path.with_suffix('')))}\n"
+                )
     return 0
 
 
@@ -136,7 +162,8 @@ def _evaluate(model: str, options: argparse.Namespace) -> "Evaluation | None":
     if options.dry_run:
         val = cfg.es_manager.val
         write_out(
-            f"{val.env_groups} puzzles, {val.group_size} samples each; the result would be {output}\n"
+            f"The command would play {val.env_groups} puzzles with {val.group_size} attempts each and "
+            f"write {output}.\n"
         )
         return None
     # Checked before playing: a wrong option must not cost hours.
@@ -172,7 +199,9 @@ def _ks(text: str | None) -> tuple[int, ...] | None:
         return None
     parts = text.split(",")
     if not all(part.strip().isdecimal() for part in parts):
-        raise ConfigError(f"--k is {text!r}; write numbers with commas, such as 1,8,64")
+        raise ConfigError(
+            f"--k is {text!r}; write whole numbers separated by commas, such as 1,8,64"
+        )
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 
@@ -182,7 +211,9 @@ def _prices(text: str | None) -> tuple[float, float] | None:
     try:
         read, written = map(float, text.split(","))
     except ValueError as error:
-        raise ConfigError(f"--prices is {text!r}; write two numbers, such as 0.15,0.60") from error
+        raise ConfigError(
+            f"--prices is {text!r}; write the prices of input and output tokens, such as 0.15,0.60"
+        ) from error
     return read, written
 
 
@@ -250,7 +281,7 @@ def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
     ):
         rows.append((label, [_number(tag.get(name), digits) for tag in found]))
     for label, name in (
-        ("responses in the format", "format_rate"),
+        ("well-formed responses", "format_rate"),
         ("invalid per action", "invalid_per_action"),
         ("ineffective per action", "ineffective_per_action"),
         ("observations exact", "observation_exact"),
@@ -263,43 +294,53 @@ def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
 
 def remarks(result: dict[str, Any]) -> list[str]:
     """The remarks that a reader of the numbers needs."""
-    lines = ["Brackets: 95 % CI over puzzles. Shares in percent."]
+    lines = ["Brackets show the 95 % CI over puzzles. Shares are in percent."]
     missing = result["not_computed"]
     if missing:
         names = ", ".join(name.replace("pass", "Pass") for name in missing)
         most = max(int(name.partition("@")[2]) for name in missing)
         lines.append(
-            f"{names}: not computed, only {result['settings']['samples']} samples per puzzle (--samples {most})."
+            f"{names} cannot be computed from {result['settings']['samples']} samples per puzzle; use "
+            f"--samples {most}."
         )
     seen = result["puzzles"]["seen_in_training"]
     if seen:
         lines.append(
-            f"{seen} puzzle{' was' if seen == 1 else 's were'} left out: the model was trained on them."
+            f"{seen} puzzle{' was' if seen == 1 else 's were'} left out, because the model was trained on "
+            f"the same puzzle{'' if seen == 1 else 's'}."
         )
     # None: no record of training puzzles. A policy without a model was trained on none.
     if result["puzzles"]["training_puzzles_known"] is None and result["model"]:
         lines.append(
-            "Training puzzles of this model are not known here, so they could not be left out."
+            "The training puzzles of this model are unknown, so the evaluation may include training "
+            "puzzles."
         )
     if imagined := result.get("imagination"):
         lines.append(
-            f"{_asked(imagined)}: {percent(imagined['right'])} % of them right, {percent(imagined['chosen_right'])} % "
-            f"of the chosen; {_changed(imagined)} in {percent(imagined['changed'])} % of the turns{_kept(imagined)}; "
-            f"all responses, with what they began with, had {imagined['tokens_per_episode']:,.0f} tokens per episode."
+            f"{_asked(imagined)}. Of all predicted states, {percent(imagined['right'])} % were correct; "
+            f"of the chosen states, {percent(imagined['chosen_right'])} %. {_changed(imagined)} in "
+            f"{percent(imagined['changed'])} % of the turns{_kept(imagined)}. All responses together, "
+            f"prefilled text included, had {imagined['tokens_per_episode']:,.0f} tokens per episode."
         )
     used = result.get("usage")
     if used:
-        cost = f", cost {used['cost']:.4f}" if "cost" in used else " (--prices gives the cost)"
-        tokens = f"{used['prompt_tokens']:,} tokens read and {used['completion_tokens']:,} written"
+        cost = (
+            f", cost {used['cost']:.4f}"
+            if "cost" in used
+            else " (give --prices to compute the cost)"
+        )
+        tokens = f"{used['prompt_tokens']:,} input tokens and {used['completion_tokens']:,} output tokens"
         lines.append(f"{used['requests']:,} requests, {tokens}{cost}.")
     for tag, found in result["tags"].items():
         if found["errors"]:
             lines.append(
-                f"{tag}: {found['errors']} episodes broke off and do not count; start again to replay them."
+                f"{tag}: {found['errors']} episodes failed and are not counted. Run the same command again to "
+                "replay the failed episodes."
             )
         if found.get("format_rate") == 0:
             lines.append(
-                f"{tag}: not one response follows the format; try an instruct model or a larger response_length."
+                f"{tag}: no response follows the format; use an instruct model or a larger "
+                "actor_rollout_ref.rollout.response_length."
             )
     return lines
 
@@ -309,20 +350,28 @@ def _kept(imagined: dict[str, Any]) -> str:
     return (
         ""
         if share is None
-        else f" that were searched, {percent(share)} % kept to the way found before"
+        else f" with a new search; {percent(share)} % of all turns followed the path of an earlier search"
     )
 
 
 def _asked(imagined: dict[str, Any]) -> str:
     if _searched(imagined):
-        return f"Every action asked for by {imagined['dynamics']} states, up to {imagined['depth']} ahead"
+        return (
+            f"Search over every action, up to {imagined['depth']} actions ahead, with "
+            f"imagine.dynamics={imagined['dynamics']}"
+        )
     ahead = "" if imagined["depth"] == 1 else f", up to {imagined['depth']} turns ahead"
-    return f"Best of {imagined['n']} responses by {imagined['dynamics']} states{ahead}"
+    return (
+        f"Best of {imagined['n']} responses per turn{ahead}, with "
+        f"imagine.dynamics={imagined['dynamics']}"
+    )
 
 
 def _changed(imagined: dict[str, Any]) -> str:
     return (
-        "a way to the goal was seen" if _searched(imagined) else "another than the first was chosen"
+        "The predictions showed a path to the goal"
+        if _searched(imagined)
+        else "The planner did not choose the first response"
     )
 
 

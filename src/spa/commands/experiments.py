@@ -21,26 +21,27 @@ def compare_arguments(parser: argparse.ArgumentParser) -> None:
         type=names,
         default=[],
         metavar="A,B",
-        help="methods (`spa config list methods`), or your own as module:name (default: compare.arms)",
+        help="methods to compare, separated by commas: names from `spa config list methods`, or your own "
+        "as module:name (default: compare.arms)",
     )
     parser.add_argument(
         "--sweep",
         action="append",
         default=[],
         metavar="KEY=V1,V2",
-        help="values of a setting; several --sweep give every combination",
+        help="setting to vary and its values; several --sweep options train every combination",
     )
     parser.add_argument(
         "--method",
         default="spa",
         metavar="NAME",
-        help="the method that a sweep trains (default: spa)",
+        help="method that a sweep trains (default: spa)",
     )
     parser.add_argument(
         "--seeds",
         type=int,
         metavar="N",
-        help="full pipelines per method, self-play and SFT included",
+        help="number of seeds; each method runs its complete pipeline once per seed",
     )
     parser.add_argument(
         "--controls",
@@ -48,15 +49,19 @@ def compare_arguments(parser: argparse.ArgumentParser) -> None:
         help="add two controls: PPO alone in the world-model format, and SPA with shuffled next states",
     )
     parser.add_argument(
-        "--q-learning", action="store_true", help="add tabular Q-learning, without a language model"
+        "--q-learning",
+        action="store_true",
+        help="also run tabular Q-learning, a baseline without a language model",
     )
     add_parallel(parser)
     parser.add_argument(
         "--from-scratch",
         action="store_true",
-        help="archive finished work with other settings and train again",
+        help="archive work that was finished with other settings, and train again",
     )
-    parser.add_argument("--dry-run", action="store_true", help="list the stages and stop")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list the stages that would run, and exit"
+    )
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -93,12 +98,14 @@ def compare(options: argparse.Namespace) -> int:
             else ()
         ),
         f"summary: {made.root / 'summary.json'}",
-        f"report: spa report {made.root}",
-        f"replay: spa view {made.root}",
+        f"to write a report, run: spa report {made.root}",
+        f"to view the episodes, run: spa view {made.root}",
     ]
     if not options.sweep:
         lr = made.cfg.actor_rollout_ref.actor.optim.lr
         # Rounded to one digit: a suggestion that people can type.
         sweep = f"actor_rollout_ref.actor.optim.lr={lr:g},{lr / 3:.1g}"
-        lines.append(f"compare values of a setting: spa compare {options.config} --sweep {sweep}")
+        lines.append(
+            f"to compare values of a setting, run: spa compare {options.config} --sweep {sweep}"
+        )
     return say(lines)

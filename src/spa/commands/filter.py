@@ -9,26 +9,47 @@ from spa.run.console import write_out
 def filter_data_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa data filter`: the original script's."""
     parser.description = (
-        "Keep the examples whose response has a think block before an answer block, and inside the think block an "
-        "observation and then a prediction. Writes wm_train.parquet and wm_val.parquet."
+        "Keep the examples whose response has a think block before an answer block. The think block "
+        "must contain an observation and then a prediction. Write wm_train.parquet and "
+        "wm_val.parquet."
     )
     parser.add_argument(
-        "--in-train", type=Path, required=True, metavar="FILE", help="training examples (parquet)"
+        "--in-train",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="parquet file with training examples",
     )
     parser.add_argument(
-        "--in-val", type=Path, required=True, metavar="FILE", help="validation examples (parquet)"
+        "--in-val",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="parquet file with validation examples",
     )
     parser.add_argument(
-        "--out-dir", type=Path, required=True, metavar="FOLDER", help="folder of the filtered files"
+        "--out-dir",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="folder for the filtered files",
     )
     parser.add_argument(
-        "--min-len", type=int, metavar="N", help="shortest response kept, in characters"
+        "--min-len",
+        type=int,
+        metavar="N",
+        help="length of the shortest response to keep, in characters",
     )
     parser.add_argument(
-        "--max-len", type=int, metavar="N", help="longest response kept, in characters"
+        "--max-len",
+        type=int,
+        metavar="N",
+        help="length of the longest response to keep, in characters",
     )
     parser.add_argument(
-        "--no-dedup", action="store_true", help="keep examples with equal prompt and response"
+        "--no-dedup",
+        action="store_true",
+        help="keep duplicate examples (equal prompt and equal response)",
     )
 
 

@@ -53,9 +53,12 @@ def report_memory(config: str, overrides: Sequence[str], *, gpu_gb: float | None
     tight = [phase for phase in found if not fits(phase, size)]
     out.append("")
     if not tight:
-        out.append("It fits.")
+        out.append("The configuration fits.")
     else:
-        out.append("It does not fit. Changes, each added to those before:")
+        out.append(
+            "The configuration does not fit. Apply these changes in order; each line includes the "
+            "changes above it:"
+        )
         out += advice(cfg, shape, size)
     out += ["", margin(size)]
     write_out("\n".join(out) + "\n")
@@ -85,8 +88,9 @@ def margin(gpu_gb: float) -> str:
     """What the estimate leaves free on a GPU, and why."""
     free = (1 - USABLE) * gpu_gb
     return (
-        f"Margin: {USABLE * gpu_gb:.1f} of {gpu_gb:.0f} GB count as usable. The other {free:.1f} GB are for the CUDA "
-        "context, for\nkernels' workspace and for gaps between blocks. The estimates are good to about a quarter."
+        f"Margin: {USABLE * gpu_gb:.1f} of {gpu_gb:.0f} GB count as usable. The other {free:.1f} GB "
+        "are reserved for the CUDA context,\n"
+        "for kernel workspace and for memory fragmentation. The estimates are accurate to about 25 %."
     )
 
 
@@ -107,7 +111,7 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
         episodes = min(episodes, rollout.max_num_seqs)
     kv = memory.cache(shape, episodes, rollout.max_model_len, width=wide)
     engine = wide * shape.parameters if own_copy else 0
-    played = {"engine (its copy of the weights)": engine, "keys and values": kv}
+    played = {"engine (copy of the weights)": engine, "keys and values": kv}
     policy = memory.training_state(shape, lora_rank=model.lora_rank)
     # Estimators without values, such as grpo, need no critic; one is as large as the policy.
     critic = estimator_named(cfg.algorithm.adv_estimator, keys_of(cfg.algorithm)).needs_values
@@ -192,10 +196,13 @@ def advice(cfg: Config, shape: ModelShape, gpu_gb: float) -> Iterator[str]:
             if all(fits(phase, gpu_gb) for phase in phases(cfg, shape)):
                 return
         if not helped:
-            yield "    nothing more on one GPU"
+            yield "    no other setting saves memory on one GPU"
         if changes is SAME:
-            yield "    several GPUs: strategy=fsdp fsdp_config.offload_policy=true (no effect on one GPU)"
-    yield "  a smaller model, or a GPU with more memory: the rest cannot be made smaller"
+            yield "    on several GPUs, set strategy=fsdp and fsdp_config.offload_policy=true"
+    yield (
+        "  use a smaller model or a GPU with more memory, because no setting reduces the remaining "
+        "memory"
+    )
 
 
 def peak(cfg: Config, shape: ModelShape) -> int:

@@ -8,13 +8,13 @@ from spa.run.console import write_out
 
 def new_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env new`."""
-    parser.add_argument("name", metavar="NAME", help="module name, for example my_game")
+    parser.add_argument("name", metavar="NAME", help="name of the new module, for example my_game")
     parser.add_argument(
         "--folder",
         type=Path,
         default=Path(),
         metavar="FOLDER",
-        help="output folder (default: here)",
+        help="folder for the new files (default: the current folder)",
     )
 
 
@@ -26,11 +26,13 @@ def new(options: argparse.Namespace) -> int:
     # `my_game` -> `MyGame`, as the scaffold names the class.
     cls = "".join(part.capitalize() for part in options.name.split("_"))
     write_out(
-        f"wrote {module}, {test} and {config}. In that folder:\n\n"
-        f"    spa env check {options.name}:{cls}      every rule of an environment, explained\n"
+        f"wrote {module}, {test} and {config}. Run these commands in that folder:\n"
+        "\n"
+        f"    spa env check {options.name}:{cls}      check every rule of an environment\n"
         f"    pytest {test.name}\n"
         f"    spa env play {cls} --config {config.name}\n"
-        f"    spa model import-gguf smollm2        once: the model that {config.name} trains, 100 MB\n"
+        f"    spa model import-gguf smollm2        download the model that {config.name} trains, 100 "
+        "MB\n"
         f"    spa run {config.name}\n"
     )
     return 0

@@ -23,9 +23,14 @@ def new_words(args: Sequence[str]) -> list[str] | None:
 
 def notice(args: Sequence[str], new: Sequence[str]) -> str:
     """The line that is printed."""
-    what = "is an old name" if args[0] != new[0] else "took these arguments in earlier versions"
+    what = (
+        "is an old command name"
+        if args[0] != new[0]
+        else "accepted other arguments in earlier versions"
+    )
     return (
-        f"`spa {args[0]}` {what}; this version still reads it. Use: {shlex.join(['spa', *new])}\n"
+        f"`spa {args[0]}` {what}. This version still accepts the old form. Use the new form: "
+        f"{shlex.join(['spa', *new])}\n"
     )
 
 

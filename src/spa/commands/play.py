@@ -16,9 +16,17 @@ ARROWS = {"[A": "up", "[B": "down", "[C": "right", "[D": "left"}
 
 def play_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env play`."""
-    parser.add_argument("tag", metavar="TAG", help="a tag, an environment type, or module:Class")
     parser.add_argument(
-        "--config", default="base", metavar="CONFIG", help="the configuration with tags and limits"
+        "tag",
+        metavar="TAG",
+        help="environment: a tag, an environment type, or your own class as module:Class",
+    )
+    parser.add_argument(
+        "--config",
+        default="base",
+        metavar="CONFIG",
+        help="configuration that defines the environment tags and the limits of actions and turns "
+        "(default: base)",
     )
     parser.add_argument(
         "--seed", type=whole_number, default=0, metavar="N", help="seed of the first puzzle"
@@ -29,14 +37,16 @@ def play_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state-text",
         choices=["grid", "coords", "grid_and_coords"],
-        help="default: that of the configuration",
+        help="state rendering (default: state_text of the configuration)",
     )
     parser.add_argument(
         "--mode",
         choices=["base", "add_worldmodel"],
-        help="prompt format; default: ctx_manager.mode",
+        help="prompt format (default: ctx_manager.mode of the configuration)",
     )
-    parser.add_argument("--lines", action="store_true", help="read lines instead of single keys")
+    parser.add_argument(
+        "--lines", action="store_true", help="read whole lines instead of single keys"
+    )
 
 
 def play(options: argparse.Namespace) -> int:
@@ -62,7 +72,9 @@ def play(options: argparse.Namespace) -> int:
         and named <= {"up", "down", "left", "right"}
         and named
     ):
-        write_out("Arrow keys or w, a, s, d move; h gives a hint, n the next puzzle, q ends.\n")
+        write_out(
+            "The arrow keys or w, a, s, d move. h shows a hint, n starts the next puzzle, and q quits.\n"
+        )
         with _single_keys():
             play_game(
                 env, prompter, seed=options.seed, hint=options.hint, read=_read_key, write=_write
@@ -108,7 +120,9 @@ def _single_keys() -> Iterator[None]:
         import termios
         import tty
     except ModuleNotFoundError as error:
-        raise ConfigError("single keys need a Unix terminal; use --lines") from error
+        raise ConfigError(
+            "single keys need a Unix terminal; add --lines to type whole lines"
+        ) from error
     # cbreak, not raw: Ctrl+C still interrupts.
     before = termios.tcgetattr(sys.stdin)
     try:

@@ -12,9 +12,16 @@ BORDER = "│"
 
 def prompt_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env prompt`."""
-    parser.add_argument("tag", metavar="TAG", help="a tag, an environment type, or module:Class")
     parser.add_argument(
-        "--config", default="base", metavar="CONFIG", help="a configuration (default: base)"
+        "tag",
+        metavar="TAG",
+        help="environment: a tag, an environment type, or your own class as module:Class",
+    )
+    parser.add_argument(
+        "--config",
+        default="base",
+        metavar="CONFIG",
+        help="configuration with the prompt settings (default: base)",
     )
     parser.add_argument(
         "--seed", type=whole_number, default=0, metavar="N", help="seed of the puzzle"
@@ -22,12 +29,12 @@ def prompt_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode",
         choices=["base", "add_worldmodel"],
-        help="prompt format; default: ctx_manager.mode",
+        help="prompt format (default: ctx_manager.mode of the configuration)",
     )
     parser.add_argument(
         "--tokens",
         action="store_true",
-        help=f"the text that the model reads, with a {BORDER} between tokens",
+        help=f"print the text that the model reads, with {BORDER} between tokens",
     )
 
 
@@ -54,7 +61,7 @@ def prompt(options: argparse.Namespace) -> int:
 def as_text(messages: tuple[Message, ...], prefill: str) -> str:
     """The messages by role, and the text that the response is made to begin with."""
     parts = [f"[{message['role']}]\n{message['content']}" for message in messages]
-    return "\n\n".join([*parts, f"[assistant, begins with]\n{prefill}"])
+    return "\n\n".join([*parts, f"[assistant, response begins with]\n{prefill}"])
 
 
 def with_borders(cfg: Any, messages: tuple[Message, ...], prefill: str) -> str:

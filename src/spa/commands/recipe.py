@@ -29,13 +29,14 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default="last",
         metavar="CKPT",
-        help="SFT checkpoint for PPO alone: last or a step",
+        help="SFT checkpoint from which PPO alone starts: last, or a step number",
     )
     parser.add_argument(
         "generate_data",
         nargs="?",
         metavar="GENERATE_DATA",
-        help="True: all stages from scratch; False: PPO alone, from CKPT; default: the missing stages",
+        help="True runs all stages from scratch, and False runs PPO alone from CKPT (default: run the "
+        "missing stages)",
     )
     add_settings(parser)
     parser.add_argument(
@@ -43,26 +44,29 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         default=0,
         metavar="N",
-        help="number of the training, from 0; it determines all seeds",
+        help="index of this training, from 0; all random seeds depend on the index",
     )
     parser.add_argument(
         "--stages",
         type=names,
         metavar="A,B",
-        help="consecutive ones of selfplay,sft,ppo (default: all); ppo alone starts from the model",
+        help="consecutive stages of selfplay,sft,ppo (default: all); with ppo alone, PPO starts from "
+        "model_path",
     )
     parser.add_argument(
         "--method",
         default="spa",
         metavar="NAME",
-        help="spa, or PPO alone: vanilla (base format), vanilla_grid (grid only), state_estimation (grid and "
-        "coordinates), vanilla_wm (world-model format)",
+        help="method to train. spa runs all stages. vanilla (base format), vanilla_grid (grid only), "
+        "state_estimation (grid and coordinates) and vanilla_wm (world-model format) run PPO alone",
     )
     parser.add_argument(
-        "--from-scratch", action="store_true", help="archive earlier work and begin from scratch"
+        "--from-scratch", action="store_true", help="archive earlier work and start from scratch"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="check the configuration and the files, and stop"
+        "--dry-run",
+        action="store_true",
+        help="check the configuration and the files, and exit without training",
     )
 
 
@@ -104,7 +108,9 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
         )
     # Naming the stages twice could contradict itself, so it is refused and not resolved.
     if wanted is not None and options.stages is not None:
-        raise ConfigError("GENERATE_DATA and --stages both name the stages; give one of them")
+        raise ConfigError(
+            "GENERATE_DATA and --stages both choose the stages; give only one of these arguments"
+        )
     if options.ckpt != "last" and not options.ckpt.isdecimal():
         raise ConfigError(f"CKPT is {options.ckpt!r}; use last or a step number")
     # `False` means PPO alone, from a checkpoint of this run.
@@ -112,8 +118,8 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
     # With self-play or SFT before it, PPO starts from the checkpoint that SFT is about to write.
     if options.ckpt != "last" and not alone:
         raise ConfigError(
-            f"CKPT is {options.ckpt}, but PPO after the other stages starts from their last checkpoint. For PPO alone, "
-            f"from that step: spa run {options.config} {options.ckpt} False"
+            f"CKPT is {options.ckpt}, but PPO after SFT starts from the last SFT checkpoint. To run PPO "
+            f"alone from step {options.ckpt}: spa run {options.config} {options.ckpt} False"
         )
     if alone:
         return ("ppo",), options.ckpt, options.from_scratch
@@ -137,7 +143,7 @@ def _dry_run(
     )
     used = [folders[stage] for stage in stages]
     where = " and ".join([", ".join(used[:-1]), used[-1]] if used[:-1] else used)
-    return say([f"configuration {options.config} is valid; {options.method} runs in {where}"])
+    return say([f"configuration {options.config} is valid; {options.method} would run in {where}"])
 
 
 def _done(cfg: Any, jobs: "list[Job]", result: Path | None) -> int:
@@ -149,5 +155,8 @@ def _done(cfg: Any, jobs: "list[Job]", result: Path | None) -> int:
         return 0
     counts = [lost_episodes(cfg, job) for job in jobs]
     lost = sum(failed for failed, _ in counts)
-    note = f"; {lost} of {sum(played for _, played in counts)} episodes failed, trajectories/ has the reasons"
+    note = (
+        f"; {lost} of {sum(played for _, played in counts)} episodes failed; the files in "
+        "trajectories/ give the reasons"
+    )
     return say([f"done: {result}{note if lost else ''}"])

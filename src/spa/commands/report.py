@@ -12,22 +12,30 @@ FORMATS = ("html", "md", "png")
 def report_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa report`."""
     parser.add_argument(
-        "runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, for example runs/demo"
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="folder of a run, for example runs/demo; several folders make one report",
     )
     parser.add_argument(
         "--format",
         choices=FORMATS,
         default="html",
-        help="html (default), md, or png (with matplotlib)",
+        help="format of the report: html (default), md, or png (needs matplotlib)",
     )
     parser.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
-        help="default: in the (first) run, report.<format>, or report-with-<others>.<format> for several runs",
+        help="file of the report (default: report.<format> in the first run, or "
+        "report-with-<others>.<format> for several runs)",
     )
     parser.add_argument(
-        "--figures", type=Path, metavar="DIR", help="also write each chart as PNG and SVG into DIR"
+        "--figures",
+        type=Path,
+        metavar="DIR",
+        help="also write every chart as PNG and SVG to this folder",
     )
 
 

@@ -10,7 +10,12 @@ from spa.run.console import write_out
 def runs_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa runs`."""
     parser.add_argument(
-        "folder", type=Path, nargs="?", default=Path("runs"), metavar="FOLDER", help="default: runs"
+        "folder",
+        type=Path,
+        nargs="?",
+        default=Path("runs"),
+        metavar="FOLDER",
+        help="folder that contains runs (default: runs)",
     )
 
 
@@ -24,7 +29,7 @@ def runs(options: argparse.Namespace) -> int:
 
     lines = list(list_runs(options.folder, time.time()))
     if not lines:
-        write_out(f"{options.folder} has no runs.\n")
+        write_out(f"{options.folder} contains no runs. Name a folder that contains runs.\n")
         return 0
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("run", "state", "Pass@1 before → after PPO", "seeds", "duration"):

@@ -11,25 +11,25 @@ def shop_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         metavar="FOLDER",
-        help="folder with the WebShop product files (default: the generated shop)",
+        help="folder with the WebShop product files (default: generated products)",
     )
     parser.add_argument(
         "--dataset",
         choices=("small", "full"),
         default="small",
-        help="how many products of the files",
+        help="products to load from the files: small (1,000 products) or full (all products)",
     )
     parser.add_argument(
         "--human-goals",
         action="store_true",
-        help="shopping requests written by people (needs --data)",
+        help="use shopping requests that people wrote (needs --data)",
     )
     parser.add_argument(
         "--port",
         type=int,
         default=8266,
         metavar="PORT",
-        help="port on 127.0.0.1; 0 takes a free one (default: 8266)",
+        help="port on 127.0.0.1 (default: 8266); 0 chooses a free port",
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser window")
 
@@ -48,7 +48,8 @@ def shop(options: argparse.Namespace) -> int:
     # OverflowError: a port above 65535.
     except (OSError, OverflowError) as error:
         raise ConfigError(
-            f"port {options.port} cannot be used: {error}. Choose another --port, or 0."
+            f"port {options.port} cannot be used: {error}. Choose another port with --port, or a free "
+            "port with --port 0."
         ) from error
     return run_server(
         server,

@@ -21,7 +21,9 @@ def evaluate_states(model: str, options: argparse.Namespace) -> None:
     cfg = load_config(options.config or "base", options.overrides)
     output = Path(options.output or f"runs/eval/{slug(model)}-perplexity.json")
     if options.dry_run:
-        write_out(f"{options.states} states per environment; the result would be {output}\n")
+        write_out(
+            f"The command would measure {options.states} states per environment and write {output}.\n"
+        )
         return
     tags = tuple(dict.fromkeys(options.tags)) or DEFAULT_TAGS
     result = state_perplexity.measure_perplexity(
@@ -55,8 +57,11 @@ def print_result(result: dict[str, Any]) -> None:
             table.add_row(tag, text, *cells, f"{shown['distinct_symbols']}{mark}")
     console.print(table)
     console.print(
-        f"Per token, mean over {result['states']} states; per symbol: in the prompt, per character of a grid,"
+        "The columns alone and in the prompt show the perplexity per token, as a mean over "
+        f"{result['states']} states."
     )
     console.print(
-        "word, number or cell. symbols: different ones; *: the model is worse than guessing among them."
+        "The column per symbol shows the perplexity in the prompt per grid character, word, number "
+        "or cell. The column symbols counts distinct symbols; * marks a model that is worse than "
+        "uniform guessing among these symbols."
     )

@@ -63,14 +63,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 _OURS: dict[str, Command] = {
     "run": Command(
-        summary="train: self-play, world-model SFT, PPO",
+        summary="run the training stages: self-play, world-model SFT and PPO",
         target="spa.commands.recipe:run",
         example="spa run demo --steps 20 --output-dir runs/short",
         overrides=True,
         resumes=True,
     ),
     "compare": Command(
-        summary="train methods, or values of a setting, on the same puzzles",
+        summary="train and compare methods, or values of a setting, on the same puzzles",
         target="spa.commands.experiments:compare",
         example="spa compare tiny --methods spa,vanilla --seeds 3",
         overrides=True,
@@ -89,7 +89,7 @@ _OURS: dict[str, Command] = {
         example="spa view runs/demo",
     ),
     "report": Command(
-        summary="write one page about one or more runs",
+        summary="write a report page about one or more runs",
         target="spa.commands.report:report",
         example="spa report runs/demo",
     ),
@@ -99,7 +99,7 @@ _OURS: dict[str, Command] = {
         example="spa runs runs",
     ),
     "env list": Command(
-        summary="list the environments, or another library's games",
+        summary="list the environments, or the games of another library",
         target="spa.commands.envs:list_environments",
         example="spa env list",
     ),
@@ -119,13 +119,13 @@ _OURS: dict[str, Command] = {
         example="spa env play FrozenLake --hint",
     ),
     "env prompt": Command(
-        summary="print the prompt that a model gets",
+        summary="print the prompt that a model receives",
         target="spa.commands.prompt:prompt",
         example="spa env prompt FrozenLake --config tiny --tokens",
         overrides=True,
     ),
     "env new": Command(
-        summary="write a working environment to start from",
+        summary="create a new environment from a working example",
         target="spa.commands.new_env:new",
         example="spa env new my_game",
     ),
@@ -135,7 +135,7 @@ _OURS: dict[str, Command] = {
         example="spa env check my_game:MyGame",
     ),
     "env shop": Command(
-        summary="browse the WebShop environment in a browser",
+        summary="open the WebShop environment in a browser",
         target="spa.commands.shop:shop",
         example="spa env shop",
     ),
@@ -145,12 +145,12 @@ _OURS: dict[str, Command] = {
         example="spa env measure FrozenLake",
     ),
     "data filter": Command(
-        summary="keep the examples of world-model data that have all tags",
+        summary="keep the examples of world-model data whose responses have all required tags",
         target="spa.commands.filter:filter_data",
         example="spa data filter --in-train wm_train.parquet --in-val wm_val.parquet --out-dir filtered",
     ),
     "config list": Command(
-        summary="list the shipped configurations, or the methods",
+        summary="list the shipped configurations, or the methods of `spa compare`",
         target="spa.commands.config:list_names",
         example="spa config list",
     ),
@@ -161,7 +161,7 @@ _OURS: dict[str, Command] = {
         overrides=True,
     ),
     "doctor": Command(
-        summary="check the installation, or whether a model fits into memory",
+        summary="check the installation, or whether a configuration fits into GPU memory",
         target="spa.commands.doctor:doctor",
         example="spa doctor",
         overrides=True,

@@ -16,25 +16,32 @@ def view_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default=Path("runs"),
         metavar="FOLDER",
-        help="runs, or one run (default: runs)",
+        help="folder of one run or of several runs (default: runs)",
     )
     parser.add_argument(
-        "--port", type=int, default=8265, help="port; 0: a free one (default: 8265)"
+        "--port",
+        type=int,
+        default=8265,
+        help="port of the viewer (default: 8265); 0 chooses a free port",
     )
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address to listen on (default: 127.0.0.1); connections from other machines are not encrypted",
+        help="address on which the viewer listens (default: 127.0.0.1); connections from other machines "
+        "are not encrypted",
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser window")
     parser.add_argument(
         "--export",
         type=Path,
         metavar="FILE",
-        help="write one HTML file that needs no server, and stop",
+        help="write the viewer to one HTML file that needs no server, and exit",
     )
     parser.add_argument(
-        "--max-episodes", type=int, default=200, help="episodes in the exported file (default: 200)"
+        "--max-episodes",
+        type=int,
+        default=200,
+        help="largest number of episodes in the exported file (default: 200)",
     )
 
 
@@ -54,7 +61,8 @@ def view(options: argparse.Namespace) -> int:
     # OverflowError: a port above 65535.
     except (OSError, OverflowError) as error:
         raise ConfigError(
-            f"{options.host}:{options.port} cannot be used: {error}. Choose another --port, or 0."
+            f"cannot listen on {options.host}:{options.port}: {error}. Choose another port with --port, "
+            "or a free port with --port 0."
         ) from error
     # Without the token every user of the machine could read the runs.
     return run_server(server, "", browser=not options.no_browser, query=f"?token={server.token}")

@@ -42,12 +42,14 @@ def check(cfg: Config, problems: Problems, stages: Collection[Stage] = STAGES) -
     whole = cfg.es_manager.train.group_size
     if "selfplay" in stages and own is not None and whole % own:
         problems.add(
-            "generate.group_size", f"{own} does not divide es_manager.train.group_size, {whole}"
+            "generate.group_size",
+            f"{own} does not divide es_manager.train.group_size ({whole}); choose a divisor",
         )
     _check_engine(cfg, problems)
     if cfg.trainer.resume_mode == "resume_path" and not cfg.trainer.resume_from_path:
         problems.add(
-            "trainer.resume_from_path", "must name a checkpoint when resume_mode is resume_path"
+            "trainer.resume_from_path",
+            "must name a checkpoint when trainer.resume_mode is resume_path",
         )
     _check_ablations(cfg, problems)
 
@@ -57,7 +59,8 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
     if (reward.observation or reward.prediction) and cfg.ctx_manager.mode != "add_worldmodel":
         problems.add(
             "agent_proxy.world_model_reward",
-            "needs ctx_manager.mode add_worldmodel: base responses have no states",
+            "world-model rewards need ctx_manager.mode=add_worldmodel, because base responses contain no "
+            "states",
         )
     players = (*PLAYERS, *plugins("policies"))
     for path, named, known in (
@@ -72,7 +75,8 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
     if cfg.generate.states == "model" and (cfg.generate.policy != "self" or cfg.generate.mixture):
         problems.add(
             "generate.states",
-            f"needs a policy that predicts (self); {cfg.generate.policy} predicts nothing",
+            "states=model needs generate.policy=self without generate.mixture, because other policies "
+            "predict no states",
         )
     if cfg.agent_proxy.response_format == "no_prediction":
         for path, wanted in (
@@ -86,18 +90,23 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
             if wanted:
                 problems.add(
                     path,
-                    "needs predictions, which agent_proxy.response_format no_prediction leaves out",
+                    "this setting needs predictions, but agent_proxy.response_format=no_prediction leaves out "
+                    "predictions; choose another response format",
                 )
     if cfg.imagine.reads_predictions and cfg.ctx_manager.mode != "add_worldmodel":
         problems.add(
-            "imagine.n", "needs ctx_manager.mode add_worldmodel: base responses predict nothing"
+            "imagine.n",
+            "planning needs ctx_manager.mode=add_worldmodel, because base responses contain no "
+            "predictions",
         )
     for path, own in (("imagine", cfg.imagine), ("generate.imagine", cfg.generate.imagine)):
         if own.proposals == "exhaustive":
             _check_exhaustive(cfg, path, own, problems)
     if cfg.generate.later_batches is not None and cfg.generate.rounds == 1:
         problems.add(
-            "generate.later_batches", "needs generate.rounds above 1: there is no later round"
+            "generate.later_batches",
+            "later rounds need generate.rounds of at least 2; raise generate.rounds, or set "
+            "generate.later_batches=null",
         )
     _check_search(cfg, problems)
     chooses = cfg.agent_proxy.response_format == "choose_plan"
@@ -106,22 +115,26 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
     ):
         problems.add(
             "algorithm.imagined_advantage",
-            "needs agent_proxy.response_format choose_plan and ctx_manager.mode add_worldmodel",
+            "an imagined advantage needs agent_proxy.response_format=choose_plan and "
+            "ctx_manager.mode=add_worldmodel",
         )
     if chooses and cfg.generate.states != "ground_truth":
         problems.add(
-            "generate.states", "must be ground_truth with agent_proxy.response_format choose_plan"
+            "generate.states", "must be ground_truth with agent_proxy.response_format=choose_plan"
         )
     if cfg.generate.reply_format == "base" and (
         cfg.generate.states != "ground_truth" or cfg.generate.shuffle_next_states
     ):
         problems.add(
             "generate.reply_format",
-            "cannot be base: there are no states in it that could be others",
+            "cannot be base with generate.shuffle_next_states, or with generate.states other than "
+            "ground_truth, because base examples contain no states",
         )
     if cfg.generate.states == "random_coords" and cfg.state_text == "grid":
         problems.add(
-            "generate.states", "cannot be random_coords: state_text grid has no coordinates"
+            "generate.states",
+            "cannot be random_coords with state_text=grid, which contains no coordinates; use coords or "
+            "grid_and_coords",
         )
 
 
@@ -132,10 +145,10 @@ def _check_search(cfg: Config, problems: Problems) -> None:
     if cfg.agent_proxy.response_format == "search" and not base:
         problems.add(
             "agent_proxy.response_format",
-            "search needs ctx_manager.mode base: a search predicts no state blocks",
+            "search needs ctx_manager.mode=base, because a written search contains no state blocks",
         )
     if not cfg.ctx_manager.history and not base:
-        problems.add("ctx_manager.history", "must be true with ctx_manager.mode add_worldmodel")
+        problems.add("ctx_manager.history", "must be true with ctx_manager.mode=add_worldmodel")
     if not written:
         return
     # Key, whether its value is wrong, the value that it must have.
@@ -147,7 +160,7 @@ def _check_search(cfg: Config, problems: Problems) -> None:
         (
             "generate.rounds",
             cfg.generate.rounds > (1 if own.dynamics == "simulator" else 2),
-            "1, or 2 with a model",
+            "1 (2 if generate.search.dynamics is model)",
         ),
         (
             "generate.search.thoughts",
@@ -157,12 +170,12 @@ def _check_search(cfg: Config, problems: Problems) -> None:
         ("state_text", own.dynamics == "model" and cfg.state_text != "coords", "coords"),
     ):
         if wrong:
-            told = f", generate.search.dynamics {own.dynamics}" if own.dynamics == "model" else ""
-            problems.add(path, f"must be {wanted} with generate.policy search{told}")
+            told = " and generate.search.dynamics=model" if own.dynamics == "model" else ""
+            problems.add(path, f"must be {wanted} with generate.policy=search{told}")
     if cfg.agent_proxy.enable_think != (own.thoughts != "none"):
         problems.add(
             "agent_proxy.enable_think",
-            "must be false with generate.search.thoughts none, and true with all others",
+            "must be false if generate.search.thoughts is none, and true otherwise",
         )
 
 
@@ -170,7 +183,8 @@ def _check_exhaustive(cfg: Config, path: str, own: ImagineConfig, problems: Prob
     if cfg.agent_proxy.response_format != "plan_first":
         problems.add(
             f"{path}.proposals",
-            "exhaustive needs agent_proxy.response_format plan_first: a prediction of a named plan",
+            "exhaustive needs agent_proxy.response_format=plan_first, which predicts the result of a "
+            "given plan",
         )
 
 
@@ -183,27 +197,31 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
         if tag not in cfg.custom_envs:
             problems.add(
                 f"{path}.env_configs.tags",
-                f"no tag {tag!r} in custom_envs; {nearest(tag, cfg.custom_envs)}",
+                f"there is no tag {tag!r} in custom_envs; {nearest(tag, cfg.custom_envs)}",
             )
     if len(counts) != len(tags):
         problems.add(
             f"{path}.env_configs.n_groups",
-            f"has {len(counts)} numbers for {len(tags)} tags; null spreads evenly",
+            f"got {len(counts)} numbers for {len(tags)} tags; give one number per tag, or null for equal "
+            "shares",
         )
     elif sum(counts) != groups.env_groups:
         problems.add(
             f"{path}.env_configs.n_groups",
-            f"{list(counts)} adds up to {sum(counts)}, but env_groups is {groups.env_groups}; "
-            f"change one of them, or set n_groups=null",
+            f"{list(counts)} adds up to {sum(counts)}, but env_groups is {groups.env_groups}; change "
+            "either value, or set n_groups=null",
         )
     elif groups.env_groups * groups.group_size > MOST_EPISODES:
         problems.add(
             f"{path}.group_size",
-            f"{groups.env_groups} groups x {groups.group_size} episodes are more than {MOST_EPISODES:,} at a time",
+            f"{groups.env_groups} groups x {groups.group_size} episodes exceed the limit of "
+            f"{MOST_EPISODES:,} episodes; lower env_groups or group_size",
         )
     elif min(counts) < 1:
         problems.add(
-            f"{path}.env_groups", f"{groups.env_groups} groups are too few for {len(tags)} tags"
+            f"{path}.env_groups",
+            f"{groups.env_groups} groups are too few for {len(tags)} tags, because each tag needs at "
+            "least one group; raise env_groups",
         )
     # Not strict: if the lengths differ, that is noted above.
     for tag, count in zip(tags, counts, strict=False):
@@ -215,7 +233,8 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
         ):
             problems.add(
                 f"{path}.env_groups",
-                f"gives {tag} {count} groups; self_play needs pairs, one for each player",
+                f"{tag} gets {count} groups, but self_play needs an even number of groups, half for each "
+                "player; change env_groups",
             )
 
 
@@ -223,8 +242,11 @@ def _check_env(path: str, spec: EnvSpec, problems: Problems) -> None:
     """Of the type only the name: its options are checked when it is made, since its module may be
     heavy to import."""
     if spec.env_type not in env_types() and ":" not in spec.env_type:
-        hint = f"{nearest(spec.env_type, env_types())} or a path package.module:Class"
-        problems.add(f"{path}.env_type", f"no environment type {spec.env_type!r}; {hint}")
+        hint = (
+            "use a registered type, or your own class as package.module:Class; "
+            f"{nearest(spec.env_type, env_types())}"
+        )
+        problems.add(f"{path}.env_type", f"there is no environment type {spec.env_type!r}; {hint}")
 
 
 def kept_episodes(cfg: Config) -> int:
@@ -246,8 +268,8 @@ def _check_batches(cfg: Config, problems: Problems) -> None:
     if cfg.es_manager.train.group_size == 1 and not rollout.rollout_filter_include_zero:
         problems.add(
             "es_manager.train.group_size",
-            "is 1: a group of one has no spread, so nothing would be trained on; use 2 or more, or set "
-            "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
+            "a group of one episode has no reward variance, so no group would be trained on; use 2 or "
+            "more, or set actor_rollout_ref.rollout.rollout_filter_include_zero=true",
         )
     actor = cfg.actor_rollout_ref.actor
     critic = cfg.critic
@@ -260,7 +282,8 @@ def _check_batches(cfg: Config, problems: Problems) -> None:
         if actor.ppo_num_mini_batches > kept:
             problems.add(
                 "actor_rollout_ref.actor.ppo_num_mini_batches",
-                f"is {actor.ppo_num_mini_batches}, but only {kept} episodes are kept ({story})",
+                f"{actor.ppo_num_mini_batches} mini-batches are more than the {kept} episodes that a step "
+                f"keeps ({story}); use at most {kept}",
             )
         return
     for path, section in (("actor_rollout_ref.actor", actor), ("critic", critic)):
@@ -269,13 +292,15 @@ def _check_batches(cfg: Config, problems: Problems) -> None:
         if mini > kept:
             problems.add(
                 f"{path}.ppo_mini_batch_size",
-                f"is {mini}, but a step keeps only {kept} episodes ({story}); lower it or play more",
+                f"a mini-batch of {mini} episodes is larger than a step, which keeps {kept} episodes "
+                f"({story}); use at most {kept}, or play more episodes",
             )
         # Each rank takes its share of a mini-batch: a larger micro-batch would never be full.
         if not section.use_dynamic_bsz and micro * cfg.trainer.n_gpus_per_node > mini:
             problems.add(
                 f"{path}.ppo_micro_batch_size_per_gpu",
-                f"is {micro} on {cfg.trainer.n_gpus_per_node} process(es), more than the mini-batch of {mini}",
+                f"micro-batches of {micro} episodes on {cfg.trainer.n_gpus_per_node} process(es) exceed the "
+                f"mini-batch of {mini} episodes; lower the micro-batch size",
             )
 
 
@@ -285,12 +310,11 @@ def _check_sft(cfg: Config, problems: Problems) -> None:
     if data.micro_batch_size_per_gpu > data.train_batch_size:
         problems.add(
             "sft.data.micro_batch_size_per_gpu",
-            f"is {data.micro_batch_size_per_gpu}, more than train_batch_size {data.train_batch_size}",
+            f"must be at most sft.data.train_batch_size ({data.train_batch_size}), got "
+            f"{data.micro_batch_size_per_gpu}",
         )
     if (data.train_files is None) != (data.val_files is None):
-        problems.add(
-            "sft.data", "train_files and val_files must be given together, or both be null"
-        )
+        problems.add("sft.data", "train_files and val_files must both name files, or both be null")
 
 
 def _check_loss_on(path: str, name: str, problems: Problems) -> None:
@@ -299,7 +323,7 @@ def _check_loss_on(path: str, name: str, problems: Problems) -> None:
         if name not in known:
             problems.add(
                 path,
-                f"must be one of {', '.join(known)} or a path package.module:name, got {name!r}; "
+                f"must be one of {', '.join(known)} or an import path package.module:name, got {name!r}; "
                 f"{nearest(name, known)}",
             )
 
@@ -312,22 +336,24 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
     if name not in ESTIMATORS and ":" not in name:
         problems.add(
             "algorithm.adv_estimator",
-            f"must be one of {', '.join(ESTIMATORS)} or a path package.module:name; got {name!r}",
+            f"must be one of {', '.join(ESTIMATORS)} or an import path package.module:name, got {name!r}",
         )
     if name in GROUP_ESTIMATORS and cfg.es_manager.train.group_size == 1:
         problems.add(
             "es_manager.train.group_size",
-            f"is 1, and {name} compares episodes within a group; use 2 or more",
+            f"{name} compares the episodes of a group, so a group needs at least 2 episodes, got 1",
         )
     if name in TURN_ESTIMATORS and actor.loss_mask == "all_after_system":
         problems.add(
             "actor_rollout_ref.actor.loss_mask",
-            f"cannot be all_after_system with adv_estimator {name}: its first tokens are of no turn",
+            f"cannot be all_after_system with adv_estimator={name}, because the first tokens of this mask "
+            "belong to no turn; use another mask",
         )
     if actor.policy_loss not in POLICY_LOSSES and ":" not in actor.policy_loss:
         problems.add(
             "actor_rollout_ref.actor.policy_loss",
-            f"must be {', '.join(POLICY_LOSSES)} or a path package.module:name; got {actor.policy_loss!r}",
+            f"must be {', '.join(POLICY_LOSSES)} or an import path package.module:name, got "
+            f"{actor.policy_loss!r}",
         )
     if actor.replay.loss_on is not None:
         _check_loss_on("actor_rollout_ref.actor.replay.loss_on", actor.replay.loss_on, problems)
@@ -339,12 +365,13 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
         if wanted and (sampled.top_p < 1 or sampled.top_k > 0 or sampled.temperature != 1):
             problems.add(
                 f"actor_rollout_ref.actor.{key}",
-                "needs rollouts with temperature 1, top_p 1 and top_k -1: a state may hold tokens that are never "
-                "sampled",
+                "losses on states need rollouts with temperature=1, top_p=1 and top_k=-1, because other "
+                "sampling can never produce some tokens of a state",
             )
     if algorithm.use_kl_in_reward and not actor.use_ref:
         problems.add(
-            "actor_rollout_ref.actor.use_ref", "must be true: a KL term needs the reference model"
+            "actor_rollout_ref.actor.use_ref",
+            "must be true, because a KL term needs the reference model",
         )
 
 
@@ -354,11 +381,12 @@ def _check_engine(cfg: Config, problems: Problems) -> None:
     if rollout.name not in engines and ":" not in rollout.name:
         problems.add(
             "actor_rollout_ref.rollout.name",
-            f"must be one of {', '.join(engines)} or a path package.module:name, got {rollout.name!r}; "
-            f"{nearest(rollout.name, engines)}",
+            f"must be one of {', '.join(engines)} or an import path package.module:name, got "
+            f"{rollout.name!r}; {nearest(rollout.name, engines)}",
         )
     if cfg.model_info and cfg.model_config.model_name not in cfg.model_info:
         problems.add(
             "model_config.model_name",
-            f"no {cfg.model_config.model_name!r} in model_info; there are {', '.join(cfg.model_info)}",
+            f"there is no model {cfg.model_config.model_name!r} in model_info; use one of "
+            f"{', '.join(cfg.model_info)}",
         )

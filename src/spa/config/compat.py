@@ -51,66 +51,73 @@ SCRIPTS = (
     Item(
         "run_spa.sh",
         "supported",
-        "`spa run CONFIG [CKPT=last] [GENERATE_DATA]`; the script hands its arguments over. A step as CKPT needs False "
-        "(PPO alone): after all stages PPO starts from the last",
+        "`spa run CONFIG [CKPT=last] [GENERATE_DATA]`; the script passes its arguments on. A step "
+        "number as CKPT needs GENERATE_DATA=False (PPO alone), because PPO after all stages starts "
+        "from the last checkpoint",
     ),
     Item(
         "run_baseline.sh",
         "supported",
-        "`spa run CONFIG --method vanilla` or `state_estimation`; every configuration",
+        "`spa run CONFIG --method vanilla` or `--method state_estimation`, with any configuration",
     ),
     Item(
         "SPA_agent.generate_sft_data",
         "mapped",
-        "`scripts/original/SPA_agent`; `spa run CONFIG --stages selfplay`",
+        "`scripts/original/SPA_agent` or `spa run CONFIG --stages selfplay`",
     ),
     Item(
         "sft/finetune_ft.sh",
         "mapped",
-        "`scripts/original/sft`; `spa run CONFIG --stages sft`; a failure ends with a non-zero exit",
+        "`scripts/original/sft` or `spa run CONFIG --stages sft`; a failure returns a non-zero exit "
+        "status",
     ),
     Item("sft/spa_sft_trainer.py", "mapped", "`spa run CONFIG --stages sft`"),
     Item(
         "sft/filter_sft_by_tag.py",
         "mapped",
-        "`scripts/original/sft`; `spa data filter`, also on an existing parquet",
+        "`scripts/original/sft` or `spa data filter`, which also reads existing parquet files",
     ),
     Item(
         "train_ppo_sfted.sh",
         "mapped",
-        "`scripts/original`; `spa run CONFIG --stages ppo --model CHECKPOINT`; its values are the defaults",
+        "`scripts/original` or `spa run CONFIG --stages ppo --model CHECKPOINT`; the script's values "
+        "are the defaults here",
     ),
     Item("train.py", "mapped", "`spa run CONFIG --stages ppo`"),
     Item("ragen.llm_agent.agent_proxy (evaluation)", "mapped", "`spa eval CKPT_OR_MODEL CONFIG`"),
 )
 
 ENVIRONMENT = (
-    Item("MODE", "mapped", "`ctx_manager.mode`; the shell scripts translate it"),
-    Item("MODEL", "mapped", "`model_path`; it only named folders and runs"),
-    Item("OUTPUT_DIR", "mapped", "`generate.output_dir`; the shell scripts translate it"),
-    Item("BT_NUM", "mapped", "`generate.num_batches`; the shell scripts translate it"),
+    Item("MODE", "mapped", "`ctx_manager.mode`; the shell scripts set this key"),
+    Item("MODEL", "mapped", "`model_path`; in the original, MODEL only named folders and runs"),
+    Item("OUTPUT_DIR", "mapped", "`generate.output_dir`; the shell scripts set this key"),
+    Item("BT_NUM", "mapped", "`generate.num_batches`; the shell scripts set this key"),
     Item(
         "RENDER_MODE",
         "mapped",
-        "`state_text`: text is grid, text_with_coordinates is grid_and_coords",
+        "`state_text`; the value text becomes grid, and text_with_coordinates becomes grid_and_coords",
     ),
-    Item("BASE_DIR", "mapped", "`trainer.default_local_dir`; the shell scripts translate it"),
-    Item("CUDA_VISIBLE_DEVICES", "supported", "read by PyTorch, as always"),
-    Item("WANDB_ENTITY", "supported", "read by wandb itself"),
-    Item("PYTHONHASHSEED", "ignored", "no result depends on it"),
-    Item("PENALTY_VALUE", "ignored", "read nowhere in the original; `es_manager.format_penalty`"),
-    Item("REWARD", "ignored", "read nowhere in the original"),
-    Item("COS", "ignored", "read nowhere in the original"),
+    Item("BASE_DIR", "mapped", "`trainer.default_local_dir`; the shell scripts set this key"),
+    Item("CUDA_VISIBLE_DEVICES", "supported", "PyTorch reads this variable"),
+    Item("WANDB_ENTITY", "supported", "wandb reads this variable"),
+    Item("PYTHONHASHSEED", "ignored", "no result depends on this variable"),
+    Item(
+        "PENALTY_VALUE",
+        "ignored",
+        "the original never reads this variable; use `es_manager.format_penalty`",
+    ),
+    Item("REWARD", "ignored", "the original never reads this variable"),
+    Item("COS", "ignored", "the original never reads this variable"),
 )
 
 PRESETS = (
     Item("base", "supported", ""),
     Item("ppo_trainer", "supported", "part of base"),
-    Item("envs", "supported", "part of base; a copy of the original's own file loads"),
+    Item("envs", "supported", "part of base; spa can also load the original file"),
     Item(
         "sft_trainer",
         "supported",
-        "part of base, under the key `sft`; a file in the original's layout loads",
+        "part of base, under the key `sft`; spa can also load a file in the original layout",
     ),
     Item("base-lora", "supported", ""),
     Item("stream", "supported", ""),
@@ -122,7 +129,7 @@ PRESETS = (
     Item("_5_metamathqa", "supported", ""),
     Item("_6_webshop", "supported", ""),
     Item("_10_sudoku", "supported", ""),
-    Item("evaluation/llama-30b", "refused", "an empty file in the original"),
+    Item("evaluation/llama-30b", "refused", "empty file in the original"),
 )
 
 # Values of the original's RENDER_MODE and `enable_response_mask`, and ours.
@@ -175,7 +182,7 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
         elif entry.status == "mapped":
             notes += _renamed(tree, key, value, entry.to, problems)
         elif not entry.harmless(value):
-            problems.add(key, f"cannot be {show(value)} here: {entry.note}")
+            problems.add(key, f"cannot be {show(value)} in spa: {entry.note}")
     for key, value in flatten(tree).items():
         to, own = current_setting(key, value)
         if (to, own) != (key, value):
@@ -183,11 +190,14 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
     for key in GONE:
         if _has(tree, key):
             _pop(tree, key)
-            notes.append(f"{key} has no effect: the gate judges the world model and trains nothing")
+            notes.append(
+                f"{key} has no effect, because the gate only measures the world model; remove the key"
+            )
     if ignored:
         more = f" and {len(ignored) - MOST_NAMES} more" if len(ignored) > MOST_NAMES else ""
         notes.append(
-            f"accepted without effect (docs/parity.md says why): {', '.join(ignored[:MOST_NAMES])}{more}"
+            "these keys have no effect (docs/parity.md explains why): "
+            f"{', '.join(ignored[:MOST_NAMES])}{more}"
         )
     return notes
 
@@ -199,7 +209,7 @@ def _render_mode(tree: dict[str, Any], problems: Problems) -> list[str]:
     if not isinstance(value, str) or value not in STATE_TEXTS:
         problems.add(
             "render_mode",
-            f"must be one of {', '.join(STATE_TEXTS)}; got {show(value)}; or set state_text",
+            f"must be one of {', '.join(STATE_TEXTS)}, got {show(value)}; you can set state_text instead",
         )
         return []
     tree["state_text"] = STATE_TEXTS[value]
@@ -211,7 +221,7 @@ def _renamed(tree: dict[str, Any], key: str, value: Any, to: str, problems: Prob
     own = value
     if to.endswith(".loss_mask"):
         if not isinstance(value, bool):
-            problems.add(key, f"expected true or false, got {show(value)}; or set {to}")
+            problems.add(key, f"must be true or false, got {show(value)}; you can set {to} instead")
             return []
         own = LOSS_MASKS[value]
     return _put(tree, key, value, to, own)
@@ -335,6 +345,9 @@ def _with_default(match: re.Match[str], notes: list[str]) -> str:
     value = ORIGINAL_VARIABLES[name]
     # OmegaConf decides whether the variable is set, since it also resolves the value later.
     if OmegaConf.create({"value": f"${{oc.env:{name},''}}"}).value == "":
-        note = f"the environment variable {name} is not set; {value} is taken, as in the original's PPO script"
+        note = (
+            f"the environment variable {name} is not set; spa uses {value}, the value of the original PPO "
+            "script"
+        )
         notes += [note] if note not in notes else []
     return f"${{oc.env:{name},'{value}'}}"

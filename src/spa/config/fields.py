@@ -38,26 +38,27 @@ class Invalid(ValueError):
 
 def _not_blank(separator: str) -> str:
     if not separator.strip():
-        raise ValueError("must not be blank; it separates actions")
+        raise ValueError("must not be blank, because the separator splits an answer into actions")
     return separator
 
 
 def _output_folder(path: str) -> str:
     if "://" in path:
         raise ValueError(
-            f"must be a local folder, got {path}; trainer.default_hdfs_dir=URL copies checkpoints"
+            f"must be a local folder, got {path}; to copy checkpoints to a URL, set "
+            "trainer.default_hdfs_dir=URL"
         )
     if re.search(r"[\x00-\x1f]", path):
-        raise ValueError(
-            f"must be a folder, got {path!r}; its name must not have control characters"
-        )
+        raise ValueError(f"must be a folder name without control characters, got {path!r}")
     return path
 
 
 def _run_folder(path: str) -> str:
     # Empty, or like `-x`, which other programs read as an option.
     if re.match(r"\s*(-|$)", path):
-        raise ValueError(f"must be a folder, got {path!r}; its name must not begin with -")
+        raise ValueError(
+            f"must be a folder name that is not empty and does not begin with -, got {path!r}"
+        )
     return _output_folder(path)
 
 
@@ -73,21 +74,30 @@ def _without_secret(address: str, login: str, instead: str) -> str:
     if re.match(login, address) or re.search(
         r"[?&][^=&]*(key|token|secret|passw|sig)[^=&]*=", address, re.IGNORECASE
     ):
-        raise ValueError(f"contains a password or key, which every run would save; {instead}")
+        raise ValueError(
+            f"the URL contains a password or key, and every run would save the URL; {instead}"
+        )
     return address
 
 
 def _copy_url(address: str) -> str:
     if "://" not in address:
-        raise ValueError(f"must be a URL like s3://…, got {address}")
-    instead = "put it where the file system looks for it (its environment variables, or fsspec's configuration file)"
+        raise ValueError(f"must be a URL such as s3://…, got {address}")
+    instead = (
+        "put the secret into an environment variable of the file system, or into fsspec's "
+        "configuration file"
+    )
     # A name before @ alone is a user or a container.
     return _without_secret(address, r"[^/]*://[^/@]*:[^/]*@", instead)
 
 
 def _server_url(address: str) -> str:
     # Anything before an @ counts: a token may be the user's name.
-    return _without_secret(address, r"[^/]*://[^?#]*@", "put it into a variable (api_key_env)")
+    return _without_secret(
+        address,
+        r"[^/]*://[^?#]*@",
+        "put the secret into an environment variable, and name the variable in api_key_env",
+    )
 
 
 Name = Annotated[str, Field(coerce_numbers_to_str=True)]

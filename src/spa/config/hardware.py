@@ -52,21 +52,33 @@ def clamp_to_hardware(
     if name == "auto":
         name = "vllm" if usable else "local"
     elif name == "vllm" and not usable and not (gpus == 0 and for_cpu):
-        reason = "there is no GPU" if gpus == 0 else "vllm is not installed (pip install vllm)"
-        warnings.append(f"actor_rollout_ref.rollout.name: vllm asked for, local used: {reason}")
+        reason = (
+            "this machine has no GPU"
+            if gpus == 0
+            else "vllm is not installed (run `pip install vllm`)"
+        )
+        warnings.append(
+            f"actor_rollout_ref.rollout.name is vllm, but spa uses the local engine, because {reason}"
+        )
         name = "local"
     # Without a GPU one process works on the CPU.
     most = max(gpus, 1)
     count = min(trainer.n_gpus_per_node, most)
     if count < trainer.n_gpus_per_node:
         warnings.append(
-            f"trainer.n_gpus_per_node: {trainer.n_gpus_per_node} asked for, {count} used: {_there(gpus)}"
+            f"trainer.n_gpus_per_node is {trainer.n_gpus_per_node}, but spa uses {count}, because "
+            f"{_there(gpus)}"
         )
     limit = most if name == "vllm" else 1
     if parallel > limit:
-        reason = _there(gpus) if name == "vllm" else f"the {name} engine does not split a model"
+        reason = (
+            _there(gpus)
+            if name == "vllm"
+            else f"the {name} engine cannot split a model over several GPUs"
+        )
         warnings.append(
-            f"actor_rollout_ref.rollout.tensor_model_parallel_size: {parallel} asked for, {limit} used: {reason}"
+            f"actor_rollout_ref.rollout.tensor_model_parallel_size is {parallel}, but spa uses {limit}, "
+            f"because {reason}"
         )
         parallel = limit
     rollout = replace(rollout, name=name, tensor_model_parallel_size=parallel)

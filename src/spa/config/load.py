@@ -119,7 +119,7 @@ def choices(text: str) -> tuple[str, tuple[str, ...]]:
         )
     except HydraException as error:
         raise ConfigError(
-            f"cannot read the override {text!r}; write key=value or key=a,b"
+            f"cannot read the override {text!r}; write key=value, or key=a,b for several values"
         ) from error
     return parsed.key_or_group, several
 
@@ -166,14 +166,16 @@ def _find(name: str) -> Path:
         if len(files) == 1:
             return files[0]
         found = (
-            f"it has {', '.join(file.name for file in files)}" if files else "it has no .yaml file"
+            f"contains {', '.join(file.name for file in files)}"
+            if files
+            else "contains no .yaml file"
         )
-        raise ConfigError(f"{name} is a folder without config.yaml, and {found}. Name one file.")
+        raise ConfigError(f"the folder {name} has no config.yaml and {found}. Name one YAML file.")
     for candidate in (path, Path(f"{path}.yaml")):
         if candidate.is_file():
             return candidate
     names = ", ".join(item for item in config_names() if item not in PARTS)
-    raise ConfigError(f"no configuration {name!r}: neither a file nor one of {names}.")
+    raise ConfigError(f"there is no configuration {name!r}. Name a YAML file, or one of {names}.")
 
 
 def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
@@ -185,16 +187,19 @@ def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
             composed = _composed(name, folder)
     except MissingConfigException as error:
         raise ConfigError(
-            f"{where}: `defaults` names {error.missing_cfg_file!r}, which is neither a shipped configuration "
-            "(`spa config list`) nor a YAML file in the same folder. Give its file name alone."
+            f"{where}: `defaults` names {error.missing_cfg_file!r}, which is neither a shipped "
+            "configuration (`spa config list`) nor a YAML file in the same folder. Write only the file "
+            "name, without a folder."
         ) from error
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, *HYDRA_TRIPS) as error:
         said = str(error) or str(error.__cause__ or "") or type(error).__name__
-        raise ConfigError(f"cannot read {where}: {one_line(said)[:600]}") from error
+        raise ConfigError(
+            f"cannot read {where}; correct this error: {one_line(said)[:600]}"
+        ) from error
     # Unresolved: overrides may still change what `${…}` refers to.
     tree = OmegaConf.to_container(composed, resolve=False)
     if not isinstance(tree, dict):
-        raise ConfigError(f"cannot read {where}: expected keys with values at the top level")
+        raise ConfigError(f"cannot read {where}: the top level must be a mapping of keys to values")
     return tree
 
 
@@ -228,14 +233,16 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
         value = parsed.value()
     except (HydraException, RecursionError):
         hint = (
-            "quote a value with special characters, as in key='a=b'"
+            "quote a value with special characters, for example key='a=b'"
             if "=" in text
             else "write key=value"
         )
         return problems.add("", f"cannot read the override {text!r}; {hint}")
     if parsed.is_sweep_override():
         return problems.add(
-            "", f"override {text!r}: several values; write a list as key=[a,b], or quote the text"
+            "",
+            f"the override {text!r} has several values; write a list as key=[a,b], or quote a string with "
+            "commas",
         )
     *parents, last = str(parsed.key_or_group).split(".")
     path = ".".join([*parents, last])
@@ -243,13 +250,16 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
     for depth, parent in enumerate(parents):
         if section.get(parent) is None:
             if parsed.type == OverrideType.DEL:
-                return problems.add(path, f"nothing to remove{suggestion(path)}")
+                return problems.add(
+                    path, f"this key is not set, so there is nothing to remove{suggestion(path)}"
+                )
             # Made if missing, so that the schema names the unknown key with its nearest neighbours.
             section[parent] = {}
         section = section[parent]
         if not isinstance(section, dict):
             return problems.add(
-                ".".join(parents[: depth + 1]), f"has no keys, so {text!r} cannot be applied"
+                ".".join(parents[: depth + 1]),
+                f"this key has a single value, so the override {text!r} has no effect; correct the override",
             )
     # `+key=value` is `key=value` here; the schema judges whether the key exists.
     if parsed.type != OverrideType.DEL:
@@ -261,7 +271,9 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
         )
         return None
     if last not in section:
-        return problems.add(path, f"nothing to remove{suggestion(path)}")
+        return problems.add(
+            path, f"this key is not set, so there is nothing to remove{suggestion(path)}"
+        )
     del section[last]
     default: Any = {} if parents and parents[0] in FREE else shipped("base")
     for part in parents:
@@ -280,7 +292,8 @@ def _resolve(tree: dict[Any, Any], problems: Problems, notes: list[str]) -> dict
         if (variable := re.search(r"\$\{oc\.env:\s*(\w+)", str(value))) and is_secret(variable[1]):
             problems.add(
                 key,
-                f"would save the secret {variable[1]} with every run; name the variable in api_key_env",
+                f"spa would save the secret {variable[1]} with every run; name the environment variable in "
+                "api_key_env instead",
             )
     try:
         resolved = OmegaConf.to_container(
@@ -289,9 +302,12 @@ def _resolve(tree: dict[Any, Any], problems: Problems, notes: list[str]) -> dict
     except (OmegaConfBaseException, RecursionError) as error:
         said = (str(error).splitlines() or ["RecursionError"])[0]
         if "RecursionError" in said:
-            said = "it leads back to itself"
+            said = "the reference is circular"
         if unset := re.search(r"Environment variable '(\w+)' not found", said):
-            said = f"the environment variable {unset[1]} is not set; set it, or write ${{oc.env:{unset[1]},VALUE}}"
+            said = (
+                f"the environment variable {unset[1]} is not set; set the variable, or write a default as "
+                f"${{oc.env:{unset[1]},VALUE}}"
+            )
         raw = flatten(tree)
         # The key at fault, and not one that only refers to it.
         key = _source(getattr(error, "full_key", None) or "", raw)

@@ -17,7 +17,7 @@ WORDS = {
     "bool_type": "true or false",
     "int_type": "a whole number",
     "float_type": "a number",
-    "string_type": "a text",
+    "string_type": "a string",
     "greater_than_equal": "at least {ge:g}",
     "greater_than": "greater than {gt:g}",
     "less_than_equal": "at most {le:g}",
@@ -74,7 +74,7 @@ def add_validation_errors(
         else:
             words = WORDS.get(item["type"], item["msg"].removeprefix("Input should be "))
             wanted = words.format(**details)
-            # One error for each alternative of `str | tuple`: joined below as `a text or a list`.
+            # One error for each alternative of `str | tuple`: joined below as `a string or a list`.
             found.setdefault(key, ([], got))[0].append(wanted)
     for key, (wanted, got) in found.items():
         problems.add(key, f"must be {' or '.join(dict.fromkeys(wanted))}{got}")
@@ -125,7 +125,7 @@ def show(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return f"the text {value!r}"
+        return f"the string {value!r}"
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, list | tuple):

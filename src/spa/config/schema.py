@@ -105,10 +105,22 @@ __all__ = [
 class LoraConfig:
     """Low-rank adapters of policy and critic; the model sections take their values from here."""
 
-    rank: Annotated[int, Key("LoRA rank; 0 trains all weights", affects="semantics", ge=0)] = 0
-    alpha: Annotated[float, Key("LoRA scale", affects="semantics", gt=0)] = 16
+    rank: Annotated[
+        int,
+        Key(
+            "rank of the LoRA adapters; 0 trains all weights without adapters",
+            affects="semantics",
+            ge=0,
+        ),
+    ] = 0
+    alpha: Annotated[float, Key("scale alpha of the LoRA adapters", affects="semantics", gt=0)] = 16
     target_modules: Annotated[
-        str | tuple[str, ...], Key("modules that get LoRA adapters", affects="semantics")
+        str | tuple[str, ...],
+        Key(
+            "names of the modules that get LoRA adapters; all-linear means every linear layer except the "
+            "output head",
+            affects="semantics",
+        ),
         # PEFT's name for every linear layer but the output head.
     ] = "all-linear"
 
@@ -119,11 +131,19 @@ class DataConfig:
 
     train_files: Annotated[
         str | tuple[str, ...] | None,
-        Key("parquet files; null: those of stage 1", affects="semantics", content="data"),
+        Key(
+            "parquet files with training examples; null uses the files that stage 1 (self-play) writes",
+            affects="semantics",
+            content="data",
+        ),
     ] = None
     val_files: Annotated[
         str | tuple[str, ...] | None,
-        Key("parquet files; null: those of stage 1", affects="semantics", content="data"),
+        Key(
+            "parquet files with validation examples; null uses the files that stage 1 (self-play) writes",
+            affects="semantics",
+            content="data",
+        ),
     ] = None
 
 
@@ -131,19 +151,30 @@ class DataConfig:
 class ModelSelection:
     """The model behind an API."""
 
-    model_name: Annotated[Name, Key("a name of `model_info`", affects="semantics")] = "gpt-4o"
+    model_name: Annotated[
+        Name, Key("model behind an API, as a key of `model_info`", affects="semantics")
+    ] = "gpt-4o"
     max_concurrency: Annotated[
-        int, Key("requests at a time", affects="numerics", ge=1, le=1024)
+        int, Key("largest number of API requests at a time", affects="numerics", ge=1, le=1024)
     ] = 16
-    timeout_s: Annotated[float, Key("seconds to wait for a response", affects="numerics", gt=0)] = (
-        120.0
-    )
+    timeout_s: Annotated[
+        float, Key("seconds to wait for the response to an API request", affects="numerics", gt=0)
+    ] = 120.0
     max_retries: Annotated[
         int,
-        Key("retries of a request after rate limits and server errors", affects="numerics", ge=0),
+        Key(
+            "number of retries of an API request after a rate limit or a server error",
+            affects="numerics",
+            ge=0,
+        ),
     ] = 6
     requests_per_minute: Annotated[
-        float | None, Key("requests per minute, at most; null: no limit", affects="numerics", gt=0)
+        float | None,
+        Key(
+            "largest number of API requests per minute; null sets no limit",
+            affects="numerics",
+            gt=0,
+        ),
     ] = None
 
 
@@ -153,21 +184,25 @@ class APIModelConfig:
 
     provider_name: Annotated[
         Literal["openai", "deepseek", "anthropic", "together", "custom"],
-        Key("provider; custom needs `base_url`", affects="semantics"),
+        Key(
+            "API provider; custom means any other server and needs `base_url`", affects="semantics"
+        ),
     ]
-    model_name: Annotated[str, Key("the provider's name of the model", affects="semantics")]
+    model_name: Annotated[str, Key("name of the model at the API provider", affects="semantics")]
     generation_kwargs: Annotated[
-        Mapping[str, Any], Key("fields added to every request", affects="semantics")
+        Mapping[str, Any], Key("extra fields in every API request", affects="semantics")
     ] = field(default_factory=dict)
     # The same model at another address answers alike.
     base_url: Annotated[
         ServerURL | None,
-        Key("address of an OpenAI-compatible server; null: the provider's", affects="paths"),
+        Key(
+            "URL of an OpenAI-compatible server; null uses the URL of the provider", affects="paths"
+        ),
     ] = None
     api_key_env: Annotated[
         str | None,
         Key(
-            "environment variable with the API key; null: the provider's usual one",
+            "environment variable that holds the API key; null uses the usual variable of the provider",
             affects="paths",
         ),
     ] = None
@@ -175,11 +210,14 @@ class APIModelConfig:
     @model_validator(mode="after")
     def _can_be_asked(self) -> Self:
         if self.provider_name == "custom" and not self.base_url:
-            raise Invalid("base_url", "is required for the provider custom")
+            raise Invalid("base_url", "must be set with provider_name=custom")
         # At any depth: `extra_body.api_key` would be saved as well.
         for key in flatten(self.generation_kwargs):
             if is_secret(key):
-                text = "would be saved with every run; put the key into a variable (api_key_env)"
+                text = (
+                    "spa would save this secret with every run; put the key into an environment variable, and "
+                    "name the variable in api_key_env"
+                )
                 raise Invalid(f"generation_kwargs.{key}", text)
         return self
 
@@ -192,30 +230,40 @@ class Config:
     model_path: Annotated[
         str,
         Key(
-            "model of all stages: Hub name, folder, `smollm2` or `builtin:tiny`",
+            "model of all stages: a Hub name, a folder, `smollm2` or `builtin:tiny`",
             affects="semantics",
             content="model",
         ),
     ] = "Qwen/Qwen2.5-1.5B-Instruct"
     state_text: Annotated[
         Literal["grid", "coords", "grid_and_coords"],
-        Key("state rendering: grid, coordinates, both", affects="semantics"),
+        Key(
+            "how prompts show a state: as a `grid`, as coordinates (`coords`), or as both "
+            "(`grid_and_coords`)",
+            affects="semantics",
+        ),
     ] = "grid_and_coords"
     # This key and the next two are handed on: the YAML sections refer to them as `${…}`.
     micro_batch_size_per_gpu: Annotated[
-        int, Key("default size of every micro-batch", affects="numerics", ge=1)
+        int, Key("default of every micro-batch size per GPU", affects="numerics", ge=1)
     ] = 1
     # With the defaults the filter keeps 64 episodes, which make two updates per step. The
     # original's single update never reaches the clip range.
     ppo_mini_batch_size: Annotated[
-        int, Key("default of actor and critic", affects="semantics", ge=1)
+        int, Key("default of `ppo_mini_batch_size` for actor and critic", affects="semantics", ge=1)
     ] = 32
     grpo_advantage_length_weight: Annotated[
-        bool, Key("default of the actor", affects="semantics")
+        bool,
+        Key(
+            "default of `actor_rollout_ref.actor.grpo_advantage_length_weight`", affects="semantics"
+        ),
     ] = False
     launcher: Annotated[
         Literal["local", "ray"],
-        Key("launcher of the ranks; local: torchrun, or a single process", affects="paths"),
+        Key(
+            "how ranks are started: `local` uses torchrun or a single process, and `ray` uses Ray",
+            affects="paths",
+        ),
     ] = "local"
     ray_init: RayInitConfig = field(default_factory=RayInitConfig)
     seed: SeedConfig = field(default_factory=SeedConfig)
@@ -225,7 +273,7 @@ class Config:
     ctx_manager: CtxManagerConfig = field(default_factory=CtxManagerConfig)
     imagine: ImagineConfig = field(default_factory=ImagineConfig)
     custom_envs: Annotated[
-        Mapping[str, EnvSpec], Key("environments by tag", affects="semantics")
+        Mapping[str, EnvSpec], Key("environments that runs can play, by tag", affects="semantics")
     ] = field(default_factory=dict)
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -238,14 +286,16 @@ class Config:
     compare: CompareConfig = field(default_factory=CompareConfig)
     model_config: ModelSelection = field(default_factory=ModelSelection)
     model_info: Annotated[
-        Mapping[str, APIModelConfig], Key("models behind APIs", affects="semantics")
+        Mapping[str, APIModelConfig], Key("models behind APIs, by name", affects="semantics")
     ] = field(default_factory=dict)
 
     def environment(self, tag: str) -> EnvSpec:
         """What the configuration says of a tag. Raises ConfigError, which names the nearest one, if
         it has none."""
         if tag not in self.custom_envs:
-            raise ConfigError(f"no environment tag {tag!r}; {nearest(tag, self.custom_envs)}")
+            raise ConfigError(
+                f"there is no environment tag {tag!r}; {nearest(tag, self.custom_envs)}"
+            )
         return self.custom_envs[tag]
 
     def max_turn(self, tag: str) -> int:

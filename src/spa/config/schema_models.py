@@ -27,22 +27,30 @@ class FSDPConfig:
     fsdp_size: Annotated[
         int,
         Key(
-            "ranks that share one copy of the model; -1: all; fewer: several whole copies",
+            "number of ranks that share one copy of the model; -1 means all ranks, and a smaller number "
+            "makes several copies",
             affects="numerics",
             ge=-1,
         ),
     ] = -1
     reshard_after_forward: Annotated[
-        bool, Key("free gathered layers between forward and backward pass", affects="numerics")
+        bool,
+        Key(
+            "free gathered layers between the forward and the backward pass, which saves memory",
+            affects="numerics",
+        ),
     ] = True
     # verl's three switches. `fully_shard` offloads everything or nothing, so they are one here.
     offload_policy: Annotated[
-        bool, Key("keep parameters, gradients and optimiser states on the CPU", affects="numerics")
+        bool,
+        Key("keep parameters, gradients and optimiser states in CPU memory", affects="numerics"),
     ] = False
-    param_offload: Annotated[bool, Key("the same as `offload_policy`", affects="numerics")] = False
-    optimizer_offload: Annotated[bool, Key("the same as `offload_policy`", affects="numerics")] = (
-        False
-    )
+    param_offload: Annotated[
+        bool, Key("another name of `offload_policy`, with equal effect", affects="numerics")
+    ] = False
+    optimizer_offload: Annotated[
+        bool, Key("another name of `offload_policy`, with equal effect", affects="numerics")
+    ] = False
 
     @property
     def offload(self) -> bool:
@@ -58,35 +66,53 @@ class ModelConfig:
     dtype: Annotated[
         Dtype,
         Key(
-            "dtype of forward passes; auto: chosen for the machine (performance.md)",
+            "dtype of forward passes; auto lets spa choose by device and model size (performance.md)",
             affects="semantics",
         ),
     ] = "auto"
     attn_implementation: Annotated[
         Attention,
-        Key("auto: SDPA; on a CPU, plain matrix products where possible", affects="numerics"),
+        Key(
+            "attention kernel; auto uses SDPA, and plain matrix products on a CPU where possible",
+            affects="numerics",
+        ),
     ] = "auto"
     use_torch_compile: Annotated[
-        bool, Key("compile the training forward pass", affects="numerics")
+        bool, Key("compile the training forward pass with torch.compile", affects="numerics")
     ] = False
     enable_gradient_checkpointing: Annotated[
-        bool, Key("recompute activations in the backward pass", affects="numerics")
+        bool,
+        Key("recompute activations in the backward pass, which saves memory", affects="numerics"),
     ] = True
     packing: Annotated[
         bool | None,
         Key(
-            "pack examples into one sequence without padding; null: on CUDA, if the model "
-            "keeps them apart",
+            "pack several examples into one sequence without padding; null packs on CUDA if the model "
+            "can separate packed examples",
             affects="numerics",
         ),
     ] = None
     trust_remote_code: Annotated[
-        bool, Key("run model code that comes with a Hub model", affects="paths")
+        bool, Key("run Python code from the repository of a Hub model", affects="paths")
     ] = False
-    lora_rank: Annotated[int, Key("LoRA rank; 0 trains all weights", affects="semantics", ge=0)] = 0
-    lora_alpha: Annotated[float, Key("LoRA scale", affects="semantics", gt=0)] = 16
+    lora_rank: Annotated[
+        int,
+        Key(
+            "rank of the LoRA adapters; 0 trains all weights without adapters",
+            affects="semantics",
+            ge=0,
+        ),
+    ] = 0
+    lora_alpha: Annotated[
+        float, Key("scale alpha of the LoRA adapters", affects="semantics", gt=0)
+    ] = 16
     target_modules: Annotated[
-        str | tuple[str, ...], Key("modules that get LoRA adapters", affects="semantics")
+        str | tuple[str, ...],
+        Key(
+            "names of the modules that get LoRA adapters; all-linear means every linear layer except the "
+            "output head",
+            affects="semantics",
+        ),
     ] = "all-linear"
 
 
@@ -104,7 +130,7 @@ class PolicyModelConfig(ModelConfig):
     chat_template: Annotated[
         str | None,
         Key(
-            "file with a Jinja chat template, for models that have none; null: the model's own",
+            "file with a Jinja chat template for a model without one; null uses the template of the model",
             affects="semantics",
             content="file",
         ),
@@ -118,7 +144,8 @@ class OptimConfig:
     # The policy's optimiser in the original: 1e-6, constant, without warm-up.
     lr: Annotated[float, Key("peak learning rate", affects="semantics", gt=0)] = 1e-6
     betas: Annotated[
-        tuple[Beta, Beta], Key("decay rates of the moments (AdamW)", affects="semantics")
+        tuple[Beta, Beta],
+        Key("decay rates of AdamW's first and second moments", affects="semantics"),
     ] = (
         0.9,
         0.999,
@@ -131,16 +158,19 @@ class OptimConfig:
     lr_warmup_steps: Annotated[
         int,
         Key(
-            "linear warm-up, in PPO steps; -1: `lr_warmup_steps_ratio`", affects="semantics", ge=-1
+            "number of PPO steps with linear warm-up; -1 uses `lr_warmup_steps_ratio`",
+            affects="semantics",
+            ge=-1,
         ),
     ] = -1
     lr_warmup_steps_ratio: Annotated[
-        float, Key("warm-up as a share of all steps", affects="semantics", ge=0, le=1)
+        float,
+        Key("steps with linear warm-up, as a share of all steps", affects="semantics", ge=0, le=1),
     ] = 0.0
     min_lr_ratio: Annotated[
         float | None,
         Key(
-            "learning rate at the end of the cosine, as a share of `lr`; null: 0",
+            "final learning rate of the cosine schedule, as a share of `lr`; null means 0",
             affects="semantics",
             ge=0,
             le=1,
@@ -156,32 +186,48 @@ class WorldLossConfig:
     tokens: Annotated[
         Literal["none", "env_observations", "correct_predictions"],
         Key(
-            "tokens of observed states (ECHO, PaW), or of the model's own correct state blocks",
+            "tokens that carry the world-model loss: `none`, observed states (`env_observations`, as in "
+            "ECHO and PaW), or the model's correct state blocks (`correct_predictions`)",
             affects="semantics",
         ),
     ] = "none"
     coef: Annotated[
-        float, Key("weight of its mean, added to the policy loss", affects="semantics", ge=0)
+        float,
+        Key(
+            "weight of the mean world-model loss, which is added to the policy loss",
+            affects="semantics",
+            ge=0,
+        ),
     ] = 0.05
     # 1 - p is bounded: a state that cannot be predicted costs at most `most`.
     kind: Annotated[
         Literal["cross_entropy", "clipped_error"],
-        Key("loss per token: -log p (ECHO), or 1 - p up to `most` (PaW)", affects="semantics"),
+        Key(
+            "world-model loss per token: -log p (`cross_entropy`, as in ECHO), or 1 - p up to `most` "
+            "(`clipped_error`, as in PaW)",
+            affects="semantics",
+        ),
     ] = "cross_entropy"
-    most: Annotated[float, Key("upper bound of clipped_error", affects="semantics", gt=0, le=1)] = (
-        0.9
-    )
+    most: Annotated[
+        float,
+        Key("upper bound of the `clipped_error` loss per token", affects="semantics", gt=0, le=1),
+    ] = 0.9
     turns: Annotated[
         float,
         Key(
-            "share of turns whose next states count, least certain answers first",
+            "share of turns that carry the world-model loss; turns with the highest answer entropy come "
+            "first",
             affects="semantics",
             gt=0,
             le=1,
         ),
     ] = 1.0
     fade: Annotated[
-        bool, Key("multiply by the share of the step's episodes that failed", affects="semantics")
+        bool,
+        Key(
+            "multiply the world-model loss by the share of the step's episodes without success",
+            affects="semantics",
+        ),
     ] = False
 
     @property
@@ -196,10 +242,16 @@ class AnswerFocusConfig:
 
     # alpha=0 and beta=0 are `loss_mask: answer_only`.
     alpha: Annotated[
-        float, Key("weight of a token outside the answers", affects="semantics", ge=0)
+        float,
+        Key("weight in the policy loss of a token outside the answers", affects="semantics", ge=0),
     ] = 1.0
     beta: Annotated[
-        float, Key("extra weight of an answer's uncertain tokens", affects="semantics", ge=0)
+        float,
+        Key(
+            "extra weight in the policy loss of answer tokens with high entropy",
+            affects="semantics",
+            ge=0,
+        ),
     ] = 0.0
 
 
@@ -208,11 +260,19 @@ class ReplayConfig:
     """Examples with true states in every policy update, with their own mean
     (docs/methods.md)."""
 
-    rows: Annotated[int, Key("sequences in every mini-batch", affects="semantics", ge=0)] = 0
+    rows: Annotated[
+        int,
+        Key(
+            "number of replayed sequences in every mini-batch; 0 turns replay off",
+            affects="semantics",
+            ge=0,
+        ),
+    ] = 0
     source: Annotated[
         Literal["data", "rollouts"],
         Key(
-            "training examples of stage 2, or the step's episodes with true states",
+            "source of replayed examples: training examples of stage 2 (`data`), or the step's episodes "
+            "with true states (`rollouts`)",
             affects="semantics",
         ),
     ] = "data"
@@ -221,7 +281,7 @@ class ReplayConfig:
     coef: Annotated[
         float,
         Key(
-            "weight of their mean cross-entropy, added to the policy loss",
+            "weight of the mean cross-entropy on replayed examples, which is added to the policy loss",
             affects="semantics",
             ge=0,
         ),
@@ -229,7 +289,8 @@ class ReplayConfig:
     loss_on: Annotated[
         str | None,
         Key(
-            "tokens that carry this loss, as in `sft.data.loss_on`; null: those of stage 2",
+            "tokens of replayed examples that carry the loss, as in `sft.data.loss_on`; null uses the "
+            "value of stage 2",
             affects="semantics",
         ),
     ] = None
@@ -245,53 +306,97 @@ class ActorConfig:
     """The policy update."""
 
     ppo_mini_batch_size: Annotated[
-        int, Key("episodes per optimiser step, at most", affects="semantics", ge=1)
+        int, Key("largest number of episodes per optimiser step", affects="semantics", ge=1)
     ] = 32
     ppo_num_mini_batches: Annotated[
         int | None,
         Key(
-            "updates per pass, for actor and critic, instead of `ppo_mini_batch_size`",
+            "number of optimiser steps per pass for actor and critic, instead of `ppo_mini_batch_size`; "
+            "null uses the batch size",
             affects="semantics",
             ge=1,
         ),
     ] = None
     ppo_micro_batch_size_per_gpu: Annotated[
-        int, Key("episodes per forward pass; changes memory, not results", affects="numerics", ge=1)
+        int,
+        Key(
+            "episodes per forward pass on each GPU; changes memory use, not results",
+            affects="numerics",
+            ge=1,
+        ),
     ] = 1
     use_dynamic_bsz: Annotated[
-        bool, Key("fill forward passes by number of tokens instead of episodes", affects="numerics")
+        bool,
+        Key(
+            "fill forward passes by number of tokens instead of number of episodes",
+            affects="numerics",
+        ),
     ] = False
     ppo_max_token_len_per_gpu: Annotated[
-        int, Key("tokens per forward pass with `use_dynamic_bsz`", affects="numerics", ge=1)
+        int,
+        Key(
+            "largest number of tokens per forward pass with `use_dynamic_bsz`",
+            affects="numerics",
+            ge=1,
+        ),
     ] = 16384
-    ppo_epochs: Annotated[int, Key("passes over the kept episodes", affects="semantics", ge=1)] = 1
+    ppo_epochs: Annotated[
+        int, Key("number of passes over the kept episodes in each step", affects="semantics", ge=1)
+    ] = 1
     shuffle: Annotated[bool, Key("sample new mini-batches in every epoch", affects="semantics")] = (
         False
     )
-    grad_clip: Annotated[float, Key("largest gradient norm", affects="semantics", gt=0)] = 1.0
+    grad_clip: Annotated[
+        float,
+        Key("largest gradient norm; larger gradients are scaled down", affects="semantics", gt=0),
+    ] = 1.0
     # More room above than below (arXiv 2503.14476), with the original's numbers.
     clip_ratio_low: Annotated[
-        float, Key("clip the ratio below 1 - this", affects="semantics", ge=0, le=1)
+        float,
+        Key(
+            "lower clip range: the policy ratio is clipped at 1 minus this value",
+            affects="semantics",
+            ge=0,
+            le=1,
+        ),
     ] = 0.2
     clip_ratio_high: Annotated[
-        float, Key("clip the ratio above 1 + this", affects="semantics", ge=0)
+        float,
+        Key(
+            "upper clip range: the policy ratio is clipped at 1 plus this value",
+            affects="semantics",
+            ge=0,
+        ),
     ] = 0.28
     policy_loss: Annotated[
-        str, Key("ppo, or a path `package.module:name`", affects="semantics")
+        str,
+        Key(
+            "policy loss: `ppo`, or the import path `package.module:name` of a function",
+            affects="semantics",
+        ),
     ] = "ppo"
     # For A < 0 the loss -A r has no bound in r; it is cut at -A c (arXiv 1912.09729).
     clip_ratio_c: Annotated[
         float,
-        Key("dual clip: bound of the loss for negative advantages", affects="semantics", gt=1),
+        Key(
+            "largest policy ratio that counts for negative advantages (dual-clip PPO)",
+            affects="semantics",
+            gt=1,
+        ),
     ] = 3.0
     loss_agg_mode: Annotated[
         LossAgg,
-        Key("aggregation of token losses over the mini-batch", affects="semantics"),
+        Key("how token losses are combined over a mini-batch", affects="semantics"),
     ] = "token-mean"
     # `all_after_system` is the original's mask, which also trains on the environment's text.
     loss_mask: Annotated[
         Literal["sampled", "answer_only", "no_states", "all_after_system"],
-        Key("tokens that carry the policy loss", affects="semantics"),
+        Key(
+            "tokens that carry the policy loss: all sampled tokens (`sampled`), answers (`answer_only`), "
+            "tokens outside state blocks (`no_states`), or every token after the system message "
+            "(`all_after_system`)",
+            affects="semantics",
+        ),
     ] = "sampled"
     world_loss: WorldLossConfig = field(default_factory=WorldLossConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
@@ -301,24 +406,32 @@ class ActorConfig:
     ] = 0.001
     use_ref: Annotated[
         bool,
-        Key("allow a reference model; it is loaded only if a KL term uses it", affects="semantics"),
+        Key(
+            "allow a frozen reference model; spa loads the reference model only if a KL term uses it",
+            affects="semantics",
+        ),
     ] = True
     use_kl_loss: Annotated[
-        bool, Key("add KL to the reference model to the loss", affects="semantics")
+        bool, Key("add the KL to the reference model to the policy loss", affects="semantics")
     ] = False
     kl_loss_coef: Annotated[
-        float, Key("weight of the KL in the loss", affects="semantics", ge=0)
+        float, Key("weight of the KL term in the policy loss", affects="semantics", ge=0)
     ] = 0.0
-    kl_loss_type: Annotated[KLKind, Key("estimator of the KL in the loss", affects="semantics")] = (
-        "kl"
-    )
+    kl_loss_type: Annotated[
+        KLKind, Key("estimator of the KL term in the policy loss", affects="semantics")
+    ] = "kl"
     grpo_advantage_length_weight: Annotated[
-        bool, Key("divide outcome advantages by relative length", affects="semantics")
+        bool,
+        Key(
+            "divide GRPO advantages by the token count of the episode, relative to the mean episode",
+            affects="semantics",
+        ),
     ] = False
     strategy: Annotated[
         Strategy,
         Key(
-            "on several ranks: whole copies (ddp) or shards (fsdp, fsdp2: the same)",
+            "how several ranks hold the policy: whole copies (`ddp`) or shards (`fsdp` or `fsdp2`, with "
+            "equal effect)",
             affects="numerics",
         ),
     ] = "fsdp"
@@ -329,9 +442,13 @@ class ActorConfig:
     def _kl_has_effect(self) -> Self:
         # A switch without effect would pass for a run with KL.
         if self.use_kl_loss and self.kl_loss_coef == 0:
-            raise Invalid("kl_loss_coef", "is 0, so use_kl_loss=true has no effect; set both")
+            raise Invalid(
+                "kl_loss_coef",
+                "use_kl_loss=true has no effect with kl_loss_coef=0; set kl_loss_coef above 0, or "
+                "use_kl_loss=false",
+            )
         if self.use_kl_loss and not self.use_ref:
-            raise Invalid("use_ref", "must be true: a KL term needs the reference model")
+            raise Invalid("use_ref", "must be true, because a KL term needs the reference model")
         return self
 
 
@@ -340,11 +457,18 @@ class RefConfig:
     """The frozen reference model."""
 
     strategy: Annotated[
-        Strategy, Key("on several ranks: whole copies (ddp) or shards (fsdp)", affects="numerics")
+        Strategy,
+        Key(
+            "how several ranks hold the reference model: whole copies (`ddp`) or shards (`fsdp`)",
+            affects="numerics",
+        ),
     ] = "fsdp"
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
     log_prob_micro_batch_size_per_gpu: Annotated[
-        int, Key("episodes per forward pass", affects="numerics", ge=1)
+        int,
+        Key(
+            "episodes per forward pass of the reference model on each GPU", affects="numerics", ge=1
+        ),
     ] = 1
 
 
@@ -353,11 +477,29 @@ class Sampling:
     """Sampling of tokens."""
 
     temperature: Annotated[
-        float, Key("sampling temperature; 0: greedy", affects="semantics", ge=0)
+        float,
+        Key(
+            "sampling temperature; 0 selects the most likely token (greedy)",
+            affects="semantics",
+            ge=0,
+        ),
     ] = 1.0
-    top_p: Annotated[float, Key("nucleus sampling", affects="semantics", gt=0, le=1)] = 1.0
+    top_p: Annotated[
+        float,
+        Key(
+            "probability mass of nucleus sampling; 1 samples from all tokens",
+            affects="semantics",
+            gt=0,
+            le=1,
+        ),
+    ] = 1.0
     top_k: Annotated[
-        int, Key("sample from the most likely tokens; -1: all", affects="semantics", ge=-1)
+        int,
+        Key(
+            "number of most likely tokens to sample from; -1 samples from all tokens",
+            affects="semantics",
+            ge=-1,
+        ),
     ] = -1
 
 
@@ -366,7 +508,10 @@ class ValKwargs(Sampling):
     """Sampling in validation: at temperature 1, as in the original, since Pass@k needs different
     episodes of a puzzle."""
 
-    do_sample: Annotated[bool, Key("false: greedy", affects="semantics")] = True
+    do_sample: Annotated[
+        bool,
+        Key("sample tokens; false selects the most likely token (greedy)", affects="semantics"),
+    ] = True
 
 
 @section
@@ -376,8 +521,9 @@ class RolloutConfig:
     name: Annotated[
         str,
         Key(
-            "local, vllm, openai, random, a path `package.module:name`, or auto: vllm if it "
-            "is installed and CUDA is available, else local",
+            "rollout engine: `local`, `vllm`, `openai`, `random`, `auto`, or an import path "
+            "`package.module:name`. auto uses vllm if it is installed and CUDA is available, and local "
+            "otherwise",
             affects="semantics",
         ),
     ] = "auto"
@@ -385,79 +531,108 @@ class RolloutConfig:
         float, Key("sampling temperature of training rollouts", affects="semantics", ge=0)
     ] = 1.0
     top_p: Annotated[
-        float, Key("nucleus sampling of training rollouts", affects="semantics", gt=0, le=1)
+        float,
+        Key(
+            "probability mass of nucleus sampling in training rollouts; 1 samples from all tokens",
+            affects="semantics",
+            gt=0,
+            le=1,
+        ),
     ] = 1.0
     top_k: Annotated[
         int,
         Key(
-            "training rollouts sample from the most likely tokens; -1: all",
+            "number of most likely tokens that training rollouts sample from; -1 samples from all tokens",
             affects="semantics",
             ge=-1,
         ),
     ] = -1
-    do_sample: Annotated[bool, Key("false: greedy", affects="semantics")] = True
+    do_sample: Annotated[
+        bool,
+        Key("sample tokens; false selects the most likely token (greedy)", affects="semantics"),
+    ] = True
     response_length: Annotated[
-        int, Key("new tokens per turn, at most", affects="semantics", ge=1)
+        int, Key("largest number of new tokens per turn", affects="semantics", ge=1)
     ] = 400
     max_model_len: Annotated[
         int,
         Key(
-            "tokens per episode at most, prompts and responses together", affects="semantics", ge=2
+            "largest number of tokens per episode, prompts and responses together",
+            affects="semantics",
+            ge=2,
         ),
     ] = 3600
-    max_num_seqs: Annotated[int, Key("episodes decoded together", affects="numerics", ge=1)] = 1024
+    max_num_seqs: Annotated[
+        int, Key("largest number of episodes that vllm decodes at a time", affects="numerics", ge=1)
+    ] = 1024
     max_num_batched_tokens: Annotated[
-        int, Key("tokens per engine step, at most", affects="numerics", ge=1)
+        int, Key("largest number of tokens in one step of the engine", affects="numerics", ge=1)
     ] = 8192
     dtype: Annotated[
         Dtype,
         Key(
-            "dtype of the engine's copy of the weights (vllm, and local on CPUs)",
+            "dtype of the engine's copy of the weights; applies to vllm, and to local on CPUs",
             affects="semantics",
         ),
     ] = "auto"
     gpu_memory_utilization: Annotated[
-        float, Key("share of GPU memory for the engine (vllm)", affects="numerics", gt=0, le=1)
+        float, Key("share of GPU memory that vllm may use", affects="numerics", gt=0, le=1)
     ] = 0.6
-    enforce_eager: Annotated[bool, Key("run without CUDA graphs (vllm)", affects="numerics")] = True
+    enforce_eager: Annotated[bool, Key("run vllm without CUDA graphs", affects="numerics")] = True
     free_cache_engine: Annotated[
-        bool, Key("free the cache during updates (vllm)", affects="numerics")
+        bool, Key("free the key-value cache of vllm during updates", affects="numerics")
     ] = True
     enable_chunked_prefill: Annotated[
-        bool, Key("split long prefills (vllm)", affects="numerics")
+        bool, Key("let vllm split long prefills into chunks", affects="numerics")
     ] = True
     tensor_model_parallel_size: Annotated[
-        int, Key("GPUs per engine copy (vllm)", affects="numerics", ge=1)
+        int,
+        Key(
+            "number of GPUs over which vllm splits one copy of the model", affects="numerics", ge=1
+        ),
     ] = 1
     engine_kwargs: Annotated[
-        Mapping[str, Any], Key("options passed to the engine unchanged (vllm)", affects="semantics")
+        Mapping[str, Any],
+        Key("extra options that are passed to vllm unchanged", affects="semantics"),
     ] = field(default_factory=dict)
     log_prob_micro_batch_size_per_gpu: Annotated[
-        int, Key("episodes per scoring pass", affects="numerics", ge=1)
+        int,
+        Key(
+            "episodes per forward pass that computes log-probs, on each GPU",
+            affects="numerics",
+            ge=1,
+        ),
     ] = 1
     # Of the default 32 groups these are the 8 with the largest standard deviation of scores.
     rollout_filter_ratio: Annotated[
         float,
         Key(
-            "share of groups to keep; for types other than std and std_rev: their parameter",
+            "share of groups to keep for the filter types std, std_rev and top_k; parameter of the other "
+            "filter types",
             affects="semantics",
             gt=0,
         ),
     ] = 0.25
     rollout_filter_type: Annotated[
         Literal["std", "std_rev", "top_p", "top_p_softmax", "top_k", "top_k_abs", "min_p"],
-        Key("selection of groups by the variance of their scores", affects="semantics"),
+        Key(
+            "rule that selects groups for training by the standard deviation of their scores",
+            affects="semantics",
+        ),
     ] = "std"
     # Episodes with equal scores have no advantage over each other.
     rollout_filter_include_zero: Annotated[
-        bool, Key("keep groups whose episodes all score the same", affects="semantics")
+        bool, Key("also keep groups whose episodes all have the same score", affects="semantics")
     ] = False
     val_kwargs: ValKwargs = field(default_factory=ValKwargs)
 
     @model_validator(mode="after")
     def _limits_fit(self) -> Self:
         if self.response_length >= self.max_model_len:
-            text = f"is {self.response_length}, which leaves no room for a prompt in max_model_len {self.max_model_len}"
+            text = (
+                f"response_length={self.response_length} leaves no room for a prompt in "
+                f"max_model_len={self.max_model_len}; lower response_length, or raise max_model_len"
+            )
             raise Invalid("response_length", text)
         if (
             self.rollout_filter_type in ("std", "std_rev", "top_k")
@@ -465,10 +640,14 @@ class RolloutConfig:
         ):
             raise Invalid(
                 "rollout_filter_ratio",
-                f"must be at most 1 for this type, got {self.rollout_filter_ratio:g}",
+                f"must be at most 1 with rollout_filter_type={self.rollout_filter_type}, got "
+                f"{self.rollout_filter_ratio:g}",
             )
         if self.tensor_model_parallel_size > 1 and self.name not in ("vllm", "auto"):
-            text = f"is {self.tensor_model_parallel_size}, but only vllm splits a model, and name is {self.name}"
+            text = (
+                f"the engine {self.name} cannot split a model over {self.tensor_model_parallel_size} GPUs; "
+                "use 1, or set name=vllm"
+            )
             raise Invalid("tensor_model_parallel_size", text)
         return self
 
@@ -488,39 +667,68 @@ class CriticConfig:
     """The value model and its update."""
 
     strategy: Annotated[
-        Strategy, Key("on several ranks: whole copies (ddp) or shards (fsdp)", affects="numerics")
+        Strategy,
+        Key(
+            "how several ranks hold the critic: whole copies (`ddp`) or shards (`fsdp`)",
+            affects="numerics",
+        ),
     ] = "fsdp"
     model: CriticModelConfig = field(default_factory=CriticModelConfig)
     # Ten times the policy's rate, as in the original.
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-5))
     ppo_mini_batch_size: Annotated[
-        int, Key("episodes per optimiser step, at most", affects="semantics", ge=1)
+        int, Key("largest number of episodes per optimiser step", affects="semantics", ge=1)
     ] = 32
     ppo_micro_batch_size_per_gpu: Annotated[
-        int, Key("episodes per forward pass", affects="numerics", ge=1)
+        int,
+        Key(
+            "episodes per forward pass of the critic's update, on each GPU",
+            affects="numerics",
+            ge=1,
+        ),
     ] = 1
     forward_micro_batch_size_per_gpu: Annotated[
-        int, Key("episodes per scoring pass", affects="numerics", ge=1)
+        int,
+        Key(
+            "episodes per forward pass that computes values, on each GPU", affects="numerics", ge=1
+        ),
     ] = 1
     use_dynamic_bsz: Annotated[
-        bool, Key("fill forward passes by number of tokens instead of episodes", affects="numerics")
+        bool,
+        Key(
+            "fill forward passes by number of tokens instead of number of episodes",
+            affects="numerics",
+        ),
     ] = False
     ppo_max_token_len_per_gpu: Annotated[
-        int, Key("tokens per forward pass with `use_dynamic_bsz`", affects="numerics", ge=1)
+        int,
+        Key(
+            "largest number of tokens per forward pass with `use_dynamic_bsz`",
+            affects="numerics",
+            ge=1,
+        ),
     ] = 32768
-    ppo_epochs: Annotated[int, Key("passes over the kept episodes", affects="semantics", ge=1)] = 1
+    ppo_epochs: Annotated[
+        int, Key("number of passes over the kept episodes in each step", affects="semantics", ge=1)
+    ] = 1
     shuffle: Annotated[bool, Key("sample new mini-batches in every epoch", affects="semantics")] = (
         False
     )
-    grad_clip: Annotated[float, Key("largest gradient norm", affects="semantics", gt=0)] = 1.0
+    grad_clip: Annotated[
+        float,
+        Key("largest gradient norm; larger gradients are scaled down", affects="semantics", gt=0),
+    ] = 1.0
     # The original clips at 0.5, which throttles a critic whose returns reach 11 (Sokoban).
     cliprange_value: Annotated[
         float | None,
-        Key("clip range of the value loss; null: no clipping", affects="semantics", gt=0),
+        Key("clip range of the value loss; null turns clipping off", affects="semantics", gt=0),
     ] = None
-    loss_agg_mode: Annotated[LossAgg, Key("aggregation of token losses", affects="semantics")] = (
-        "token-mean"
-    )
+    loss_agg_mode: Annotated[
+        LossAgg,
+        Key(
+            "how the token losses of the critic are combined over a mini-batch", affects="semantics"
+        ),
+    ] = "token-mean"
 
 
 @section
@@ -530,16 +738,33 @@ class KLCtrlConfig:
     # arXiv 1909.08593, section 2.2, for `adaptive`; horizon and target are the original's.
     type: Annotated[
         Literal["fixed", "adaptive"],
-        Key("constant weight, or one adapted towards `target_kl`", affects="semantics"),
+        Key(
+            "weight of the KL in the reward: constant (`fixed`), or adapted towards `target_kl` "
+            "(`adaptive`)",
+            affects="semantics",
+        ),
     ] = "fixed"
     kl_coef: Annotated[
-        float, Key("weight of the KL; adaptive: its initial value", affects="semantics", ge=0)
+        float,
+        Key(
+            "weight of the KL in the reward; with type adaptive, the initial weight",
+            affects="semantics",
+            ge=0,
+        ),
     ] = 0.0
     horizon: Annotated[
-        int, Key("horizon of the adaptive controller, in episodes", affects="semantics", ge=1)
+        int,
+        Key(
+            "number of episodes over which the adaptive controller changes the KL weight",
+            affects="semantics",
+            ge=1,
+        ),
     ] = 10000
     target_kl: Annotated[
-        float, Key("KL that the adaptive controller aims at", affects="semantics", gt=0)
+        float,
+        Key(
+            "KL that the adaptive controller aims at, in nats per token", affects="semantics", gt=0
+        ),
     ] = 0.1
 
 
@@ -550,18 +775,26 @@ class RolloutCorrectionConfig:
 
     level: Annotated[
         Literal["off", "token", "sequence"],
-        Key("one weight per token, or per episode", affects="semantics"),
+        Key(
+            "importance weights of rollouts: `off`, one weight per `token`, or one weight per episode "
+            "(`sequence`)",
+            affects="semantics",
+        ),
     ] = "off"
     mode: Annotated[
         Literal["truncate", "mask"],
         Key(
-            "weights above `cap`: cut (truncated importance sampling) or 0 (IcePop)",
+            "treatment of importance weights above `cap`: `truncate` sets these weights to `cap`, and "
+            "`mask` sets these weights to 0 (IcePop)",
             affects="semantics",
         ),
     ] = "truncate"
-    cap: Annotated[float, Key("largest weight", affects="semantics", gt=1)] = 2.0
+    cap: Annotated[
+        float, Key("largest importance weight that is not changed", affects="semantics", gt=1)
+    ] = 2.0
     floor: Annotated[
-        float, Key("smallest weight, for `mode: mask`", affects="semantics", ge=0, le=1)
+        float,
+        Key("smallest importance weight that `mode: mask` keeps", affects="semantics", ge=0, le=1),
     ] = 0.5
 
 
@@ -572,8 +805,8 @@ class AlgorithmConfig:
     adv_estimator: Annotated[
         str,
         Key(
-            "gae, grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, turn_rloo, turn_gae, gigpo, or a path "
-            "`package.module:name`",
+            "advantage estimator: gae, grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, "
+            "turn_rloo, turn_gae, gigpo, or an import path `package.module:name`",
             affects="semantics",
         ),
     ] = "gae"
@@ -582,12 +815,16 @@ class AlgorithmConfig:
     lam: Annotated[float, Key("GAE lambda", affects="semantics", ge=0, le=1)] = 1.0
     # VAGEN, arXiv 2510.16907.
     bi_level_gae: Annotated[
-        bool, Key("GAE over turns, then over the tokens of a turn", affects="semantics")
+        bool,
+        Key(
+            "compute GAE over turns first, and then over the tokens of each turn",
+            affects="semantics",
+        ),
     ] = False
     high_level_gamma: Annotated[
         float,
         Key(
-            "discount per turn: bi-level GAE, turn_gae, turn_rloo, gigpo",
+            "discount per turn in bi-level GAE, turn_gae, turn_rloo and gigpo",
             affects="semantics",
             ge=0,
             le=1,
@@ -597,37 +834,43 @@ class AlgorithmConfig:
     gigpo_step_weight: Annotated[
         float,
         Key(
-            "gigpo: weight of a turn's advantage, added to the episode's", affects="semantics", ge=0
+            "weight of the turn's advantage in gigpo, which is added to the episode's advantage",
+            affects="semantics",
+            ge=0,
         ),
     ] = 1.0
     # WM-PPO, arXiv 2611.12200, reconstructed from its abstract (docs/methods.md).
     imagined_advantage: Annotated[
         float,
         Key(
-            "weight of the predicted lead of a turn's plan over its other plans, added to its "
-            "advantage; needs choose_plan",
+            "weight of the plan advantage, which is added to the turn's advantage (needs choose_plan). "
+            "The plan advantage is the predicted value of the chosen plan minus the mean of all plans",
             affects="semantics",
             ge=0,
         ),
     ] = 0.0
     whiten_advantages: Annotated[
-        bool, Key("zero mean, unit variance over the trained tokens", affects="semantics")
+        bool,
+        Key(
+            "scale advantages to zero mean and unit variance over the trained tokens",
+            affects="semantics",
+        ),
     ] = True
     # False is Dr. GRPO, arXiv 2503.20783.
     norm_adv_by_std_in_grpo: Annotated[
         bool, Key("divide group advantages by the group's standard deviation", affects="semantics")
     ] = True
     use_kl_in_reward: Annotated[
-        bool, Key("subtract KL to the reference model from the reward", affects="semantics")
+        bool, Key("subtract the KL to the reference model from the reward", affects="semantics")
     ] = False
-    kl_penalty: Annotated[KLKind, Key("estimator of the KL in the reward", affects="semantics")] = (
-        "kl"
-    )
+    kl_penalty: Annotated[
+        KLKind, Key("estimator of the KL term in the reward", affects="semantics")
+    ] = "kl"
     bootstrap_truncated: Annotated[
         bool,
         Key(
-            "end episodes cut off by max_turn or max_model_len with the critic's value "
-            "instead of 0",
+            "for episodes that reach max_turn or max_model_len, use the critic's value instead of 0 as "
+            "the value after the last turn",
             affects="semantics",
         ),
     ] = False
@@ -638,8 +881,13 @@ class AlgorithmConfig:
     def _switches_have_effect(self) -> Self:
         if self.use_kl_in_reward and self.kl_ctrl.kl_coef == 0:
             raise Invalid(
-                "kl_ctrl.kl_coef", "is 0, so use_kl_in_reward=true has no effect; set both"
+                "kl_ctrl.kl_coef",
+                "use_kl_in_reward=true has no effect with kl_ctrl.kl_coef=0; set kl_ctrl.kl_coef above 0, or "
+                "use_kl_in_reward=false",
             )
         if self.bi_level_gae and self.adv_estimator != "gae":
-            raise Invalid("bi_level_gae", f"needs adv_estimator gae, got {self.adv_estimator}")
+            raise Invalid(
+                "bi_level_gae",
+                f"bi_level_gae=true needs algorithm.adv_estimator=gae, got {self.adv_estimator}",
+            )
         return self

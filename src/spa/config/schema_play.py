@@ -16,7 +16,9 @@ class SeedConfig:
     train: Annotated[
         int,
         Key(
-            "base seed of training: puzzles, noise, sampling, shuffling", affects="semantics", ge=0
+            "base seed of training for puzzles, noise, sampling and shuffling",
+            affects="semantics",
+            ge=0,
         ),
     ] = 10000
     val: Annotated[int, Key("base seed of validation puzzles", affects="semantics", ge=0)] = 123
@@ -27,58 +29,73 @@ class EnvSpec:
     """One environment tag of `custom_envs`."""
 
     env_type: Annotated[
-        str, Key("registered type, or a dotted path `package.module:Class`", affects="semantics")
+        str,
+        Key(
+            "environment type: a registered name, or the import path `package.module:Class`",
+            affects="semantics",
+        ),
     ]
     # The original's limit for Sokoban and FrozenLake.
     max_actions_per_traj: Annotated[
-        int, Key("actions per episode, at most", affects="semantics", ge=1)
+        int, Key("largest number of actions per episode", affects="semantics", ge=1)
     ] = 10
     max_tokens: Annotated[
-        int, Key("length hint of the prompt, in words", affects="semantics", ge=1)
+        int, Key("response length that the prompt suggests, in words", affects="semantics", ge=1)
     ] = 100
     max_turn: Annotated[
         int | None,
-        Key("turns per episode, at most; null: `agent_proxy.max_turn`", affects="semantics", ge=1),
+        Key(
+            "largest number of turns per episode; null uses `agent_proxy.max_turn`",
+            affects="semantics",
+            ge=1,
+        ),
     ] = None
     action_sep: Annotated[
         Separator | None,
         Key(
-            "text between the actions of one answer; null: `agent_proxy.action_sep`",
+            "string between the actions of one answer; null uses `agent_proxy.action_sep`",
             affects="semantics",
         ),
     ] = None
     show_legal_actions: Annotated[
         bool,
-        Key("list the actions that are legal in the state in every prompt", affects="semantics"),
+        Key("list the legal actions of the current state in every prompt", affects="semantics"),
     ] = False
     self_play: Annotated[
         bool,
         Key(
-            "two-player games, in training: the policy plays both players; false: the other "
-            "plays at random",
+            "in training on two-player games, true lets the policy play both players; false uses a "
+            "random opponent",
             affects="semantics",
         ),
     ] = False
     env_instruction: Annotated[
         str | None,
-        Key("rules for the first prompt; null: the environment's own", affects="semantics"),
+        Key(
+            "game rules in the first prompt; null uses the rules of the environment",
+            affects="semantics",
+        ),
     ] = None
     env_instruction_add_worldmodel: Annotated[
         str | None,
         Key(
-            "rules in the world-model format; null: `env_instruction`, else the environment's own",
+            "game rules in world-model prompts; null uses `env_instruction`, or else the rules of the "
+            "environment",
             affects="semantics",
         ),
     ] = None
     env_config: Annotated[
         Mapping[str, Any] | None,
-        Key("options of the environment class; null: its defaults", affects="semantics"),
+        Key(
+            "options that are passed to the environment class; null uses the default options",
+            affects="semantics",
+        ),
     ] = None
     reward: Annotated[
         str | Mapping[str, float] | None,
         Key(
-            "your reward function `package.module:name`, or several with weights (`game` is the game's own); null: "
-            "the game's own",
+            "reward function `package.module:name`, or a mapping from several functions to weights, "
+            "where `game` is the game's own reward. null uses the game's own reward",
             affects="semantics",
         ),
     ] = None
@@ -88,13 +105,15 @@ class EnvSpec:
 class EnvConfigs:
     """Which tags are played, and in how many groups each."""
 
-    tags: Annotated[tuple[Name, ...], Key("tags of `custom_envs`", affects="semantics")] = (
-        "SimpleSokoban",
-    )
+    tags: Annotated[
+        tuple[Name, ...],
+        Key("environment tags to play, as keys of `custom_envs`", affects="semantics"),
+    ] = ("SimpleSokoban",)
     n_groups: Annotated[
         tuple[int, ...] | None,
         Key(
-            "groups per tag, in the order of `tags`; null: equal shares of `env_groups`",
+            "number of groups per tag, in the order of `tags`; null divides `env_groups` into equal "
+            "shares",
             affects="semantics",
         ),
     ] = None
@@ -105,8 +124,12 @@ class GroupsConfig:
     """A set of episodes: groups of the same puzzle."""
 
     # The original's 32 x 8 = 256 episodes per step.
-    env_groups: Annotated[int, Key("puzzles per step", affects="semantics", ge=1)] = 32
-    group_size: Annotated[int, Key("episodes of each puzzle", affects="semantics", ge=1)] = 8
+    env_groups: Annotated[
+        int, Key("number of groups (puzzles) per step", affects="semantics", ge=1)
+    ] = 32
+    group_size: Annotated[
+        int, Key("number of episodes of each puzzle", affects="semantics", ge=1)
+    ] = 8
     env_configs: EnvConfigs = field(default_factory=EnvConfigs)
 
 
@@ -117,7 +140,7 @@ class EsManagerConfig:
     format_penalty: Annotated[
         float,
         Key(
-            "added to the score of a turn with a malformed response or an unknown action",
+            "penalty that is added to the score of a turn with a malformed response or an unknown action",
             affects="semantics",
             le=0,
         ),
@@ -125,7 +148,7 @@ class EsManagerConfig:
     env_timeout_s: Annotated[
         float | None,
         Key(
-            "time limit of an environment per turn, in seconds; null: none",
+            "time limit per turn of an environment, in seconds; null sets no limit",
             affects="numerics",
             gt=0,
         ),
@@ -133,7 +156,7 @@ class EsManagerConfig:
     env_workers: Annotated[
         int,
         Key(
-            "processes for slow environments; 0: they run in the trainer's process",
+            "number of processes for slow environments; 0 runs environments in the process of the trainer",
             affects="numerics",
             ge=0,
             le=1024,
@@ -150,12 +173,20 @@ class RewardNormalizationConfig:
 
     grouping: Annotated[
         Literal["state", "inductive", "batch"],
-        Key("scores that are normalised together: same puzzle, same tag, all", affects="semantics"),
+        Key(
+            "episodes whose scores are normalised together: same puzzle (`state`), same tag "
+            "(`inductive`), or all episodes (`batch`)",
+            affects="semantics",
+        ),
     ] = "state"
     # The standard deviation is the unbiased one; scores without variance become 0.
     method: Annotated[
         Literal["identity", "mean", "mean_std", "asym_clip"],
-        Key("nothing, minus mean, z-score, z-score clamped to [-1, 3]", affects="semantics"),
+        Key(
+            "normalisation of episode scores: none (`identity`), minus the mean (`mean`), z-score "
+            "(`mean_std`), or z-score clamped to [-1, 3] (`asym_clip`)",
+            affects="semantics",
+        ),
     ] = "identity"
 
 
@@ -167,7 +198,8 @@ class WorldModelRewardConfig:
     observation: Annotated[
         float,
         Key(
-            "reward per turn: this, times the share of correct cells in the observation",
+            "maximum reward per turn for the observation; the reward is this value times the share of "
+            "correct cells",
             affects="semantics",
             ge=0,
         ),
@@ -176,7 +208,8 @@ class WorldModelRewardConfig:
     prediction: Annotated[
         float,
         Key(
-            "reward per turn: this, times the F1 of the cells that the prediction changes",
+            "maximum reward per turn for the prediction; the reward is this value times the F1 of the "
+            "changed cells",
             affects="semantics",
             ge=0,
         ),
@@ -185,8 +218,8 @@ class WorldModelRewardConfig:
     within: Annotated[
         float | None,
         Key(
-            "reward a prediction in full if 1 - F1 is below this, else not at all (RWML); "
-            "null: by its F1",
+            "threshold of an all-or-nothing prediction reward (RWML): the turn is rewarded if 1 - F1 is "
+            "below the threshold. null scales the reward by F1",
             affects="semantics",
             gt=0,
             le=1,
@@ -199,33 +232,41 @@ class AgentProxyConfig:
     """The shape of an episode."""
 
     # The original's limits: five turns of five actions.
-    max_turn: Annotated[int, Key("turns per episode, at most", affects="semantics", ge=1)] = 5
+    max_turn: Annotated[
+        int, Key("largest number of turns per episode", affects="semantics", ge=1)
+    ] = 5
     action_sep: Annotated[
-        Separator, Key("text between the actions of one answer", affects="semantics")
+        Separator, Key("string between the actions of one answer", affects="semantics")
     ] = "||"
     max_actions_per_turn: Annotated[
-        int, Key("actions per answer, at most", affects="semantics", ge=1)
+        int, Key("largest number of actions per answer", affects="semantics", ge=1)
     ] = 5
     use_turn_scores: Annotated[
         bool,
         Key(
-            "put each turn's reward on its last token; false: the sum on the episode's last token",
+            "true puts the reward of each turn on the turn's last token; false puts the sum on the "
+            "episode's last token",
             affects="semantics",
         ),
     ] = False
     response_format: Annotated[
         ResponseFormat,
         Key(
-            "parts of a world-model response after the observation, in order "
-            "(docs/methods.md); search: base format with a written breadth-first search",
+            "order of the parts of a world-model response after the observation (docs/methods.md); "
+            "search means base responses with a written breadth-first search",
             affects="semantics",
         ),
     ] = "prediction_first"
     imagined_plans: Annotated[
-        int, Key("plans per turn with `choose_plan`", affects="semantics", ge=2)
+        int,
+        Key(
+            "number of plans per turn with `response_format: choose_plan`",
+            affects="semantics",
+            ge=2,
+        ),
     ] = 2
     enable_think: Annotated[
-        bool, Key("responses begin with a think block", affects="semantics")
+        bool, Key("start every response with a think block", affects="semantics")
     ] = True
     reward_normalization: RewardNormalizationConfig = field(
         default_factory=RewardNormalizationConfig
@@ -240,7 +281,8 @@ class CtxManagerConfig:
     mode: Annotated[
         Literal["base", "add_worldmodel"],
         Key(
-            "response format: think and answer, or with observation and prediction",
+            "response format: `base` (think and answer), or `add_worldmodel` (also observation and "
+            "prediction)",
             affects="semantics",
         ),
     ] = "base"
@@ -248,13 +290,17 @@ class CtxManagerConfig:
     history: Annotated[
         bool,
         Key(
-            "prompts contain the earlier turns; false: only the rules and the current state",
+            "include earlier turns in the prompt; false shows only the rules and the current state",
             affects="semantics",
         ),
     ] = True
     placeholders: Annotated[
         Literal["brackets", "words"],
-        Key("placeholders in the format instruction: [actions] or actions", affects="semantics"),
+        Key(
+            "style of placeholders in the format instruction: `brackets` writes [actions], and `words` "
+            "writes actions",
+            affects="semantics",
+        ),
     ] = "brackets"
     example: Annotated[
         bool,

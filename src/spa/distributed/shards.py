@@ -111,7 +111,8 @@ def mesh_of(world: World, group: int, device: str) -> DeviceMesh:
         return init_device_mesh(device, (world.size,), mesh_dim_names=("shard",))
     if group < 1 or world.size % group:
         raise ConfigError(
-            f"fsdp_config.fsdp_size={group} does not divide {world.size} ranks; use -1 to shard over all"
+            f"fsdp_config.fsdp_size={group} does not divide {world.size} ranks; use a divisor, or -1 to "
+            "shard over all ranks"
         )
     return init_device_mesh(
         device, (world.size // group, group), mesh_dim_names=("replicate", "shard")

@@ -143,11 +143,17 @@ class World:
         try:
             yield
         except RuntimeError as error:
-            log.error("rank %d of %d waits here:", self.rank, self.size, stack_info=True)
+            log.error(
+                "stack of rank %d of %d, which lost the other ranks:",
+                self.rank,
+                self.size,
+                stack_info=True,
+            )
             raise TrainingError(
                 f"rank {self.rank} of {self.size} lost the other ranks while waiting to {what} "
-                f"({str(error).splitlines()[0]}). One of them stopped (see its own message) or is slower than "
-                "trainer.rank_timeout_s. Start the same command again: it resumes from the last complete checkpoint."
+                f"({str(error).splitlines()[0]}). Another rank stopped (see its own message) or is slower "
+                "than trainer.rank_timeout_s. Run the same command again to resume from the last complete "
+                "checkpoint."
             ) from error
 
 
@@ -172,7 +178,7 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
         return
     if ":" in device:
         raise ConfigError(
-            f"trainer.device={device} puts all ranks on one GPU; use cuda, cpu or auto"
+            f"trainer.device={device} puts all ranks on one GPU; set trainer.device to cuda, cpu or auto"
         )
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:

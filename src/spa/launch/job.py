@@ -60,8 +60,8 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
         # The user's code (a template, tracker or function) exited; without an error the run would
         # look successful.
         raise TrainingError(
-            f"code outside spa ended the run with {type(error).__name__}({error}); `spa --debug` shows where. The "
-            "same command resumes from the last checkpoint."
+            f"code outside spa ended the run with {type(error).__name__}({error}). Add --debug to see "
+            "where, and run the same command again to resume from the last checkpoint."
         ) from error
 
 

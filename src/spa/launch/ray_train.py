@@ -77,7 +77,8 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
         result = fitted.fit()
     except train.TrainingFailedError as error:
         raise TrainingError(
-            f"the run failed, even after Ray replaced its workers (ray_init.max_failures={own.max_failures}): "
+            "the run failed, although Ray replaces lost workers "
+            f"(ray_init.max_failures={own.max_failures}). Fix this error and run the same command again: "
             f"{_reason(error)}"
         ) from error
     finally:
@@ -144,5 +145,7 @@ def _ray() -> tuple[Any, Any]:
         import ray
         from ray import train
     except ImportError as error:
-        raise ConfigError(f"launcher=ray needs the ray extra: {install_hint('ray')}") from error
+        raise ConfigError(
+            f"launcher=ray needs the package ray; install it with: {install_hint('ray')}"
+        ) from error
     return ray, train

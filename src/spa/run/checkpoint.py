@@ -78,8 +78,8 @@ def save_checkpoint(
         if not isinstance(error, OSError) and "os error" not in str(error):
             raise
         raise TrainingError(
-            f"{final}: the checkpoint could not be written ({error}). Free some disk space or choose another folder, "
-            "then run the same command again: it resumes from the last complete checkpoint."
+            f"{final}: the checkpoint could not be written ({error}). Free disk space or choose another "
+            "folder, then run the same command again to resume from the last complete checkpoint."
         ) from error
     prune_checkpoints(directory, None if preemption else keep)
     return final
@@ -120,7 +120,11 @@ def archive_later_checkpoints(directory: Path, step: int) -> None:
     later = [folder for folder in checkpoints_in(directory) if step_of(folder) > step]
     if later:
         target = archive_files(directory, later)
-        log.warning("archived in %s: %s", target, ", ".join(folder.name for folder in later))
+        log.warning(
+            "moved earlier checkpoints to the archive %s: %s",
+            target,
+            ", ".join(folder.name for folder in later),
+        )
 
 
 def latest_checkpoint(directory: Path) -> Path | None:
@@ -129,7 +133,11 @@ def latest_checkpoint(directory: Path) -> Path | None:
         problem = damage(folder)
         if problem is None:
             return folder
-        log.warning("%s is not usable (%s); trying the one before", folder, problem)
+        log.warning(
+            "the checkpoint %s is not usable (%s); spa tries the previous checkpoint",
+            folder,
+            problem,
+        )
     return None
 
 
@@ -139,7 +147,8 @@ def last_checkpoint(directory: Path, world: World) -> Path:
     found = world.broadcast(lambda: str(latest_checkpoint(directory) or ""))
     if not found:
         raise TrainingError(
-            f"{directory}: the last checkpoint is missing; was the folder changed during training?"
+            f"the last checkpoint in {directory} is missing; another process may have changed the folder. "
+            "Run the same command again."
         )
     return Path(found)
 
@@ -158,7 +167,7 @@ def find_checkpoint(directory: Path, which: str) -> Path:
         found = found if found.is_dir() else None
         if found and not _is_foreign(found) and (problem := damage(found)):
             raise ModelError(
-                f"{found} is damaged: {problem}. Name another step, or run that stage again."
+                f"the checkpoint {found} is damaged: {problem}. Name another step, or run the stage again."
             )
     if found is None:
         known = ", ".join(str(step_of(each)) for each in checkpoints_in(directory)) or "none"
@@ -198,7 +207,7 @@ def load_note(folder: Path, name: str) -> Any:
     try:
         return next((_join(part, {}) for key, part in tree["map"] if key == name), None)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{folder}: state.json has no state") from error
+        raise ValueError(f"state.json in {folder} contains no training state") from error
 
 
 def damage(folder: Path, *, hashes: bool = False) -> str | None:

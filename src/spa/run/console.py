@@ -145,7 +145,8 @@ def verbosity_from(environment: Mapping[str, str]) -> None:
     level = environment.get("SPA_LOG", "").upper() or "INFO"
     if level not in LEVELS:
         raise ConfigError(
-            f"the environment variable SPA_LOG is {level!r}; use {', '.join(LEVELS)}, or unset it"
+            f"the environment variable SPA_LOG is {level!r}; set SPA_LOG to {', '.join(LEVELS)}, or unset "
+            "the variable"
         )
     set_verbosity(quiet=level == "WARNING", debug=level == "DEBUG")
 

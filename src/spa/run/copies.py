@@ -56,7 +56,7 @@ class Mirror:
             self._fs, root = url_to_fs(self.url)
         except (ValueError, ImportError) as error:
             raise ConfigError(
-                f"trainer.default_hdfs_dir: {url} cannot be used ({error})"
+                f"trainer.default_hdfs_dir={url} cannot be used ({error}); give a URL that fsspec can open"
             ) from error
         self._root = str(root).rstrip("/")
 
@@ -68,7 +68,7 @@ class Mirror:
             self._copy(directory, keep)
         except Exception as error:  # noqa: BLE001 - file systems have errors of their own, and a run must outlive them
             log.warning(
-                "%s: checkpoints could not be copied (%s); the next checkpoint tries again",
+                "could not copy checkpoints to %s (%s); spa tries again after the next checkpoint",
                 self.url,
                 error,
             )
@@ -90,20 +90,22 @@ class Mirror:
                     f"{self._root}/{name}", directory / f".saving_{name}", directory / name
                 ):
                     log.warning(
-                        "no checkpoint in %s: resuming from the copy %s/%s",
+                        "no checkpoint in %s; resuming from the copy %s/%s",
                         directory,
                         self.url,
                         name,
                     )
                     return True
-                log.warning("%s/%s is incomplete; trying the one before", self.url, name)
+                log.warning(
+                    "the copy %s/%s is incomplete; spa tries the previous copy", self.url, name
+                )
             # No checkpoint there. Self-play's data lies in the root, see `copy_files`.
             return self._get(self._root, directory / ".fetching", directory)
         except Exception as error:  # file systems have errors of their own
             raise TrainingError(
-                f"{self.url} (trainer.default_hdfs_dir) cannot be read ({error}), and {directory} has nothing to "
-                "resume from. Start the same command again when it can, or from scratch with "
-                "trainer.resume_mode=disable."
+                f"cannot read {self.url} (trainer.default_hdfs_dir): {error}. {directory} has no checkpoint "
+                "to resume from. Run the same command again when the URL is readable, or start from scratch "
+                "with trainer.resume_mode=disable."
             ) from error
 
     def copy_files(self, directory: Path, names: Sequence[str]) -> None:
@@ -115,7 +117,12 @@ class Mirror:
             self._put(directory, sums, self._root)
             self._fs.pipe_file(f"{self._root}/{MARKER}", json.dumps({"sha256": sums}).encode())
         except Exception as error:  # noqa: BLE001 - as above
-            log.warning("%s: %s could not be copied (%s)", self.url, directory, error)
+            log.warning(
+                "%s: the folder %s could not be copied to this URL (%s); check trainer.default_hdfs_dir",
+                self.url,
+                directory,
+                error,
+            )
 
     def _copy(self, directory: Path, keep: int | None) -> None:
         self._put_records(directory)  # first: a copied checkpoint counts on the lines before it
@@ -173,7 +180,7 @@ class Mirror:
         if problem is None:
             self._arrived(temporary, final)
             return True
-        log.warning("%s is not usable (%s)", source, problem)
+        log.warning("the copy %s is not usable (%s) and is ignored", source, problem)
         shutil.rmtree(temporary)
         return False
 

@@ -162,7 +162,7 @@ def differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]
         # The earlier stage first: its change is usually the cause of the others.
         return differences(old.parent, new.parent) | found
     if old.parent or new.parent:
-        found["the stage before it"] = (
+        found["the previous stage"] = (
             old.parent and old.parent.digest,
             new.parent and new.parent.digest,
         )

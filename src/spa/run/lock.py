@@ -33,8 +33,8 @@ def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Non
         while not _taken(file):
             if time.monotonic() > give_up:
                 raise TrainingError(
-                    f"{directory} is in use by {_holder(directory)}. Two processes would overwrite each other's files: "
-                    "wait for it, stop it, or choose another folder with trainer.run_dir=FOLDER."
+                    f"{directory} is in use by {_holder(directory)}. Two processes would overwrite each other's "
+                    "files. Wait for that process, stop it, or choose another folder with trainer.run_dir=FOLDER."
                 )
             time.sleep(0.1)
         about = {"pid": os.getpid(), "host": socket.gethostname()}
@@ -77,8 +77,8 @@ def _open(directory: Path) -> IO[str]:
 
 def _unwritable(directory: Path, error: OSError) -> TrainingError:
     return TrainingError(
-        f"cannot write to {directory}: {error.strerror or error}. Make room, fix the permissions, or choose another "
-        "folder with trainer.run_dir=FOLDER; nothing there was changed."
+        f"cannot write to {directory}: {error.strerror or error}. Free disk space, fix the "
+        "permissions, or choose another folder with trainer.run_dir=FOLDER. No file was changed."
     )
 
 

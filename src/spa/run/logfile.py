@@ -19,7 +19,11 @@ class _Handler(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         # Before the warning, which would otherwise come back to this handler.
         _LOGGER.removeHandler(self)
-        _LOGGER.warning("%s cannot be written: %s", self.baseFilename, sys.exc_info()[1])
+        _LOGGER.warning(
+            "cannot write the log file %s (%s); later messages appear only on the console",
+            self.baseFilename,
+            sys.exc_info()[1],
+        )
 
 
 @contextmanager

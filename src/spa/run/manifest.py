@@ -78,7 +78,9 @@ class Manifest:
             return f"{path} is missing"
         found = path.stat().st_size
         known = self.sizes.get(path.relative_to(folder).as_posix(), found)
-        return "" if found == known else f"{path} has {found} bytes, and the stage wrote {known}"
+        return (
+            "" if found == known else f"{path} has {found} bytes, but the stage wrote {known} bytes"
+        )
 
 
 def batch_file(step: int) -> str:
@@ -94,7 +96,7 @@ def whole_batches(folder: Path, first: int = 0) -> int:
     # The manifest names a batch only when its episodes are on the disk, see `Stage.commit`.
     while known is not None and (name := batch_file(step + 1)) in known.sizes:
         if problem := known.problem(folder / name, folder):
-            log.warning("%s; the stage plays it again", problem)
+            log.warning("%s; the stage plays this batch again", problem)
             break
         step += 1
     return step
@@ -116,7 +118,7 @@ def result_of(folder: Path) -> Path | None:
     if known is None or known.result is None:
         return None
     result = folder / known.result
-    problem = None if result.exists() else "it is missing"
+    problem = None if result.exists() else "the result is missing"
     # A checkpoint has a marker with the sizes of its files. Self-play's result is the folder.
     if problem is None and (step_of(result) or (result / MARKER).is_file()):
         problem = damage(result)
@@ -127,12 +129,11 @@ def result_of(folder: Path) -> Path | None:
             # The file was edited or replaced by hand. Unlike a missing one it would be overwritten.
             if path.is_file():
                 raise DataError(
-                    f"{found}. Put that file back, or remove this one (the stage writes it again "
-                    "from the recorded episodes), "
-                    "or train on it under its own name: data.train_files=FILE data.val_files=FILE."
+                    f"{found}. Put the original file back, or remove this file so that the stage writes it again. "
+                    "To train on the changed file, set data.train_files=FILE data.val_files=FILE."
                 )
     if problem is not None:
-        log.warning("%s cannot be used (%s); the stage runs again", result, problem)
+        log.warning("the result %s cannot be used (%s); the stage runs again", result, problem)
         return None
     return result
 
@@ -176,15 +177,15 @@ def changes(folder: Path, fingerprint: Fingerprint) -> dict[str, tuple[Any, Any]
         return {}
     known = Manifest.read(folder)
     if known is None:
-        return {"its record": ("missing or damaged", f"needed ({MANIFEST})")}
+        return {"record of the stage": ("missing or damaged", f"needed ({MANIFEST})")}
     found = differences(known.fingerprint, fingerprint)
     # If settings differ the stage is refused anyway; then differences in the last digits are no
     # news.
     numerics = {} if found else numerical_differences(known.fingerprint, fingerprint)
     if numerics:
         _warn_once(
-            f"{folder}: this work was made with other settings for memory and speed or on another machine; at "
-            f"most the last digits differ ({'; '.join(changed_lines(numerics))})"
+            f"{folder} was made with other settings for memory and speed, or on another machine; at most "
+            f"the last digits of results differ ({'; '.join(changed_lines(numerics))})"
         )
     return found
 
@@ -212,7 +213,7 @@ def refuse_other_work(stages: Sequence[tuple[Path, Fingerprint]]) -> None:
         found = changes(folder, fingerprint)
         new = {key: pair for key, pair in found.items() if named.get(key) != pair}
         if new:
-            lines += [f"{folder} holds the work of another configuration:"]
+            lines += [f"{folder} contains the work of another configuration:"]
             lines += [f"  {line}" for line in changed_lines(new)]
         named |= found
     if not lines:
@@ -223,11 +224,13 @@ def refuse_other_work(stages: Sequence[tuple[Path, Fingerprint]]) -> None:
     # One changed setting makes a command to copy; a hash is no value of an override.
     only = tried[0] if len(tried) == 1 and "content " not in tried[0] else "KEY=OLD,NEW"
     lines += [
-        "Nothing was changed. Give the old values, or choose:",
+        "No file was changed. Use the old values, or choose one of these:",
         "  another folder:  trainer.run_dir=FOLDER",
-        "  from scratch:    trainer.resume_mode=disable, or spa run CONFIG last True for all stages; what is there is "
-        "archived",
-        f"  both compared:   spa compare CONFIG --sweep {only}",
+        (
+            "  from scratch:    trainer.resume_mode=disable, or spa run CONFIG last True for all stages; "
+            "spa archives the existing work"
+        ),
+        f"  compare both:    spa compare CONFIG --sweep {only}",
     ]
     raise ConfigError("\n".join(lines))
 
@@ -249,5 +252,7 @@ def archive_work(folder: Path) -> None:
     old = sorted(path for pattern in _WORK for path in folder.glob(pattern))
     if old:
         log.warning(
-            "archived in %s: %s", archive_files(folder, old), ", ".join(path.name for path in old)
+            "moved earlier work to the archive %s: %s",
+            archive_files(folder, old),
+            ", ".join(path.name for path in old),
         )

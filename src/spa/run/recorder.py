@@ -130,7 +130,7 @@ class Recorder:
         if self._total_steps is not None:
             clock["total_steps"] = self._total_steps
         self._append("timings.jsonl", step, {**timings, **clock})
-        self._watchdog.beat(f"what follows step {step}")
+        self._watchdog.beat(f"work after step {step}")
         self._sinks.log(step, {**lasting, **timings})
 
     @contextmanager
@@ -233,9 +233,8 @@ def _disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error
         raise TrainingError(
-            f"cannot write {path}: {reason}. Free disk space or fix the permissions, then start "
-            "the same command again: "
-            "it resumes from the last complete checkpoint."
+            f"cannot write {path}: {reason}. Free disk space or fix the permissions, then run the same "
+            "command again to resume from the last complete checkpoint."
         ) from error
 
 

@@ -436,11 +436,13 @@ class Stage:
 
 
 def _usable(folder: Path) -> Path:
-    problem = damage(folder) or ("" if (folder / "state").is_dir() else "it has no state/ folder")
+    problem = damage(folder) or (
+        "" if (folder / "state").is_dir() else "the folder state/ is missing"
+    )
     if problem:
         raise ModelError(
-            f"{folder}: training cannot resume from here ({problem}). Give a global_step_N folder written by spa, or "
-            "start from its weights with model_path=FOLDER."
+            f"training cannot resume from {folder} ({problem}). Name a global_step_N folder that spa "
+            "wrote, or start from the weights alone with model_path=FOLDER."
         )
     return folder
 
@@ -450,4 +452,6 @@ def _warn_of_lost_lines(checkpoint: Path) -> None:
     with suppress(OSError, ValueError):
         size = record.stat().st_size if record.exists() else 0
         if size < load_note(checkpoint, "metrics_bytes"):
-            log.warning("%s lacks lines that it had when %s was saved", record, checkpoint.name)
+            log.warning(
+                "%s has lost lines since %s was saved, so curves have gaps", record, checkpoint.name
+            )

@@ -68,7 +68,7 @@ def check_names(names: Sequence[str]) -> None:
     unknown = [name for name in names if name not in (*TRACKERS, "file", "jsonl")]
     if unknown:
         raise ConfigError(
-            f"trainer.logger: unknown {', '.join(unknown)}; choose from {', '.join(TRACKERS)}."
+            f"trainer.logger: unknown tracker {', '.join(unknown)}; choose from {', '.join(TRACKERS)}."
         )
 
 
@@ -136,7 +136,8 @@ class Sinks:
     def _drop(self, key: str, reason: str) -> None:
         self._active.pop(key, None)
         _LOGGER.warning(
-            "Tracker %s is off (%s). Training continues; metrics.jsonl has all metrics.",
+            "The tracker %s is turned off after an error (%s). Training continues, and metrics.jsonl "
+            "contains all metrics.",
             key,
             reason,
         )

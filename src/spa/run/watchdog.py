@@ -114,8 +114,8 @@ class Watchdog:
         if self._path is not None or hasattr(self._file, "fileno"):
             faulthandler.dump_traceback(self._file, all_threads=True)
         _LOGGER.error(
-            "no progress for %g s in %s (trainer.stall_timeout_s). The stack of every thread is %s. The process ends; "
-            "start the same command again to resume from the last checkpoint.",
+            "no progress for %g s in %s (trainer.stall_timeout_s). The stack of every thread is %s. The "
+            "process ends; run the same command again to resume from the last checkpoint.",
             timeout_s,
             self._what,
             place,
