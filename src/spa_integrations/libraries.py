@@ -6,13 +6,13 @@ gem = Library(
     path="spa_integrations.games.gem:Gem",
     package="gem",
     extra="gem",
-    summary="language games with boards",
+    summary="language games with a board or a hidden word",
 )
 gymnasium = Library(
     path="spa_integrations.games.gymnasium:GymnasiumGame",
     package="gymnasium",
     extra=None,
-    summary="Gymnasium environments of text or few values",
+    summary="Gymnasium environments with text or small discrete observations",
 )
 pettingzoo = Library(
     path="spa_integrations.games.pettingzoo:PettingZooGame",
@@ -24,7 +24,7 @@ reasoning_gym = Library(
     path="spa_integrations.games.reasoning_gym:ReasoningGym",
     package="reasoning_gym",
     extra="reasoning-gym",
-    summary="questions with a scorer",
+    summary="reasoning questions with a scored answer",
 )
 textarena = Library(
     path="spa_integrations.games.textarena:TextArena",
@@ -36,5 +36,5 @@ textworld = Library(
     path="spa_integrations.games.textworld:TextWorldGame",
     package="textworld",
     extra="textworld",
-    summary="text adventures with facts",
+    summary="text adventures whose state is a set of facts",
 )

@@ -107,7 +107,9 @@ def test_difficulty_strata():
 
 
 def test_larger_k_than_samples_is_said():
-    assert not_computed((1, 8, 16), 8) == {"pass@16": "needs 16 samples per puzzle, 8 were played"}
+    assert not_computed((1, 8, 16), 8) == {
+        "pass@16": "Pass@16 needs 16 samples per puzzle, but there are 8"
+    }
 
 
 def test_no_actions_have_no_ratio():

@@ -106,8 +106,8 @@ def test_what_of_a_checkpoint_is_shared(checkpoint):
 @pytest.mark.parametrize(
     ("stage", "parent", "told"),
     [
-        ("sft", "selfplay", "fine-tuning on played games, and no reinforcement learning yet."),
-        ("ppo", "sft", "fine-tuning on played games, then multi-turn PPO."),
+        ("sft", "selfplay", "fine-tuning on self-play episodes, without reinforcement learning."),
+        ("ppo", "sft", "fine-tuning on self-play episodes, then multi-turn PPO."),
         ("ppo", None, "): multi-turn PPO."),
     ],
 )
@@ -178,12 +178,12 @@ def test_a_dry_run_shows_files_and_card_and_sends_nothing(data, capsys):
     out = capsys.readouterr().out
     assert "wm_train.parquet" in out
     assert "# data" in out
-    assert out.endswith("Nothing was sent.\n")
+    assert out.endswith("Nothing was uploaded.\n")
 
 
 @pytest.mark.parametrize("name", ["agent", "me/you/agent", "me/a b"])
 def test_names_that_the_hub_would_not_take(data, name):
-    with pytest.raises(ModelError, match="owner/name"):
+    with pytest.raises(ModelError, match="OWNER/NAME"):
         share.pack(data, name)
 
 
@@ -208,7 +208,7 @@ def test_a_torn_record_is_named_in_one_message(data, tmp_path, capsys, name, con
     (torn / name).write_bytes(content)
     assert main(["data", "push", str(torn), "me/data", "--dry-run"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"spa data push: {torn / name}: cannot be read (")
+    assert said.startswith(f"spa data push: cannot read {torn / name} (")
     assert said.count("\n") == 1
 
 

@@ -103,7 +103,7 @@ def by_difficulty(groups: Sequence[Group], *, seed: int, resamples: int) -> list
 def not_computed(ks: Iterable[int], samples: int) -> dict[str, str]:
     """Why a wanted Pass@k is missing: k attempts cannot be told from fewer."""
     return {
-        f"pass@{k}": f"needs {k} samples per puzzle, {samples} were played"
+        f"pass@{k}": f"Pass@{k} needs {k} samples per puzzle, but there are {samples}"
         for k in ks
         if k > samples
     }

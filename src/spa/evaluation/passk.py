@@ -26,7 +26,7 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
         np.asarray(n, dtype=np.int64), np.asarray(c, dtype=np.int64)
     )
     if k < 1:
-        raise ValueError(f"pass_at_k: k must be at least 1, got {k}")
+        raise ValueError(f"pass_at_k: k must be at least 1, but is {k}")
     if np.any(attempts < k):
         raise ValueError(
             f"pass_at_k: k = {k} is larger than the number of attempts ({int(attempts.min())})"

@@ -35,7 +35,8 @@ def state_sequence(
     start = text.rfind(state)
     if start < 0:
         raise ModelError(
-            "the chat template changes the text of a state, so spa cannot find its tokens"
+            "the chat template changes the string of a state, so `spa` cannot find the tokens of the state. Use a chat "
+            "template that keeps messages unchanged."
         )
     ends = np.asarray(stops)
     starts = np.concatenate([[0], ends[:-1]])

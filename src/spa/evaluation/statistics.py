@@ -58,7 +58,7 @@ def bootstrap_mean(
     strata = [np.asarray(part, dtype=np.float64).ravel() for part in values]
     if not strata or any(len(part) == 0 for part in strata):
         raise ValueError(
-            "bootstrap_mean: needs at least one training seed, and one puzzle for each"
+            "bootstrap_mean: give at least one training seed, and at least one puzzle per seed"
         )
     rng = stream(seed, "bootstrap")
     # Each seed is resampled alone and the resampled means are averaged: a seed weighs the same
@@ -86,7 +86,7 @@ def seeds_interval(values: Strata, *, level: float = 0.95) -> Interval:
     strata = [np.asarray(part, dtype=np.float64).ravel() for part in values]
     if len(strata) < 2 or any(len(part) == 0 for part in strata):
         raise ValueError(
-            "seeds_interval: needs at least two training seeds, and one puzzle for each"
+            "seeds_interval: give at least two training seeds, and at least one puzzle per seed"
         )
     # Puzzles enter only through their seed's mean: with S seeds there are S independent
     # observations, however many puzzles were played.
@@ -273,7 +273,9 @@ def iqm_interval(scores: Strata, *, level: float = 0.95) -> Interval:
     """
     strata = [np.asarray(part, dtype=np.float64).ravel() for part in scores]
     if not strata or any(len(part) == 0 for part in strata):
-        raise ValueError("iqm_interval: needs at least one environment, and one run for each")
+        raise ValueError(
+            "iqm_interval: give at least one environment, and at least one run per environment"
+        )
     # Runs are paired across environments by position, so the longer lists are cut to the shortest.
     # The mean below still uses every run.
     # Shape [runs, environments].
@@ -303,7 +305,8 @@ def probability_of_improvement(first: Strata, second: Strata) -> float:
     ]
     if not pairs or any(len(a) == 0 or len(b) == 0 for a, b in pairs):
         raise ValueError(
-            "probability_of_improvement: needs at least one environment, and one run of both for each"
+            "probability_of_improvement: give at least one environment, and at least one run of each method per "
+            "environment"
         )
     # [runs, 1] against [runs'] compares every run of the first with every run of the second.
     return float(np.mean([((a[:, None] > b) + 0.5 * (a[:, None] == b)).mean() for a, b in pairs]))
@@ -317,7 +320,7 @@ def wilson_interval(successes: int, n: int, *, level: float = 0.95) -> Interval:
     """
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(
-            f"wilson_interval: needs 0 <= successes <= n and n >= 1, got {successes} of {n}"
+            f"wilson_interval: needs 0 <= successes <= n and n >= 1, but successes is {successes} and n is {n}"
         )
     # Two-sided: 0.95 leaves 0.025 above, so z = 1.96.
     z = NormalDist().inv_cdf(0.5 + level / 2)

@@ -50,7 +50,9 @@ class GameChat:
                 messages = self.prompter.first_messages(self.env)
                 pictured = self.env.image() is not None
         except EnvFault as error:
-            raise ConfigError(f"the puzzle of seed {seed} cannot be made: {error}") from error
+            raise ConfigError(
+                f"the environment cannot generate the puzzle of seed {seed}: {error}. Choose another seed."
+            ) from error
         if pictured:
             raise ConfigError(
                 "other stacks are sent text, not pictures: set render_mode: text in custom_envs"
@@ -65,7 +67,7 @@ class GameChat:
         Other stacks do not force the prefill on a response: it is put before one that lacks it.
         """
         if self.stop is not None:
-            raise ValueError("the episode is over; begin another")
+            raise ValueError("the episode is over. Start a new episode.")
         prefill = self.prompter.prefill
         # Parser and penalties must see what the trainer sees: a response that begins with the
         # prefill.
@@ -195,6 +197,6 @@ def make_game(cfg: Config, tag: str) -> TextEnv:
     env = make_env(spec.env_type, spec.env_config)
     if env.players > 1:
         raise ConfigError(
-            f"{tag} is a game of {env.players} players; only games of one player can be exported"
+            f"{tag} is a game of {env.players} players; only games of one player can be exported. Choose another tag."
         )
     return env

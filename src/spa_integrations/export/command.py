@@ -12,7 +12,10 @@ def serve_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env serve`."""
     parser.add_argument("tag", metavar="TAG", help="environment tag of the configuration")
     parser.add_argument(
-        "--config", default="base", metavar="CONFIG", help="a configuration (default: base)"
+        "--config",
+        default="base",
+        metavar="CONFIG",
+        help="configuration that defines the environment tag (default: base)",
     )
     parser.add_argument(
         "--port", type=int, default=8000, metavar="PORT", help="port on 127.0.0.1 (default: 8000)"
@@ -31,7 +34,9 @@ def serve(options: argparse.Namespace) -> int:
             f"spa env serve needs OpenEnv: {install_hint('openenv')} ({error})"
         ) from error
     app = application(options.tag, options.config)
-    write_out(f"{options.tag} for OpenEnv clients: http://127.0.0.1:{options.port}\n")
+    write_out(
+        f"OpenEnv clients reach the environment {options.tag} at http://127.0.0.1:{options.port}\n"
+    )
     sys.stdout.flush()
     # 127.0.0.1 only: the server has no password, and anyone who reaches it may play.
     uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning")

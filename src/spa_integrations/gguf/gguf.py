@@ -50,7 +50,7 @@ def import_gguf(file: Path, folder: Path) -> Imported:
     check_file(file)
     # An empty folder is taken: the user may have made it for this.
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ModelError(f"{folder} is there already. Choose another folder, or remove it first.")
+        raise ModelError(f"the folder {folder} exists. Choose another folder, or remove {folder}.")
     fields = read_fields(file)
     remarks = []
     # transformers warns that it unpacks the weights, which is intended here.
@@ -65,19 +65,18 @@ def import_gguf(file: Path, folder: Path) -> Imported:
         text = one_line(error)[:300] or type(error).__name__
         raise ModelError(
             f"{file}: transformers cannot read this GGUF ({fields['architecture']}): {text}\n"
-            "Convert the original weights, or take a file of another architecture or quantisation."
+            "Convert the original weights, or use a GGUF of another architecture or quantisation."
         ) from error
     pre = fields["pre"]
     if pre in SPLITS_DIGITS:
         split_digits(tokenizer)
     elif pre not in READ_AS_THEY_ARE:
         remarks.append(
-            f"its way to split words ({pre}) may be read as GPT-2's: compare its tokens with the original's"
+            f"transformers may read the pre-tokenizer {pre} as that of GPT-2. Compare the tokens of the converted "
+            "model with those of the original model"
         )
     if tokenizer.chat_template is None:
-        remarks.append(
-            "it has no chat template: name one with actor_rollout_ref.model.chat_template"
-        )
+        remarks.append("the GGUF has no chat template. Set actor_rollout_ref.model.chat_template")
     home = folder.resolve()  # `.` has no name
     # Written next to the target and renamed at the end: a crash leaves no half model that would
     # load.
@@ -110,10 +109,12 @@ def check_file(file: Path) -> None:
             start = stream.read(len(MAGIC))
     except OSError as error:
         raise ModelError(
-            f"{file}: cannot be read ({error.strerror}). Give the path of a .gguf file."
+            f"cannot read {file} ({error.strerror}). Give the path of a .gguf file."
         ) from error
     if start != MAGIC:
-        raise ModelError(f"{file}: is not a GGUF file (it does not begin with the letters GGUF).")
+        raise ModelError(
+            f"{file} is not a GGUF file, because its first bytes are not GGUF. Give a .gguf file."
+        )
 
 
 def read_fields(file: Path) -> dict[str, str]:
@@ -151,17 +152,17 @@ def read_fields(file: Path) -> dict[str, str]:
         scaling = _scaling(reader, values, found["architecture"])
     except Exception as error:  # what a wrong value raises is whatever meets it first
         raise ModelError(
-            f"{file}: is damaged or truncated ({one_line(error)}). Download it again."
+            f"{file} is damaged or truncated ({one_line(error)}). Download the file again."
         ) from error
     if parts > 1:
         raise ModelError(
-            f"{file}: is one of the {parts} files that its model is split into. Join them first: "
+            f"{file} is one of the {parts} parts of a split model. Merge the parts with: "
             "llama-gguf-split --merge FIRST_FILE WHOLE_FILE"
         )
     if scaling:
         raise ModelError(
-            f"{file}: rotary positions are scaled ({scaling}), which transformers does not read from a GGUF: the model "
-            "would compute other logits. Take the original weights (safetensors) instead."
+            f"{file} scales rotary positions ({scaling}), but transformers does not read this scaling from a GGUF, so "
+            "the logits would be wrong. Use the original weights (safetensors)."
         )
     return found
 
@@ -203,8 +204,8 @@ def plain_model(file: Path) -> Any:
     # A GGUF of adapters or of a part of the model loads without an error, its other weights random.
     if info["missing_keys"]:
         raise ModelError(
-            f"{file}: the weights of {len(info['missing_keys'])} parameters are not in it, {min(info['missing_keys'])} "
-            "among them. Take a file of the whole model."
+            f"{file} lacks the weights of {len(info['missing_keys'])} parameters, such as {min(info['missing_keys'])}. "
+            "Use a GGUF of the whole model."
         )
     config = AutoConfig.from_pretrained(**source)
     # With these the saved folder would ask for the GGUF again.
@@ -245,8 +246,8 @@ def card(file: Path, fields: dict[str, str]) -> str:
         f"# {fields['name'] or file.stem}",
         "",
         f"Made by `spa model import-gguf` from `{file.name}` (sha256 {sha256(file)}).",
-        f"Architecture: {fields['architecture']}. Licence, as the file says: {licence or 'not named'}.",
+        f"Architecture: {fields['architecture']}. Licence named in the GGUF: {licence or 'none'}.",
         "",
-        "Weights are those of the GGUF, unpacked to float32: what its quantisation rounded away stays away.",
+        "The weights are those of the GGUF, unpacked to float32. They keep the error of its quantisation.",
     ]
     return "\n".join(lines) + "\n"

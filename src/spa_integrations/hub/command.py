@@ -10,9 +10,9 @@ from spa.run.console import write_out
 def push_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `push`; log in once with `hf auth login`."""
     parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="a run's data folder, or a global_step_N folder"
+        "folder", type=Path, metavar="FOLDER", help="data folder or global_step_N folder of a run"
     )
-    parser.add_argument("name", metavar="OWNER/NAME", help="name on the Hub")
+    parser.add_argument("name", metavar="OWNER/NAME", help="name of the repository on the Hub")
     parser.add_argument(
         "--critic", action="store_true", help="also upload the critic of a PPO checkpoint"
     )
@@ -20,7 +20,9 @@ def push_arguments(parser: argparse.ArgumentParser) -> None:
         "--public", action="store_true", help="make a new repository public (default: private)"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="show the files and the card, upload nothing"
+        "--dry-run",
+        action="store_true",
+        help="show the files and the model or data card, and upload nothing",
     )
 
 
@@ -30,24 +32,28 @@ def push(options: argparse.Namespace) -> int:
 
     upload = share.pack(options.folder, options.name, critic=options.critic)
     lines = [
-        f"{upload.kind} {options.name}: {len(upload.files)} files and a card, {upload.size / 1e6:.1f} MB"
+        f"{upload.kind} {options.name}: {len(upload.files)} files and README.md, {upload.size / 1e6:.1f} MB"
     ]
     if options.dry_run:
         lines += [
             f"  {target}  {path.stat().st_size:,} bytes" for target, path in upload.files.items()
         ]
-        lines += ["", "README.md", "", upload.card, "Nothing was sent."]
+        lines += ["", "README.md", "", upload.card, "Nothing was uploaded."]
     else:
-        lines.append(f"sent: {share.push(upload, options.name, private=not options.public)}")
+        lines.append(f"uploaded: {share.push(upload, options.name, private=not options.public)}")
     write_out("\n".join(lines) + "\n")
     return 0
 
 
 def pull_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `pull`."""
-    parser.add_argument("name", metavar="OWNER/NAME", help="name on the Hub")
+    parser.add_argument("name", metavar="OWNER/NAME", help="name of the repository on the Hub")
     parser.add_argument(
-        "folder", type=Path, nargs="?", metavar="FOLDER", help="default: the name without its owner"
+        "folder",
+        type=Path,
+        nargs="?",
+        metavar="FOLDER",
+        help="output folder (default: NAME in the working directory)",
     )
 
 
@@ -63,5 +69,5 @@ def pull(options: argparse.Namespace) -> int:
         if kind == "model"
         else f"data.train_files={folder} data.val_files={folder}"
     )
-    write_out(f"{kind} in {folder}; use it with {use}\n")
+    write_out(f"Downloaded the {kind} to {folder}. Use the {kind} with {use}.\n")
     return 0

@@ -59,19 +59,19 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
     the card is made of is damaged.
     """
     if not _NAME.fullmatch(name):
-        raise ModelError(f"{name!r} is not a Hub name; write owner/name")
+        raise ModelError(f"{name!r} is not the name of a Hub repository. Write OWNER/NAME.")
     if (folder / TRAIN_FILE).is_file():
         files = {file: folder / file for file in DATA_FILES if (folder / file).is_file()}
         return HubUpload(kind="dataset", files=files, card=data_card(folder, name))
     if not (folder / "config.json").is_file():
         raise DataError(
-            f"{folder}: neither a data set ({TRAIN_FILE}) nor a checkpoint (config.json). Name a run's data folder or "
-            "one of its global_step_N folders."
+            f"{folder} is neither a data set ({TRAIN_FILE}) nor a checkpoint (config.json). Give the data folder or a "
+            "global_step_N folder of a run."
         )
     # A marker lists checksums. Checkpoints of other tools have none and are not checked.
     if (folder / MARKER).is_file() and (problem := damage(folder, hashes=True)):
         raise ModelError(
-            f"{folder} is damaged: {problem}. Share another step, or run that stage again."
+            f"{folder} is damaged: {problem}. Upload another checkpoint, or run the stage again."
         )
     parts = [folder, *([folder / "critic"] if critic else [])]
     # Sorted, so that the list is the same on every machine.
@@ -145,7 +145,7 @@ def data_card(folder: Path, name: str) -> str:
     text = (
         f"World-model data for language agents, made by self-play as in SPA ([arXiv 2510.15047]({PAPER})). In each "
         "response the environment's true state and next state replace those that the model wrote. The splits share no "
-        "puzzle. The author has chosen no licence: ask before you use the data."
+        "puzzle. The author has chosen no licence, so ask the author before you use the data."
     )
     use = f"spa run CONFIG --stages sft data.train_files={name} data.val_files={name}"
     return f"{_card(head, name, text, facts, use)}\n{_columns(folder / TRAIN_FILE)}"
@@ -179,9 +179,9 @@ def model_card(folder: Path, name: str) -> str:
     figures = _last_validation(stage_dir / "metrics.jsonl", step_of(folder))
     facts |= {key: round(value, 4) for key, value in figures.items()}
     text = (
-        f"A language agent trained with `spa`, after SPA ([arXiv 2510.15047]({PAPER})){_stages(stage_dir)}. It answers "
-        "prompts as `spa` writes them. Figures are those of the last validation up to this step, on puzzles that were "
-        "not trained on; they say nothing about other tasks."
+        f"A language agent trained with `spa`, after SPA ([arXiv 2510.15047]({PAPER})){_stages(stage_dir)}. The agent "
+        "expects the prompt format of `spa`. The metrics are those of the last validation up to this step, on held-out "
+        "puzzles of the training environments."
     )
     return _card(head, name, text, facts, f"spa eval {name} CONFIG")
 
@@ -192,10 +192,10 @@ def _stages(stage_dir: Path) -> str:
     if known is None:
         return ""
     if known.fingerprint.stage == "sft":
-        return ": fine-tuning on played games, and no reinforcement learning yet"
+        return ": fine-tuning on self-play episodes, without reinforcement learning"
     # A stage with a parent started from another stage's result, which is SFT.
     return (
-        ": fine-tuning on played games, then multi-turn PPO"
+        ": fine-tuning on self-play episodes, then multi-turn PPO"
         if known.fingerprint.parent
         else ": multi-turn PPO"
     )
@@ -264,12 +264,12 @@ def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise DataError(_unreadable(path, one_line(error)[:200])) from error
     if not isinstance(found, dict):
-        raise DataError(_unreadable(path, "it is no mapping"))
+        raise DataError(_unreadable(path, "the file does not hold a mapping"))
     return found
 
 
 def _unreadable(path: Path, why: str) -> str:
     return (
-        f"{path}: cannot be read ({why}). Start the command of that stage again, which restores what it can, or remove "
-        "the file: the card then does without it."
+        f"cannot read {path} ({why}). Run the command of that stage again to restore the file, or remove the file to "
+        "write a card without its content."
     )
