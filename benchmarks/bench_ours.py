@@ -25,7 +25,7 @@ from spa.engines.fused import FusedModel
 from spa.engines.kv_cache import GrowingCache
 from spa.engines.local import LocalEngine
 from spa.models import attention
-from spa.models.heap import limit_kernel_caches
+from spa.models.allocator import limit_kernel_caches
 from spa.models.load import load_policy
 from spa.models.precision import PRECISION, processor_feature
 from spa.stages import sft

@@ -13,8 +13,8 @@ from spa.config.schema import Config
 from spa.config.schema_models import Dtype, ModelConfig
 from spa.errors import ModelError
 from spa.models import attention
+from spa.models.allocator import keep_freed_memory
 from spa.models.forward import pack_rows, share_prefix, token_logprobs
-from spa.models.heap import keep_freed_memory
 from spa.models.load import (
     Critic,
     load_image_reader,

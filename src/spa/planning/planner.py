@@ -26,7 +26,7 @@ from torch import nn
 from spa.engines.base import Engine
 from spa.envs.base import StateText, TextEnv
 from spa.envs.limits import MAKING_S, EnvFault, boundary
-from spa.models.heap import release_memory
+from spa.models.allocator import release_memory
 from spa.planning.node import GOAL, NO_STATE, Expansion, Node, Outcome, Tree, same_state, simulate
 from spa.prompts.elsewhere import elsewhere
 from spa.prompts.parse import parse_reply

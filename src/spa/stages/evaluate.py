@@ -26,7 +26,7 @@ from spa.errors import ConfigError, DataError, ModelError
 from spa.evaluation.aggregate import KS, not_computed, play_report
 from spa.evaluation.outcomes import Group, group_of
 from spa.evaluation.search import episode_scores
-from spa.models.heap import release_memory
+from spa.models.allocator import release_memory
 from spa.models.precision import precision_of, with_precision
 from spa.policies.named import policy_names
 from spa.prompts.template import ChatTemplate

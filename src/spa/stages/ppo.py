@@ -10,7 +10,7 @@ from pathlib import Path
 
 from spa.config.schema import Config
 from spa.evaluation.search import rollout_metrics
-from spa.models.heap import limit_kernel_caches, release_memory
+from spa.models.allocator import limit_kernel_caches, release_memory
 from spa.run.fingerprint import Fingerprint
 from spa.run.stage import Stage, stage_fingerprint
 from spa.stages import setup

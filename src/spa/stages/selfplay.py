@@ -23,7 +23,7 @@ from spa.engines.factory import RANDOM, PlayingEngine, make_engine
 from spa.envs.limits import EnvFault, boundary
 from spa.errors import DataError
 from spa.evaluation.episode_metrics import pooled_metrics
-from spa.models.heap import release_memory
+from spa.models.allocator import release_memory
 from spa.planning.moves import move_rows
 from spa.policies.mixed import MixedEngine, with_strays
 from spa.policies.named import policy_named, policy_names

@@ -22,8 +22,8 @@ from spa.envs.pool import EpisodeSpec
 from spa.evaluation.episode_metrics import pooled_metrics
 from spa.evaluation.search import pooled_search_metrics
 from spa.evaluation.text import on_puzzles
+from spa.models.allocator import limit_kernel_caches, release_memory
 from spa.models.forward import token_logprobs
-from spa.models.heap import limit_kernel_caches, release_memory
 from spa.models.lora import ADAPTER
 from spa.models.vision import ImageReader, RowFiles
 from spa.prompts.template import ChatTemplate

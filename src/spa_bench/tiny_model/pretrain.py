@@ -15,8 +15,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from spa.models import attention
+from spa.models.allocator import release_memory
 from spa.models.forward import micro_batches, token_logprobs
-from spa.models.heap import release_memory
 from spa.prompts.template import ChatTemplate
 from spa.run.progress import ProgressLine
 from spa.seeds import stream, stream_seed

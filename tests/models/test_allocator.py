@@ -8,7 +8,7 @@ import pytest
 GROWTH = """
 from pathlib import Path
 import torch
-from spa.models.heap import limit_kernel_caches, release_memory
+from spa.models.allocator import limit_kernel_caches, release_memory
 limit_kernel_caches()
 torch.set_num_threads(1)
 layer = torch.nn.Linear(64, 64)
@@ -38,7 +38,7 @@ FAULTS = """
 import resource, sys
 from pathlib import Path
 import torch
-from spa.models.heap import keep_freed_memory, release_memory
+from spa.models.allocator import keep_freed_memory, release_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
 def step():
