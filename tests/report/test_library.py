@@ -71,14 +71,18 @@ def test_the_list_names_state_and_success_of_every_method(ask: Any, folder: Path
         runs["broken"]["state"] == "unreadable"
         and runs["half"]["state"] == "running: ppo step 3 of 6"
     )
-    assert [method["name"] for method in runs["demo"]["methods"]] == ["SPA", "vanilla"]
+    assert [method["label"] for method in runs["demo"]["methods"]] == ["SPA", "vanilla"]
     spa = runs["demo"]["methods"][0]
     won = [
         json.loads(line)["success"]
         for line in (folder / "demo/spa/ppo/trajectories/val-000010.jsonl").open()
     ]
-    assert spa["state"] == "finished" and spa["after"]["mean"] == pytest.approx(np.mean(won))
-    assert spa["before"]["low"] <= spa["before"]["mean"] <= spa["before"]["high"]
+    assert spa["state"] == "finished" and spa["interval"]["mean"] == pytest.approx(np.mean(won))
+    assert (
+        spa["before_interval"]["low"]
+        <= spa["before_interval"]["mean"]
+        <= spa["before_interval"]["high"]
+    )
     assert (runs["demo"]["commit"], runs["half"]["commit"]) == ("0123456789abcdef", "")
     assert runs["half"]["methods"][0]["state"] == "running: ppo step 3 of 6"
 

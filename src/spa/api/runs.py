@@ -10,7 +10,7 @@ from spa.api.settings import Overrides, as_texts, value_text
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.errors import ConfigError, DataError
-from spa.evaluation.text import interval_text
+from spa.evaluation.text import percent
 from spa.report.reading import StageFolder, open_run
 from spa.run.files import read_lines
 from spa.types import Episode
@@ -133,9 +133,11 @@ class Run:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the results of a comparison, or the last metrics of each stage."""
+        from spa.report.results import all_recorded
+
         rows = [
-            (name, f"{when} Pass@1", interval_text(values.get(when, {}).get("pass@1")))
-            for name, values in self.summary.get("methods", {}).items()
+            (one.label, f"{when} Pass@1", percent(getattr(one, when)))
+            for one in all_recorded(self.summary)
             for when in ("before", "after")
         ]
         # A comparison shows its result, a single run its last metrics.

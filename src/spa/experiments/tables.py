@@ -6,8 +6,9 @@ from typing import Any
 from rich.table import Table
 
 from spa.evaluation.statistics import MANY_SEEDS
-from spa.evaluation.text import on_puzzles
+from spa.evaluation.text import on_puzzles, percent
 from spa.experiments.results import IN_PLAY
+from spa.report.results import all_recorded
 from spa.run.console import results_console
 
 MORE_STEPS = 1.25
@@ -21,19 +22,15 @@ def print_table(summary: dict[str, Any]) -> None:
     table = Table(title=f"{summary['name']}: success on held-out puzzles, in percent")
     for name in ("method", "PPO episodes", "all episodes", "sampled tokens", "Pass@1", "Pass@8"):
         table.add_column(name, justify="left" if name == "method" else "right")
-    for arm, moments in summary["methods"].items():
-        played = summary["episodes"][arm]
-        total = played["ppo"] + played["self_play"]
-        tokens = summary.get("sampled_tokens", {}).get(arm, {})
-        table.add_row(arm, *_cells(moments, "after", played["ppo"], total, tokens.get("after")))
-        if "after_total" in moments:
-            # Older summaries do not say it; then the method with most self-play is the measure.
-            most = max(other["ppo"] + other["self_play"] for other in summary["episodes"].values())
-            extra = played.get("ppo_longer", most)
-            table.add_row(
-                f"{arm}, trained longer",
-                *_cells(moments, "after_total", extra, extra, tokens.get("longer")),
-            )
+    for one in all_recorded(summary):
+        rates = ((one.before, one.after), (one.before_k, one.after_k))
+        table.add_row(
+            one.label,
+            f"{one.ppo_episodes:,}",
+            f"{one.all_episodes:,}",
+            "–" if one.tokens is None else f"{one.tokens:,}",
+            *(f"{percent(before)} → {percent(after)}" for before, after in rates),
+        )
     console.print(table)
     for arm, description in summary["descriptions"].items():
         console.print(f"  {arm}: {description}", markup=False)
@@ -113,13 +110,3 @@ def equal_tokens(summary: dict[str, Any]) -> str | None:
         f"SPA sampled {times:.1f} times as many tokens as vanilla. Add a baseline that samples as "
         f"many tokens as SPA with --methods vanilla,{name},spa."
     )
-
-
-def _cells(
-    moments: dict[str, dict[str, float]], after: str, ppo: int, total: int, tokens: int | None
-) -> list[str]:
-    cells = [f"{ppo:,}", f"{total:,}", "–" if tokens is None else f"{tokens:,}"]
-    for k in ("pass@1", "pass@8"):
-        values = (moments.get(moment, {}).get(k) for moment in ("before", after))
-        cells.append(" → ".join("–" if value is None else f"{100 * value:.1f}" for value in values))
-    return cells

@@ -10,7 +10,7 @@ from spa.report.curves import HEALTH, PASS_1, PREDICTION, WORLD, RunArm, Wanted,
 from spa.report.gallery import Picture, choose
 from spa.report.progress import in_progress, shown_step
 from spa.report.reading import Run, flatten, made_with, told_apart
-from spa.report.results import Row
+from spa.report.results import MethodResult
 from spa.run.console import printable
 
 
@@ -32,7 +32,7 @@ class Report:
     verdict: str
     certainty: tuple[str, ...]
     k: int | None
-    rows: tuple[Row, ...]
+    rows: tuple[MethodResult, ...]
     when: str
     """When the rows were measured: `after PPO`, or the step while a method is in progress."""
     seeds: tuple[tuple[str, tuple[tuple[str, float], ...]], ...]

@@ -2,17 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from spa.errors import DataError
-from spa.evaluation.statistics import Interval
-from spa.report import facts
 from spa.report.curves import PASS_1, RunArm, ends
 from spa.report.progress import in_progress, lacks_summary, progress, shown_step
 from spa.report.reading import NoRunError, Run, StageFolder, flatten, open_run, problem_text
-from spa.report.results import common_steps, list_methods
+from spa.report.results import MethodResult, common_steps, list_methods, measured
 from spa.run.console import printable
 from spa.run.lock import LOCK, held
 from spa.run.progress import clock
@@ -24,17 +22,6 @@ Steps = dict[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class MethodLine:
-    """One method of a run: how far it is, and its Pass@1 with CI before PPO and at the step that
-    reports show."""
-
-    name: str
-    state: str
-    before: Interval | None
-    after: Interval | None
-
-
-@dataclass(frozen=True, slots=True)
 class Line:
     """One run in the table. `state` is that of the method that is worst off."""
 
@@ -43,7 +30,7 @@ class Line:
     result: str
     seeds: str
     duration: str
-    methods: tuple[MethodLine, ...] = ()
+    methods: tuple[MethodResult, ...] = ()
     commit: str = ""
 
 
@@ -107,19 +94,16 @@ def _state(run: Run, now: float) -> str:
     return f"{state}: {least.arm + ' ' if least.arm else ''}{least.stage} step {least.steps}"
 
 
-def _methods(run: Run, methods: Sequence[RunArm], steps: Steps, now: float) -> Iterator[MethodLine]:
+def _methods(
+    run: Run, methods: Sequence[RunArm], steps: Steps, now: float
+) -> Iterator[MethodResult]:
     states = {state.arm: state for state in progress(run)}
     for method in methods:
-        stages = method.of("ppo") or method.of("eval")
-        step = steps[method.label]
-        # Step 0 is the validation before PPO; a method judged at step 0 has no "before".
-        before = facts.rate(facts.behaviour_and_wins(stages, 0)[1]) if step else None
-        after = facts.rate(facts.behaviour_and_wins(stages, step)[1])
         state = states.get(method.arm)
         text = "finished"
         if state and not state.finished:
             text = f"{'running' if _is_running(run, now) else 'stopped'}: {state.stage} step {state.steps}"
-        yield MethodLine(method.label, printable(text), before, after)
+        yield replace(measured(method, steps[method.label]), state=printable(text))
 
 
 def _is_running(run: Run, now: float) -> bool:

@@ -43,26 +43,92 @@ ARMS = {
 CONTROL = "spa_shuffled"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One method in the table of results. Rates are shares; None where nothing was recorded."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodResult:
+    """The result of one method of a run over its training seeds: the record behind every table.
+    Rates are shares; None where nothing was recorded."""
 
     label: str
-    what: str
     arm: str
-    run: str
-    color: int
-    before: float | None
-    after: float | None
-    interval: Interval | None
-    before_k: float | None
-    after_k: float | None
-    ppo_episodes: int | None
-    all_episodes: int | None
-    seconds: float | None
+    what: str = ""
+    run: str = ""
+    color: int = 0
+    state: str = ""
+    """How far the method is, in a list of runs."""
+    before: float | None = None
+    after: float | None = None
     before_interval: Interval | None = None
+    interval: Interval | None = None
+    before_k: float | None = None
+    after_k: float | None = None
     lead: Interval | None = None
     """Pass@1 of the first method minus this one; None for the first method itself."""
+    ppo_episodes: int | None = None
+    all_episodes: int | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+
+
+def recorded(
+    summary: dict[str, Any], arm: str, k: str = "pass@8", *, longer: bool = False
+) -> MethodResult:
+    """What `summary.json` holds of a method; `longer`: of its training beyond the step at which
+    all methods are compared."""
+    rates = summary.get("methods", {}).get(arm, {})
+    start = rates.get("before", {})
+    end = rates.get("after_total" if longer else "after", {})
+    episodes = summary.get("episodes", {})
+    totals = {
+        name: played.get("ppo", 0) + played.get("self_play", 0) for name, played in episodes.items()
+    }
+    ppo = episodes.get(arm, {}).get("ppo")
+    total = totals.get(arm)
+    if longer:
+        # Older summaries do not say it; then the method with most self-play is the measure.
+        most = max(totals.values(), default=None)
+        ppo = total = episodes.get(arm, {}).get("ppo_longer", most)
+    # Seconds are keyed `<arm>/<stage>`.
+    seconds = [s for name, s in summary.get("seconds", {}).items() if name.startswith(f"{arm}/")]
+    gap = summary.get("difference", {}).get(f"{arm}_same_total_episodes" if longer else arm)
+    return MethodResult(
+        label=f"{arm}, trained longer" if longer else arm,
+        arm=arm,
+        what=summary.get("descriptions", {}).get(arm, ""),
+        before=start.get("pass@1"),
+        after=end.get("pass@1"),
+        before_k=start.get(k),
+        after_k=end.get(k),
+        lead=gap and Interval(**{"n": 0} | gap),
+        ppo_episodes=ppo,
+        all_episodes=total,
+        tokens=summary.get("sampled_tokens", {}).get(arm, {}).get("longer" if longer else "after"),
+        seconds=sum(seconds) if seconds and not longer else None,
+    )
+
+
+def all_recorded(summary: dict[str, Any]) -> list[MethodResult]:
+    """Every method of a comparison, each followed by its longer training if it has one."""
+    return [
+        recorded(summary, arm, longer=longer)
+        for arm, rates in summary.get("methods", {}).items()
+        for longer in (False, True)
+        if not longer or "after_total" in rates
+    ]
+
+
+def measured(method: RunArm, step: int | None) -> MethodResult:
+    """A method with the Pass@1 of its recorded episodes, before PPO and up to `step`."""
+    stages = method.of("ppo") or method.of("eval")
+    # Step 0 is the validation before PPO; a method judged at step 0 has no "before".
+    before = facts.rate(facts.behaviour_and_wins(stages, 0)[1]) if step else None
+    return MethodResult(
+        label=method.label,
+        arm=method.arm,
+        run=method.run,
+        color=method.color,
+        before_interval=before,
+        interval=facts.rate(facts.behaviour_and_wins(stages, step)[1]),
+    )
 
 
 def arm_name(arm: str) -> str:
@@ -121,14 +187,12 @@ def rows(
     steps: dict[str, int | None],
     summaries: dict[str, dict[str, Any]],
     wanted_k: Wanted | None,
-) -> list[Row]:
+) -> list[MethodResult]:
     """The table. First SPA, or else the best; then the plain baseline; then the others, the better
     ones first."""
     found = []
     for method in methods:
-        row = _row(
-            method, outcomes[method.label][1], steps[method.label], summaries[method.run], wanted_k
-        )
+        row = _row(method, steps[method.label], summaries[method.run], wanted_k)
         if row.after is not None:
             found.append(row)
     # Within one comparison the reference comes first, then vanilla; of several runs the best is
@@ -139,96 +203,60 @@ def rows(
     if not found:
         return []
     first = found[0]
-    table = found[:1]
+    table = [replace(first, lead=None)]
     ppo = {method.label: method.of("ppo") for method in methods}
     for row in found[1:]:
         summary = summaries[row.run]
+        lines = [(row, outcomes[row.label][1])]
+        if summary.get("methods", {}).get(row.arm, {}).get("after_total"):
+            lines.append((_longer(row, summary), facts.behaviour_and_wins(ppo[row.label])[1]))
         # The summary's difference pairs puzzles over all seeds. It counts only if it is against the
         # same first method; otherwise the difference is computed from recorded episodes.
-        recorded = (first.arm, first.run) == (summary.get("reference", "spa"), row.run)
-        lead = _recorded_lead(summary, row.arm) if recorded else None
-        lead = lead or facts.difference(outcomes[first.label][1], outcomes[row.label][1])
-        table.append(replace(row, lead=lead))
-        if longer := _longer(row, summary):
-            lead = _recorded_lead(summary, f"{row.arm}_same_total_episodes") if recorded else None
-            lead = lead or facts.difference(
-                outcomes[first.label][1], facts.behaviour_and_wins(ppo[row.label])[1]
-            )
-            table.append(replace(longer, lead=lead))
+        same = (first.arm, first.run) == (summary.get("reference", "spa"), row.run)
+        for line, wins in lines:
+            lead = (line.lead if same else None) or facts.difference(outcomes[first.label][1], wins)
+            table.append(replace(line, lead=lead))
     return table
 
 
 def _row(
-    method: RunArm,
-    wins: facts.Wins,
-    step: int | None,
-    summary: dict[str, Any],
-    wanted_k: Wanted | None,
-) -> Row:
-    recorded = summary.get("methods", {}).get(method.arm, {})
-    k = wanted_k.title.lower() if wanted_k else ""
-    interval = facts.rate(wins)
-    found = ends(PASS_1, method, step)
-    start = None
-    if interval is not None:  # of the episodes themselves: metrics are averaged over tags
-        start = facts.rate(facts.behaviour_and_wins(method.of("ppo"), 0)[1]) if step else None
-        found = start.mean if start else None, interval.mean
-    found_k = ends(wanted_k, method, step) if wanted_k else (None, None)
-    start_rates = recorded.get("before", {})
-    end_rates = recorded.get("after", {})
-    played = summary.get("episodes", {}).get(method.arm, {})
-    # Seconds are keyed `<arm>/<stage>`.
-    seconds = [
-        s for name, s in summary.get("seconds", {}).items() if name.startswith(f"{method.arm}/")
-    ]
-    return Row(
-        label=method.label,
-        what=ARMS[method.arm][1]
-        if method.arm in ARMS
-        else summary.get("descriptions", {}).get(method.arm, ""),
-        arm=method.arm,
-        run=method.run,
-        color=method.color,
-        before=start_rates.get("pass@1", found[0]),
-        after=end_rates.get("pass@1", found[1]),
-        interval=interval,
-        before_k=start_rates.get(k, found_k[0]),
-        after_k=end_rates.get(k, found_k[1]),
-        ppo_episodes=played.get("ppo"),
-        all_episodes=played.get("ppo", 0) + played.get("self_play", 0) if played else None,
-        seconds=sum(seconds) if seconds else None,
-        before_interval=start,
-    )
-
-
-def _recorded_lead(summary: dict[str, Any], name: str) -> Interval | None:
-    entry = summary.get("difference", {}).get(name)
-    ends = {key: entry[key] for key in ("mean", "low", "high")} if entry else {}
-    return Interval(**ends, n=int(entry.get("n", 0))) if entry else None
-
-
-def _longer(row: Row, summary: dict[str, Any]) -> Row | None:
-    """The line of a method that continued until it had played as many episodes as SPA in all."""
-    recorded = summary.get("methods", {}).get(row.arm, {}).get("after_total")
-    if not recorded:
-        return None
-    episodes = summary.get("episodes", {})
-    # The longer budget is what the method with the most episodes used, self-play included.
-    most = max(
-        (played.get("ppo", 0) + played.get("self_play", 0) for played in episodes.values()),
-        default=None,
-    )
-    total = episodes.get(row.arm, {}).get("ppo_longer", most)  # which older summaries do not say
+    method: RunArm, step: int | None, summary: dict[str, Any], wanted_k: Wanted | None
+) -> MethodResult:
+    row = recorded(summary, method.arm, wanted_k.title.lower() if wanted_k else "")
+    shown = measured(method, step)
+    start, end = ends(PASS_1, method, step)
+    if shown.interval is not None:  # of the episodes themselves: metrics are averaged over tags
+        start = shown.before_interval.mean if shown.before_interval else None
+        end = shown.interval.mean
+    start_k, end_k = ends(wanted_k, method, step) if wanted_k else (None, None)
+    rates = {"before": start, "after": end, "before_k": start_k, "after_k": end_k}
     return replace(
-        row,
+        shown,
+        what=ARMS[method.arm][1] if method.arm in ARMS else row.what,
+        lead=row.lead,
+        ppo_episodes=row.ppo_episodes,
+        all_episodes=row.all_episodes,
+        tokens=row.tokens,
+        seconds=row.seconds,
+        # What the summary lacks is read from metrics and episodes.
+        **{
+            name: value if getattr(row, name) is None else getattr(row, name)
+            for name, value in rates.items()
+        },
+    )
+
+
+def _longer(row: MethodResult, summary: dict[str, Any]) -> MethodResult:
+    """The line of a method that continued until it had played as many episodes as SPA in all."""
+    return replace(
+        recorded(summary, row.arm, longer=True),
         label=f"{row.label}, trained longer",
         what="PPO continues until the method has played as many episodes as SPA in self-play and PPO together.",
-        after=recorded.get("pass@1"),
-        after_k=recorded.get("pass@8"),
-        interval=None,
-        ppo_episodes=total,
-        all_episodes=total,
-        seconds=None,
+        run=row.run,
+        color=row.color,
+        before=row.before,
+        before_k=row.before_k,
+        before_interval=row.before_interval,
     )
 
 
@@ -238,7 +266,7 @@ def points(interval: Interval) -> str:
     return f"{mean:+.1f} points (95 % CI [{low:+.1f}, {high:+.1f}])"
 
 
-def verdict(table: Sequence[Row], runs: Sequence[Run]) -> tuple[str, list[str]]:
+def verdict(table: Sequence[MethodResult], runs: Sequence[Run]) -> tuple[str, list[str]]:
     """The result in one sentence, and how sure one can be of it. No result while a method is in
     progress."""
     if text := how_far(runs):
@@ -285,7 +313,7 @@ def _evaluations(runs: Sequence[Run]) -> str:
     return " ".join(results)
 
 
-def _versus(first: Row, rival: Row) -> str:
+def _versus(first: MethodResult, rival: MethodResult) -> str:
     """Who won, by how much, and how sure one can be, in one sentence."""
     ours = first.after or 0.0
     theirs = rival.after or 0.0
@@ -310,7 +338,7 @@ def _versus(first: Row, rival: Row) -> str:
     )
 
 
-def _certainty(first: str, row: Row, seeds: int, *, numbers: bool) -> str:
+def _certainty(first: str, row: MethodResult, seeds: int, *, numbers: bool) -> str:
     """Whether the difference to a method can be luck; with its numbers unless the verdict has just
     named them."""
     lead = row.lead

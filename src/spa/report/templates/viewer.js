@@ -146,7 +146,7 @@ async function showRuns() {
         make("th", { scope: "row", rowspan: methods.length }, make("a", { href: fresh({ runs: [run.key], tab: "curves" }) }, make("bdi", { text: run.name }))),
         make("td", { rowspan: methods.length }, make("span", { class: "state " + run.state.split(":")[0], text: run.state.split(":")[0] }), make("span", { class: "soft", text: run.state.includes(":") ? run.state.split(":").slice(1).join(":") : "" })),
       ]),
-      ...(method ? [td(method.name), td(method.state, "soft wide-only"), make("td", { class: "number wide-only" }, ...chance(method.before)), make("td", { class: "number" }, ...chance(method.after))]
+      ...(method ? [td(method.label), td(method.state, "soft wide-only"), make("td", { class: "number wide-only" }, ...chance(method.before_interval)), make("td", { class: "number" }, ...chance(method.interval))]
         : [make("td", { colspan: 4, class: "soft" }, make("bdi", { text: run.result }))]),
       ...(index ? [] : [make("td", { rowspan: methods.length, class: "number wide-only", text: run.duration }), make("td", { rowspan: methods.length, class: "wide-only" }, make("code", { text: run.commit.slice(0, 10) || "–" }))])));
   });
