@@ -70,7 +70,7 @@ def load(it: Setting) -> Any:
     torch.manual_seed(0)
     shape = LlamaConfig(
         vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
-        num_key_value_heads=3, tie_word_embeddings=True, max_position_embeddings=8192, attn_implementation="sdpa",
+        num_key_value_heads=3, tie_word_embeddings=True, max_position_embeddings=8192, attn_implementation="sdpa",  # pyright: ignore[reportCallIssue]
     )  # fmt: skip
     return LlamaForCausalLM(shape).eval()
 
@@ -106,6 +106,7 @@ def rollout_work(model: Any, rollout: Rollout, autocast: torch.dtype | None) -> 
             for ids, reply, state in zip(
                 episodes, replies, rollout.states(vocabulary, turn), strict=True
             ):
+                assert reply.token_ids is not None
                 ids += reply.token_ids.tolist() + state
         engine.forget([str(i) for i in range(len(episodes))])
 
@@ -213,7 +214,7 @@ def plain_ppo(it: Setting) -> Work:
     batch, optimizer = ppo_batch(it, model), torch.optim.AdamW(model.parameters(), lr=1e-6)
     dtype = training_precision(it.size)
 
-    def logprobs(rows: torch.Tensor) -> torch.Tensor:
+    def logprobs(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         ids = batch.input_ids[rows]
         with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
             logits = model(input_ids=ids).logits[:, :-1]
