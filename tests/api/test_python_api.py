@@ -1,7 +1,6 @@
 """The public API: names that load lazily, environments, single episodes, and whole runs at small size."""
 
 import inspect
-import json
 import re
 import subprocess
 import sys
@@ -179,14 +178,6 @@ def test_a_replay_marks_wrong_predictions(tiny: spa.Model):
 def test_a_folder_with_episodes_alone_shows_itself(tmp_path: Path):
     (tmp_path / "an evaluation" / "trajectories").mkdir(parents=True)
     assert "an evaluation" in spa.load_run(tmp_path / "an evaluation")._repr_html_()
-
-
-def test_a_notebook_shows_the_results_of_a_comparison(tmp_path: Path):
-    rates = {"before": {"pass@1": 0.125}, "after": {"pass@1": 0.5}, "after_total": {"pass@1": 0.75}}
-    (tmp_path / "summary.json").write_text(json.dumps({"methods": {"vanilla": rates}}))
-    shown = spa.load_run(tmp_path)._repr_html_()
-    for name, value in (("vanilla", "50.0"), ("vanilla, trained longer", "75.0")):
-        assert f"<td>{name}</td><td>after Pass@1</td><td>{value}</td>" in shown
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from report_fixtures import play, write_stage
 
+from spa.api.runs import load_run
 from spa.envs.frozen_lake import FrozenLake
 from spa.planning.written_search import breadth_first, explore, write_search
 from spa.report.examples import examples
@@ -263,3 +264,11 @@ def test_a_run_and_a_folder_of_runs_are_told_apart(folder: Path, tmp_path: Path)
         and is_run(folder / "half")
     )
     assert is_run(folder / "half" / "ppo") and not is_run(tmp_path)
+
+
+def test_a_notebook_shows_the_results_of_a_comparison(tmp_path: Path):
+    rates = {"before": {"pass@1": 0.125}, "after": {"pass@1": 0.5}, "after_total": {"pass@1": 0.75}}
+    (tmp_path / "summary.json").write_text(json.dumps({"methods": {"vanilla": rates}}))
+    shown = load_run(tmp_path)._repr_html_()
+    for name, value in (("vanilla", "50.0"), ("vanilla, trained longer", "75.0")):
+        assert f"<td>{name}</td><td>after Pass@1</td><td>{value}</td>" in shown
