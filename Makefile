@@ -3,7 +3,8 @@
 #   make install         .venv with the tested versions and nothing else (1.8 GB, a few minutes)
 #   make demo            SPA and plain PPO with the bundled model; under ten minutes on two cores
 #   make smollm2         fetch SmolLM2-135M-Instruct (100 MB), where model_path=smollm2 finds it
-#   make smol            SPA and its baseline with SmolLM2 on the 4x4 lake, then planning; one seed, two hours, resumes
+#   make smol            written search and its baseline with SmolLM2 on the 4x4 lake; one seed, two hours, resumes
+#   make smol-report     three seeds, with the controls; a day or more, resumes
 #   make hashed          .venv from scratch, from files with the hashes of the tested ones (torch differs by index)
 #   make test            all tests that need nothing beyond .venv
 #   make lint            ruff, pyright, and the words of README and docs
@@ -37,7 +38,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 NO_HANG := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
 .PHONY: help install demo smollm2 test test-wheel test-browser test-vllm test-ray test-bridges test-hosts chaos siege lint docs bench
-.PHONY: smol bench-quick hashed overnight golden claims
+.PHONY: smol smol-report bench-quick hashed overnight golden claims
 
 help:
 	@sed -n 's/^# \{0,3\}//p;/^$$/q' $(firstword $(MAKEFILE_LIST))
@@ -51,8 +52,11 @@ smollm2: $(READY)
 	$(BIN)/spa model import-gguf smollm2
 
 smol: smollm2
-	$(BIN)/spa compare smol_frozen_lake
-	$(BIN)/spa eval runs/smol_frozen_lake/spa/sft --plan search-6 --groups 64 --samples 1
+	$(BIN)/spa compare smol_search
+
+smol-report: smollm2
+	$(BIN)/spa compare smol_search --seeds 3 \
+	  --methods random_format,search_model,search_simulator,actions_only,search_dealt,search_other_puzzle
 
 hashed:
 	$(PYTHON) -m venv --clear $(VENV)
