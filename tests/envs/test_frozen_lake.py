@@ -203,7 +203,7 @@ def test_impossible_options(options, named):
     "board", ["", "P_\n_G", "PG__\n____\n____", "PPG_\n" + "____\n" * 2 + "____", "P" * 10**5]
 )
 def test_boards_that_are_none(board):
-    with pytest.raises(ConfigError, match="not a 4x4 board"):
+    with pytest.raises(ConfigError, match="the board must have 4x4 cells"):
         FrozenLake().reset(options={"board": board})
 
 
