@@ -32,7 +32,7 @@ def test_a_stage_without_progress_ends_and_says_where_it_hung(tmp_path):
     with start(tmp_path, 0.5) as process:
         _, errors = process.communicate(timeout=120)
     assert process.returncode == STATUS
-    assert "no progress for 0.5 s in rollout" in errors and "start the same command again" in errors
+    assert "no progress for 0.5 s in rollout" in errors and "run the same command again" in errors
     assert "in stuck_in_the_mud" in (tmp_path / "log.txt").read_text()
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step":1,"a":1.0}\n'
 
