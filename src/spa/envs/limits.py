@@ -28,6 +28,9 @@ MOST_DEPTH = 8
 MAKING_S = 120.0
 """More than a turn may take: an environment may load data when it is made."""
 
+SLOW = " (raise es_manager.env_timeout_s if the environment is slow)"
+"""The advice on a limit that follows from this key."""
+
 MOST_REWARD = 1e6
 """Larger rewards leave no digits for the others: sums and squares are taken in float32."""
 
@@ -47,15 +50,15 @@ class TimedOut(BaseException):
 
 
 @contextmanager
-def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
+def boundary(what: str, seconds: float | None = None, *, advice: str = "") -> Iterator[None]:
     """Around every call of an environment's code: whatever it raises becomes an EnvFault that names
     `what`.
 
     What passes is an EnvFault, a SpaError (for the user to solve) and a stop that somebody asked
-    for, even if the code swallowed it. `seconds`: its time limit, see `time_limit`.
+    for, even if the code swallowed it. `seconds` and `advice`: see `time_limit`.
     """
     try:
-        with time_limit(seconds, what):
+        with time_limit(seconds, what, advice=advice):
             yield
     # GeneratorExit: an interpreter that ends closes this generator.
     except (EnvFault, SpaError, KeyboardInterrupt, GeneratorExit):
@@ -72,9 +75,9 @@ def boundary(what: str, seconds: float | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def time_limit(seconds: float | None, what: str) -> Iterator[None]:
-    """Raise TimedOut in `what` after `seconds`, with the place where it hung. None, and other
-    threads than the main one, have no limit.
+def time_limit(seconds: float | None, what: str, *, advice: str = "") -> Iterator[None]:
+    """Raise TimedOut in `what` after `seconds`, with `advice` and the place where it hung. None, and
+    other threads than the main one, have no limit.
 
     It is an alarm (SIGALRM): Python code, sleeping and waiting are interrupted; a loop inside a C
     library, and code that sets alarms of its own, are not.
@@ -85,10 +88,7 @@ def time_limit(seconds: float | None, what: str) -> Iterator[None]:
 
     def expired(number: int, frame: FrameType | None) -> NoReturn:
         stack = "".join(traceback.format_stack(frame, limit=3))
-        raise TimedOut(
-            f"{what} took more than {seconds:g} s (limit: es_manager.env_timeout_s) and hung "
-            f"at:\n{stack}"
-        )
+        raise TimedOut(f"{what} took more than {seconds:g} s{advice} and hung at:\n{stack}")
 
     handler = signal.signal(signal.SIGALRM, expired)
     # An enclosing limit is paused: it continues with the seconds that it had left.

@@ -16,6 +16,7 @@ from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.envs.limits import (
     MAKING_S,
+    SLOW,
     EnvCrash,
     EnvFault,
     boundary,
@@ -189,7 +190,9 @@ class _Game:
             return self._lose(known[0])
         try:
             with boundary(
-                "making the puzzle", None if env_timeout_s is None else env_timeout_s + MAKING_S
+                "making the puzzle",
+                None if env_timeout_s is None else env_timeout_s + MAKING_S,
+                advice=SLOW,
             ):
                 self.env = make_env(first.tag)
                 self.env.reset(seed=first.puzzle_seed, options=first.reset_options())
@@ -224,7 +227,7 @@ class _Game:
             return self._lose(completion.text)
         builder.append_completion(completion)
         try:
-            with boundary("the turn", self.env_timeout_s):
+            with boundary("the turn", self.env_timeout_s, advice=SLOW):
                 ended = builder.step(self.env, completion, format_penalty)
                 # A move may pay the other players as well.
                 for info in builder.turns[-1].infos:

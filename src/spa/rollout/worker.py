@@ -10,7 +10,7 @@ from spa.distributed.episodes import pack, unpack
 from spa.distributed.world import ALONE, World
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
-from spa.envs.limits import MAKING_S, EnvCrash, EnvFault, boundary
+from spa.envs.limits import MAKING_S, SLOW, EnvCrash, EnvFault, boundary
 from spa.envs.lost import LostEpisodes
 from spa.envs.pool import EpisodeSpec
 from spa.envs.registry import make_env
@@ -76,7 +76,7 @@ class RolloutWorker:
             else self.env_timeout_s + MAKING_S
         )
         try:
-            with boundary("reset", limit):
+            with boundary("reset", limit, advice=SLOW):
                 env = self.make_env(spec.tag)
                 env.reset(seed=spec.puzzle_seed, options=spec.reset_options())
                 return ResetPreview(env=env, hash=puzzle_hash(env), finite=bool(env.finite_puzzles))

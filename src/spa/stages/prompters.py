@@ -7,7 +7,7 @@ from typing import Any
 
 from spa.config.schema import Config, EnvSpec
 from spa.envs.base import TextEnv
-from spa.envs.limits import MAKING_S, EnvFault, boundary, checked_text
+from spa.envs.limits import MAKING_S, SLOW, EnvFault, boundary, checked_text
 from spa.envs.registry import make_env
 from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
@@ -67,7 +67,9 @@ def first_puzzle(cfg: Config, spec: EnvSpec) -> Iterator[TextEnv]:
     try:
         # A worker process has a time limit of its own.
         with boundary(
-            "the first puzzle", None if limit is None or workers is not None else limit + MAKING_S
+            "the first puzzle",
+            None if limit is None or workers is not None else limit + MAKING_S,
+            advice=SLOW,
         ):
             env = make(spec.env_type, spec.env_config)
             env.reset(seed=0)

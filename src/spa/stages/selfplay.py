@@ -20,7 +20,7 @@ from spa.config.load import to_yaml
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.engines.factory import RANDOM, PlayingEngine, make_engine
-from spa.envs.limits import EnvFault, boundary
+from spa.envs.limits import SLOW, EnvFault, boundary
 from spa.errors import DataError
 from spa.evaluation.episode_metrics import pooled_metrics
 from spa.models.allocator import release_memory
@@ -299,7 +299,9 @@ def make_rows(
         watchdog.beat()
         try:
             with boundary(
-                "replaying the episode to make examples", worker.again_s(len(episode.turns))
+                "replaying the episode to make examples",
+                worker.again_s(len(episode.turns)),
+                advice=SLOW,
             ):
                 found, dropped = _episode_rows(cfg, episode, worker, base)
         except EnvFault as error:
