@@ -66,7 +66,7 @@ MESSAGES = {
     "seed.train=1,2": "the override 'seed.train=1,2' has several values; write a list as key=[a,b], or quote a string with commas",
     "seed.train": "cannot read the override 'seed.train'; write key=value",
     "model_path=a=b": "cannot read the override 'model_path=a=b'; quote a value with special characters, for example key='a=b'",
-    "seed.train.more=1": "seed.train: this key has a single value, so the override 'seed.train.more=1' has no effect; correct the override",
+    "seed.train.more=1": "seed.train: this key has no keys below it, so the override 'seed.train.more=1' cannot be applied; correct the override",
     "~critic.optm": "critic.optm: this key is not set, so there is nothing to remove; did you mean critic.optim?",
 }  # fmt: skip
 

@@ -160,7 +160,7 @@ def _check_search(cfg: Config, problems: Problems) -> None:
         (
             "generate.rounds",
             cfg.generate.rounds > (1 if own.dynamics == "simulator" else 2),
-            "1 (2 if generate.search.dynamics is model)",
+            "1" if own.dynamics == "simulator" else "at most 2",
         ),
         (
             "generate.search.thoughts",
@@ -234,7 +234,7 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
             problems.add(
                 f"{path}.env_groups",
                 f"{tag} gets {count} groups, but self_play needs an even number of groups, half for each "
-                "player; change env_groups",
+                "player; change env_groups or n_groups",
             )
 
 
@@ -365,8 +365,8 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
         if wanted and (sampled.top_p < 1 or sampled.top_k > 0 or sampled.temperature != 1):
             problems.add(
                 f"actor_rollout_ref.actor.{key}",
-                "losses on states need rollouts with temperature=1, top_p=1 and top_k=-1, because other "
-                "sampling can never produce some tokens of a state",
+                "losses on states need rollouts with temperature=1, top_p=1 and top_k=-1, because log-probs "
+                "follow these settings, and other values can give a token of a state probability 0",
             )
     if algorithm.use_kl_in_reward and not actor.use_ref:
         problems.add(

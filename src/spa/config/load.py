@@ -259,7 +259,7 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
         if not isinstance(section, dict):
             return problems.add(
                 ".".join(parents[: depth + 1]),
-                f"this key has a single value, so the override {text!r} has no effect; correct the override",
+                f"this key has no keys below it, so the override {text!r} cannot be applied; correct the override",
             )
     # `+key=value` is `key=value` here; the schema judges whether the key exists.
     if parsed.type != OverrideType.DEL:

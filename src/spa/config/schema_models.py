@@ -563,10 +563,13 @@ class RolloutConfig:
         ),
     ] = 3600
     max_num_seqs: Annotated[
-        int, Key("largest number of episodes that vllm decodes at a time", affects="numerics", ge=1)
+        int,
+        Key(
+            "largest number of episodes that the engine decodes at a time", affects="numerics", ge=1
+        ),
     ] = 1024
     max_num_batched_tokens: Annotated[
-        int, Key("largest number of tokens in one step of the engine", affects="numerics", ge=1)
+        int, Key("largest number of tokens in one step of vllm", affects="numerics", ge=1)
     ] = 8192
     dtype: Annotated[
         Dtype,
@@ -580,7 +583,11 @@ class RolloutConfig:
     ] = 0.6
     enforce_eager: Annotated[bool, Key("run vllm without CUDA graphs", affects="numerics")] = True
     free_cache_engine: Annotated[
-        bool, Key("free the key-value cache of vllm during updates", affects="numerics")
+        bool,
+        Key(
+            "keep the weights of vllm in CPU memory and free its cache during updates",
+            affects="numerics",
+        ),
     ] = True
     enable_chunked_prefill: Annotated[
         bool, Key("let vllm split long prefills into chunks", affects="numerics")

@@ -309,7 +309,7 @@ INTRODUCTION = (
     "Percent of held-out puzzles solved (Pass@1). "
     "The interquartile mean is over boards and seeds, in percent of the board's optimum, with 95 % t intervals "
     "over seeds. "
-    "The optimum is the score of the best policy with the same limit of actions, on the same puzzles. "
+    "The optimum is the success rate of the best policy with the same limit of actions, on the same puzzles. "
     "“Better than” is the probability that a training of one method beats a training of another method on a random "
     "board, where a tie counts half (arXiv 2108.13264). "
     "Budgets include self-play. Between two validations, a curve is interpolated linearly. "
