@@ -274,7 +274,7 @@ def test_a_copy_there_goes_its_own_way_and_is_lost_with_its_process(workers):
     assert env.state_text("coords") == local.state_text("coords")  # it has not moved
     twin = env.clone(3)
     env._worker.stop()
-    with pytest.raises(EnvFault, match="the state of this episode is lost"):
+    with pytest.raises(EnvFault, match="this copy of the environment ended with it"):
         twin.state_text("coords")
     assert env.state_text("coords") == local.state_text("coords")  # which is played again
 

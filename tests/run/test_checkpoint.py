@@ -186,7 +186,7 @@ def test_a_damaged_later_checkpoint_does_not_cost_the_good_one(tmp_path, caplog)
     cut(save(tmp_path, 4) / "model.safetensors")
     archive_later_checkpoints(tmp_path, 2)
     assert (
-        "moved earlier checkpoints to the archive" in caplog.text
+        "moved the checkpoints after step 2 to the archive" in caplog.text
         and (tmp_path / "previous" / "1" / "global_step_4").is_dir()
     )
     save(tmp_path, 3, keep=1)

@@ -359,7 +359,7 @@ def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch
         (["random", "--config", "demo", "--k", "²"], "write whole numbers"),
         (["random", "--config", "demo", "--puzzles", "0"], "puzzles must be at least 1"),
         (["no/such/folder", "--config", "demo"], "the model folder does not exist"),
-        (["run", "--config", "demo"], "The checkpoints are in run/spa/ppo."),
+        (["run", "--config", "demo"], "Checkpoints are in run/spa/ppo."),
         (["random", "--config", "demo", "--output", "run"], "the path is a folder"),
         (
             ["random", "--config", "demo", "--output", "file/result.json"],

@@ -224,7 +224,7 @@ def test_lowered_limits_let_ppo_begin_and_their_verdict_is_the_record(base, tmp_
         assert json.loads((tmp_path / "sft" / "gate.json").read_text())["passed"]
     assert (
         "changed or lost" not in caplog.text
-        and caplog.text.count("because its limits changed") == 1
+        and caplog.text.count("again with the current limits") == 1
     )
 
 
@@ -265,4 +265,6 @@ def test_measurements_are_judged_by_the_limits_of_now(tmp_path, caplog):
     off = ["gate.enable=false", "gate.prediction_exact_min=0.1", "model_path=a/b"]
     gate.stop_at_gate(load_config("_3_frozen_lake", off), tmp_path)
     assert (tmp_path / gate.GATE_FILE).read_text() == weak  # nobody judges where it is off
-    assert verdict(0.3)["diagnosis"] == "predicts" and "because its limits changed" in caplog.text
+    assert (
+        verdict(0.3)["diagnosis"] == "predicts" and "again with the current limits" in caplog.text
+    )

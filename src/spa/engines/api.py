@@ -118,7 +118,7 @@ class ResponseStore:
                 self._responses[key] = _checked(ApiResponse(**record))
             except (ValueError, KeyError, TypeError, AttributeError):
                 log.warning(
-                    "%s: spa skipped a cached response because its line is not valid JSON", path
+                    "%s: spa skipped a cached response, because its line cannot be read", path
                 )
         if text and not text.endswith("\n"):
             self._append("")  # the next response begins on a line of its own

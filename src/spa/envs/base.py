@@ -129,7 +129,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         if not names:
             raise ConfigError(
                 f"{type(self).__name__}: random_action finds no action, because action_names "
-                "and legal_actions are empty; implement random_action for free-text actions"
+                "and legal_actions return none in this state. Implement random_action if "
+                "actions are free text"
             )
         return names[int(rng.integers(len(names)))]
 

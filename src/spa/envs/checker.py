@@ -644,7 +644,7 @@ def _clones(make: Make, seeds: int) -> None:
         own = [(text, result[:4]) for text, result in episode(env, seed + 1, 5)]
         _require(
             own == twins,
-            f"after the same actions, a clone reaches other states than its original (seed {seed})",
+            f"after the same actions, a clone returns other results than its original (seed {seed})",
             advice,
         )
 
@@ -702,7 +702,7 @@ def _prompts(make: Make) -> str | None:
         text = "".join(
             message["content"] for message in Prompter(state_text=mode).first_messages(env)
         )
-        advice = "build the first prompt from instruction(), legend(), action_names() and the state"
+        advice = "return the same string from every call of state_text in the same state"
         shown = env.state_text(mode) if env.image() is None else IMAGE
         _require(
             shown in text,

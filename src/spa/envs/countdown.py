@@ -58,7 +58,7 @@ def load_puzzles(
     if not puzzles:
         raise DataError(
             f"{source}: the first {limit} rows have no usable puzzle "
-            f"(signs_only={signs_only}); use another file or raise the limit"
+            f"(signs_only={signs_only}); use another file or raise 'max_instances'"
         )
     return tuple(puzzles)
 

@@ -159,8 +159,8 @@ def read_actions(
     )
     if len(set(means)) < len(means) or len({label.lower() for label in labels}) < len(labels):
         raise ConfigError(
-            f"{env}: option 'action_lookup' gives two labels the same direction; rename one "
-            f"of them: {', '.join(labels)}"
+            f"{env}: option 'action_lookup' has two labels that are equal or mean the same "
+            f"direction; rename one of them: {', '.join(labels)}"
         )
     return labels, means
 

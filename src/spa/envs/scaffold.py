@@ -140,7 +140,7 @@ def write_env(name: str, folder: Path) -> list[Path]:
     existing = [str(path) for path in paths if path.exists()]
     if existing:
         raise ConfigError(
-            f"The file {', '.join(existing)} already exists; choose another name or folder"
+            f"These files already exist: {', '.join(existing)}. Choose another name or folder"
         )
     taken = _taken(name, cls)
     if taken:

@@ -135,7 +135,7 @@ class RemoteEnv:
         """Play the past again in a new process."""
         if self._recipe is None:
             raise EnvFault(
-                "the process of the environment ended, and the state of this episode is lost"
+                "the environment's process ended, and this copy of the environment ended with it"
             )
         self._worker.request("make", self._number, self._recipe)
         for name, args, kwargs, value in self._past:

@@ -254,7 +254,7 @@ _FIELD: Mapping[str, Method] = {
         overrides=("generate.rounds=2", "generate.imagine.n=8", "generate.imagine.depth=3"),
     ),
     "scout_data": Method(
-        description="SFT on world-model data of tabular Q-learning, which trains on each puzzle before it is sampled",
+        description="SFT on world-model data of tabular Q-learning, which trains on each puzzle before playing it",
         overrides=("generate.policy=q_learning",),
     ),
     "plan_first": Method(

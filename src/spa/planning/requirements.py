@@ -36,7 +36,7 @@ def require_dynamics(
         raise ConfigError(
             f"Predicted states of {tag} differ from the states in its prompts. Set "
             "imagine.depth to 1 and imagine.proposals to sampled. For self-play, set the "
-            "same keys in generate.imagine, without keep"
+            "same keys in generate.imagine, and keep to false"
         )
     if proposals == "exhaustive" and not env.action_names():
         raise ConfigError(

@@ -10,7 +10,7 @@ was trained, which every checkpoint holds.
 from collections.abc import Callable, Sequence
 from itertools import product
 
-from spa.errors import ModelError
+from spa.errors import ModelError, one_line
 from spa.prompts.template_parts import (
     Parts,
     Render,
@@ -82,7 +82,7 @@ def difference(render: Render, parts: Parts) -> str:
         try:
             served = render(messages)
         except ModelError as error:
-            return str(error)
+            return f"the template does not render every conversation: {one_line(error.__cause__ or error)}"
         if served != trained:
             return _first_difference(served, trained)
     return ""

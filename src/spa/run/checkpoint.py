@@ -121,7 +121,8 @@ def archive_later_checkpoints(directory: Path, step: int) -> None:
     if later:
         target = archive_files(directory, later)
         log.warning(
-            "moved earlier checkpoints to the archive %s: %s",
+            "moved the checkpoints after step %d to the archive %s: %s",
+            step,
             target,
             ", ".join(folder.name for folder in later),
         )

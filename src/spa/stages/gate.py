@@ -249,7 +249,7 @@ def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
     if told and told["passed"] == gate.passed and told["text"].startswith(gate.text):
         return told
     why = (
-        "spa evaluated the gate again, because its limits changed"
+        "spa evaluated the gate again with the current limits"
         if told
         else "spa evaluated the gate again, because the file is missing or damaged"
     )

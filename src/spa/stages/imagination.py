@@ -31,7 +31,7 @@ def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig)
         raise ConfigError(
             f"{tag} lists legal actions in its prompts (show_legal_actions), which are "
             "unknown in predicted states. Set imagine.depth to 1; for self-play, set "
-            "generate.imagine.depth to 1 instead of keep"
+            "generate.imagine.depth to 1 and keep to false"
         )
 
 

@@ -92,7 +92,7 @@ def _near(folder: Path) -> str:
         for step in folder.glob(f"{depth}/global_step_*")
     }
     names = sorted(str(place) for place in found if place.name == STAGES[0])
-    return f" The checkpoints are in {', '.join(names)}." if names else ""
+    return f" Checkpoints are in {', '.join(names)}." if names else ""
 
 
 def run_of(checkpoint: Path) -> Path | None:

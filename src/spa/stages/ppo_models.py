@@ -80,8 +80,8 @@ def named_estimator(cfg: Config) -> Estimator:
     if cfg.algorithm.bootstrap_truncated and not estimator.needs_values:
         raise ConfigError(
             "algorithm.bootstrap_truncated needs a critic, but "
-            f"algorithm.adv_estimator={name} trains no critic; set bootstrap_truncated=false "
-            "or use adv_estimator=gae"
+            f"algorithm.adv_estimator={name} trains no critic; set bootstrap_truncated=false, "
+            "or use an estimator with a critic, such as gae or turn_gae"
         )
     if cfg.es_manager.train.group_size == 1 and estimator.needs_groups:
         raise ConfigError(

@@ -116,7 +116,7 @@ def oom_retry(
         part.micro_batch_shrink += 1
         log.warning(
             "Out of memory with %d examples per micro-batch; spa halves the micro-batch and "
-            "repeats the step (%s)",
+            "tries again (%s)",
             largest,
             attempt.reason,
         )
