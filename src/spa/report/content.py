@@ -140,7 +140,7 @@ def _failures(methods: list[RunArm], outcomes: Any) -> tuple[Bars | None, tuple[
     )
     bars = Bars(
         "How episodes ended",
-        "Episodes of the last validation, by how they ended.",
+        "Share of the episodes of the last validation by the way they ended.",
         tuple(facts.ENDINGS[ending] for ending in known),
         rows,
         percent=True,

@@ -18,11 +18,11 @@ from spa.report.replay import prediction_wrong
 
 ENDINGS = {
     "success": "reached the goal",
-    "failure": "lost by a wrong move",
+    "failure": "failed by a wrong action",
     "action_cap": "ran out of actions",
     "turn_cap": "ran out of turns",
     "context": "ran out of context",
-    "error": "broke off (technical error)",
+    "error": "stopped with a technical error",
 }
 _HABITS = (
     ("idle", "actions", "of its actions changed nothing"),
@@ -177,7 +177,7 @@ def what_went_wrong(name: str, behaviour: Behaviour) -> str:
         text += (
             f" {broken:,} more {ENDINGS['error']}."
             if text
-            else f"All {broken:,} episodes of {name} broke off."
+            else f"All {broken:,} episodes of {name} stopped with a technical error."
         )
     if not lost:
         return text

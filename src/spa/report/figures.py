@@ -56,7 +56,7 @@ def _charts(report: Report) -> Sequence[Chart]:
     charts = [chart for section in report.sections for chart in section.charts]
     if not charts:
         raise SpaError(
-            "there is nothing to draw: no metric has been recorded. --format md lists the recorded data."
+            "the run has no recorded metric, so there is no figure. List the recorded data with --format md."
         )
     return charts
 

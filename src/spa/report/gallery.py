@@ -86,16 +86,24 @@ def _of_method(
         lambda head: head["success"] and any_wrong(head) is False and len(head["turns"]) > 1
     )
     yield from picture(
-        method, "Every prediction right, and won", "What knowing the world looks like.", good
+        method,
+        "Success with correct predictions",
+        "The episode succeeded, and every predicted state is correct.",
+        good,
     )
     if not good:
         won = those(lambda head: head["success"])
         # Wins in one turn are sorted last, not dropped: there may be no other.
         won.sort(key=lambda episode: len(episode.head["turns"]) < 2)
-        yield from picture(method, "A success", "Won, whatever was predicted on the way.", won)
+        yield from picture(
+            method, "A success", "The episode succeeded. Its predictions may be wrong.", won
+        )
     wrong = those(lambda head: any_wrong(head) is True)
     yield from picture(
-        method, "A wrong prediction", "The marked cells are not where the world really went.", wrong
+        method,
+        "A wrong prediction",
+        "In the marked cells, the predicted state differs from the true next state.",
+        wrong,
     )
     ending = _most_common_failure(episodes)
     if ending:

@@ -197,7 +197,7 @@ def told_apart(runs: Sequence[Run]) -> list[Run]:
     """The runs with names that differ. Raises DataError if one is given twice."""
     places = [run.path.resolve() for run in runs]
     if twice := next((path for path in places if places.count(path) > 1), None):
-        raise DataError(f"{twice} is given twice. Give each run once.")
+        raise DataError(f"the run {twice} is given twice. Give each run once.")
     # More of the path until all names differ: `a/demo` and `b/demo` rather than `demo` twice.
     parents = 0
     while len({place.parts[-1 - parents :] for place in places}) < len(places):

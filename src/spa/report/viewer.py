@@ -131,7 +131,7 @@ class Library:
         folder."""
         if not folder.is_dir():
             raise DataError(
-                f"{folder} is not a directory. Give a run or the folder of the runs, like runs."
+                f"{folder} is not a directory. Give the folder of a run, or a folder of runs."
             )
         self.folder = folder.resolve()
         self.single = is_run(folder)
@@ -273,12 +273,13 @@ class _Handler(BaseHTTPRequestHandler):
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         if self._own.is_loopback and host not in self._own.names:
             return self._say(
-                HTTPStatus.FORBIDDEN, f"This server answers to {self._own.names[0]} only."
+                HTTPStatus.FORBIDDEN,
+                f"This server accepts the host name {self._own.names[0]} alone.",
             )
         if not self._is_known(query.pop("token", "")):
             return self._say(
                 HTTPStatus.FORBIDDEN,
-                "Open the address that `spa view` printed: it ends with a token.",
+                "The token is missing. Open the whole address that `spa view` printed.",
             )
         # The token moves from the address bar, where it could be copied or kept, into a cookie.
         if address.path == "/" and "token=" in address.query:
@@ -300,7 +301,7 @@ class _Handler(BaseHTTPRequestHandler):
         if answer is None:
             return self._say(
                 HTTPStatus.NOT_FOUND,
-                "Not found. If the run has changed, look it up in the list again.",
+                "Not found. The run may have changed, so reload the list.",
             )
         saved = (
             {"Content-Disposition": 'attachment; filename="episode.json"'}

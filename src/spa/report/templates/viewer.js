@@ -152,7 +152,7 @@ async function showRuns() {
   });
   const head = [th(""), th("Run"), th("State"), th("Method"), th("Progress", "wide-only"), th("Success before, 95 % CI", "number wide-only"), th("Success after, 95 % CI", "number"), th("Time", "number wide-only"), th("Commit", "wide-only")];
   const bar = make("p", { id: "comparison" });
-  $("#runs").replaceChildren(bar, rows.length ? table(head, rows, "run-table") : make("p", { class: "hint", text: "This folder has no runs yet. One that starts appears here." }));
+  $("#runs").replaceChildren(bar, rows.length ? table(head, rows, "run-table") : make("p", { class: "hint", text: "This folder has no runs. A run appears here when it starts." }));
   offerComparison();
 }
 function offerComparison() {
@@ -221,7 +221,7 @@ async function showData() {
     make("button", { type: "button", text: "Back", disabled: state.from === 0, onclick: () => move({ from: Math.max(0, state.from - 10) }) }),
     make("span", { text: `${state.from + 1}–${end} of ${found.total.toLocaleString("en")} examples` }),
     make("button", { type: "button", text: "Next", disabled: end >= found.total, onclick: () => move({ from: state.from + 10 }) }));
-  const loss = { response: "the whole response", act_obs: "the whole response and the states shown between responses", states_only: "the states in the response", no_states: "the response without its states" }[found.loss_on] || found.loss_on;
+  const loss = { response: "the whole response", act_obs: "the whole response and the states in the prompts between responses", states_only: "the states in the response", no_states: "the response without its states" }[found.loss_on] || found.loss_on;
   $("#status").textContent = `loss on ${loss}`;
   const examples = found.examples.map((example) => make("article", { class: "example" },
     make("h3", {}, make("span", { class: example.success ? "won" : "lost", text: example.success ? "✓ " : "✗ " }), make("bdi", { text: example.name })),
@@ -594,7 +594,7 @@ async function watch(seen) {
     }
   } catch (error) {
     const gone = error instanceof TypeError; // no answer at all
-    $("#status").textContent = gone ? "The server has stopped; what is shown stays." : error.message;
+    $("#status").textContent = gone ? "The server has stopped. This page is not updated." : error.message;
   }
   setTimeout(() => watch(total), busy ? 500 : 5000);
 }
