@@ -54,7 +54,7 @@ def test_probability_of_improvement_by_hand():
         (3.5 / 4 + 0) / 2
     )
     assert probability_of_improvement([[1, 1]], [[0, 0]]) == 1.0
-    with pytest.raises(ValueError, match="one run of both"):
+    with pytest.raises(ValueError, match="one run of each method"):
         probability_of_improvement([[1], []], [[1], [1]])
 
 
@@ -209,7 +209,7 @@ def test_predictions_on_puzzles_of_training_say_so():
         row("spa", "t", replace(result(0, 4), world_model={"prediction_exact": 0.5, **own}))
         for own in counts
     ]
-    assert tables._seen(rows[:2], "spa") == " (12 of 128 seen in training)"
+    assert tables._seen(rows[:2], "spa") == " (12 of 128 puzzles seen in training)"
     assert tables._seen(rows[1:2], "spa") == "" and tables._seen(rows, "spa") == " (not counted)"
 
 
@@ -250,11 +250,11 @@ def test_the_page_says_in_words_what_its_intervals_say():
         "echo": {"reference": gap(-0.004, -0.3, 0.1), "control": None},
     }
     assert verdicts({"rows": rows, "differences": differences}) == [
-        "Methods that are better than spa, in points at equal PPO episodes: planned +30 (lake alone).",
-        "Methods that are worse than spa, in points at equal PPO episodes: vanilla -25 (lake alone).",
-        "Methods with no difference found to spa, in points at equal PPO episodes: echo +0 (lake alone).",
-        "Methods that are better than their shuffled control, so that true next states explain the gain: spa +25.",
-        "Methods with no difference found to their shuffled control, so that the gain may have another cause: planned +10 (lake alone).",
-        "On lake, spa solves 50.0 % and vanilla 25.0 % of the puzzles. After SFT, 40.0 % of the predictions are exact.",
+        "Methods that are better than spa (Pass@1 difference in points, with equal PPO episodes): planned +30 (lake alone).",
+        "Methods that are worse than spa (Pass@1 difference in points, with equal PPO episodes): vanilla -25 (lake alone).",
+        "Methods with no detected difference from spa (Pass@1 difference in points, with equal PPO episodes): echo +0 (lake alone).",
+        "Methods that are better than their shuffled control, so that the true next states explain the gain: spa +25.",
+        "Methods with no detected difference from their shuffled control, so that the gain may have another cause: planned +10 (lake alone).",
+        "On lake, spa solves 50.0 % of the puzzles, and vanilla solves 25.0 %. After SFT, 40.0 % of the predictions are exact.",
         "Tokens sampled per training, including self-play: spa 1,000, planned 1,000, vanilla 1,000, echo 1,000.",
     ]

@@ -115,7 +115,7 @@ def test_falling_cross_entropy_is_told_apart():
     [
         ([read_row([{"role": "assistant", "content": "hi"}], "row 1")], Letters(), "no log-probs"),
         (over_steps((1, 1)), None, "--model"),
-        (over_steps((1, 1)), Letters(), "one training step"),
+        (over_steps((1, 1)), Letters(), "the same training step"),
         ([said("hello", [-1.0] * 5, step=1)], Letters(), "no predicted state"),
     ],
 )

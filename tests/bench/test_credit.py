@@ -53,9 +53,9 @@ def test_the_exact_gradient_is_that_of_finite_differences():
     ("name", "expected"),
     [
         ("turn_rloo", (0.075, 0.075, 0.075)),
-        ("reward to go, group mean", (0.0375, 0.05625, 0.065625)),
-        ("per index, leave one out", (0.0125, -0.034375, -0.0490234375)),
-        ("per index, group mean", (-0.025, -0.0375, -0.04375)),
+        ("reward to go minus group mean", (0.0375, 0.05625, 0.065625)),
+        ("leave-one-out mean per turn index", (0.0125, -0.034375, -0.0490234375)),
+        ("group mean per turn index", (-0.025, -0.0375, -0.04375)),
     ],
 )
 def test_the_published_bias_is_found_to_the_digit(name: str, expected: tuple[float, ...]):
@@ -70,9 +70,9 @@ def test_the_published_bias_is_found_to_the_digit(name: str, expected: tuple[flo
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_the_bias_follows_its_closed_form(size: int):
     episodes = enumerate_episodes(STOP_OR_GO)
-    found = judge(episodes, groups_of(episodes, size), ESTIMATORS["per index, leave one out"]).mean[
-        1
-    ]
+    found = judge(
+        episodes, groups_of(episodes, size), ESTIMATORS["leave-one-out mean per turn index"]
+    ).mean[1]
     assert float(found) == pytest.approx(
         0.25 * (0.7 - 0.4 - 0.5 * (1 - 0.5 ** (size - 1))), abs=1e-12
     )
@@ -80,7 +80,7 @@ def test_the_bias_follows_its_closed_form(size: int):
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
 @pytest.mark.parametrize(
-    "name", ["reinforce (reward to go)", "rloo", "turn_rloo", "gae, exact critic, lam 1"]
+    "name", ["reinforce (reward to go)", "rloo", "turn_rloo", "gae with exact critic and lam 1"]
 )
 def test_unbiased_estimators_are_unbiased(world: World, name: str):
     episodes = enumerate_episodes(world)
@@ -90,8 +90,8 @@ def test_unbiased_estimators_are_unbiased(world: World, name: str):
 def test_a_wrong_critic_biases_short_traces_only():
     episodes = enumerate_episodes(KEY_AND_DOOR)
     groups = groups_of(episodes, 2, critic_error=0.5)
-    assert judge(episodes, groups, ESTIMATORS["gae, exact critic, lam 1"]).error < 1e-9
-    assert judge(episodes, groups, ESTIMATORS["gae, exact critic, lam 0.5"]).error > 0.05
+    assert judge(episodes, groups, ESTIMATORS["gae with exact critic and lam 1"]).error < 1e-9
+    assert judge(episodes, groups, ESTIMATORS["gae with exact critic and lam 0.5"]).error > 0.05
 
 
 def test_the_page_prints_what_the_laboratory_finds():

@@ -293,9 +293,9 @@ def test_the_command_says_why_copying_cannot_be_told_and_replays_a_tag_or_a_type
     execute(["diagnose", str(file), "--env", "gymnasium:FrozenLake-v1"])
     out = capsys.readouterr().out
     assert (
-        "no split of the cross-entropy into changed and copied tokens: the rollouts have no log-probs"
+        "the cross-entropy is not split into changed and copied tokens, because the rollouts have no log-probs"
         in out
-        and "1 rollouts were replayed, and 0 of the replays match" in out
+        and "1 rollouts were replayed in the environment, and 0 replays match" in out
     )
     execute(
         [

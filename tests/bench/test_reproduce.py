@@ -234,7 +234,7 @@ def test_unfinished_experiments_are_left_out(tmp_path):
     )
     write_page(result, tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
-    assert "Not run: builtin:tiny/FrozenLake/vanilla_grid, builtin" in page
+    assert "These experiments were not run: builtin:tiny/FrozenLake/vanilla_grid, builtin" in page
 
 
 def test_without_training_nothing_is_measured_either(tmp_path, monkeypatch):
@@ -276,7 +276,10 @@ def test_a_failure_leaves_results_and_page_of_the_rest(tmp_path):
         "vanilla": 1,
         "spa": 0,
     }
-    assert "Not run: builtin:tiny/FrozenLake/spa." in (tmp_path / "page.md").read_text()
+    assert (
+        "These experiments were not run: builtin:tiny/FrozenLake/spa."
+        in (tmp_path / "page.md").read_text()
+    )
 
 
 def test_command_lines(capsys, tmp_path, monkeypatch):

@@ -291,7 +291,7 @@ def test_an_export_works_from_the_disk(browser, runs, tmp_path: Path):
     wait(browser, lambda: all_of(browser, "#curves .plot canvas"))
     all_of(browser, "#tabs a")[1].click()
     wait(browser, lambda: total(browser) == 60)
-    assert "This page holds 60 of" in find(browser, "#status").text
+    assert "This page shows 60 of" in find(browser, "#status").text
     Select(find(browser, "select[name=success]")).select_by_visible_text("yes")
     wait(browser, lambda: 0 < total(browser) < 60)
     Select(find(browser, "select[name=order]")).select_by_visible_text("longest first")

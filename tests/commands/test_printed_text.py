@@ -70,5 +70,8 @@ def test_a_file_name_in_a_finding_is_escaped(folder: Path, capsys):
     assert main(["diagnose", str(path), "--html", f"page{ESCAPE}.html"]) == 0
     out = capsys.readouterr().out
     assert (
-        "another length" in out and "\x1b" not in out and "\u202e" not in out and "\x9b" not in out
+        "mask whose length differs" in out
+        and "\x1b" not in out
+        and "\u202e" not in out
+        and "\x9b" not in out
     )

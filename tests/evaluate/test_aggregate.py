@@ -108,7 +108,7 @@ def test_difficulty_strata():
 
 def test_larger_k_than_samples_is_said():
     assert not_computed((1, 8, 16), 8) == {
-        "pass@16": "Pass@16 needs 16 samples per puzzle, but there are 8"
+        "pass@16": "Pass@16 needs 16 samples per puzzle, but the validation has 8. Raise es_manager.val.group_size."
     }
 
 

@@ -208,10 +208,13 @@ def test_the_table_says_what_became_of_the_world_model_in_ppo(compared, capsys):
     ("known", "told"),
     [
         ({"puzzles": 64, "puzzles_seen": 0}, "exact on unseen puzzles."),
-        ({"puzzles": 64, "puzzles_seen": 12}, "exact on 64 puzzles, 12 of them seen in training."),
+        (
+            {"puzzles": 64, "puzzles_seen": 12},
+            "exact on 64 puzzles, of which 12 were seen in training.",
+        ),
         (
             {"puzzles": 64, "puzzles_seen": 0.3333},
-            "exact on 64 puzzles, 0.333 of them seen in training.",
+            "exact on 64 puzzles, of which 0.333 were seen in training.",
         ),
         ({}, "predictions are exact."),
     ],
@@ -290,7 +293,9 @@ def test_a_run_in_the_folder_of_a_comparison_is_its_recipe(compared, base, capsy
     root, _ = compared
     before = checksums(root)
     assert cli.main(["run", "base", *overrides(base, root)]) == 0
-    assert capsys.readouterr().out == f"done: {root / 'spa' / 'ppo' / 'global_step_1'}\n"
+    assert (
+        capsys.readouterr().out == f"The result is in {root / 'spa' / 'ppo' / 'global_step_1'}.\n"
+    )
     assert checksums(root) == before
 
 

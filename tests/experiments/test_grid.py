@@ -300,7 +300,7 @@ def test_what_only_rounds_differently_is_said_of_linked_work_too(tmp_path, caplo
     other = plan_grid([training(name, f"{key}=true", root=tmp_path) for name in names], [tmp_path])
     run_grid(other, devices=["cpu"], pool=in_this_process, work=Worker(fails="x"))
     said = [message for message in caplog.messages if f"{key}: false → true" in message]
-    assert sorted(message.partition(":")[0] for message in said) == [
+    assert sorted(message.partition(" was made with")[0] for message in said) == [
         str(tmp_path / name / "ppo") for name in sorted(names)
     ]
 

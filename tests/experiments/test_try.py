@@ -137,5 +137,5 @@ def test_the_plan_is_printed(demo, capsys):
         == 0
     )
     printed = capsys.readouterr().out
-    assert printed.count(": the same stage as ") == 7 and printed.count("to do") == 1
+    assert printed.count(" is the same stage)") == 7 and printed.count("to do") == 1
     assert json.dumps(printed)

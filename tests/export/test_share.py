@@ -169,7 +169,7 @@ def test_what_the_hub_refuses(data, tmp_path):
         with pytest.raises(DataError, match="the download from the Hugging Face Hub failed"):
             share.push(share.pack(data, "me/data"), "me/data", endpoint=hub.address)
         hub.refuse = None
-        with pytest.raises(DataError, match="no such data set"):
+        with pytest.raises(DataError, match="does not exist on the Hugging Face Hub"):
             share.pull("me/nothing", tmp_path / "pulled", endpoint=hub.address)
 
 

@@ -48,8 +48,8 @@ def test_the_verdict_names_winner_difference_and_interval(three_seeds: Path):
     ]
     lead = summary["difference"]["vanilla"]
     assert report.verdict == (
-        f"SPA wins. SPA solves {100 * after[0]:.3g} % of held-out puzzles at the first try, vanilla "
-        f"{100 * after[1]:.3g} %. The difference is {100 * lead['mean']:+.1f} points "
+        f"SPA wins. SPA solves {100 * after[0]:.3g} % of held-out puzzles at the first try, and vanilla "
+        f"solves {100 * after[1]:.3g} %. The difference is {100 * lead['mean']:+.1f} points "
         f"(95 % CI [{100 * lead['low']:+.1f}, {100 * lead['high']:+.1f}])."
     )
     assert "SPA has a higher Pass@1 than vanilla in 3 of 3 training seeds." in report.certainty
@@ -176,7 +176,7 @@ def test_a_gate_that_stayed_closed_is_spoken_of(tmp_path: Path):
         json.dumps({"passed": False, "text": "Predictions are weak."})
     )
     notes = build([open_run(tmp_path / "run")]).certainty
-    start = "run: after fine-tuning, the world model failed the gate before PPO."
+    start = "run: the world model failed the world-model gate after fine-tuning."
     assert f"{start} Predictions are weak." in notes
 
 
@@ -217,8 +217,8 @@ def test_what_went_wrong_in_words():
     behaviour = Behaviour(turns=40, malformed=4, actions=50, idle=10)
     behaviour.endings.update({"success": 5, "failure": 12, "turn_cap": 3})
     assert what_went_wrong("vanilla", behaviour) == (
-        "vanilla failed in 75 % of its 20 episodes: 60 % lost by a wrong move and 15 % ran out of turns. "
-        "20 % of its actions changed nothing and 10 % of its responses were malformed."
+        "vanilla failed in 75 % of its 20 episodes: 60 % failed by a wrong action and 15 % ran out of turns. "
+        "20 % of the actions changed nothing and 10 % of the responses were malformed."
     )
     perfect = Behaviour()
     perfect.endings["success"] = 3
@@ -380,7 +380,7 @@ def test_a_run_with_a_summary_only(tmp_path: Path):
     }
     (tmp_path / "summary.json").write_text(json.dumps({"methods": methods}))
     assert build([open_run(tmp_path)]).verdict.startswith(
-        "SPA solves 50 % of held-out puzzles at the first try, vanilla 25 %"
+        "SPA solves 50 % of held-out puzzles at the first try, and vanilla solves 25 %"
     )
 
 

@@ -116,11 +116,11 @@ def test_episodes_that_broke_off_are_no_failures():
     behaviour = Behaviour()
     behaviour.endings.update({"success": 2, "turn_cap": 2, "error": 1})
     assert what_went_wrong("x", behaviour).startswith(
-        "x failed in 50 % of its 4 episodes: 50 % ran out of turns. 1 more broke off (technical error)."
+        "x failed in 50 % of its 4 episodes: 50 % ran out of turns. 1 more stopped with a technical error."
     )
     behaviour = Behaviour()
     behaviour.endings["error"] = 3
-    assert what_went_wrong("x", behaviour) == "All 3 episodes of x broke off."
+    assert what_went_wrong("x", behaviour) == "All 3 episodes of x stopped with a technical error."
 
 
 def test_three_training_seeds_are_part_of_the_interval():

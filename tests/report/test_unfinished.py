@@ -78,8 +78,9 @@ def test_a_comparison_without_its_summary_is_in_progress(one_finished: Path, tmp
     for name in (".lock", "vanilla"):
         (tmp_path / "run" / name).symlink_to(one_finished / name)
     (line,) = list_runs(tmp_path, 0.0)
-    assert line.state == "stopped: no summary.json yet"
+    assert line.state == "stopped: all stages are finished, but summary.json is missing"
     assert (
-        build([open_run(tmp_path / "run")]).verdict == "In progress: run has no summary.json yet."
+        build([open_run(tmp_path / "run")]).verdict
+        == "In progress: run has finished all stages, but summary.json is missing."
     )
     assert in_progress(open_run(tmp_path / "run"))

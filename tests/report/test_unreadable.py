@@ -76,10 +76,10 @@ def test_an_unreadable_run_is_called_so(runs: Path, capsys, harm: str):
     HARMS[harm](runs / "bad")
     assert {line.name: line.state for line in list_runs(runs, 0.0)}["bad"] == "unreadable"
     assert main(["report", "runs/good", "runs/bad", "--output", "report.md", "--format", "md"]) == 0
-    assert "runs/bad is unreadable and skipped" in capsys.readouterr().err
-    assert "bad is unreadable and skipped" in Path("report.md").read_text()
+    assert "skipped the run runs/bad, because a file is unreadable" in capsys.readouterr().err
+    assert "bad, because a file is unreadable" in Path("report.md").read_text()
     assert main(["report", "runs/bad", "--output", "report.html"]) == 2
-    assert "runs/bad is unreadable: " in capsys.readouterr().err
+    assert "cannot read the run runs/bad: " in capsys.readouterr().err
 
 
 def test_a_name_that_is_no_run_is_still_refused(runs: Path, capsys):

@@ -99,7 +99,7 @@ def test_puzzles_seen_in_training_are_counted_where_the_game_has_no_others(base,
     last = metrics(tmp_path / "sft")[-1]
     assert last["val/puzzles_seen"] == 4
     told = gate.judge(cfg, gate.measurements(tmp_path / "sft" / "metrics.jsonl")).text
-    assert "on 4 puzzles, 4 of them seen in training (prediction " in told
+    assert "on 4 puzzles, of which 4 were seen in training (prediction " in told
 
 
 def test_validation_puzzles_are_left_out_of_the_data(base, tmp_path):

@@ -156,7 +156,7 @@ def _done(cfg: Any, jobs: "list[Job]", result: Path | None) -> int:
     counts = [lost_episodes(cfg, job) for job in jobs]
     lost = sum(failed for failed, _ in counts)
     note = (
-        f"; {lost} of {sum(played for _, played in counts)} episodes failed; the files in "
-        "trajectories/ give the reasons"
+        f" {lost} of {sum(played for _, played in counts)} episodes failed. The files in "
+        "trajectories/ give the reasons."
     )
-    return say([f"done: {result}{note if lost else ''}"])
+    return say([f"The result is in {result}.{note if lost else ''}"])

@@ -29,7 +29,7 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
         raise ValueError(f"pass_at_k: k must be at least 1, but is {k}")
     if np.any(attempts < k):
         raise ValueError(
-            f"pass_at_k: k = {k} is larger than the number of attempts ({int(attempts.min())})"
+            f"pass_at_k: k = {k} is larger than the number of attempts ({int(attempts.min())}). Lower k."
         )
     if np.any((successes < 0) | (successes > attempts)):
         raise ValueError("pass_at_k: successes must lie between 0 and the number of attempts")

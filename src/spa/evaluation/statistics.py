@@ -147,7 +147,7 @@ def paired_difference(
     ]
     if any(a.shape != b.shape for a, b in pairs):
         raise ValueError(
-            "paired_difference: both methods need the same puzzles, in the same order, for every seed"
+            "paired_difference: give results of both methods on the same puzzles, in the same order, for every seed"
         )
     # Pairing removes the difficulty of a puzzle, which both methods share, from the variance.
     differences = [a - b for a, b in pairs]
@@ -240,7 +240,7 @@ def iqm(values: ArrayLike) -> float:
     """
     flat = np.asarray(values, dtype=np.float64).reshape(1, -1)
     if flat.size == 0:
-        raise ValueError("iqm: needs at least one value")
+        raise ValueError("iqm: give at least one value")
     return float(_iqm_rows(flat)[0])
 
 

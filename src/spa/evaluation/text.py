@@ -15,7 +15,7 @@ def on_puzzles(count: float, seen: float | None) -> str:
     if seen is None:
         return ""
     return (
-        f" on {count:g} puzzles, {seen:.3g} of them seen in training"
+        f" on {count:g} puzzles, of which {seen:.3g} were seen in training"
         if seen
         else " on unseen puzzles"
     )

@@ -221,7 +221,7 @@ class Plan:
                 for task in self.tasks
             ),
             *(
-                f"{place}: the same stage as {target}"
+                f"{place}: done ({target} is the same stage)"
                 for place, target in self.links.items()
                 if target not in own
             ),

@@ -35,37 +35,38 @@ SHUFFLED = "_shuffled"
 
 _RECIPE: Mapping[str, Method] = {
     "vanilla": Method(
-        description="PPO from the base model, base format",
+        description="PPO from the base model, with responses in base format (without states)",
         overrides=("ctx_manager.mode=base",),
         fine_tuned=False,
     ),
     "vanilla_wm": Method(
-        description="PPO from the base model, world-model format, no SFT",
+        description="PPO from the base model without SFT, with responses in world-model format (with states)",
         overrides=("ctx_manager.mode=add_worldmodel",),
         fine_tuned=False,
     ),
     # Two ways to be shown a state without SFT: the paper's plain RL sees the grid alone, its
     # state-estimation RL sees coordinates as well.
     "vanilla_grid": Method(
-        description="PPO from the base model, base format, states as a grid without coordinates",
+        description="PPO from the base model, with responses in base format and each state as a "
+        "grid without coordinates",
         overrides=("ctx_manager.mode=base", "state_text=grid"),
         fine_tuned=False,
     ),
     "state_estimation": Method(
-        description="PPO from the base model, base format, states as a grid with coordinates",
+        description="PPO from the base model, with responses in base format and each state as a grid with coordinates",
         overrides=("ctx_manager.mode=base", "state_text=grid_and_coords"),
         fine_tuned=False,
     ),
     # Without states in the responses there is nothing for the gate to measure and nothing to
     # replay.
     "vanilla_format": Method(
-        description="self-play, SFT on its conversations in base format (without states), PPO",
+        description="self-play, then SFT on the self-play conversations in base format (without states), then PPO",
         overrides=("ctx_manager.mode=base", "generate.reply_format=base", "gate.enable=false"),
         ppo=(NO_ROWS,),
     ),
-    "spa": Method(description="self-play, world-model SFT, PPO"),
+    "spa": Method(description="self-play, then world-model SFT, then PPO"),
     "spa_shuffled": Method(
-        description="control of spa: SFT, and replay in PPO, on next states of other turns",
+        description="control of the method spa, with next states of other turns in all world-model examples",
         overrides=("generate.shuffle_next_states=true",),
     ),
 }
@@ -81,48 +82,49 @@ _ABLATIONS: Mapping[str, Method] = {
     # Separates the format from the states: the same examples, but only what is around the states is
     # trained.
     "masked_states": Method(
-        description="SFT without loss on the tokens of states",
+        description="method spa, but SFT computes no loss on the tokens of states",
         overrides=("sft.data.loss_on=no_states",),
     ),
     "states_only": Method(
-        description="SFT with loss on the tokens of states alone",
+        description="method spa, but SFT computes the loss on the tokens of states only",
         overrides=("sft.data.loss_on=states_only",),
     ),
     "believed_states": Method(
-        description="SFT on states that the model predicted, instead of true states",
+        description="method spa, but SFT examples contain states that the model predicted instead of true states",
         overrides=("generate.states=model",),
     ),
     # Keeps the format and the words of the states, and breaks what they say.
     "random_coordinates": Method(
-        description="SFT on states with random coordinates in the right format",
+        description="method spa, but the states in SFT examples have random coordinates in the right format",
         overrides=("generate.states=random_coords",),
     ),
     "shuffled_states": _RECIPE["spa_shuffled"],  # its name in the paper's tables
     "random_data": Method(
-        description="SFT on world-model data sampled with uniformly random actions",
+        description="method spa, but SFT data comes from uniformly random actions instead of self-play",
         overrides=("generate.policy=random",),
     ),
     "mixed_data": Method(
-        description="self-play in which half of the turns are random actions",
+        description="method spa, but self-play takes random actions in half of the turns",
         overrides=("generate.epsilon=0.5",),
     ),
     "expert_data": Method(
-        description="SFT on world-model data sampled with the solver's actions",
+        description="method spa, but SFT data comes from the actions of a solver instead of self-play",
         overrides=("generate.policy=expert",),
     ),
     "mixed_expert_data": Method(
-        description="SFT on world-model data, half of the turns by the solver, half by random actions",
+        description="method spa, but SFT data comes from a solver in half of the turns and from "
+        "random actions in the other half",
         overrides=("generate.policy=expert", "generate.epsilon=0.5"),
     ),
     "success_data": Method(
-        description="SFT on the turns of successful self-play episodes alone",
+        description="method spa, but SFT uses only the turns of successful self-play episodes",
         overrides=("generate.success_only=true",),
     ),
     **{
         # The gate would stop a training after few epochs, which is what is measured here. The
         # number of steps follows from the epochs.
         f"sft_epochs_{epochs}": Method(
-            description=f"SFT for {epochs} epoch{'s' if epochs > 1 else ''}",
+            description=f"method spa, but with {epochs} epoch{'s' if epochs > 1 else ''} of SFT",
             overrides=(
                 f"sft.trainer.total_epochs={epochs}",
                 "sft.trainer.total_training_steps=null",
@@ -134,7 +136,7 @@ _ABLATIONS: Mapping[str, Method] = {
     # 64 x 4 = 32 x 8 = 16 x 16: as many episodes per step. Self-play takes its group size from
     # PPO's, unless it is set; null follows the change.
     "group_size_4": Method(
-        description="PPO with 64 groups of 4 episodes (the preset tiny has 32 groups of 8)",
+        description="method spa, but each PPO step samples 64 groups of 4 episodes (32 groups of 8 in the preset tiny)",
         ppo=(
             "es_manager.train.env_groups=64",
             "es_manager.train.group_size=4",
@@ -142,7 +144,8 @@ _ABLATIONS: Mapping[str, Method] = {
         ),
     ),
     "group_size_16": Method(
-        description="PPO with 16 groups of 16 episodes (the preset tiny has 32 groups of 8)",
+        description="method spa, but each PPO step samples 16 groups of 16 episodes (32 groups of "
+        "8 in the preset tiny)",
         ppo=(
             "es_manager.train.env_groups=16",
             "es_manager.train.group_size=16",
@@ -150,22 +153,25 @@ _ABLATIONS: Mapping[str, Method] = {
         ),
     ),
     "no_filter": Method(
-        description="PPO on all groups, zero-variance groups included", ppo=_ALL_EPISODES
+        description="method spa, but PPO also trains on groups whose rewards are all equal",
+        ppo=_ALL_EPISODES,
     ),
     "answer_only": Method(
-        description="PPO with loss on the tokens of the answer block alone",
+        description="method spa, but PPO computes the loss on the tokens of the answer block only",
         ppo=("actor_rollout_ref.actor.loss_mask=answer_only",),
     ),
     "base_format": Method(
-        description="PPO in the base format after SFT", ppo=("ctx_manager.mode=base",)
+        description="method spa, with PPO in base format (responses without states)",
+        ppo=("ctx_manager.mode=base",),
     ),
     "world_model_format": Method(
-        description="PPO in the world-model format after SFT",
+        description="method spa, with PPO in world-model format (responses with states)",
         ppo=("ctx_manager.mode=add_worldmodel",),
     ),
     # The reward for states replaces SFT: the question is whether PPO alone learns them.
     "online_world_model": Method(
-        description="PPO from the base model, with a reward for correct observations and predictions",
+        description="PPO from the base model without SFT, with an extra reward for correct "
+        "observations and predictions",
         overrides=(
             "ctx_manager.mode=add_worldmodel",
             "agent_proxy.world_model_reward.observation=0.5",
@@ -200,12 +206,13 @@ _SEARCH = (
 
 _WRITTEN: Mapping[str, Method] = {
     "search_simulator": Method(
-        description="SFT on responses that write out a breadth-first search, run in copies of the game",
+        description="SFT on responses that write out a breadth-first search over the true moves of the game, then PPO",
         overrides=_SEARCH,
         ppo=(NO_ROWS,),
     ),
     "search_model": Method(
-        description="SFT on responses that write out a breadth-first search, run over moves that the model predicts",
+        description="SFT on responses that write out a breadth-first search over moves that the "
+        "model predicts, then PPO",
         overrides=(
             *_SEARCH,
             "generate.search.dynamics=model",
@@ -215,22 +222,24 @@ _WRITTEN: Mapping[str, Method] = {
         ppo=(NO_ROWS,),
     ),
     "search_dealt": Method(
-        description="control of search_simulator: the outcomes of each state are permuted among its actions",
+        description="control of the method search_simulator, with search results permuted among "
+        "the actions of each state",
         overrides=(*_SEARCH, "generate.search.thoughts=dealt"),
         ppo=(NO_ROWS,),
     ),
     "search_other_puzzle": Method(
-        description="control of search_simulator: SFT on the search of another puzzle and the correct answer",
+        description="control of the method search_simulator, with the search of another puzzle but the correct answer",
         overrides=(*_SEARCH, "generate.search.thoughts=other_puzzle"),
         ppo=(NO_ROWS,),
     ),
     "actions_only": Method(
-        description="SFT on the actions of the examples of search_simulator, without the written search",
+        description="control of the method search_simulator, with the same actions but without the written search",
         overrides=(*_SEARCH, "generate.search.thoughts=none", "agent_proxy.enable_think=false"),
         ppo=(NO_ROWS,),
     ),
     "random_format": Method(
-        description="SFT on conversations of random play in base format (baseline of the preset smol_search)",
+        description="SFT on conversations with random actions in base format, then PPO (baseline "
+        "of the preset smol_search)",
         overrides=(
             "ctx_manager.mode=base",
             "ctx_manager.history=true",
@@ -246,36 +255,40 @@ _WRITTEN: Mapping[str, Method] = {
 # docs/methods.md has their equations and sources.
 _FIELD: Mapping[str, Method] = {
     "branched_data": Method(
-        description="SFT on world-model data with every action of every visited state",
+        description="method spa, but SFT data contains the next state of every action in every visited state",
         overrides=("generate.policy=counterfactual",),
     ),
     "planned": Method(
-        description="two rounds of self-play; the second round plans with the learned model",
+        description="method spa, but with a second round of self-play that plans actions with the learned model",
         overrides=("generate.rounds=2", "generate.imagine.n=8", "generate.imagine.depth=3"),
     ),
     "scout_data": Method(
-        description="SFT on world-model data of tabular Q-learning, which trains on each puzzle before playing it",
+        description="method spa, but SFT data comes from tabular Q-learning, which trains on each "
+        "puzzle before playing it",
         overrides=("generate.policy=q_learning",),
     ),
     "plan_first": Method(
-        description="responses that write the plan before the prediction; SFT data of random play",
+        description="method spa, but responses write the plan before the prediction, and SFT data "
+        "comes from random actions",
         overrides=("agent_proxy.response_format=plan_first", _RANDOM),
     ),
     "answer_first": Method(
-        description="responses that write the answer before the prediction; SFT data of random play",
+        description="method spa, but responses write the answer before the prediction, and SFT "
+        "data comes from random actions",
         overrides=("agent_proxy.response_format=answer_first", _RANDOM),
     ),
     "choose_plan": Method(
-        description="responses that predict the next state of two plans, then choose a plan; SFT data of random play",
+        description="method spa, but responses predict the next states of two plans and choose a "
+        "plan, and SFT data comes from random actions",
         overrides=_CHOOSE,
     ),
     "wm_ppo": Method(
-        description="method choose_plan, and PPO with advantages from predicted states (WM-PPO, reconstructed)",
+        description="method choose_plan, with PPO advantages that use predicted states (a reconstruction of WM-PPO)",
         overrides=_CHOOSE,
         ppo=("ctx_manager.mode=add_worldmodel", "algorithm.imagined_advantage=0.5"),
     ),
     "rwml": Method(
-        description="PPO with a reward for predictions that miss at most 20 % of the changed cells (RWML)",
+        description="method spa, with a PPO reward for predictions that miss at most 20 % of the changed cells (RWML)",
         ppo=(
             "ctx_manager.mode=add_worldmodel",
             "agent_proxy.world_model_reward.prediction=0.2",
@@ -283,19 +296,19 @@ _FIELD: Mapping[str, Method] = {
         ),
     ),
     "free_beliefs": Method(
-        description="PPO with loss on all tokens except those of states",
+        description="method spa, but PPO computes no loss on the tokens of states",
         ppo=("actor_rollout_ref.actor.loss_mask=no_states",),
     ),
     "gigpo": Method(
-        description="PPO with group-in-group advantages (GiGPO)",
+        description="method spa, but PPO uses group-in-group advantages (GiGPO)",
         ppo=("algorithm.adv_estimator=gigpo", "agent_proxy.use_turn_scores=true"),
     ),
     "turn_rloo": Method(
-        description="PPO with leave-one-out returns per turn",
+        description="method spa, but PPO computes advantages from leave-one-out returns per turn",
         ppo=("algorithm.adv_estimator=turn_rloo", "agent_proxy.use_turn_scores=true"),
     ),
     "turn_ppo": Method(
-        description="PPO with a critic over turns (Turn-PPO)",
+        description="method spa, but the PPO critic estimates one value per turn (Turn-PPO)",
         ppo=("algorithm.adv_estimator=turn_gae", "agent_proxy.use_turn_scores=true"),
     ),
 }
@@ -303,7 +316,8 @@ _FIELD: Mapping[str, Method] = {
 # Only the data come from another game; PPO and validation stay on the configuration's own.
 _TRANSFERS: Mapping[str, Method] = {
     f"from_{tag}": Method(
-        description=f"self-play and SFT in the environment {tag}, then PPO in the configured environment",
+        description=f"method spa, with self-play and SFT in the environment {tag} and PPO in the "
+        "configured environment",
         world_model=tuple(
             f"es_manager.{split}.env_configs={{tags: [{tag}], n_groups: null}}"
             for split in ("train", "val")
@@ -344,7 +358,7 @@ def method(name: str) -> Method:
         steps = int(longer[2])
         return replace(
             shorter,
-            description=f"method {longer[1]} with {steps} times as many PPO steps",
+            description=f"method {longer[1]}, with {steps} times the configured number of PPO steps",
             steps=shorter.steps * steps,
         )
     # A name of a registered method may end with the suffix itself, so it was looked up whole
@@ -382,7 +396,8 @@ def _control(plain: str) -> Method:
         )
     return replace(
         chosen,
-        description=f"control of {label(plain)}: SFT on the next states of other turns",
+        description=f"control of the method {label(plain)}, with next states of other turns in all "
+        "world-model examples",
         # The method's own overrides come first, so that a control differs in nothing but the
         # shuffling.
         overrides=(*chosen.overrides, *METHODS["spa_shuffled"].overrides),

@@ -49,15 +49,17 @@ def sentences(summary: dict[str, Any]) -> list[str]:
             limit = ""
         else:
             over = f"over {gap['n']} puzzles"
-            limit = " The interval does not cover the choice of training seed."
+            limit = " The interval does not include the variation between training seeds."
         mean, low, high = (100 * gap[name] for name in ("mean", "low", "high"))
         against = arm.replace("_same_total_episodes", " at matched total episodes")
         if low > 0:
-            claim = f"{first} is better than {against} by {mean:.0f} points"
+            claim = f"{first} is better than {against} by {mean:.0f} points of Pass@1"
         elif high < 0:
-            claim = f"{first} is worse than {against} by {-mean:.0f} points"
+            claim = f"{first} is worse than {against} by {-mean:.0f} points of Pass@1"
         else:
-            claim = f"No difference found between {first} and {against} ({mean:+.0f} points)"
+            claim = (
+                f"No difference found between {first} and {against} ({mean:+.0f} points of Pass@1)"
+            )
         out.append(f"{claim} (95 % CI [{low:.0f}, {high:.0f}] {over}).{limit}")
     # Tokens decide whether a gain is worth its price: methods that plan sample many more per
     # episode.
@@ -76,10 +78,12 @@ def sentences(summary: dict[str, Any]) -> list[str]:
             if f"{name}_before" in world and f"{name}_after" in world
         ]
         if shares:
-            out.append(f"Correct in validation, before → after PPO: {', '.join(shares)}.")
+            out.append(
+                f"Share of correct turns in validation, before → after PPO: {', '.join(shares)}."
+            )
         if world.get("gate_passed", 1.0) < 1:
             out.append(
-                "In at least one seed the world model failed the gate before PPO. PPO ran anyway."
+                "In at least one seed the world model failed the world-model gate before PPO, but PPO ran anyway."
             )
     seconds = summary["seconds"]["total"]
     memory = summary["peak_memory_gb"]

@@ -55,8 +55,11 @@ def _build_readable(paths: Sequence[Path]) -> Report:
             raise
         if len(problems) == len(paths):
             path, problem = next(iter(problems.items()))
-            raise DataError(f"{path} is unreadable: {problem}") from error
-    notes = [f"{path} is unreadable and skipped: {problem}" for path, problem in problems.items()]
+            raise DataError(f"cannot read the run {path}: {problem}") from error
+    notes = [
+        f"skipped the run {path}, because a file is unreadable: {problem}"
+        for path, problem in problems.items()
+    ]
     for note in notes:
         log.warning("%s", note)
     report = build([open_run(path) for path in paths if path not in problems])

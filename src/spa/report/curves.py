@@ -47,14 +47,14 @@ PASS_1 = Wanted(
     percent=True,
 )
 PREDICTION = Wanted(
-    "Prediction exact, during PPO",
+    "Exact predictions during PPO",
     "Share of turns whose predicted state is exactly the next state. This share may fall, because PPO rewards success.",
     r"(val-env|train)/.+/wm/prediction_em",
     percent=True,
 )
 WORLD = (
     Wanted(
-        "Prediction exact, during fine-tuning",
+        "Exact predictions during fine-tuning",
         "Share of turns on held-out puzzles whose predicted state is exactly the next state.",
         r"(.+/)?wm/prediction_em|(.+/)?prediction_exact",
         percent=True,
@@ -62,7 +62,7 @@ WORLD = (
         x_label="fine-tuning step",
     ),
     Wanted(
-        "Observation exact, during fine-tuning",
+        "Exact observations during fine-tuning",
         "Share of turns on held-out puzzles in which the model copies the current state exactly.",
         r"(.+/)?wm/obs_exact|(.+/)?observation_exact",
         percent=True,
@@ -70,8 +70,8 @@ WORLD = (
         x_label="fine-tuning step",
     ),
     Wanted(
-        "Changed cells predicted, during PPO",
-        "Share of the changed cells that the model predicts. A copy of the current state scores 0.",
+        "Correctly predicted changed cells during PPO",
+        "Share of the changed cells that the model predicts correctly. A copy of the current state scores 0.",
         r"(val-env|train)/.+/wm/changed_acc",
         percent=True,
     ),
@@ -112,7 +112,7 @@ HEALTH = (
         r"actor/entropy(_loss)?",
     ),
     Wanted(
-        "KL to the policy that sampled",
+        "KL to the sampling policy",
         "Mean KL between the policy that sampled a batch and the policy that trains on the batch. Large values mean "
         "that the updates are too large.",
         r"actor/ppo_kl",

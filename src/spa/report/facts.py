@@ -25,13 +25,13 @@ ENDINGS = {
     "error": "stopped with a technical error",
 }
 _HABITS = (
-    ("idle", "actions", "of its actions changed nothing"),
-    ("refused", "actions", "were refused"),
-    ("malformed", "turns", "of its responses were malformed"),
+    ("idle", "actions", "of the actions changed nothing"),
+    ("refused", "actions", "of the actions were refused"),
+    ("malformed", "turns", "of the responses were malformed"),
     (
         "predicted_wrong",
         "predicted",
-        "of its predictions of the next state were wrong in some detail",
+        "of the predicted next states were not exact",
     ),
 )
 """A count, what it is a share of, and the sentence about it; predictions are mentioned when all are

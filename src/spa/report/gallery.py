@@ -68,7 +68,7 @@ def choose(
         won, lost = _same_puzzle(found[first.label], found[second.label])
         same = "The same puzzle, played by both methods."
         yield from picture(first, f"Won by {first.label}", same, won)
-        yield from picture(second, f"The same puzzle, lost by {second.label}", same, lost)
+        yield from picture(second, f"The same puzzle, not solved by {second.label}", same, lost)
     for method in leading:
         yield from _of_method(method, found[method.label], picture)
 
@@ -96,7 +96,7 @@ def _of_method(
         # Wins in one turn are sorted last, not dropped: there may be no other.
         won.sort(key=lambda episode: len(episode.head["turns"]) < 2)
         yield from picture(
-            method, "A success", "The episode succeeded. Its predictions may be wrong.", won
+            method, "A success", "The episode succeeded. Predicted states may be wrong.", won
         )
     wrong = those(lambda head: any_wrong(head) is True)
     yield from picture(

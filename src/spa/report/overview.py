@@ -90,7 +90,7 @@ def _state(run: Run, now: float) -> str:
     state = "running" if _is_running(run, now) else "stopped"
     least = methods[0]
     if least.finished and lacks_summary(run):
-        return f"{state}: no summary.json yet"
+        return f"{state}: all stages are finished, but summary.json is missing"
     return f"{state}: {least.arm + ' ' if least.arm else ''}{least.stage} step {least.steps}"
 
 

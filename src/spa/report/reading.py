@@ -109,7 +109,9 @@ def _read_config(path: Path, changed: int) -> dict[str, Any]:
     try:  # not by libyaml: it crashes on deep nesting and refuses some escapes
         loaded = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
     except yaml.YAMLError as error:
-        raise DataError(f"{path} is not valid YAML: {error}") from error
+        raise DataError(
+            f"{path} is not valid YAML: {error}. Correct the file, or run the stage again."
+        ) from error
     return loaded if isinstance(loaded, dict) else {}
 
 

@@ -272,12 +272,16 @@ def verdict(table: Sequence[MethodResult], runs: Sequence[Run]) -> tuple[str, li
     if text := how_far(runs):
         return text, _gates(runs)
     if not table:
-        return _evaluations(runs) or "No result yet: no validation has been recorded.", []
+        return _evaluations(
+            runs
+        ) or "There is no result yet, because no validation has been recorded.", []
     first = table[0]
     ending = f"{number(first.after or 0, True)} of held-out puzzles at the first try"
     if len(table) == 1:
         start = (
-            f", up from {number(first.before, True)} before PPO" if first.before is not None else ""
+            f" after PPO, and {number(first.before, True)} before PPO"
+            if first.before is not None
+            else ""
         )
         spread = first.interval
         ends = (number(spread.low, True), number(spread.high, True)) if spread else ()
@@ -320,13 +324,13 @@ def _versus(first: MethodResult, rival: MethodResult) -> str:
     lead = rival.lead
     if lead is None:
         return (
-            f"{first.label} solves {number(ours, True)} of held-out puzzles at the first try, {rival.label} "
-            f"{number(theirs, True)}. The two methods were not validated on the same puzzles."
+            f"{first.label} solves {number(ours, True)} of held-out puzzles at the first try, and {rival.label} "
+            f"solves {number(theirs, True)}. The two methods were not validated on the same puzzles."
         )
     if not lead.excludes_zero:
         return (
             f"No clear winner: {first.label} solves {number(ours, True)} of held-out puzzles at the first try, "
-            f"{rival.label} {number(theirs, True)}. The difference of {points(lead)} may be chance."
+            f"and {rival.label} solves {number(theirs, True)}. The difference of {points(lead)} may be chance."
         )
     # The interval is of first - rival. If the rival won, it is negated and its ends swap.
     if lead.low < 0:
@@ -334,7 +338,7 @@ def _versus(first: MethodResult, rival: MethodResult) -> str:
         first, rival, ours, theirs = rival, first, theirs, ours
     return (
         f"{first.label} wins. {first.label} solves {number(ours, True)} of held-out puzzles at the first try, "
-        f"{rival.label} {number(theirs, True)}. The difference is {points(lead)}."
+        f"and {rival.label} solves {number(theirs, True)}. The difference is {points(lead)}."
     )
 
 
@@ -348,7 +352,7 @@ def _certainty(first: str, row: MethodResult, seeds: int, *, numbers: bool) -> s
     if not lead.excludes_zero:
         text = f"No difference found between {first} and {row.label}{said}. The CI of the difference includes 0."
         if row.arm == CONTROL:
-            text += " So this comparison does not show that training on true next states helps."
+            text += " The comparison does not show that training on true next states helps."
         return text
     better, worse = (first, row.label) if lead.low > 0 else (row.label, first)
     # From three seeds on, intervals are over seeds and cover the luck of training (`MANY_SEEDS`).
@@ -404,7 +408,7 @@ def _gates(runs: Sequence[Run]) -> list[str]:
                 seed = "" if stage.seed is None else f" (seed {stage.seed})"
                 where = arm_name(stage.arm) or run.name
                 start = (
-                    f"{where}{seed}: after fine-tuning, the world model failed the gate before PPO."
+                    f"{where}{seed}: the world model failed the world-model gate after fine-tuning."
                 )
                 notes.append(printable(f"{start} {gate.get('text', '')}".rstrip()))
     return notes
@@ -451,7 +455,9 @@ def how_far(runs: Sequence[Run]) -> str:
             where = f" ({run.name})" if len(runs) > 1 and state.arm else ""
             parts.append(printable(f"{name}{where}{stage} {state.steps}"))
         if not open_methods and lacks_summary(run):
-            parts.append(printable(f"{run.name} has no summary.json yet"))
+            parts.append(
+                printable(f"{run.name} has finished all stages, but summary.json is missing")
+            )
     return f"In progress: {', '.join(parts)}." if parts else ""
 
 

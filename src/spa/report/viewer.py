@@ -171,7 +171,7 @@ class Library:
                 viewer.index.update()
             except (SpaError, OSError, ValueError, sqlite3.Error) as error:
                 # The run is being moved or is damaged; the next update tries again.
-                _LOGGER.debug("index not updated: %s", error)
+                _LOGGER.debug("cannot update the index of a run, will try again: %s", error)
 
     def list_runs(self) -> dict[str, Any]:
         """The table of runs."""
@@ -274,7 +274,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self._own.is_loopback and host not in self._own.names:
             return self._say(
                 HTTPStatus.FORBIDDEN,
-                f"This server accepts the host name {self._own.names[0]} alone.",
+                f"This server accepts only the host name {self._own.names[0]}. Open the address "
+                "that `spa view` printed.",
             )
         if not self._is_known(query.pop("token", "")):
             return self._say(
@@ -296,7 +297,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self._data(address.path, query, names)
         except Exception as error:  # noqa: BLE001 - a file of a run may hold anything, and other runs are to be shown
             return self._say(
-                HTTPStatus.INTERNAL_SERVER_ERROR, f"This run is unreadable: {problem_text(error)}"
+                HTTPStatus.INTERNAL_SERVER_ERROR, f"Cannot read the run: {problem_text(error)}"
             )
         if answer is None:
             return self._say(
@@ -392,7 +393,7 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
         if (found := viewer.episode(row["id"])) is not None
     }
     rows = [row for row, _ in replays.values()]
-    note = f"This page holds {len(rows)} of {total:,} episodes" if len(rows) < total else ""
+    note = f"This page shows {len(rows)} of {total:,} episodes" if len(rows) < total else ""
     line = run_line(viewer.index.root, time.time())
     report = None
     examples = None
@@ -400,7 +401,11 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
         report = asdict(build([open_run(viewer.index.root)], episodes=False))
         examples = viewer.examples({})
     except Exception as error:  # noqa: BLE001 - a file may hold anything, and the episodes are to be shown
-        _LOGGER.warning("%s is shown without curves: %s", viewer.index.root, problem_text(error))
+        _LOGGER.warning(
+            "the page of %s has no curves, because a file is unreadable: %s",
+            viewer.index.root,
+            problem_text(error),
+        )
     data = {
         "runs": {
             "folder": "",

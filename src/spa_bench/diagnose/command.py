@@ -106,17 +106,20 @@ def _text(report: dict[str, Any]) -> str:
     bits = report["collapse"]
     lines = [f"{report['rollouts']} rollouts ({stacks}), {report['format']['replies']} responses"]
     if score["mean"] is not None:
-        lines.append(f"reward {score['mean']:.3f}, standard deviation {score['std']:.3f}")
+        lines.append(f"mean reward {score['mean']:.3f}, standard deviation {score['std']:.3f}")
     if score["by_turn"]:
-        lines.append("by turn: " + ", ".join(f"{value:.3f}" for value in score["by_turn"]))
+        lines.append(
+            "mean reward by turn: " + ", ".join(f"{value:.3f}" for value in score["by_turn"])
+        )
     if replay := report["replay"]:
         agree = replay["played"] - len(replay["differ"]) - replay["unchecked"]
         lines.append(
-            f"{replay['played']} rollouts were replayed, and {agree} of the replays match the record to the end"
+            f"{replay['played']} rollouts were replayed in the environment, and {agree} replays "
+            "match the recorded rollout to the end"
         )
     for name in ("observation", "prediction"):
         if model.get(name):
-            lines.append(f"correct {name}s: {model[f'{name}_right']} of {model[name]}")
+            lines.append(f"{model[f'{name}_right']} of {model[name]} {name}s are correct")
     for name, label in (("by_actions", "number of actions ahead"), ("by_turn", "turn")):
         if rows := report["drift"][name]:
             lines.append(f"correct predictions by {label}: " + ", ".join(map(_drift_text, rows)))
@@ -127,13 +130,13 @@ def _text(report: dict[str, Any]) -> str:
     )
     if bits:
         lines.append(
-            f"entropy of the first responses: {bits['entropy']:.2f} bits; mutual information with the prompt: "
-            f"{bits['information']:.2f} bits"
+            f"the first responses have an entropy of {bits['entropy']:.2f} bits, and mutual information of "
+            f"{bits['information']:.2f} bits with the prompt"
         )
     lines += (
         ["", *(f"! {text}" for text in report["findings"])]
         if report["findings"]
-        else ["", "no problems found"]
+        else ["", "No problems found."]
     )
     return "\n".join(lines) + "\n"
 
@@ -151,7 +154,9 @@ def _drift_text(row: dict[str, Any]) -> str:
 def _likelihood_lines(known: dict[str, Any]) -> list[str]:
     """Whether cross-entropy fell by dynamics or by copying, or why that cannot be told."""
     if known["why_not"]:
-        return [f"no split of the cross-entropy into changed and copied tokens: {known['why_not']}"]
+        return [
+            f"the cross-entropy is not split into changed and copied tokens, because {known['why_not']}"
+        ]
     return [
         f"cross-entropy of predicted states{f' ({split})' if split else ''} fell by {part['total']:.3f} nats per "
         f"token: {part['changed']:.3f} on changed tokens, {part['copied']:.3f} on copied tokens, "

@@ -63,11 +63,11 @@ def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict
     if not scored:
         why = "the rollouts have no log-probs"
     elif tokenizer is None:
-        why = "tokens are read with --model alone, so add --model"
+        why = "`spa diagnose` reads tokens only with --model (add --model)"
     elif not any(rows.values()):
         why = "the rollouts name no training step, or have no predicted state with a known state before it"
     elif not falls:
-        why = "all rollouts are of one training step"
+        why = "all rollouts come from the same training step"
     return {
         "why_not": why,
         "steps": {split: found for split, found in rows.items() if found},

@@ -249,7 +249,7 @@ def findings(report: Mapping[str, Any]) -> list[str]:
         "another_length": "have a mask whose length differs from the number of tokens",
         "nothing_trained": "have no trained token, because the mask covers every token",
         "all_trained": "have several turns and no masked token, so messages of the environment are trained on",
-        "others_trained": "train on messages that are not of the assistant",
+        "others_trained": "train on messages of the user or the system",
         "without_logprob": "train on tokens whose log-prob is not a number",
     }
     for name, text in texts.items():
@@ -260,7 +260,7 @@ def findings(report: Mapping[str, Any]) -> list[str]:
     if count := report["masks"]["replaced"]:
         out.append(
             f"{count} of {report['format']['replies']} responses were tokenised again before the next turn. The "
-            "conversation continued from tokens that differ from the sampled tokens. The loss skips these responses"
+            "conversation continued from tokens that differ from the sampled tokens, so the loss skips these responses"
         )
     if places := report["tokens"].get("changed"):
         of = report["tokens"]["replies"]
@@ -295,7 +295,7 @@ def findings(report: Mapping[str, Any]) -> list[str]:
     # A handful of groups cannot show dependence on the prompt, and 0.1 bit is near none.
     if bits and bits["groups"] > 3 and bits["information"] < 0.1:
         out.append(
-            f"responses hardly depend on the prompt (mutual information: {bits['information']:.2f} bits), so the "
+            f"the responses hardly depend on the prompt (mutual information: {bits['information']:.2f} bits), so the "
             "policy may have collapsed"
         )
     return out + _world_findings(report)
@@ -313,13 +313,15 @@ def _world_findings(report: Mapping[str, Any]) -> list[str]:
         first = min(replay["differ"], key=itemgetter("turn"))
         why = f": {first['fault']}" if first["fault"] else ""
         out.append(
-            f"{len(replay['differ'])} of {replay['played']} replays differ from the record, the earliest at turn "
-            f"{first['turn']} ({first['where']}{why}). Turns after a difference are not measured"
+            f"{len(replay['differ'])} of {replay['played']} replays differ from the recorded "
+            "rollout, the earliest at turn "
+            f"{first['turn']} ({first['where']}{why}). The turns after a difference are not measured"
         )
     if replay and replay["unchecked"]:
         out.append(
             f"{replay['unchecked']} of {replay['played']} replays cannot be checked, because no message shows a state "
-            "of the replay and no rewards by turn are recorded. If --env or its options differ from those of the "
+            "of the replay and no rewards by turn are recorded. If --env or the options of the "
+            "environment differ from those of the "
             "rollouts, the findings about predictions are wrong"
         )
     model = report["world_model"]
@@ -335,7 +337,7 @@ def _world_findings(report: Mapping[str, Any]) -> list[str]:
     right, copy = (sum(row[name] for row in rows) for name in ("right", "copy_right"))
     if right < copy:
         out.append(
-            f"{right} predictions are correct, but a copy of the state before the actions would be correct {copy} times"
+            f"{right} predictions are correct, but copies of the state before the actions would be correct {copy} times"
         )
     known = report["state_likelihood"]
     for split, part in known["falls"].items():

@@ -18,7 +18,7 @@ def estimators_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="X",
-        help="error that is added to the critic's values (default: 0)",
+        help="number that is added to every state value of the critic (default: 0)",
     )
 
 

@@ -220,22 +220,22 @@ ESTIMATORS: Mapping[str, Estimator] = {
     ),
     "grpo": lambda g: _grpo(g, True),
     "grpo without std": lambda g: _grpo(g, False),
-    "grpo without std, zero-variance groups dropped": only_with_spread(lambda g: _grpo(g, False)),
+    "grpo without std and zero-variance groups": only_with_spread(lambda g: _grpo(g, False)),
     "reinforce_plus_plus_baseline (whitened)": whitened(lambda g: _grpo(g, False)),
     "rloo": lambda g: rloo(g.outcomes, g.ids, g.mask)[0],
-    "gae, exact critic, lam 1": lambda g: _gae(g, 1.0),
-    "gae, exact critic, lam 0.5": lambda g: _gae(g, 0.5),
-    "bi_level_gae, exact critic, lam 0.5": lambda g: _bi_level(g, 0.5),
-    "turn_gae, exact critic, lam 0.5": lambda g: turn_gae(
+    "gae with exact critic and lam 1": lambda g: _gae(g, 1.0),
+    "gae with exact critic and lam 0.5": lambda g: _gae(g, 0.5),
+    "bi_level_gae with exact critic and lam 0.5": lambda g: _bi_level(g, 0.5),
+    "turn_gae with exact critic and lam 0.5": lambda g: turn_gae(
         g.rewards, g.values, g.turns, g.mask, 1.0, 0.5
     )[0],
     "turn_rloo": _turn_rloo,
-    "reward to go, group mean": group_mean_to_go,
-    "turn_rloo, zero-variance groups dropped": only_with_spread(_turn_rloo),
-    "gigpo, anchor: state": lambda g: _gigpo(g, g.states),
-    "gigpo, anchor: state and turns left": lambda g: _gigpo(g, _with_turns_left(g)),
-    "per index, leave one out": lambda g: per_index(g, own=False),
-    "per index, group mean": lambda g: per_index(g, own=True),
+    "reward to go minus group mean": group_mean_to_go,
+    "turn_rloo without zero-variance groups": only_with_spread(_turn_rloo),
+    "gigpo with groups of equal state": lambda g: _gigpo(g, g.states),
+    "gigpo with groups of equal state and turns left": lambda g: _gigpo(g, _with_turns_left(g)),
+    "leave-one-out mean per turn index": lambda g: per_index(g, own=False),
+    "group mean per turn index": lambda g: per_index(g, own=True),
 }
-"""What is tried. The last two and "reward to go, group mean" are specimens; everything else is what
+"""What is tried. The last two and "reward to go minus group mean" are specimens; everything else is what
 trains here."""

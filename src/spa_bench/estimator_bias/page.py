@@ -8,9 +8,9 @@ from spa_bench.estimator_bias.worlds import STOP_OR_GO, WORLDS, World, enumerate
 
 SPECIMENS = (
     "turn_rloo",
-    "reward to go, group mean",
-    "per index, leave one out",
-    "per index, group mean",
+    "reward to go minus group mean",
+    "leave-one-out mean per turn index",
+    "group mean per turn index",
 )
 
 

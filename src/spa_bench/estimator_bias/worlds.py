@@ -127,7 +127,8 @@ def _sure(reward: float, state: str | None) -> tuple[Outcome, ...]:
 # Q(stop) = 0.4 and Q(go) = 0.5 + 0.2, so dJ/dz = p (1 - p) (0.7 - 0.4) = 0.075 at p = 1/2.
 STOP_OR_GO = World(
     name="stop or go",
-    text="the action `stop` pays 0.4; the action `go` pays 0 or 1 at random, then 0.2 in a second turn with one action",
+    text="the action `stop` pays 0.4. The action `go` pays 0 or 1 at random, and then 0.2 in a "
+    "second turn with one action",
     start="start",
     actions={
         "start": {
@@ -161,7 +162,7 @@ KEY_AND_DOOR = World(
 # Chance of +-1 outweighs what a choice is worth: estimators differ in noise here.
 NOISY_TURNS = World(
     name="noisy turns",
-    text="each of two turns pays -1 or +1 at random, and 0.3 more for the right action",
+    text="each of two turns pays -1 or +1 at random, and an additional 0.3 for the right action",
     start="first",
     actions={
         state: {

@@ -93,8 +93,8 @@ def methods(options: argparse.Namespace) -> int:
     return say(
         [
             *order,
-            f"results: {root / bench.RESULTS}",
-            f"page: {page} and {page.with_suffix('.html').name}",
+            f"Results are in {root / bench.RESULTS}",
+            f"The leaderboard is in {page} and {page.with_suffix('.html').name}.",
         ]
     )
 
@@ -127,6 +127,7 @@ def _plan_lines(made: Any, options: argparse.Namespace) -> list[str]:
     )
     lines.append(
         f"The stages take about {made.hours:.1f} device hours, which is {made.hours / devices:.1f} hours on {devices} "
-        f"device{'s' if devices > 1 else ''}. The shuffled controls of the best {options.controls} methods come on top."
+        f"device{'s' if devices > 1 else ''}. The shuffled controls of the best {options.controls} "
+        "methods take additional time."
     )
     return lines

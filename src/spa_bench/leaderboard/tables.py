@@ -211,7 +211,9 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
     out: list[Table] = []
     for measure, words in MEASURES.items():
         budgets = result["budgets"][measure]
-        text = "; ".join(f"{board}: {budgets[board]:,.0f}" for board in boards if board in budgets)
+        text = ", ".join(
+            f"{budgets[board]:,.0f} on {board}" for board in boards if board in budgets
+        )
         head = [
             "method",
             *boards,
@@ -233,14 +235,15 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
         body.append(
             ["optimum", *(percent(_optimum(rows, board)) for board in boards), "100", "–", "–"]
         )
-        out.append((f"At equal {words}", f"Budget per board: {text}.", head, body))
+        out.append((f"At equal {words}", f"The budget is {text}.", head, body))
     out.append(
         (
             "At equal PPO episodes",
             "Differences of Pass@1 in points at the same number of PPO episodes, paired by puzzle, board and seed. "
             f"Brackets are 95 % t intervals over seeds. With fewer than {MANY_SEEDS} seeds, intervals are over puzzles "
             "and do not cover training seeds. A shuffled control is a method with SFT on next states of other turns. "
-            "If a method is no better than its control, its gain does not come from a correct world model. The column "
+            "If a method is no better than the shuffled control, the gain of the method does not "
+            "come from a correct world model. The column "
             "of predictions shows the percentage of exact predictions after SFT, and in brackets how many of the "
             "measured puzzles were seen in training.",
             [
@@ -331,11 +334,11 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
         against,
         played,
         tuple(
-            f"Methods {side} {REFERENCE}, in points at equal PPO episodes"
+            f"Methods {side} {REFERENCE} (Pass@1 difference in points, with equal PPO episodes)"
             for side in (
                 "that are better than",
                 "that are worse than",
-                "with no difference found to",
+                "with no detected difference from",
             )
         ),
         {row["env"] for row in result["rows"]},
@@ -344,9 +347,9 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
         controls,
         {name: _boards(result, f"{name}{SHUFFLED}") for name in controls},
         (
-            "Methods that are better than their shuffled control, so that true next states explain the gain",
+            "Methods that are better than their shuffled control, so that the true next states explain the gain",
             "Methods that are worse than their shuffled control",
-            "Methods with no difference found to their shuffled control, so that the gain may have another cause",
+            "Methods with no detected difference from their shuffled control, so that the gain may have another cause",
         ),
         {row["env"] for row in result["rows"]},
     )
@@ -355,7 +358,8 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
         known = _known(result["rows"], REFERENCE, board)
         if one is not None and other is not None and known is not None:
             lines.append(
-                f"On {board}, {REFERENCE} solves {percent(one)} % and {BASELINE} {percent(other)} % of the puzzles. "
+                f"On {board}, {REFERENCE} solves {percent(one)} % of the puzzles, and {BASELINE} "
+                f"solves {percent(other)} %. "
                 f"After SFT, {percent(known)} % of the predictions are exact."
             )
     cost = [
@@ -416,7 +420,7 @@ def _seen(rows: Sequence[Row], name: str) -> str:
     if any("puzzles_seen" not in world for world in known):
         return " (not counted)"
     seen, puzzles = (sum(world[key] for world in known) for key in ("puzzles_seen", "puzzles"))
-    return f" ({seen:.0f} of {puzzles:.0f} seen in training)" if seen else ""
+    return f" ({seen:.0f} of {puzzles:.0f} puzzles seen in training)" if seen else ""
 
 
 def _sampled(rows: Sequence[Row], name: str) -> float | None:
@@ -476,13 +480,15 @@ def ranking(result: Mapping[str, Any]) -> list[str]:
     """One line per method at equal environment steps, the best first."""
     entries = result["leaderboard"]["environment_steps"]
     return [
-        f"{entry['method']}: {interval_text(entry['iqm'])} % of the optimum" for entry in entries
+        f"{entry['method']} reaches {interval_text(entry['iqm'])} % of the optimum"
+        for entry in entries
     ]
 
 
 def _remarks(result: Mapping[str, Any]) -> list[str]:
     lines = [
-        f"{result['seeds']} seeds. Unfinished trainings: {', '.join(result['not_run']) or 'none'}."
+        f"Each method has {result['seeds']} training seeds. Unfinished trainings: "
+        f"{', '.join(result['not_run']) or 'none'}."
     ]
     for board, played in result["boards"].items():
         lines.append(

@@ -85,7 +85,7 @@ def paper(options: argparse.Namespace) -> int:
         for table in result["tables"].values()
         for finding in table["findings"]
     ]
-    return say([*verdicts, f"results: {root / recipe.RESULTS}", f"page: {page}"])
+    return say([*verdicts, f"Results are in {root / recipe.RESULTS} and {page}."])
 
 
 def _plan_lines(plan: Any, parallel: int) -> list[str]:
@@ -124,6 +124,6 @@ def _notes(path: str | None) -> dict[str, str]:
         ) from error
     if not isinstance(notes, dict):
         raise ConfigError(
-            f"--notes {path}: the file must hold a JSON object from claims to remarks"
+            f"--notes {path}: the file does not contain a JSON object. Give a JSON object of remarks by claim."
         )
     return {str(key): str(value) for key, value in notes.items()}

@@ -36,5 +36,7 @@ def pretrain_tiny(options: argparse.Namespace) -> int:
     from spa_bench.tiny_model.pretrain import pretrain_tiny as recipe
 
     return say(
-        [f"done: {recipe(Path(options.folder), seed=options.seed, steps=options.steps or STEPS)}"]
+        [
+            f"The model is in {recipe(Path(options.folder), seed=options.seed, steps=options.steps or STEPS)}."
+        ]
     )

@@ -55,7 +55,8 @@ class GameChat:
             ) from error
         if pictured:
             raise ConfigError(
-                "other stacks are sent text, not pictures: set render_mode: text in custom_envs"
+                "the environment shows pictures, but exported environments can only send text. Set "
+                "render_mode: text in custom_envs."
             )
         return messages
 

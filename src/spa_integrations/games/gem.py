@@ -39,7 +39,7 @@ class Gem(TextEnv):
                 self.game: Any = library.make(task, **options)
         except Exception as error:
             why = (
-                "this task needs NLTK's word lists. Download the word lists with nltk.download (docs/bridges.md)"
+                "the task needs the word lists of NLTK. Download the word lists with nltk.download (docs/bridges.md)."
                 if isinstance(error, LookupError)
                 else repr(error)
             )

@@ -66,6 +66,6 @@ def require_task(bridge: str, task: object, known: Any) -> str:
     """`task` if it is one of `known`; raises ConfigError that names the nearest."""
     if task not in known:
         close = nearest(task, known)
-        hint = close if close.startswith("did") else f"`spa env list {bridge}` lists all tasks"
-        raise ConfigError(f"env_type '{bridge}:{task}': there is no task {task!r}; {hint}")
+        hint = close if close.startswith("did") else f"list all tasks with `spa env list {bridge}`"
+        raise ConfigError(f"env_type '{bridge}:{task}': there is no task {task!r} ({hint})")
     return str(task)

