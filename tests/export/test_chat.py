@@ -93,7 +93,7 @@ def test_a_game_of_several_players_is_refused(monkeypatch):
 
 def test_pictures_are_refused():
     chat = make_chat("VisualSimpleSokoban")
-    with pytest.raises(ConfigError, match="only send text. Set render_mode: text"):
+    with pytest.raises(ConfigError, match=r"only send text\. Set render_mode: text"):
         chat.begin(0)
 
 
