@@ -1,13 +1,16 @@
 """What the rank tests run on every rank: stages of the recipe, with PPO on fixed episodes.
 
-    torchrun --nproc-per-node N rank_worker.py JOBS.json
+    python rank_worker.py RANKS JOBS.json
 
-JOBS.json is a list of [stage, base model, run folder, overrides]; the stage `spoiled` is SFT whose first loss is not
+The ranks are forked from this process, which has imported the libraries and done nothing with them. JOBS.json is a list of [stage, base model, run folder, overrides]; the stage `spoiled` is SFT whose first loss is not
 finite on the second rank, though its gradient is.
 """
 
 import json
 import math
+import os
+import signal
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -78,12 +81,48 @@ def run(jobs: list[list[Any]]) -> None:
             ppo.run_ppo(cfg)
 
 
-if __name__ == "__main__":
+def work(jobs: Path) -> None:
+    """What one rank does."""
     with joined("cpu", 120.0):
-        run(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+        run(json.loads(jobs.read_text(encoding="utf-8")))
     names = [
         path.read_text(encoding="utf-8").strip() for path in Path("/proc/self/task").glob("*/comm")
     ]
     assert not [name for name in names if "gloo" in name], (
         f"threads that would outlive the interpreter: {names}"
     )
+
+
+def forked_ranks(count: int, jobs: Path) -> int:
+    """Fork the ranks with the variables that torchrun sets; returns 1 if one of them failed, which ends the others."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    running: set[int] = set()
+    for rank in range(count):
+        if pid := os.fork():
+            running.add(pid)
+            continue
+        os.environ |= {
+            "TORCHELASTIC_RUN_ID": "ranks",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(count),
+            "LOCAL_WORLD_SIZE": str(count),
+        }
+        work(jobs)
+        return 0
+    while running:
+        pid, status = os.wait()
+        running.remove(pid)
+        if status:
+            for other in running:
+                os.kill(other, signal.SIGKILL)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(forked_ranks(int(sys.argv[1]), Path(sys.argv[2])))

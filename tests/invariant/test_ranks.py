@@ -34,7 +34,7 @@ OPTIONS = {
 """Options of FSDP2, for PPO."""
 
 
-def torchrun(ranks: int, jobs: list[list[Any]], folder: Path) -> None:
+def run_on_ranks(ranks: int, jobs: list[list[Any]], folder: Path) -> None:
     """Run the jobs on that many ranks of this machine. If a signal ends a rank in the middle, the command is started
     again, as its message says, and goes on from the last checkpoint; where the rank stood becomes a warning."""
     (folder / "jobs.json").write_text(json.dumps(jobs))
@@ -45,15 +45,7 @@ def torchrun(ranks: int, jobs: list[list[Any]], folder: Path) -> None:
         "GLOO_SOCKET_IFNAME": "lo",
         "PYTHONFAULTHANDLER": "1",  # a signal from a library's thread says where it came from
     }
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(ranks),
-    ]
-    command += [str(WORKER), str(folder / "jobs.json")]
+    command = [sys.executable, str(WORKER), str(ranks), str(folder / "jobs.json")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     if done.returncode and (fatal := done.stderr.find("Fatal Python error")) >= 0:
         warnings.warn(done.stderr[fatal : fatal + 4000], stacklevel=2)
@@ -91,7 +83,7 @@ def two(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("two")
     jobs = [job(stage, base, root / strategy, strategy) for stage, strategy in KINDS]
     jobs += [["ppo", str(base), str(root / name), overrides] for name, overrides in OPTIONS.items()]
-    torchrun(2, [*jobs, job("spoiled", base, root / "spoiled")], root)
+    run_on_ranks(2, [*jobs, job("spoiled", base, root / "spoiled")], root)
     return root
 
 
@@ -158,7 +150,7 @@ def test_what_two_ranks_saved_goes_on_alone(base, alone, two, stage, strategy, t
 def test_what_two_ranks_saved_goes_on_on_four(base, alone, two, tmp_path):
     for stage, strategy in KINDS:
         cut_off(two, stage, strategy, tmp_path)
-    torchrun(
+    run_on_ranks(
         4, [job(stage, base, tmp_path / strategy, strategy) for stage, strategy in KINDS], tmp_path
     )
     for stage, strategy in KINDS:
