@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from helpers.killed import SMALLEST
 
+from spa.cli import main
 from spa.run import live
 from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
 from spa.run.live import GridProgress, StageProgress, StageView
@@ -50,7 +51,9 @@ def on_a_terminal(command: list[str]) -> str:
     return ESCAPES.sub("", written.decode())
 
 
-def test_a_comparison_on_a_terminal_is_a_table_and_in_a_pipe_lines(tmp_path: Path):
+def test_a_comparison_on_a_terminal_is_a_table_and_in_a_pipe_lines(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     gate = ("gate.enable=true", "gate.on_failure=warn")
     shown = on_a_terminal(compare(tmp_path / "run", *gate))
     before = shown.partition("success on held-out puzzles, in percent")[0]
@@ -65,14 +68,9 @@ def test_a_comparison_on_a_terminal_is_a_table_and_in_a_pipe_lines(tmp_path: Pat
     assert re.search(r"[\r\n]warning: World-model gate", before)
     assert "chat template" not in shown and "[tiny-" not in shown
 
-    result = subprocess.run(
-        compare(tmp_path / "run", *gate, "trainer.total_training_steps=5"),
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    lines = result.stderr.splitlines()
+    again = compare(tmp_path / "run", *gate, "trainer.total_training_steps=5")
+    assert main(again[again.index("compare") :]) == 0
+    lines = capfd.readouterr().err.splitlines()
     assert lines[0].startswith("spa: resumes PPO (step 4); reuses self-play, SFT (finished with")
     assert lines[1] == "vanilla: resumes PPO (step 5)"
     assert re.fullmatch(r"These stages take (under a minute|about \d+ minutes?)\.", lines[2])
