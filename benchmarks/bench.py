@@ -102,9 +102,9 @@ def command(row: Row, side: str, options: argparse.Namespace, tiny: str) -> list
         python = getattr(options, peer)
         model = tiny if row.size == "small" else options.model
         if python is None or not Path(python).exists():
-            return f"no environment with {peer}; `make bench` makes it"
+            return f"there is no environment with {peer}. Run `make bench` to make the environment."
         if model == "random":
-            return "needs a model folder: --model"
+            return "the model folder is missing. Give the folder with --model."
         order = [model, row.size, setting]
         return [python, str(HERE / f"bench_{peer}.py"), *order, *quick]
     return [
@@ -289,26 +289,47 @@ def reason(said: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description="Our work beside that of others, and beside the machine's limits."
+        description="Compare the speed of spa with other packages and with the limits of the machine."
     )
     parser.add_argument(
-        "--quick", action="store_true", help="small rows, few rounds: three minutes"
+        "--quick",
+        action="store_true",
+        help="measure small workloads in few rounds (about three minutes)",
     )
-    parser.add_argument("--rounds", type=int, help="of every side (default 7, quick 3)")
+    parser.add_argument(
+        "--rounds", type=int, help="rounds per package (default: 7; with --quick: 3)"
+    )
     parser.add_argument(
         "--model", default="random", help="folder of a model of 135M parameters (make smollm2)"
     )
-    parser.add_argument("--trl", metavar="PYTHON", help="an interpreter with requirements-trl.txt")
     parser.add_argument(
-        "--vllm", metavar="PYTHON", help="an interpreter with requirements-vllm.txt"
+        "--trl",
+        metavar="PYTHON",
+        help="Python interpreter in which requirements-trl.txt is installed",
     )
     parser.add_argument(
-        "--check", type=Path, metavar="FILE", help="a result whose ratios must be reached"
+        "--vllm",
+        metavar="PYTHON",
+        help="Python interpreter in which requirements-vllm.txt is installed",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="where the JSON goes (default: standard output)"
+        "--check",
+        type=Path,
+        metavar="FILE",
+        help="JSON file of an earlier result; fail if a ratio is worse than in this file",
     )
-    parser.add_argument("--only", metavar="TEXT", default="", help="rows whose name contains this")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="output file of the JSON (default: standard output)",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="TEXT",
+        default="",
+        help="run only the workloads whose name contains this string",
+    )
     options = parser.parse_args()
     options.rounds = options.rounds or (3 if options.quick else 7)
     from environments import lakes
@@ -347,7 +368,7 @@ def main() -> int:
     worse = (
         lower(found, json.loads(options.check.read_text(encoding="utf-8"))) if options.check else []
     )
-    sys.stderr.write("".join(f"slower than committed: {line}\n" for line in worse))
+    sys.stderr.write("".join(f"slower than the committed result: {line}\n" for line in worse))
     sys.stderr.write("".join(f"{line}\n" for line in failures(rows)))
     return 1 if worse or (options.check and failures(rows)) else 0
 

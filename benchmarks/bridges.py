@@ -137,8 +137,12 @@ def table(library: str, rows: list[dict]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("library")
-    parser.add_argument("--only", default="", help="tasks whose name holds this text")
-    parser.add_argument("--since", default="", help="tasks from this name on, by the alphabet")
+    parser.add_argument(
+        "--only", default="", help="run only the tasks whose name contains this string"
+    )
+    parser.add_argument(
+        "--since", default="", help="run only the tasks from this name on, in alphabetical order"
+    )
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--card", metavar="TASK", help="measure this task")

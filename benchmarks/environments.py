@@ -149,10 +149,12 @@ def lakes(repeats: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description="Speed of the grid games beside gym-sokoban and Gymnasium."
+        description="Compare the speed of the grid games with gym-sokoban and Gymnasium."
     )
     parser.add_argument(
-        "--gym-sokoban", metavar="PYTHON", help="an interpreter with gym-sokoban 0.0.6"
+        "--gym-sokoban",
+        metavar="PYTHON",
+        help="Python interpreter in which gym-sokoban 0.0.6 is installed",
     )
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()

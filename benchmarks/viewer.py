@@ -160,7 +160,9 @@ def opened(run: Path, episodes: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Open a large run in the viewer.")
     parser.add_argument("--episodes", type=int, default=100_000)
-    parser.add_argument("--folder", type=Path, help="keep the run here and use it again")
+    parser.add_argument(
+        "--folder", type=Path, help="folder in which the run is kept for later measurements"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         run = options.folder or Path(temporary) / "run"

@@ -26,13 +26,19 @@ PICTURES = Path("docs/images")
 def main(arguments: list[str] | None = None) -> int:
     """Draw the figure. Returns the exit status."""
     parser = argparse.ArgumentParser(description="Draw the learning curves of the demo.")
-    parser.add_argument("--run", type=Path, help="a finished demo, whose curves become the data")
-    parser.add_argument("--output", type=Path, default=PICTURES, help="the folder of the pictures")
+    parser.add_argument(
+        "--run", type=Path, help="folder of a finished demo, whose curves become the data"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=PICTURES, help="output folder of the pictures"
+    )
     options = parser.parse_args(arguments)
     if options.run:
         found = chart(PASS_1, list_methods([open_run(options.run)]))
         if found is None:
-            raise DataError(f"{options.run} has recorded no Pass@1")
+            raise DataError(
+                f"{options.run} has no recorded Pass@1. Give the folder of a finished demo."
+            )
         write_atomic(DATA, [json.dumps(asdict(found), indent=1) + "\n"])
     stored = json.loads(DATA.read_text(encoding="utf-8"))
     lines = tuple(Series(**series) for series in stored.pop("series"))

@@ -43,11 +43,13 @@ def test_a_peer_that_cannot_run_is_in_the_table_with_its_reason(bench, tmp_path)
     row = bench.Row(name="rollout", kind="rollout", size="real", peers=("vllm_bfloat16",), asked=4)
     options = argparse.Namespace(quick=True, rounds=1, model="random", trl=None, vllm=None)
     lines = bench.table({"rows": [bench.measured(row, options, str(tmp_path))]})
-    why = "no environment with vllm; `make bench` makes it"
+    why = "there is no environment with vllm. Run `make bench` to make the environment."
     assert lines[-1] == f"| rollout | vllm, bfloat16 | not measured: {why} | | 4 |"
     options.vllm = sys.executable
     lines = bench.table({"rows": [bench.measured(row, options, str(tmp_path))]})
-    assert "| not measured: needs a model folder: --model |" in lines[-1]
+    assert (
+        "| not measured: the model folder is missing. Give the folder with --model. |" in lines[-1]
+    )
 
 
 def test_a_side_that_failed_is_in_the_table_with_its_reason(bench):

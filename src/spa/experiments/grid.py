@@ -363,7 +363,7 @@ def do_task(task: StageJob, device: str) -> tuple[int, int]:
             ppo.run_ppo(cfg, model_path=start and str(start), directory=folder, fingerprint=known)
             if gone := task.unread(folder):
                 raise TrainingError(
-                    f"{gone[0]} is missing. The results are computed from this file. Restore the file, or remove "
+                    f"{gone[0]} is missing. The results are computed from the file. Restore the file, or remove "
                     f"{folder} and run the same command again to train from scratch."
                 )
     return os.getpid(), peak_bytes()

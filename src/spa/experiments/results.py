@@ -69,7 +69,7 @@ def read_training(training: Run, seed: int) -> SeedResult | None:
     for path in files.values():
         if known and (problem := known.problem(path, ppo)):
             raise DataError(
-                f"{problem}. The results are computed from this file. Restore the file, or remove {ppo} and run the "
+                f"{problem}. The results are computed from the file. Restore the file, or remove {ppo} and run the "
                 "same command again to train from scratch."
             )
     return SeedResult(

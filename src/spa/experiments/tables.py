@@ -69,7 +69,7 @@ def sentences(summary: dict[str, Any]) -> list[str]:
     if "observation_exact" in world:
         out.append(
             f"After SFT, {world['observation_exact']:.0%} of the model's observations and "
-            f"{world['prediction_exact']:.0%} of its predictions are exact"
+            f"{world['prediction_exact']:.0%} of the model's predictions are exact"
             f"{on_puzzles(world.get('puzzles', 0), world.get('puzzles_seen'))}."
         )
         shares = [

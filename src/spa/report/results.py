@@ -29,7 +29,7 @@ ARMS = {
     "spa_shuffled": (
         "SPA, shuffled next states",
         "Control that differs from SPA in its world-model data alone, where next states come from other turns. A gain "
-        "of this control over vanilla does not come from a correct world model.",
+        "of the control over vanilla does not come from a correct world model.",
     ),
     "vanilla_grid": (
         "vanilla, grid only",

@@ -65,7 +65,7 @@ def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict
     elif tokenizer is None:
         why = "`spa diagnose` reads tokens only with --model (add --model)"
     elif not any(rows.values()):
-        why = "the rollouts name no training step, or have no predicted state with a known state before it"
+        why = "the rollouts have no training step, or no predicted state that follows a known state"
     elif not falls:
         why = "all rollouts come from the same training step"
     return {

@@ -44,7 +44,7 @@ def paper_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--notes",
         metavar="FILE",
-        help="JSON object of remarks for the page, from `claim` or `claim (environment)` to a remark",
+        help="JSON file of remarks for the page: an object from `claim` or `claim (environment)` to a remark",
     )
     parser.add_argument(
         "--no-training",

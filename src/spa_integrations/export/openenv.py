@@ -31,7 +31,7 @@ class GameAction(Action):
 class GameObservation(Observation):
     """What the player sees. `rules` only after a reset."""
 
-    state: str = Field(description="the state as text")
+    state: str = Field(description="the state, rendered as a string")
     legal_actions: list[str] = Field(
         default_factory=list,
         description="legal actions in this state; empty if the environment does not list actions",

@@ -48,7 +48,8 @@ class GymnasiumGame(TextEnv):
                 )
         except Exception as error:
             raise ConfigError(
-                f"env_type 'gymnasium:{task}': {type(error).__name__}: {error}"
+                f"env_type 'gymnasium:{task}' cannot be created ({type(error).__name__}: {error}). "
+                "Check the name and the options of the environment."
             ) from error
         actions = self.game.action_space
         self.values = self.game.observation_space

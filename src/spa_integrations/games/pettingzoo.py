@@ -47,7 +47,8 @@ class PettingZooGame(TextEnv):
             shape = self.game.observe(self.game.possible_agents[0])["observation"].shape
         except Exception as error:
             raise ConfigError(
-                f"env_type 'pettingzoo:{task}': {type(error).__name__}: {error}"
+                f"env_type 'pettingzoo:{task}' cannot be created ({type(error).__name__}: {error}). "
+                "Check the name and the options of the environment."
             ) from error
         if len(self.game.possible_agents) != 2 or len(shape) != 3 or shape[2] != 2:
             raise ConfigError(

@@ -38,7 +38,8 @@ class ReasoningGym(TextEnv):
             self.question(0)
         except Exception as error:
             raise ConfigError(
-                f"env_type 'reasoning_gym:{task}': {type(error).__name__}: {error}"
+                f"env_type 'reasoning_gym:{task}' cannot be created ({type(error).__name__}: {error}). "
+                "Check the name and the options of the environment."
             ) from error
         self.observation_space, self.action_space = text_space(), text_space(ANSWER_LIMIT)
 

@@ -68,7 +68,8 @@ class TextWorldGame(TextEnv):
             )
         except (ValueError, AssertionError, KeyError, TypeError) as error:
             raise ConfigError(
-                f"env_type 'textworld:{self.task}': {type(error).__name__}: {error}"
+                f"env_type 'textworld:{self.task}' cannot be created ({type(error).__name__}: {error}). "
+                "Check the name and the options of the environment."
             ) from error
         self.now = self.game.reset()
         self.score = 0.0
