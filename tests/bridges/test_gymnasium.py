@@ -79,7 +79,7 @@ def test_observations_that_are_text_and_labels_of_ones_own():
         word, _ = env.reset(seed=1)
         assert word in ("left", "right") and env.step(f"go {word}")[4]["success"]
         assert failures("gymnasium:SpaTestSpoken-v0") == []
-        with pytest.raises(ConfigError, match="3 action_names"):
+        with pytest.raises(ConfigError, match="action_names has 3 names"):
             make_env("gymnasium:SpaTestSpoken-v0", {"action_names": ["a", "b", "c"]})
     finally:
         del gymnasium.registry["SpaTestSpoken-v0"]
@@ -88,7 +88,7 @@ def test_observations_that_are_text_and_labels_of_ones_own():
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("CartPole-v1", {}, "few whole numbers"),
+        ("CartPole-v1", {}, "a few integers"),
         ("FrozenLake-v9", {}, "did you mean 'FrozenLake-v1'"),
         ("FrozenLake-v1", {"sizes": 3}, "sizes"),
     ],
