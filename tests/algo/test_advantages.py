@@ -223,7 +223,7 @@ def test_values_outside_the_mask_are_never_read():
 def test_rewards_and_turn_ends_outside_the_mask_are_refused():
     mask = torch.tensor([[True, False]])
     zeros = torch.zeros(1, 2)
-    with pytest.raises(ValueError, match="outside the mask"):
+    with pytest.raises(ValueError, match="token with mask 0"):
         gae(torch.tensor([[0.0, 1.0]]), zeros, mask, 1.0, 1.0)
     with pytest.raises(ValueError, match="turn_ends"):
         bi_level_gae(zeros, zeros, mask, torch.tensor([[False, True]]), 1.0, 1.0, 1.0)

@@ -108,7 +108,7 @@ def test_a_key_of_fine_tuning_keeps_self_play_alone(demo):
 
 def test_a_key_that_changes_no_result_is_refused(demo):
     _, overrides = demo
-    with pytest.raises(ConfigError, match=r"trainer.save_freq give the same training"):
+    with pytest.raises(ConfigError, match=r"trainer.save_freq lead to identical training runs"):
         values_tried("base", [*overrides, "trainer.save_freq=1,2"])
     with pytest.raises(ConfigError, match="several values"):
         values_tried("base", [*overrides, f"{LR}=1e-4"])

@@ -85,13 +85,12 @@ def _backward_pass(
     # A reward outside the mask belongs to no sampled token: the recursion would silently drop it.
     if bool(((rewards != 0) & ~mask).any()):
         raise ValueError(
-            "rewards: a token outside the mask has a non-zero reward; put every reward on a "
-            "token inside the mask"
+            "rewards: a token with mask 0 has a non-zero reward; put every reward on a "
+            "token with mask 1"
         )
     if bool((turn_ends & ~mask).any()):
         raise ValueError(
-            "turn_ends: a token outside the mask ends a turn; let each turn end on a token "
-            "inside the mask"
+            "turn_ends: a turn ends on a token with mask 0; end each turn on a token with mask 1"
         )
     rows, width = rewards.shape
     advantages = torch.zeros_like(rewards)

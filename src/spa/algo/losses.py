@@ -187,8 +187,8 @@ def policy_loss_named(name: str, known: frozenset[str] | set[str]) -> PolicyLoss
     unknown = [setting for setting in found.settings.values() if setting not in known]
     if unknown:
         raise ConfigError(
-            f"{key}: {name!r} needs the setting {unknown[0]!r}, which the section of {key} "
-            "does not have; rename the keyword or the setting"
+            f"{key}: {name!r} has the argument {unknown[0]!r}, but the section of {key} has no such "
+            "setting; rename the argument"
         )
     return found
 

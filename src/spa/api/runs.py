@@ -226,7 +226,7 @@ def plan_training(
     chosen = tuple(stages)
     if method != "spa" and (chosen != ("ppo",) or ckpt is not None):
         raise ConfigError(
-            f"the method {method} runs PPO from the base model; remove the other stages and the checkpoint"
+            f"the method {method} runs only PPO, from the base model; give no other stage and no checkpoint"
         )
     if ckpt is not None and chosen != ("ppo",):
         raise ConfigError(

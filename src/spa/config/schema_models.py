@@ -45,12 +45,8 @@ class FSDPConfig:
         bool,
         Key("keep parameters, gradients and optimiser states in CPU memory", affects="numerics"),
     ] = False
-    param_offload: Annotated[
-        bool, Key("another name of `offload_policy`, with equal effect", affects="numerics")
-    ] = False
-    optimizer_offload: Annotated[
-        bool, Key("another name of `offload_policy`, with equal effect", affects="numerics")
-    ] = False
+    param_offload: Annotated[bool, Key("alias of `offload_policy`", affects="numerics")] = False
+    optimizer_offload: Annotated[bool, Key("alias of `offload_policy`", affects="numerics")] = False
 
     @property
     def offload(self) -> bool:
@@ -430,7 +426,7 @@ class ActorConfig:
     strategy: Annotated[
         Strategy,
         Key(
-            "how several ranks hold the policy: whole copies (`ddp`) or shards (`fsdp` or `fsdp2`, with "
+            "distribution of the policy over ranks: full replicas (`ddp`) or shards (`fsdp` or `fsdp2`, with "
             "equal effect)",
             affects="numerics",
         ),
@@ -459,7 +455,7 @@ class RefConfig:
     strategy: Annotated[
         Strategy,
         Key(
-            "how several ranks hold the reference model: whole copies (`ddp`) or shards (`fsdp`)",
+            "distribution of the reference model over ranks: full replicas (`ddp`) or shards (`fsdp`)",
             affects="numerics",
         ),
     ] = "fsdp"
@@ -676,7 +672,7 @@ class CriticConfig:
     strategy: Annotated[
         Strategy,
         Key(
-            "how several ranks hold the critic: whole copies (`ddp`) or shards (`fsdp`)",
+            "distribution of the critic over ranks: full replicas (`ddp`) or shards (`fsdp`)",
             affects="numerics",
         ),
     ] = "fsdp"

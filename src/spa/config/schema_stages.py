@@ -153,7 +153,12 @@ class SearchExamplesConfig:
         ),
     ] = "simulator"
     moves: Annotated[
-        int, Key("number of single moves for the first SFT of the model", affects="semantics", ge=1)
+        int,
+        Key(
+            "number of one-action transitions that the first SFT trains on",
+            affects="semantics",
+            ge=1,
+        ),
     ] = 1200
     moves_per_step: Annotated[
         int, Key("single moves per optimiser step", affects="semantics", ge=1)
@@ -295,7 +300,7 @@ class GenerateConfig:
         Literal["world_model", "base", "moves"],
         Key(
             "format of the training examples: `world_model`, `base` (plans and answers only), or `moves` "
-            "(one action and the key of the next state)",
+            "(one action and the short name of the next state)",
             affects="semantics",
         ),
     ] = "world_model"
@@ -409,7 +414,7 @@ class SFTModelConfig(ModelConfig):
     strategy: Annotated[
         Strategy,
         Key(
-            "how several ranks hold the model: whole copies (`ddp`) or shards (`fsdp`)",
+            "distribution of the model over ranks: full replicas (`ddp`) or shards (`fsdp`)",
             affects="numerics",
         ),
     ] = "fsdp"

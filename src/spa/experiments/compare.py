@@ -236,8 +236,8 @@ def values_tried(
     # Two arms whose PPO is linked to one folder are one training: the key changes no result.
     if len({made.grid.links.get(folder, folder) for folder in ppo}) < len(arms):
         raise ConfigError(
-            f"some values of {', '.join(tried)} give the same training. Sweep a key that changes results. The column "
-            "`affects` of docs/configuration.md shows which keys do."
+            f"some values of {', '.join(tried)} lead to identical training runs. Sweep a key that "
+            "changes results. The column `affects` of docs/configuration.md shows which keys do."
         )
     return made
 

@@ -85,7 +85,7 @@ def parse_reply(
     if mode not in MODES:
         raise ValueError(f"The prompt mode must be one of {MODES}, got {mode!r}")
     if order not in ORDERS:
-        raise ValueError(f"The response order must be one of {ORDERS}, got {order!r}")
+        raise ValueError(f"The response format must be one of {ORDERS}, got {order!r}")
     think = find_block(text, "think")
     # No tags inside these: a tag in a state would move the borders of other blocks.
     observation, prediction, answer = (

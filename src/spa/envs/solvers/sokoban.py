@@ -192,7 +192,9 @@ def _step_back(
             pulled = boxes ^ 1 << beyond ^ 1 << player
             if layer.get(pulled, 0) >> before & 1:
                 return index, pulled, before
-    raise AssertionError("sokoban solver: a state of a later layer has no predecessor")
+    raise AssertionError(
+        "internal error of the Sokoban solver: a searched state has no predecessor; report the puzzle's seed"
+    )
 
 
 def _step_on(
