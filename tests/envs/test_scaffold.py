@@ -134,6 +134,6 @@ def test_names_that_stand_for_something_else_are_refused(name, what, tmp_path):
 
 def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "walk.yaml").write_text("mine")
-    with pytest.raises(ConfigError, match="already exists"):
+    with pytest.raises(ConfigError, match="files already exist: "):
         write_env("walk", tmp_path)
     assert (tmp_path / "walk.yaml").read_text() == "mine" and not (tmp_path / "walk.py").exists()

@@ -214,7 +214,7 @@ def test_a_template_that_fails_late_is_replaced(monkeypatch):
     made = tokenizer("qwen2")
     late = "{%- if messages | length > 9 -%}{{- raise_exception('too long') -}}{%- endif -%}"
     monkeypatch.setattr(made, "chat_template", late + CHATML)
-    assert "too long" in ChatTemplate(made).pinned
+    assert ChatTemplate(made).pinned == "the template does not render every conversation: too long"
 
 
 def test_a_tokenizer_that_reads_wholes_otherwise_is_refused():

@@ -151,7 +151,7 @@ def test_both_rounds_and_ppo_with_the_built_in_model(tmp_path: Path):
     [
         ("generate.search.thoughts=dealt", "generate.search.thoughts"),
         ("state_text=grid", "state_text"),
-        ("generate.rounds=3", "generate.rounds"),
+        ("generate.rounds=3", "generate.rounds: must be at most 2 with generate.policy=search"),
     ],
 )
 def test_what_a_model_cannot_search_is_refused(override: str, path: str):
@@ -160,5 +160,5 @@ def test_what_a_model_cannot_search_is_refused(override: str, path: str):
 
 
 def test_copies_of_the_game_have_one_round():
-    with pytest.raises(ConfigError, match=r"generate\.rounds"):
+    with pytest.raises(ConfigError, match=r"rounds: must be 1 with generate\.policy=search"):
         config("generate.rounds=2", method="search_simulator")

@@ -208,8 +208,11 @@ def test_estimator_loss_and_engine_of_ones_own_train(base, tmp_path):
     ("overrides", "message"),
     [
         (["actor_rollout_ref.rollout.do_sample=false"], "PPO cannot train on greedy responses"),
-        (["es_manager.train.group_size=1"], "group_size: is 1"),
-        (["algorithm.bootstrap_truncated=true", "algorithm.adv_estimator=grpo"], "needs a critic"),
+        (["es_manager.train.group_size=1"], "a group of one episode has no reward variance"),
+        (
+            ["algorithm.bootstrap_truncated=true", "algorithm.adv_estimator=grpo"],
+            "such as gae or turn_gae",
+        ),
         (
             [f"actor_rollout_ref.rollout.name={__name__}:own_engine"],
             "cannot be trained.*EngineKind",
