@@ -233,9 +233,10 @@ def world_model(
             write_gate(directory, gate)
             if len(rounds) > 1:
                 write_rounds(directory, rounds)
-        log.warning("%s", gate.text) if cfg.gate.enable and not gate.passed else log.info(
-            "%s", gate.text
-        )
+        # Without the gate a verdict on states that nobody measured would only alarm.
+        if cfg.gate.enable or gate.diagnosis != "not_measured":
+            level = logging.WARNING if cfg.gate.enable and not gate.passed else logging.INFO
+            log.log(level, "%s", gate.text)
         return stage.finish()
 
 
