@@ -64,7 +64,7 @@ def test_actions_that_the_record_says_were_taken_count_not_those_of_the_answer()
 def test_predictions_worse_than_copying_are_a_finding():
     walk = rollout(["P_", "P_"], [("P_", "_P", "Up")])
     assert (
-        "0 predictions are correct, but a copy of the state before the actions would be correct 1 times"
+        "0 predictions are correct, but copies of the state before the actions would be correct 1 times"
         in diagnose([walk])["findings"]
     )
 

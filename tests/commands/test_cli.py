@@ -243,7 +243,10 @@ def test_all_problems_of_a_configuration_are_reported_together(capsys):
             ["run", "demo", "--stages", "play"],
             "choose one or more consecutive stages of selfplay, sft, ppo",
         ),
-        (["run", "demo", "--method", "vanilla", "--stages", "sft"], "remove the other stages"),
+        (
+            ["run", "demo", "--method", "vanilla", "--stages", "sft"],
+            "give no other stage and no checkpoint",
+        ),
         (
             ["compare", "demo", "--sweep", "algorithm.gamma=1,0.9", "--methods", "echo"],
             "either methods or the values",

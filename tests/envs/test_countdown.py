@@ -239,7 +239,7 @@ def test_bad_files(tmp_path):
     with pytest.raises(DataError, match="the data file does not exist"):
         Countdown(data=str(tmp_path / "none.parquet"))
     (tmp_path / "x.parquet").write_bytes(b"PAR1 this is no parquet")
-    with pytest.raises(DataError, match="not a readable parquet"):
+    with pytest.raises(DataError, match="not readable parquet"):
         Countdown(data=str(tmp_path / "x.parquet"))
     pq.write_table(pa.table({"numbers": [[1]], "target": [1]}), tmp_path / "y.parquet")
     with pytest.raises(
@@ -253,7 +253,7 @@ def test_bad_files(tmp_path):
     with pytest.raises(DataError, match="near row 1"):
         Countdown(data=str(tmp_path / "deep.jsonl"))
     (tmp_path / "table.csv").write_text("nums,target\n")
-    with pytest.raises(DataError, match="ends in"):
+    with pytest.raises(DataError, match="must end in"):
         Countdown(data=str(tmp_path / "table.csv"))
 
 

@@ -108,6 +108,6 @@ def test_a_game_of_free_text_that_lists_nothing_is_told_what_to_write():
             return ()
 
     with pytest.raises(
-        ConfigError, match=r"Mute: random_action finds no action.*implement random_action"
+        ConfigError, match=r"Mute: random_action finds no action.*Implement random_action"
     ):
         validity(Mute)

@@ -131,7 +131,7 @@ def test_the_baseline_script(tmp_path: Path, script: Path, words: str):
     printed = run(
         tmp_path, f"bash {script} {words} --dry-run", short, PPO, "model_path=builtin:tiny"
     )
-    assert f"{words.partition(' ')[2] or 'vanilla'} runs in runs/" in printed
+    assert f"{words.partition(' ')[2] or 'vanilla'} would run in runs/" in printed
 
 
 @pytest.mark.parametrize("name", ["train_ppo_sfted.sh", "sft/finetune_ft.sh"])
@@ -148,7 +148,7 @@ def test_missing_arguments_print_the_usage(tmp_path: Path, name: str):
 
 def test_a_failed_fine_tuning_ends_with_its_status(folder: Path):
     line = f"bash {SCRIPTS}/sft/finetune_ft.sh _3_frozen_lake 4 ckpt no/such/folder builtin:tiny"
-    with pytest.raises(AssertionError, match="no such"):
+    with pytest.raises(AssertionError, match="does not exist"):
         run(folder, line, SHORT, SFT)
 
 

@@ -115,9 +115,7 @@ def test_runs_that_are_not_there_are_not_found_and_broken_ones_say_so(ask: Any, 
 def test_a_broken_run_is_called_so(ask: Any):
     status, text = ask("/api/report", ("run", "broken"))
     assert (
-        status == 500
-        and "This run is unreadable" in text
-        and "summary.json is not valid JSON" in text
+        status == 500 and "Cannot read the run" in text and "summary.json is not valid JSON" in text
     )
 
 

@@ -258,7 +258,7 @@ def test_replayed_rollouts_are_reported_and_move_the_update_alone(base, plain, t
     ("more", "reason"),
     [
         (("ctx_manager.mode=base",), "no states to correct"),
-        (("agent_proxy.response_format=choose_plan",), "other plans"),
+        (("agent_proxy.response_format=choose_plan",), "did not choose"),
     ],
 )
 def test_where_no_rollout_can_be_corrected_it_is_said_and_nothing_changes(

@@ -376,7 +376,7 @@ def test_a_smaller_gap_is_only_reported(base, tmp_path, monkeypatch):
         )
     )
     assert (
-        "KL(sampler || trainer) is 0.05 per token, above 0.01"
+        "KL(sampler || trainer) is 0.05 per token, above the limit trainer.kl_warn=0.01"
         in (tmp_path / "ppo" / "log.txt").read_text()
     )
 

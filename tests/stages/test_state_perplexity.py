@@ -47,7 +47,7 @@ def test_a_template_that_changes_states_is_named(monkeypatch):
     monkeypatch.setattr(
         made, "chat_template", CHATML.replace("message['content']", "message['content'] | trim")
     )
-    with pytest.raises(ModelError, match="changes the text of a state"):
+    with pytest.raises(ModelError, match="changes the string of a state"):
         state_sequence(ChatTemplate(made), (), "  abc", "  abc")
 
 

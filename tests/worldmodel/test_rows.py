@@ -76,7 +76,7 @@ def test_an_episode_that_failed_gives_no_rows():
 
 
 def test_an_episode_without_its_messages_is_a_data_error():
-    with pytest.raises(DataError, match="train/9: 3 turns but 0 assistant"):
+    with pytest.raises(DataError, match="train/9 has 3 turns but only 0 assistant"):
         episode_rows(
             make_episode(three_turns().turns, name="train/9", messages=()), action_sep="||"
         )

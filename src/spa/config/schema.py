@@ -210,7 +210,7 @@ class APIModelConfig:
     @model_validator(mode="after")
     def _can_be_asked(self) -> Self:
         if self.provider_name == "custom" and not self.base_url:
-            raise Invalid("base_url", "must be set with provider_name=custom")
+            raise Invalid("base_url", "is required if provider_name=custom")
         # At any depth: `extra_body.api_key` would be saved as well.
         for key in flatten(self.generation_kwargs):
             if is_secret(key):

@@ -63,7 +63,7 @@ class ImagineConfig:
     keep: Annotated[
         bool,
         Key(
-            "follow a planned path to the goal while its predictions are correct; false plans again in "
+            "follow a planned path to the goal while its predictions are correct; `false` replans in "
             "each turn",
             affects="semantics",
         ),
@@ -161,14 +161,19 @@ class SearchExamplesConfig:
         ),
     ] = 1200
     moves_per_step: Annotated[
-        int, Key("single moves per optimiser step", affects="semantics", ge=1)
+        int,
+        Key(
+            "number of one-action transitions per optimiser step of the first SFT",
+            affects="semantics",
+            ge=1,
+        ),
     ] = 15
     thoughts: Annotated[
         Literal["search", "none", "dealt", "other_puzzle"],
         Key(
-            "content of the think block: `search` writes the search, and `none` writes nothing (needs "
+            "content of the think block: `search` is a breadth-first search, and `none` is no think block (needs "
             "`agent_proxy.enable_think=false`). Controls: `dealt` permutes the outcomes among a state's "
-            "actions, and `other_puzzle` writes the search of another puzzle",
+            "actions, and `other_puzzle` is the search of another puzzle",
             affects="semantics",
         ),
     ] = "search"

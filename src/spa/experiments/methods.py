@@ -66,7 +66,7 @@ _RECIPE: Mapping[str, Method] = {
     ),
     "spa": Method(description="self-play, then world-model SFT, then PPO"),
     "spa_shuffled": Method(
-        description="control of the method spa, with next states of other turns in all world-model examples",
+        description="shuffled-next-state control of spa: every world-model example has the next state of another turn",
         overrides=("generate.shuffle_next_states=true",),
     ),
 }

@@ -18,7 +18,7 @@ _WORLD = "actor_rollout_ref.actor.world_loss"
 METHODS = {
     "paw": Method(
         description=(
-            "PPO plus a clipped error on the states that follow uncertain answers (PaW, our "
+            "PPO plus a clipped next-state prediction loss after uncertain responses (PaW, our "
             "reconstruction)"
         ),
         ppo=(

@@ -229,7 +229,7 @@ def check_head(name: str, model: Any) -> None:
     gap = float((ours - theirs).abs().max())
     if gap > HEAD_TOLERANCE:
         raise ModelError(
-            f"{name}: spa does not support how the architecture {model.config.model_type} "
-            f"changes its logits (log-probs differ by {gap:.2g}). Use a model of another "
-            "architecture."
+            f"{name}: spa does not support the logit transformation of the architecture "
+            f"{model.config.model_type} (log-probs differ from the model's by {gap:.2g}). Use a "
+            "model of another architecture."
         )

@@ -184,7 +184,7 @@ def _row(record: dict[str, Any], where: str, index: int) -> WorldModelRow:
     if not isinstance(response, str) or not response.strip():
         raise DataError(
             f"{where}, column 'response': the value is empty or not a string; run `spa data "
-            "filter` to remove such rows"
+            "filter` to remove such examples"
         )
 
     def given(column: str, kind: type | tuple[type, ...], default: Any) -> Any:

@@ -38,11 +38,9 @@ class Gem(TextEnv):
             with self.own:
                 self.game: Any = library.make(task, **options)
         except Exception as error:
-            why = (
-                "the task needs the word lists of NLTK. Download the word lists with nltk.download (docs/bridges.md)."
-                if isinstance(error, LookupError)
-                else repr(error)
-            )
+            why = repr(error)
+            if isinstance(error, LookupError):
+                why = "the task needs the word lists of NLTK; use nltk.download (docs/bridges.md)."
             raise ConfigError(f"env_type 'gem:{task}': {why}") from error
         self.observation_space, self.action_space = text_space(), text_space(ANSWER_LIMIT)
 

@@ -28,10 +28,8 @@ class TextArena(TextEnv):
     def __init__(self, task: str, *, know: str = "shown", **options: Any) -> None:
         library = load_package("textarena")
         require_task("textarena", task, self.tasks())
-        self.task, self.know = (
-            task,
-            require_choice(f"textarena:{task}", "know", know, ("shown", "game_state")),
-        )
+        self.task = task
+        self.know = require_choice(f"textarena:{task}", "know", know, ("shown", "game_state"))
         problems = []
         # Tried with one player, then with two: the registry does not say how many a game needs.
         for players in (1, 2):
