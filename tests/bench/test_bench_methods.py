@@ -14,7 +14,7 @@ from spa.evaluation.statistics import probability_of_improvement
 from spa.evaluation.text import interval_text
 from spa.experiments.methods import METHODS, method
 from spa.experiments.results import SeedResult
-from spa.report.budget import Budget
+from spa.run.usage import Budget
 from spa_bench.leaderboard import bench, tables
 from spa_bench.leaderboard.tables import at_budget, verdicts
 from spa_bench.paper.paper import Setting

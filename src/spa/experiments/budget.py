@@ -4,8 +4,8 @@ from dataclasses import asdict
 
 from spa.errors import DataError
 from spa.experiments.grid import FOLDERS, Run
-from spa.report.budget import Budget, of_self_play, so_far
 from spa.run.files import read_lines
+from spa.run.usage import Budget, of_self_play, so_far
 
 
 def budget(training: Run) -> dict[int, Budget]:

@@ -20,7 +20,7 @@ def print_table(summary: dict[str, Any]) -> None:
     """Print a comparison's summary as a table and a few plain sentences."""
     console = results_console()
     table = Table(title=f"{summary['name']}: success on held-out puzzles, in percent")
-    for name in ("method", "PPO episodes", "all episodes", "sampled tokens", "Pass@1", "Pass@8"):
+    for name in ("method", "PPO episodes", "episodes", "tokens", "Pass@1", "Pass@8"):
         table.add_column(name, justify="left" if name == "method" else "right")
     for one in all_recorded(summary):
         rates = ((one.before, one.after), (one.before_k, one.after_k))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spa.report import facts
-from spa.report.budget import Budget, of_self_play, so_far
 from spa.report.charts import Bars, Chart, Point, Series
 from spa.report.reading import StageFolder
+from spa.run.usage import Budget, of_self_play, so_far
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from spa.evaluation.text import interval_text, percent
 from spa.experiments.methods import REFERENCE, SHUFFLED
 from spa.experiments.results import SeedResult, per_puzzle
 from spa.markdown import markdown_table
-from spa.report.budget import Budget
 from spa.report.security import page_policy
+from spa.run.usage import Budget
 from spa_bench.q_learning.validation import OTHER, SAME
 
 MEASURES = {"environment_steps": "environment steps", "tokens": "tokens"}
