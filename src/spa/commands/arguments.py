@@ -32,6 +32,15 @@ def add_parallel(parser: argparse.ArgumentParser, default: int | None = None) ->
     )
 
 
+def add_environment(parser: argparse.ArgumentParser) -> None:
+    """Add the environment that a command of `spa env` is about, as `tag`."""
+    parser.add_argument(
+        "tag",
+        metavar="TAG",
+        help="environment: a tag, an environment type, or your own class as module:Class",
+    )
+
+
 def split_overrides(
     args: Sequence[str], parser: argparse.ArgumentParser
 ) -> tuple[list[str], list[str]]:

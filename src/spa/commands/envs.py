@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spa.commands.arguments import result_file, say, whole_number
+from spa.commands.arguments import add_environment, result_file, say, whole_number
 from spa.errors import ConfigError
 from spa.run.console import write_out
 
@@ -60,11 +60,7 @@ def list_environments(options: argparse.Namespace) -> int:
 
 def show_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env show`."""
-    parser.add_argument(
-        "tag",
-        metavar="TAG",
-        help="environment: a tag, an environment type, or your own class as module:Class",
-    )
+    add_environment(parser)
     parser.add_argument("--config", default="base", metavar="CONFIG", help=CONFIG)
 
 
@@ -116,11 +112,7 @@ def show(options: argparse.Namespace) -> int:
 
 def sample_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env sample`."""
-    parser.add_argument(
-        "tag",
-        metavar="TAG",
-        help="environment: a tag, an environment type, or your own class as module:Class",
-    )
+    add_environment(parser)
     parser.add_argument(
         "-n",
         type=whole_number,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from spa.commands.arguments import whole_number
+from spa.commands.arguments import add_environment, whole_number
 from spa.errors import ConfigError
 from spa.run.console import write_out
 
@@ -16,11 +16,7 @@ ARROWS = {"[A": "up", "[B": "down", "[C": "right", "[D": "left"}
 
 def play_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env play`."""
-    parser.add_argument(
-        "tag",
-        metavar="TAG",
-        help="environment: a tag, an environment type, or your own class as module:Class",
-    )
+    add_environment(parser)
     parser.add_argument(
         "--config",
         default="base",

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from spa.commands.arguments import whole_number
+from spa.commands.arguments import add_environment, whole_number
 from spa.run.console import write_out
 from spa.types import Message
 
@@ -12,11 +12,7 @@ BORDER = "│"
 
 def prompt_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env prompt`."""
-    parser.add_argument(
-        "tag",
-        metavar="TAG",
-        help="environment: a tag, an environment type, or your own class as module:Class",
-    )
+    add_environment(parser)
     parser.add_argument(
         "--config",
         default="base",
