@@ -25,8 +25,8 @@ from spa.models.shapes import known_config
 SHAPE = "Qwen2.5-1.5B"
 
 
-def parse_arguments(description: str) -> argparse.Namespace:
-    """Options of every script."""
+def argument_parser(description: str) -> argparse.ArgumentParser:
+    """The options of every script."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--shape", default=SHAPE, help=f"whose shape the random model has (default: {SHAPE})"
@@ -35,7 +35,7 @@ def parse_arguments(description: str) -> argparse.Namespace:
         "--tiny", action="store_true", help="a small shape, to see that the script works"
     )
     parser.add_argument("--output", type=Path, help="also write the result to this file")
-    return parser.parse_args()
+    return parser
 
 
 def device() -> torch.device:
@@ -71,8 +71,10 @@ def random_model(config: Any, *, seed: int = 0) -> Any:
 class BareTemplate:
     """In place of a chat template: no token ends a reply, so every reply has the full length, the costliest case."""
 
-    stop_ids = frozenset({-1})
     images = None
+
+    def __init__(self, stop_ids: frozenset[int] = frozenset({-1})) -> None:
+        self.stop_ids = stop_ids
 
     def decode_reply(self, ids: Any) -> str:
         """Nobody reads these replies."""

@@ -72,7 +72,7 @@ class Size:
 
 def main() -> None:
     """Play, score, update; print JSON."""
-    options = common.parse_arguments(__doc__ or "")
+    options = common.argument_parser(__doc__ or "").parse_args()
     size = Size(GROUPS, MEMBERS, TURNS, NEW, FIRST, LATER, MINI_BATCH, TOKENS)
     if options.tiny:
         size = Size(4, 2, 2, 6, 16, 5, 2, 256)
@@ -83,7 +83,17 @@ def main() -> None:
     )
     engine = LocalEngine(actor.model, common.BareTemplate(), autocast=torch.bfloat16)  # type: ignore[arg-type]
     step(engine, actor, critic, config, size, seed=0)
-    common.report(options, step(engine, actor, critic, config, size, seed=1))
+    measured = step(engine, actor, critic, config, size, seed=1)
+    # The policy's update alone: forward and backward pass and optimiser, as prime-rl counts its trainer.
+    seconds = measured["seconds"]["update actor"]
+    lengths = [measured["longest_episode_tokens"]] * measured["trained_episodes"]
+    parameters = sum(p.numel() for p in actor.model.parameters())
+    flops = common.sequence_flops(config, parameters, lengths)
+    measured |= {
+        "trained_tokens_per_s": round(sum(lengths) / seconds, 1),
+        "mfu": round(flops / seconds / common.matrix_peak(), 4),
+    }
+    common.report(options, measured)
 
 
 def step(

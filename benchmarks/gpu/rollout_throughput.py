@@ -1,8 +1,11 @@
-"""Sampling: tokens/s of the local engine's decode steps against what memory bandwidth allows.
+"""Sampling: tokens/s of an engine's decode steps against what memory bandwidth allows.
 
-First it is shown that cached sampling gives the log-probs of one uncached forward pass.
+First it is shown that the engine gives the log-probs of one uncached forward pass. `--engine vllm` measures vLLM with
+the same weights, or says that it is not installed.
 """
 
+import importlib.util
+import tempfile
 import time
 from typing import Any
 
@@ -10,7 +13,9 @@ import common
 import numpy as np
 import torch
 
+from spa.engines.base import Engine
 from spa.engines.local import LocalEngine
+from spa.engines.vllm import VllmEngine
 from spa.models.forward import token_logprobs
 from spa.types import Completion, Prompt, SamplingParams
 
@@ -19,13 +24,19 @@ ROWS, PROMPT, NEW = 256, 900, 400
 
 def main() -> None:
     """Measure decode steps and print JSON."""
-    options = common.parse_arguments(__doc__ or "")
+    parser = common.argument_parser(__doc__ or "")
+    parser.add_argument("--engine", choices=("local", "vllm"), default="local")
+    options = parser.parse_args()
+    if options.engine == "vllm" and importlib.util.find_spec("vllm") is None:
+        common.report(options, {"engine": "vllm", "result": "not measured: vllm is not installed"})
+        return
     rows, length, new = (8, 32, 12) if options.tiny else (ROWS, PROMPT, NEW)
     config = common.model_config(options)
     model = common.random_model(config)
-    engine = LocalEngine(model, common.BareTemplate(), autocast=torch.bfloat16)  # type: ignore[arg-type]
+    engine = make_engine(options.engine, model, length=2 * length + 2 * new, rows=rows)
     bandwidth = common.copy_bandwidth()
     result: dict[str, Any] = {
+        "engine": options.engine,
         "correctness": check(engine, model, config, length),
         "measured_bandwidth_tb_s": round(bandwidth / 1e12, 3),
         "rows": rows,
@@ -49,6 +60,23 @@ def main() -> None:
     common.report(options, result)
 
 
+def make_engine(kind: str, model: Any, *, length: int, rows: int) -> Engine:
+    """The engine in bfloat16, with the model's weights."""
+    if kind == "local":
+        return LocalEngine(model, common.BareTemplate(), autocast=torch.bfloat16)  # type: ignore[arg-type]
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return VllmEngine(
+            folder,
+            common.BareTemplate(frozenset()),  # type: ignore[arg-type]
+            dtype=torch.bfloat16,
+            max_model_len=length,
+            max_rows=rows,
+            # The model that its log-probs are compared with is on the same card.
+            options={"gpu_memory_utilization": 0.6} if torch.cuda.is_available() else None,
+        )
+
+
 def prompts(config: Any, rows: int, length: int, *, seed: int) -> list[Prompt]:
     """Different random prompts of one length."""
     rng = np.random.default_rng(seed)
@@ -59,7 +87,7 @@ def prompts(config: Any, rows: int, length: int, *, seed: int) -> list[Prompt]:
     ]
 
 
-def timed(engine: LocalEngine, asked: list[Prompt], count: int) -> float:
+def timed(engine: Engine, asked: list[Prompt], count: int) -> float:
     """Seconds of one call for `count` tokens per row, prompts included, without caches of earlier calls."""
     engine.forget([prompt.episode_id for prompt in asked])
     common.synchronize()
@@ -77,7 +105,7 @@ def step_bytes(config: Any, model: Any, rows: int, context: int) -> float:
     return 2.0 * (matrices + cached)
 
 
-def check(engine: LocalEngine, model: Any, config: Any, length: int) -> dict[str, float]:
+def check(engine: Engine, model: Any, config: Any, length: int) -> dict[str, float]:
     """Log-probs over two turns with the cache kept between them, against one forward pass. Raises SystemExit if they
     differ by more than bfloat16 explains."""
     sampling = SamplingParams(max_tokens=8)

@@ -21,7 +21,7 @@ PROMPT = 0.6  # share of a row that carries no loss
 
 def main() -> None:
     """Measure with and without recomputed activations; print JSON."""
-    options = common.parse_arguments(__doc__ or "")
+    options = common.argument_parser(__doc__ or "").parse_args()
     tokens, rows = (256, 2) if options.tiny else (TOKENS, GLOBAL_BATCH)
     config = common.model_config(options)
     result: dict[str, Any] = {"correctness": check(config)}
