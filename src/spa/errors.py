@@ -1,10 +1,20 @@
 """Errors that are the user's to solve, or an environment's. The command line prints them without a
 traceback and exits with status 2."""
 
+import difflib
+from collections.abc import Iterable
+
 
 def one_line(error: object) -> str:
     """What an error, or anything else, says, on one line."""
     return " ".join(str(error).split())
+
+
+def nearest(name: object, valid: Iterable[str]) -> str:
+    """A hint that names the closest valid name, or all of them."""
+    names = sorted(valid)
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(names)}"
 
 
 class SpaError(Exception):

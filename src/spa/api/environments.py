@@ -7,9 +7,8 @@ from typing import Any
 from spa.config.load import load_config
 from spa.config.schema import Config, EnvSpec
 from spa.envs.base import TextEnv
-from spa.envs.options import nearest
 from spa.envs.registry import env_types, make_env
-from spa.errors import ConfigError, EnvFault
+from spa.errors import ConfigError, EnvFault, nearest
 
 # An environment remembers how it was made, so that `play` knows its limits.
 _SPEC = "_spa_spec"

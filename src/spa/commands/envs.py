@@ -34,8 +34,8 @@ def list_environments_arguments(parser: argparse.ArgumentParser) -> None:
 def list_environments(options: argparse.Namespace) -> int:
     """Print the table of tags, the libraries, or the games of one. Raises ConfigError."""
     from spa.config.load import load_config
-    from spa.envs.options import nearest
     from spa.envs.registry import libraries, library_named, list_tasks
+    from spa.errors import nearest
     from spa.install import install_hint
 
     if options.libraries:

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from spa.config.problems import Problems
 from spa.config.schema import Config, EnvSpec, GroupsConfig, ImagineConfig
 from spa.config.stages import STAGES, Stage
-from spa.envs.options import nearest
 from spa.envs.registry import env_types
+from spa.errors import nearest
 from spa.plugins import defined_by_methods, plugins
 
 # Copies of the names in the tables of spa.algo.estimators, spa.algo.losses,

@@ -53,8 +53,7 @@ from spa.config.schema_stages import (
     SFTTrainerConfig,
     TrainerConfig,
 )
-from spa.envs.options import nearest
-from spa.errors import ConfigError
+from spa.errors import ConfigError, nearest
 
 __all__ = [
     "APIModelConfig",

@@ -13,9 +13,8 @@ from importlib import resources
 from typing import Any
 
 from spa.envs.base import TextEnv
-from spa.envs.options import nearest
 from spa.envs.registry import make_env
-from spa.errors import ConfigError
+from spa.errors import ConfigError, nearest
 from spa.seeds import stream, stream_seed
 
 PUZZLES = 1000

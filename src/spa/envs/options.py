@@ -1,6 +1,5 @@
 """What environments share: checking options, reading label tables, uniform draws, seeds of a reset."""
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -8,7 +7,7 @@ import gymnasium
 import numpy as np
 
 from spa.envs.base import StateText
-from spa.errors import ConfigError
+from spa.errors import ConfigError, nearest
 
 STATE_TEXTS: tuple[StateText, ...] = ("grid", "coords", "grid_and_coords")
 RENDER_MODES: dict[str, StateText] = {
@@ -18,13 +17,6 @@ RENDER_MODES: dict[str, StateText] = {
     "rgb_array": "grid",
 }
 """The original's render modes and the state text that each stands for."""
-
-
-def nearest(name: object, valid: Iterable[str]) -> str:
-    """A hint that names the closest valid name, or all of them."""
-    names = sorted(valid)
-    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(names)}"
 
 
 def require_int(env: str, name: str, value: object, low: int, high: int) -> int:

@@ -10,8 +10,7 @@ from typing import Any
 
 from spa.envs.base import TextEnv
 from spa.envs.limits import EnvFault
-from spa.envs.options import nearest
-from spa.errors import ConfigError, SpaError
+from spa.errors import ConfigError, SpaError, nearest
 from spa.imports import find_modules_beside_user
 from spa.plugins import load_plugin, plugins
 

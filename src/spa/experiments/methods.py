@@ -13,8 +13,7 @@ from pathlib import Path
 
 from spa.config.load import load_config
 from spa.config.schema import Config
-from spa.envs.options import nearest
-from spa.errors import ConfigError
+from spa.errors import ConfigError, nearest
 from spa.imports import load_setting
 from spa.methods import NO_ROWS, Method
 from spa.models.precision import precision_of, with_precision

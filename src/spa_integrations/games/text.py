@@ -5,8 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from spa.envs.options import nearest
-from spa.errors import ConfigError
+from spa.errors import ConfigError, nearest
 
 ANSWER_LIMIT = 1000
 """Characters of the longest action that is read."""

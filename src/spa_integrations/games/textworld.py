@@ -10,9 +10,9 @@ import copy
 from typing import Any
 
 from spa.envs.base import Action, StateText, TextEnv
-from spa.envs.options import nearest, require_choice, reset_seeds
+from spa.envs.options import require_choice, reset_seeds
 from spa.envs.spaces import text_space
-from spa.errors import ConfigError
+from spa.errors import ConfigError, nearest
 from spa.seeds import stream_seed
 from spa_integrations.games import load_package
 from spa_integrations.games.rooms import fact_lines, in_sight, made
