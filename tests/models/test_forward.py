@@ -6,6 +6,7 @@ from helpers.families import small_model
 
 from spa.algo.sampled import policy_logits
 from spa.models import attention, forward
+from spa.models.critic import Critic
 from spa.models.forward import (
     common_prefix,
     micro_batches,
@@ -13,7 +14,6 @@ from spa.models.forward import (
     token_logprobs,
     token_values,
 )
-from spa.models.load import Critic
 from spa.types import SamplingParams
 
 NAMES = ("qwen2", "qwen3", "llama3", "gemma", "mistral")

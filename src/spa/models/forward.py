@@ -12,7 +12,7 @@ from transformers import DynamicCache
 
 from spa.algo.sampled import policy_logits
 from spa.models.attention import attends_to_everything
-from spa.models.load import Critic
+from spa.models.critic import Critic
 from spa.models.vision import RowImages, sees
 from spa.types import SamplingParams
 

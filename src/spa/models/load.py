@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -26,15 +25,15 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging as hf_logging
 
 from spa.errors import ModelError, SpaError, one_line
+from spa.models.critic import VALUE_HEAD, Critic
 from spa.models.hub import download_model
-from spa.models.lora import ADAPTER_CONFIG, apply_adapter, read_adapter, save_model
-from spa.models.vision import ImageReader, RowImages, image_reader
+from spa.models.lora import ADAPTER_CONFIG, apply_adapter, read_adapter
+from spa.models.vision import ImageReader, image_reader
 
 BUILTIN = "builtin:tiny"
 BUILTIN_GAMES = ("frozen_lake", "sokoban", "sudoku")
 """The environment types that the built-in model can read; a test holds them against its
 pre-training."""
-VALUE_HEAD = "value_head.safetensors"
 KEPT = Path("~/.cache/spa/models")
 """Models that a plain name such as `smollm2` finds: what `spa model import-gguf smollm2` made."""
 # global_step_1505, in the original's checkpoints as in ours.
@@ -278,44 +277,6 @@ def _with_adapter(folder: Path, **settings: Any) -> Any:
     apply_adapter(model, folder)
     check_finite(model, str(folder))
     return model
-
-
-class Critic(nn.Module):
-    """A value head on the body of a causal LM; the head starts at zero, so that first values are
-    zero."""
-
-    def __init__(self, body: Any) -> None:
-        super().__init__()
-        self.body = body
-        self.value_head = nn.Linear(body.config.get_text_config(decoder=True).hidden_size, 1)
-        nn.init.zeros_(self.value_head.weight)
-        nn.init.zeros_(self.value_head.bias)
-        self.value_head.to(next(body.parameters()).dtype)
-
-    @property
-    def config(self) -> Any:
-        """The body's configuration."""
-        return self.body.config
-
-    def forward(self, input_ids: torch.Tensor, images: RowImages | None = None) -> torch.Tensor:
-        """input_ids int64 [B, T] -> values float32 [B, T]: the value of the state after reading
-        each token."""
-        seen = {} if images is None else images.inputs(input_ids)
-        hidden = self.body(input_ids=input_ids, use_cache=False, **seen).last_hidden_state
-        return self.value_head(hidden).squeeze(-1).float()
-
-    def save_pretrained(self, folder: Path) -> None:
-        """Save the body as a Hugging Face folder, with the head in it."""
-        save_model(self.body, Path(folder))
-        save_file(
-            {k: v.contiguous() for k, v in self.value_head.state_dict().items()},
-            Path(folder) / VALUE_HEAD,
-        )
-
-    def load_head(self, folder: Path) -> None:
-        """Read the head of a saved critic, if the folder has one."""
-        if (folder / VALUE_HEAD).is_file():
-            self.value_head.load_state_dict(load_file(folder / VALUE_HEAD))
 
 
 def load_critic(
