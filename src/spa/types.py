@@ -234,13 +234,6 @@ class Episode:
         turns = len(self.turns)
         return f"Episode({self.tag!r}, puzzle_seed={self.puzzle_seed}, turns={turns}, {outcome})"
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the replay as static HTML."""
-        # Only notebooks need it, and this module is imported by everything.
-        from spa.api.html import episode_html
-
-        return episode_html(self)
-
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Episode:
         """The inverse of `to_json`."""

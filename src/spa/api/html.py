@@ -63,3 +63,9 @@ def _board(title: str, board: dict[str, Any]) -> str:
 def _cell(text: str, differs: int) -> str:
     style = f"{_CELL};{_WRONG}" if differs else _CELL
     return f'<td style="{style}">{escape(text)}</td>'
+
+
+def show_in_notebooks() -> None:
+    """Let a notebook draw every episode that it shows."""
+    # Set from here: `spa.types` is imported by everything and draws nothing.
+    setattr(Episode, "_repr_html_", episode_html)  # noqa: B010 - pyright knows no new attribute

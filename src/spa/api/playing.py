@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spa.api.environments import find_spec, spec_of
+from spa.api.html import show_in_notebooks
 from spa.api.settings import Overrides, as_texts
 from spa.config.load import load_config
 from spa.config.schema import Config
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 API_CONFIG = "evaluate_api_llm"
 """The configuration that names models behind APIs."""
+
+show_in_notebooks()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from spa.api.html import show_in_notebooks
 from spa.api.settings import Overrides, as_texts, value_text
 from spa.config.load import load_config
 from spa.config.schema import Config
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 Stage = Literal["selfplay", "sft", "ppo"]
 STAGES: tuple[Stage, ...] = ("selfplay", "sft", "ppo")
+
+show_in_notebooks()
 
 
 @dataclass(frozen=True)
