@@ -15,7 +15,8 @@ from spa.config.load import load_config
 from spa.config.schema import APIModelConfig, Config
 from spa.config.stages import SECTIONS, STAGES, stages_of
 from spa.config.tree import schema_keys
-from spa.run.fingerprint import Fingerprint, differences, fingerprint_of, numerical_differences
+from spa.run.fingerprint import Fingerprint, differences, numerical_differences
+from spa.run.hashing import fingerprint_of
 
 LEAVES = {name: (kind, key) for name, kind, key in schema_keys() if not is_dataclass(kind)}
 CHANGED = [name for name in LEAVES if name not in ("custom_envs", "model_info")]

@@ -10,7 +10,8 @@ from spa.config.load import config_names, load_config
 from spa.config.tree import schema_keys, to_plain
 from spa.errors import ConfigError
 from spa.renamed import SETTINGS, VALUES
-from spa.run.fingerprint import Fingerprint, fingerprint_of
+from spa.run.fingerprint import Fingerprint
+from spa.run.hashing import fingerprint_of
 
 KNOWN = {path for path, _, _ in schema_keys()}
 FREE = ("custom_envs.", "model_info.", "actor_rollout_ref.rollout.engine_kwargs.")

@@ -15,9 +15,10 @@ from spa.launch.job import Job
 from spa.launch.start import launch
 from spa.models.load import load_policy
 from spa.run.checkpoint import load_note
-from spa.run.fingerprint import Fingerprint, differences, model_content
+from spa.run.fingerprint import Fingerprint, differences
+from spa.run.hashing import model_content, stage_fingerprint
 from spa.run.manifest import MANIFEST, Manifest
-from spa.run.stage import Stage, stage_fingerprint
+from spa.run.stage import Stage
 from spa.stages import pipeline, ppo, selfplay, sft
 
 STEPS = (

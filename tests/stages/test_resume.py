@@ -16,7 +16,8 @@ from spa.errors import ConfigError, ModelError
 from spa.launch.job import Job
 from spa.launch.ray_train import attempt
 from spa.run.checkpoint import MARKER, latest_checkpoint, save_checkpoint
-from spa.run.fingerprint import differences, fingerprint_of
+from spa.run.fingerprint import differences
+from spa.run.hashing import fingerprint_of
 from spa.run.manifest import MANIFEST, Manifest, refuse_other_work, result_of
 from spa.run.signals import StopRequested
 from spa.run.stage import Stage

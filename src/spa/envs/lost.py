@@ -13,7 +13,6 @@ from pathlib import Path
 
 from spa.envs.limits import EnvCrash
 
-LOST = "lost.jsonl"
 MAKING = ("making it", "reset", "puzzle_text")
 """Calls in which a puzzle is made: a mark from one of them says that it cannot be looked at either."""
 

@@ -27,7 +27,8 @@ from spa.models.load import model_source
 from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
 from spa.run.console import worker_console
 from spa.run.files import archive_files
-from spa.run.fingerprint import Fingerprint, fingerprint_of
+from spa.run.fingerprint import Fingerprint
+from spa.run.hashing import fingerprint_of
 from spa.run.live import SECONDS_BETWEEN_LOOKS, GridProgress, StageView
 from spa.run.manifest import (
     MANIFEST,

@@ -18,6 +18,8 @@ import yaml
 MANIFEST = "manifest.json"
 METRICS = "metrics.jsonl"
 """The record of a stage's folder, see `spa.run.manifest`, and its lines without times."""
+LOST = "lost.jsonl"
+"""Episodes that a stage does not play, see `spa.envs.lost`."""
 
 
 def scalar(value: Any) -> int | float | str | bool | None:

@@ -1,46 +1,18 @@
 """What a result depends on: one fingerprint per stage, of settings, contents, revision and the
-stage before it.
+stage before it. `spa.run.hashing` makes it.
 
-The schema says which settings count (`Key.affects`), one table which sections belong to which stage
-(`spa.config.stages`). Models, tokenizers, chat templates and data sets count by their content: a
-run may be moved, and a file may not be swapped. Package versions, processor and thread count are
-recorded alongside. They change the last digits, and nothing is refused because of them.
+Package versions, processor and thread count are recorded alongside. They change the last digits,
+and nothing is refused because of them.
 """
 
-import functools
 import hashlib
 import json
-import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
-from pathlib import Path
 from typing import Any, Self
 
-from spa.config.schema import Config
-from spa.config.stages import UNRECORDED, Stage, default_of, key_of, values_of, without_idle_replay
-from spa.errors import ModelError
+from spa.config.stages import UNRECORDED, Stage, default_of, without_idle_replay
 from spa.renamed import current_settings
-from spa.run.files import sha256
-from spa.version import __version__
-
-REVISIONS: dict[Stage, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
-"""Raised whenever the changelog says that the results of a stage move."""
-
-PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "vllm")
-# Names of files that begin so belong to the tokenizer or the image processor.
-_TOKENIZER = (
-    "tokenizer",
-    "vocab",
-    "merges",
-    "special_tokens_map",
-    "added_tokens",
-    "preprocessor_config",
-    "processor",
-)
-# `.py`: a model with code of its own is that code, too.
-_MODEL_FILES = (".json", ".safetensors", ".jinja", ".txt", ".model", ".tiktoken", ".py")
-_MARKER = "complete.json"  # of a checkpoint: what it says of the other files is not content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,55 +68,6 @@ class Fingerprint:
             raise ValueError(f"no fingerprint: {error}") from error
 
 
-def fingerprint_of(
-    cfg: Config,
-    stage: Stage,
-    *,
-    parent: Fingerprint | None = None,
-    content: Mapping[str, str] | None = None,
-) -> Fingerprint:
-    """The fingerprint of what `stage` makes of a configuration, without doing it.
-
-    `parent`: the stage whose result it starts from. PPO then begins with that stage's weights, and
-    `model_path` counts through it. `content`: hashes of more that it reads. Files are hashed once
-    per process while size and time stay the same.
-    """
-    settings: dict[str, Any] = {}
-    hashes: dict[str, str] = {}
-    numerics: dict[str, Any] = {}
-    for name, value in values_of(cfg, stage).items():
-        key = key_of(name)
-        # As JSON gives it back (tuples as lists), to compare equal with a stored fingerprint.
-        plain = json.loads(json.dumps(value, default=str))
-        if key.affects == "numerics":
-            numerics[name] = plain
-        elif key.affects != "semantics":
-            continue
-        elif key.content == "model":
-            if parent is None or stage != "ppo":
-                hashes |= {
-                    f"{name} ({part})": found for part, found in model_content(str(value)).items()
-                }
-        elif key.content == "checkpoint":
-            hashes[name] = checkpoint_content(value)
-        elif key.content != "value":
-            hashes |= {name: file_content(value)} if value is not None else {}
-        # A file among the options of an environment, such as levels or a word list.
-        elif ".env_config." in name and isinstance(value, str) and Path(value).is_file():
-            hashes[name] = file_content(value)
-        else:
-            settings[name] = plain
-    return Fingerprint(
-        stage=stage,
-        settings=settings,
-        content=hashes | dict(content or {}),
-        parent=parent,
-        revision=REVISIONS[stage],
-        numerics=numerics,
-        environment=environment(),
-    )
-
-
 def differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]]:
     """What makes two fingerprints different, the stages before them included: key -> (old, new).
 
@@ -192,136 +115,3 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str)) or (
         None if isinstance(value, Mapping) else value
     )
-
-
-def environment() -> dict[str, Any]:
-    """Versions, processor or GPU, and CPU threads of this process."""
-    import torch
-
-    found: dict[str, Any] = {"python": platform.python_version(), "spa": __version__}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    cuda = torch.cuda.is_available()
-    return found | {
-        # On a CPU the vector instructions (AVX2, AVX512): they decide which kernels run.
-        "processor": torch.cuda.get_device_name()
-        if cuda
-        else torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def model_content(name: str) -> dict[str, str]:
-    """`weights`, `tokenizer` and `chat template` of a model -> SHA-256 of its files. A Hub name
-    counts by its snapshot in the local cache; what is not there, or is behind an API, counts by its
-    name. Raises ModelError for an adapter that does not say whose it is."""
-    from spa.models.load import indexed_weights
-    from spa.models.lora import read_adapter
-
-    folder = _model_folder(name)
-    if folder is None:
-        return {"weights": f"name {name}"}
-    parts: dict[str, list[Path]] = {}
-    for path in sorted(folder.iterdir()):
-        if path.suffix in _MODEL_FILES and path.name != _MARKER and path.is_file():
-            parts.setdefault(_part(path.name), []).append(path)
-    nested = indexed_weights(folder)
-    if nested:
-        parts.setdefault("weights", []).extend(path for path in nested if path.is_file())
-    found = {part: _sums(paths) for part, paths in parts.items()}
-    adapter = folder / "adapter_config.json"
-    # The folder has only an adapter, so the content of its base model counts, too.
-    if adapter.is_file() and not (folder / "config.json").is_file():
-        base = read_adapter(folder)["base_model_name_or_path"]
-        found |= {f"{part} of its base": value for part, value in model_content(str(base)).items()}
-    return found
-
-
-def _model_folder(name: str) -> Path | None:
-    from spa.models.load import local_folder, model_source
-
-    folder = local_folder(name)
-    if folder is None:
-        return _cached(name, "model")
-    try:
-        return model_source(name)
-    except ModelError:
-        return folder
-
-
-def _cached(name: str, kind: str) -> Path | None:
-    """The snapshot of a Hub name in the local cache; the network is not asked."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    # Only owner/name is looked up: paths and names such as `builtin:tiny` have no snapshot.
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        return None
-    try:
-        return Path(snapshot_download(name, repo_type=kind, local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError, OSError):
-        return None
-
-
-def _part(name: str) -> str:
-    if name.startswith("chat_template"):
-        return "chat template"
-    return (
-        "tokenizer"
-        if name.startswith(_TOKENIZER) or name.endswith((".model", ".tiktoken"))
-        else "weights"
-    )
-
-
-def file_content(named: Any) -> str:
-    """The SHA-256 of the file, the files, or the parquet files of the folder or Hub data set that a
-    value names."""
-    names = [named] if isinstance(named, str) else list(named)
-    return _combined(_data_content(str(name)) for name in names)
-
-
-def checkpoint_content(name: str) -> str:
-    """The SHA-256 of a checkpoint's mark, which has those of its files; of one that is not there,
-    its name."""
-    marker = Path(name).expanduser() / _MARKER
-    return file_sum(marker) if marker.is_file() else f"name {name}"
-
-
-def _data_content(name: str) -> str:
-    path = Path(name).expanduser()
-    if path.is_file():
-        return file_sum(path)
-    folder = path if path.is_dir() else _cached(name, "dataset")
-    if folder is None:
-        return f"name {name}"
-    return _sums(
-        sorted(file for place in (folder, folder / "data") for file in place.glob("*.parquet"))
-    )
-
-
-def _sums(paths: Iterable[Path]) -> str:
-    return _combined(f"{path.name} {file_sum(path)}" for path in paths)
-
-
-def _combined(texts: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
-
-
-def file_sum(path: Path) -> str:
-    """The SHA-256 of a file; that of a file in the Hub's cache is its name there."""
-    real = path.resolve()
-    # The Hub's cache names a large file by its SHA-256 (64 digits). Small ones have a git SHA-1
-    # (40 digits) there and are hashed below.
-    if real.parent.name == "blobs" and len(real.name) == 64:
-        return real.name
-    about = real.stat()
-    return _file_sum(real, about.st_size, about.st_mtime_ns, about.st_ino)
-
-
-# The cache's key has size, time and inode, so that a file that changed is hashed again.
-@functools.lru_cache(maxsize=4096)
-def _file_sum(path: Path, size: int, changed: int, inode: int) -> str:
-    return sha256(path)

@@ -17,10 +17,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spa.envs.lost import LOST
 from spa.errors import ConfigError, DataError
 from spa.run.checkpoint import MARKER, checkpoints_in, damage, load_note, step_of
-from spa.run.files import MANIFEST, METRICS, archive_files, read_object, write_atomic
+from spa.run.files import LOST, MANIFEST, METRICS, archive_files, read_object, write_atomic
 from spa.run.fingerprint import Fingerprint, differences, numerical_differences
 from spa.run.recorder import read_metrics
 

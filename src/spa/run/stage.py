@@ -29,12 +29,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from spa.config.schema import Config
-from spa.config.stages import Stage as StageName
 from spa.config.tree import to_plain
 from spa.distributed.world import World, current_world
-from spa.envs.lost import LOST
 from spa.errors import ModelError
-from spa.models.load import model_source
 from spa.run import signals
 from spa.run.checkpoint import (
     archive_later_checkpoints,
@@ -47,8 +44,8 @@ from spa.run.checkpoint import (
     step_of,
 )
 from spa.run.copies import mirror_of
-from spa.run.files import METRICS, remove_leftovers
-from spa.run.fingerprint import Fingerprint, differences, file_content, fingerprint_of
+from spa.run.files import LOST, METRICS, remove_leftovers
+from spa.run.fingerprint import Fingerprint, differences
 from spa.run.lock import run_lock
 from spa.run.logfile import log_file
 from spa.run.manifest import (
@@ -116,37 +113,6 @@ def stop_together() -> None:
     world = current_world()
     if world.size > 1 and world.any(stop_asked()):
         stop_now()
-
-
-def stage_fingerprint(
-    cfg: Config,
-    stage: StageName,
-    *,
-    parent: Fingerprint | None = None,
-    data: Path | None = None,
-    content: Mapping[str, str] | None = None,
-) -> Fingerprint:
-    """The fingerprint of a stage that is about to start, the same on every rank. Models of the Hub
-    are downloaded.
-
-    `data`: a data set without a fingerprint of its own, which counts by its content.
-    """
-
-    def find() -> dict[str, Any]:
-        name = cfg.sft.model.partial_pretrain if stage == "sft" else cfg.model_path
-        if name not in cfg.model_info:
-            # Downloads a Hub model, so that it counts by its content and not only by its name.
-            # Errors are raised where the model is loaded, since some policies of self-play need
-            # none.
-            with suppress(ModelError):
-                model_source(name, code=cfg.actor_rollout_ref.model.trust_remote_code)
-        more = {} if data is None else {"the data set": file_content(str(data))}
-        return fingerprint_of(
-            cfg, stage, parent=parent, content={**(content or {}), **more}
-        ).to_json()
-
-    # Rank 0 hashes for all: the ranks may see different caches, and they must decide alike.
-    return Fingerprint.from_json(current_world().broadcast(find))
 
 
 @dataclass

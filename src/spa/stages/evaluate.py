@@ -31,7 +31,8 @@ from spa.models.precision import precision_of, with_precision
 from spa.policies.named import policy_names
 from spa.prompts.template import ChatTemplate
 from spa.run.files import archive_files, dump_line, read_lines, write_atomic
-from spa.run.fingerprint import Fingerprint, fingerprint_of
+from spa.run.fingerprint import Fingerprint
+from spa.run.hashing import fingerprint_of
 from spa.run.progress import ProgressLine
 from spa.run.watchdog import Watchdog
 from spa.stages import setup

@@ -11,6 +11,7 @@ from spa.errors import ModelError
 from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
 from spa.run.checkpoint import find_checkpoint
 from spa.run.fingerprint import Fingerprint
+from spa.run.hashing import stage_fingerprint
 from spa.run.manifest import (
     Manifest,
     archive_work,
@@ -21,7 +22,7 @@ from spa.run.manifest import (
     result_of,
 )
 from spa.run.signals import stoppable
-from spa.run.stage import locked, stage_fingerprint
+from spa.run.stage import locked
 from spa.stages import ppo, selfplay, sft
 from spa.stages.gate import evaluate_gate, stop_at_gate, write_gate
 from spa.stages.ppo_replay import replayed_data

@@ -12,7 +12,8 @@ from spa.config.schema import Config
 from spa.evaluation.search import rollout_metrics
 from spa.models.allocator import limit_kernel_caches, release_memory
 from spa.run.fingerprint import Fingerprint
-from spa.run.stage import Stage, stage_fingerprint
+from spa.run.hashing import stage_fingerprint
+from spa.run.stage import Stage
 from spa.stages import setup
 from spa.stages.ppo_batch import (
     add_advantages,

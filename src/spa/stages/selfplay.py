@@ -33,8 +33,9 @@ from spa.run import watchdog
 from spa.run.copies import copies_of
 from spa.run.files import dump_line, read_lines, read_object, write_atomic
 from spa.run.fingerprint import Fingerprint
+from spa.run.hashing import stage_fingerprint
 from spa.run.manifest import SUMMARY, Manifest, batch_file, whole_batches
-from spa.run.stage import Stage, stage_fingerprint
+from spa.run.stage import Stage
 from spa.seeds import stream
 from spa.stages import setup
 from spa.stages.imagination import IMAGINED, Record, imagination, imagining

@@ -29,9 +29,10 @@ from spa.models.vision import ImageReader, RowFiles
 from spa.prompts.template import ChatTemplate
 from spa.run.checkpoint import load_state
 from spa.run.fingerprint import Fingerprint
+from spa.run.hashing import stage_fingerprint
 from spa.run.manifest import Manifest, result_of
 from spa.run.recorder import Recorder
-from spa.run.stage import Snapshot, Stage, stage_fingerprint
+from spa.run.stage import Snapshot, Stage
 from spa.stages import setup
 from spa.stages.parallel import check_optimizer, parallelize
 from spa.stages.published import note_published
