@@ -51,9 +51,9 @@ def model_config(options: argparse.Namespace) -> Any:
             f"{options.shape}: unknown shape; known are Qwen2.5-0.5B, -1.5B, -3B and Llama-3.2-1B"
         )
     if options.tiny:
-        config.vocab_size, config.hidden_size, config.intermediate_size = 512, 64, 128
+        config.vocab_size, config.hidden_size, config.intermediate_size = 512, 128, 256
         config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads = 2, 4, 2
-        config.head_dim, config.layer_types = 16, ["full_attention"] * 2
+        config.head_dim, config.layer_types = 32, ["full_attention"] * 2
         config.bos_token_id = config.eos_token_id = None
     return config
 

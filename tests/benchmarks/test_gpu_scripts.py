@@ -1,6 +1,7 @@
 """The GPU scripts, with a small shape on whatever device there is: that they run, and that what they check holds."""
 
 import importlib
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -10,9 +11,9 @@ import pytest
 SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu"
 
 
-def run(name: str, monkeypatch, capsys) -> dict:
+def run(name: str, monkeypatch, capsys, *options: str) -> dict:
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    monkeypatch.setattr(sys, "argv", [name, "--tiny"])
+    monkeypatch.setattr(sys, "argv", [name, "--tiny", *options])
     importlib.import_module(name).main()
     return json.loads(capsys.readouterr().out)
 
@@ -31,10 +32,17 @@ def test_sampling(monkeypatch, capsys):
     assert 0 < found["share_of_limit"] < 1
 
 
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vllm is installed")
+def test_sampling_without_vllm(monkeypatch, capsys):
+    found = run("rollout_throughput", monkeypatch, capsys, "--engine", "vllm")
+    assert found["result"] == "not measured: vllm is not installed"
+
+
 def test_a_ppo_step(monkeypatch, capsys):
     found = run("ppo_step", monkeypatch, capsys)
     assert found["correctness"]["kl_trainer_sampler"] < 1e-3
     assert (found["episodes"], found["trained_episodes"], found["sampled_tokens"]) == (8, 2, 96)
+    assert found["trained_tokens_per_s"] > 0
     assert set(found["seconds"]) == {
         "rollout",
         "score policy",
