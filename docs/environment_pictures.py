@@ -18,6 +18,7 @@ from spa.config.load import load_config
 from spa.envs.base import TextEnv
 from spa.envs.cards import cards
 from spa.envs.registry import make_env
+from spa.tables import Table
 
 HERE = Path(__file__).parent
 INK, PAPER, LINE = "#26262e", "#f5f5f0", "#b8b4a6"
@@ -59,17 +60,20 @@ def main() -> None:
 
 def table() -> str:
     """The card table in Markdown, between its markers."""
+    columns = ("tag", "cap", "optimum", "found by", "random success", "random score")
     rows = [
-        "| tag | cap | optimum | found by | random success | random score |",
-        "|---|---|---|---|---|---|",
-    ]
-    for card in cards().values():
-        best = "not known" if card.optimum is None else f"{card.optimum:.1%}"
-        figures = (
-            f"{best} | {card.optimum_by} | {card.random_success:.1%} | {card.random_score:,.2f}"
+        (
+            card.tag,
+            str(card.max_actions_per_traj),
+            "not known" if card.optimum is None else f"{card.optimum:.1%}",
+            card.optimum_by,
+            f"{card.random_success:.1%}",
+            f"{card.random_score:,.2f}",
         )
-        rows.append(f"| {card.tag} | {card.max_actions_per_traj} | {figures} |")
-    return "\n".join(["<!-- cards -->", *rows, "<!-- /cards -->"])
+        for card in cards().values()
+    ]
+    made = Table(columns, rows, right=(1, 2, 4, 5)).markdown()
+    return f"<!-- cards -->\n{made}\n<!-- /cards -->"
 
 
 def png(image: np.ndarray) -> bytes:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from spa.cli import make_parser
 from spa.commands.table import COMMANDS, actions, groups
+from spa.tables import Table
 
 HEAD = """# Command line
 
@@ -40,11 +41,11 @@ def _section(name: str) -> str:
         for action in make_parser(name)._actions
         if not set(action.option_strings) & set(SHARED)
     ]
-    rows += ["| `key=value` | a setting of the configuration |"] if command.overrides else []
-    return "\n".join([*lines, "| argument | meaning |", "|---|---|", *rows, ""])
+    rows += [("`key=value`", "a setting of the configuration")] if command.overrides else []
+    return "\n".join([*lines, Table(("argument", "meaning"), rows).markdown(), ""])
 
 
-def _row(action: argparse.Action) -> str:
+def _row(action: argparse.Action) -> tuple[str, str]:
     """One argument as a row: its name, and what it means."""
     choices = "" if action.choices is None else f"one of {', '.join(map(str, action.choices))}"
     meaning = "; ".join(
@@ -58,7 +59,7 @@ def _row(action: argparse.Action) -> str:
             else f" {name if not action.choices or action.metavar else 'NAME'}"
         )
         name = ", ".join(action.option_strings) + value
-    return f"| `{name}` | {meaning} |".replace("best-of-N|beam-N|search-N", "PLANNER")
+    return f"`{name}`".replace("best-of-N|beam-N|search-N", "PLANNER"), meaning
 
 
 if __name__ == "__main__":

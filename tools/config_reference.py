@@ -12,7 +12,7 @@ from spa.config.load import PARTS, config_names, load_config, shipped
 from spa.config.schema import Config
 from spa.config.stages import STAGES, stages_of
 from spa.config.tree import field_types, schema_keys, to_plain, type_name
-from spa.markdown import markdown_table
+from spa.tables import Table
 
 BEGIN = "<!-- made by tools/config_reference.py -->"
 END = "<!-- end -->"
@@ -92,25 +92,25 @@ def parity_tables() -> str:
     parts = [
         "`python tools/config_reference.py docs` generates the rest of this page.",
         "## Changed defaults",
-        markdown_table(
+        Table(
             ("key", "original", "here", "why"),
             [(f"`{key}`", *rest) for key, *rest in changed_defaults()],
-        ),
+        ).markdown(),
         "## Scripts",
-        markdown_table(
+        Table(
             ("original", "status", "here"),
             [(f"`{i.name}`", i.status, i.note) for i in compat.SCRIPTS],
-        ),
+        ).markdown(),
         "## Environment variables",
-        markdown_table(
+        Table(
             ("original", "status", "here"),
             [(f"`{i.name}`", i.status, i.note) for i in compat.ENVIRONMENT],
-        ),
+        ).markdown(),
         "## Configuration files",
-        markdown_table(
+        Table(
             ("original", "status", "note"),
             [(f"`{i.name}`", i.status, i.note) for i in compat.PRESETS],
-        ),
+        ).markdown(),
         "## Configuration keys",
         "Keys of `sft_trainer` are under `sft` here. Supported: same name, same meaning.",
     ]
@@ -126,7 +126,7 @@ def parity_tables() -> str:
         ]
         parts += [
             f"### {title}",
-            markdown_table(("key", "becomes" if status == "mapped" else "why"), rows),
+            Table(("key", "becomes" if status == "mapped" else "why"), rows).markdown(),
         ]
     supported = [key for key, item in keys.items() if item.status == "supported"]
     envs = [key for key in supported if key.startswith("custom_envs.")]
@@ -138,7 +138,7 @@ def parity_tables() -> str:
     rows = [(f"`{section}`", ", ".join(found)) for section, found in sections.items()]
     parts += [
         "### Supported",
-        markdown_table(("section", "keys"), [*rows, ("`custom_envs`", f"all {len(envs)} keys")]),
+        Table(("section", "keys"), [*rows, ("`custom_envs`", f"all {len(envs)} keys")]).markdown(),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -173,7 +173,7 @@ def _key_table(keys: Sequence[str], defaults: dict[str, Any]) -> str:
         rows.append(
             (f"`{key}`", type_name(kind) + note.range(), default, _affects(key, note), note.help)
         )
-    return markdown_table(("key", "type", "default", "affects", "meaning"), rows)
+    return Table(("key", "type", "default", "affects", "meaning"), rows).markdown()
 
 
 def _affects(name: str, key: Key) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from metric_tables import GROUPS, Group, Metric
 
-from spa.markdown import markdown_table
+from spa.tables import Table
 
 PAGE = "metrics.md"
 
@@ -53,7 +53,7 @@ def _table(group: Group) -> str:
         )
         for metric in group.metrics
     ]
-    return markdown_table(("key", "meaning", "unit", "healthy", "if it is off"), rows)
+    return Table(("key", "meaning", "unit", "healthy", "if it is off"), rows).markdown()
 
 
 def main(args: Sequence[str]) -> int:

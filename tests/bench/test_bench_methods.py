@@ -100,10 +100,10 @@ def test_rows_and_controls_of_fewer_boards_say_so():
     }
     found = {place: [result(0, won)] for place, won in wins.items()}
     rows = [row(name, board, one) for (board, name), (one,) in found.items()]
-    _, _, (_, _, head, body) = tables.tables(
+    _, _, (_, _, table) = tables.tables(
         {**tables.leaderboard(rows, found), "rows": rows, "descriptions": {}}
     )
-    cells = {line[0]: dict(zip(head, line, strict=True)) for line in body}
+    cells = {line[0]: dict(zip(table.columns, line, strict=True)) for line in table.rows}
     assert cells["spa"]["minus its shuffled control"] == "not run"
     assert (
         cells["echo"]["minus spa"].startswith("+50.0") and "alone" not in cells["echo"]["minus spa"]

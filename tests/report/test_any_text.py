@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from report_fixtures import write_stage
 from rich.console import Console
 
+from spa import tables
 from spa.cli import execute
 from spa.report import charts
 from spa.report.build import html, template
@@ -26,6 +27,7 @@ from spa.run.console import printable
 SOURCES = [
     *Path(charts.__file__).parent.glob("*.py"),
     *Path(charts.__file__).parent.glob("templates/*.j2"),
+    Path(tables.__file__),
 ]
 UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"

@@ -14,6 +14,7 @@ from spa.errors import ConfigError, DataError
 from spa.evaluation.text import percent
 from spa.report.reading import StageFolder, open_run
 from spa.run.files import read_lines
+from spa.tables import Table
 from spa.types import Episode
 
 if TYPE_CHECKING:
@@ -151,10 +152,8 @@ class Run:
                 if stage.metrics
                 for key, value in stage.metrics[max(stage.metrics)].items()
             ]
-        cells = "".join(
-            f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows
-        )
-        return f"<p>Run <code>{escape(str(self.path))}</code></p><table>{cells}</table>"
+        table = Table(("", "", ""), rows, right=(2,)).__html__()
+        return f"<p>Run <code>{escape(str(self.path))}</code></p>{table}"
 
 
 def _read(path: Path) -> Iterator[Episode]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from spa.commands.arguments import add_environment, result_file, say, whole_number
 from spa.errors import ConfigError
 from spa.run.console import write_out
+from spa.tables import Table
 
 if TYPE_CHECKING:  # the configuration is slow to import, and `--help` has no use for it
     from spa.config.schema import Config
@@ -212,9 +213,8 @@ def _table(cfg: "Config") -> None:
     from spa.envs.cards import cards
     from spa.plugins import plugins
 
-    rows: list[tuple[str, ...]] = [
-        ("tag", "type", "cap", "optimum", "random", "score", "by", "options")
-    ]
+    columns = ("tag", "type", "cap", "optimum", "random", "score", "by", "options")
+    rows: list[tuple[str, ...]] = []
     known = cards()
     for tag, spec in cfg.custom_envs.items():
         found = known.get(tag)
@@ -240,10 +240,7 @@ def _table(cfg: "Config") -> None:
     # Environments of other packages have no tag and no card.
     others = [name for name in plugins("envs") if name not in cfg.custom_envs]
     rows += [(name, name, "-", "?", "?", "?", "not measured", "") for name in others]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:  # the last column is as long as it is: a narrow terminal breaks only that one
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        write_out("  ".join(cells).rstrip() + "\n")
+    Table(columns, rows, right=range(2, 6)).print()
     write_out(
         "\n"
         "cap is the largest number of actions per episode; a smaller number in parentheses is the "

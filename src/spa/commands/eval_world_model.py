@@ -3,9 +3,10 @@
 import argparse
 from typing import Any
 
-from spa.commands.arguments import result_file
+from spa.commands.arguments import result_file, say
 from spa.evaluation.text import interval_text, percent
 from spa.run.console import write_out
+from spa.tables import Table
 
 
 def evaluate_world_model(model: str, options: argparse.Namespace) -> None:
@@ -39,20 +40,11 @@ def evaluate_world_model(model: str, options: argparse.Namespace) -> None:
 
 def print_result(result: dict[str, Any]) -> None:
     """A table per environment tag, and what it says in words."""
-    from rich.table import Table
-
-    from spa.run.console import results_console
-
-    console = results_console()
     for tag, found in result["tags"].items():
-        table = Table(title=f"{result['policy']} on {tag}: {found['transitions']} states")
-        for name in ("", "model", "copying", "other state"):
-            table.add_column(name, justify="left" if not name else "right")
-        for row in _rows(found):
-            table.add_row(*row)
-        console.print(table)
-        for line in remarks(found):
-            console.print(line)
+        Table(("", "model", "copying", "other state"), _rows(found), right=(1, 2, 3)).print(
+            f"{result['policy']} on {tag}: {found['transitions']} states"
+        )
+        say(remarks(found))
 
 
 def _rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:

@@ -5,10 +5,11 @@ import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from spa.commands.arguments import names, positive_number, result_file
+from spa.commands.arguments import names, positive_number, result_file, say
 from spa.errors import ConfigError
 from spa.evaluation.text import interval_text, percent
 from spa.run.console import write_out
+from spa.tables import Table
 
 if TYPE_CHECKING:
     from spa.api.evaluation import Evaluation
@@ -219,25 +220,19 @@ def _prices(text: str | None) -> tuple[float, float] | None:
 
 def print_results(results: list[dict[str, Any]]) -> None:
     """One table with a column per model and environment tag, and remarks below it."""
-    from rich.table import Table
-
-    from spa.run.console import results_console
-
-    console = results_console()
     policies = [result["policy"] for result in results]
     one = len(results) == 1
-    table = Table(title=f"{policies[0]} on unseen puzzles" if one else "Unseen puzzles")
-    table.add_column("")
-    for result in results:
-        for tag in result["tags"]:
-            table.add_column(tag if one else f"{result['policy']}\n{tag}", justify="right")
-    columns = [found for result in results for found in result["tags"].values()]
-    for label, cells in _rows(columns):
-        table.add_row(label, *cells)
-    console.print(table)
+    columns = [
+        tag if one else f"{result['policy']}\n{tag}" for result in results for tag in result["tags"]
+    ]
+    found = [numbers for result in results for numbers in result["tags"].values()]
+    rows = [(label, *cells) for label, cells in _rows(found)]
+    Table(("", *columns), rows, right=range(1, len(columns) + 1)).print(
+        f"{policies[0]} on unseen puzzles" if one else "Unseen puzzles"
+    )
     # A remark on all models is printed once, without names.
     for line, of in _shared(zip(policies, map(remarks, results), strict=True)).items():
-        console.print(line if len(of) == len(results) else f"{', '.join(of)}: {line}")
+        say([line if len(of) == len(results) else f"{', '.join(of)}: {line}"])
 
 
 def _shared(remarks: Iterable[tuple[str, list[str]]]) -> dict[str, list[str]]:

@@ -5,8 +5,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from spa.commands.arguments import result_file
+from spa.commands.arguments import result_file, say
 from spa.run.console import write_out
+from spa.tables import Table
 
 # Games with a grid that can be written as grid and as coordinates.
 DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
@@ -35,16 +36,7 @@ def evaluate_states(model: str, options: argparse.Namespace) -> None:
 
 def print_result(result: dict[str, Any]) -> None:
     """One line per environment and text. The intervals are in the file."""
-    from rich.table import Table
-
-    from spa.run.console import results_console
-
-    console = results_console()
-    table = Table(title=f"State perplexity under {result['model']}")
-    for name in ("environment", "text"):
-        table.add_column(name, no_wrap=True)
-    for name in ("alone", "in the prompt", "per symbol", "symbols"):
-        table.add_column(name, justify="right")
+    rows = []
     for tag, texts in result["tags"].items():
         for text, found in texts.items():
             alone = found["alone"]
@@ -54,14 +46,15 @@ def print_result(result: dict[str, Any]) -> None:
                 f"{item['mean']:.1f}"
                 for item in (alone["per_token"], shown["per_token"], shown["per_symbol"])
             ]
-            table.add_row(tag, text, *cells, f"{shown['distinct_symbols']}{mark}")
-    console.print(table)
-    console.print(
-        "The columns alone and in the prompt show the perplexity per token, as a mean over "
-        f"{result['states']} states."
-    )
-    console.print(
-        "The column per symbol shows the perplexity in the prompt per grid character, word, number "
-        "or cell. The column symbols counts distinct symbols; * marks a model that is worse than "
-        "uniform guessing among these symbols."
+            rows.append((tag, text, *cells, f"{shown['distinct_symbols']}{mark}"))
+    columns = ("environment", "text", "alone", "in the prompt", "per symbol", "symbols")
+    Table(columns, rows, right=range(2, 6)).print(f"State perplexity under {result['model']}")
+    say(
+        [
+            "The columns alone and in the prompt show the perplexity per token, as a mean over "
+            f"{result['states']} states.",
+            "The column per symbol shows the perplexity in the prompt per grid character, word, number "
+            "or cell. The column symbols counts distinct symbols; * marks a model that is worse than "
+            "uniform guessing among these symbols.",
+        ]
     )

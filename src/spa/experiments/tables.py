@@ -3,13 +3,12 @@
 import math
 from typing import Any
 
-from rich.table import Table
-
 from spa.evaluation.statistics import MANY_SEEDS
 from spa.evaluation.text import on_puzzles, percent
 from spa.experiments.results import IN_PLAY
 from spa.report.results import all_recorded
-from spa.run.console import results_console
+from spa.run.console import write_out
+from spa.tables import Table
 
 MORE_STEPS = 1.25
 """Steps of a baseline with as many sampled tokens, beyond the measured ratio: responses become
@@ -18,24 +17,23 @@ shorter while they are trained."""
 
 def print_table(summary: dict[str, Any]) -> None:
     """Print a comparison's summary as a table and a few plain sentences."""
-    console = results_console()
-    table = Table(title=f"{summary['name']}: success on held-out puzzles, in percent")
-    for name in ("method", "PPO episodes", "episodes", "tokens", "Pass@1", "Pass@8"):
-        table.add_column(name, justify="left" if name == "method" else "right")
-    for one in all_recorded(summary):
-        rates = ((one.before, one.after), (one.before_k, one.after_k))
-        table.add_row(
+    columns = ("method", "PPO episodes", "episodes", "tokens", "Pass@1", "Pass@8")
+    rows = [
+        (
             one.label,
             f"{one.ppo_episodes:,}",
             f"{one.all_episodes:,}",
             "–" if one.tokens is None else f"{one.tokens:,}",
-            *(f"{percent(before)} → {percent(after)}" for before, after in rates),
+            f"{percent(one.before)} → {percent(one.after)}",
+            f"{percent(one.before_k)} → {percent(one.after_k)}",
         )
-    console.print(table)
-    for arm, description in summary["descriptions"].items():
-        console.print(f"  {arm}: {description}", markup=False)
-    for sentence in sentences(summary):
-        console.print(sentence, markup=False)
+        for one in all_recorded(summary)
+    ]
+    Table(columns, rows, right=range(1, 6)).print(
+        f"{summary['name']}: success on held-out puzzles, in percent"
+    )
+    described = (f"  {arm}: {text}" for arm, text in summary["descriptions"].items())
+    write_out("\n".join([*described, *sentences(summary)]) + "\n")
 
 
 def sentences(summary: dict[str, Any]) -> list[str]:

@@ -20,6 +20,7 @@ from spa.report.security import page_policy
 from spa.report.text import markdown
 from spa.run.console import printable
 from spa.run.files import write_atomic
+from spa.tables import Table
 from spa.version import __version__
 
 log = logging.getLogger(__name__)
@@ -121,18 +122,27 @@ def render_page(name: str, folder: Path = _TEMPLATES, **content: Any) -> str:
         policy=Markup(page_policy(styles=styles, scripts=scripts)),
         version=__version__,
         number=number,
+        table=Table,
         table_of=table_of,
         chart_json=lambda chart: json.dumps(asdict(chart), separators=(",", ":")),
     )
 
 
-def table_of(chart: Chart) -> list[tuple[float, list[float | None]]]:
-    """The chart's numbers as rows (x, one value per series), at most about 60 of them."""
+def table_of(chart: Chart) -> Table:
+    """The chart's numbers: x and one value per series, in at most about 60 rows."""
     columns = [dict(series.points) for series in chart.series]
     # Series may be validated at different steps; a series without a value at x shows none.
     xs = sorted({x for column in columns for x in column})
     keep = thin([(x, 0.0) for x in xs], _MAX_ROWS)
-    return [(xs[index], [column.get(xs[index]) for column in columns]) for index in keep]
+    rows = [
+        (
+            number(x),
+            *(number(column[x], chart.percent) if x in column else "" for column in columns),
+        )
+        for x in (xs[index] for index in keep)
+    ]
+    names = (chart.x_label, *(series.label for series in chart.series))
+    return Table(names, rows, right=range(len(names)))
 
 
 def cut(text: str, limit: int = MAX_REPLY) -> str:

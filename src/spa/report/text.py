@@ -1,7 +1,7 @@
 """A report as Markdown: the same content in the same order, boards drawn in code blocks."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from spa.report.charts import number
 from spa.report.content import Report
 from spa.report.facts import ENDINGS
 from spa.report.results import points
+from spa.tables import Table
 
 
 def markdown(report: Report) -> str:
@@ -18,16 +19,17 @@ def markdown(report: Report) -> str:
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
     # autoescape is for HTML; Markdown has its own escaping, the filters below.
     made = jinja2.Environment(loader=loader, autoescape=False, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {
-        "md": _safe,
-        "cell": lambda text: _safe(text).replace("|", "\\|"),
-        "boards": _boards,
-    }
+    made.filters |= {"md": _safe, "boards": _boards}
     page = made.get_template("report.md.j2").render(
-        report=report, number=number, points=points, endings=ENDINGS
+        report=report, number=number, points=points, endings=ENDINGS, table=_table
     )
     # Templates leave blank lines where a section is missing.
     return re.sub(r"\n{3,}", "\n\n", re.sub(r" +\n", "\n", page)).strip() + "\n"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int]) -> str:
+    names, *cells = ([_safe(cell) for cell in row] for row in (columns, *rows))
+    return Table(names, cells, right).markdown()
 
 
 def _boards(columns: Sequence[tuple[str, dict[str, Any] | None]]) -> str:

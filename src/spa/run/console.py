@@ -103,7 +103,7 @@ def results_console() -> Console:
     """The console for results, on stdout."""
     console = _Console(file=sys.stdout, highlight=False, soft_wrap=True)
     if not console.is_terminal:
-        console.width = 200  # a pipe has no width: let nothing be wrapped
+        console.width = 1000  # a pipe has no width: let nothing be wrapped
     return console
 
 

@@ -16,8 +16,6 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from spa.renamed import current_metrics
@@ -25,6 +23,7 @@ from spa.run.console import get_console, is_quiet, printable
 from spa.run.files import METRICS, complete_lines
 from spa.run.progress import clock
 from spa.run.trackers import headline
+from spa.tables import Table
 
 TIMINGS = "timings.jsonl"
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -164,7 +163,7 @@ class GridProgress:
             return
         if self._live is not None:
             self._relay(self._live.console)
-            self._live.update(self._table(running, unfinished, failed), refresh=True)
+            self._live.update(self._table(running, unfinished, failed).terminal(), refresh=True)
         else:
             self._lines(running, unfinished)
         self._unfinished = set(unfinished)
@@ -180,11 +179,7 @@ class GridProgress:
         unfinished: Collection[Path],
         failed: Collection[Path],
     ) -> Table:
-        table = Table(box=None, pad_edge=False, collapse_padding=True)
-        for name in ("method", "stage", "", "step", "success", "prediction", "copy baseline"):
-            side = "left" if name in ("method", "stage", "") else "right"
-            table.add_column(name, justify=side, no_wrap=True)
-        table.add_column("time left", justify="right", no_wrap=True)
+        rows = []
         for method, stages in self._methods.items():
             stage = self._current(method, unfinished)
             shown = stage or stages[-1]
@@ -193,23 +188,15 @@ class GridProgress:
             if stage is not None:
                 folder = stage.folder.resolve()
                 state = "failed" if folder in failed else "" if folder in running else "waiting"
-            total = known.total or 1
-            bar = ProgressBar(
-                total=total, completed=total if stage is None else known.step, width=_BAR_WIDTH
-            )
+            share = 1.0 if stage is None else min(known.step / (known.total or 1), 1.0)
+            done = round(_BAR_WIDTH * share)
+            bar = "━" * done + "─" * (_BAR_WIDTH - done)
             left = known.seconds_left
             time_left = "" if left is None else clock(left)
             values = [known.values.get(label, ("", 0))[0] for label in LABELS]
-            cells = [
-                method,
-                shown.name,
-                known.steps,
-                *values,
-                state or time_left,
-            ]
-            name, title, steps, *others = (Text(printable(cell)) for cell in cells)
-            table.add_row(name, title, bar, steps, *others)
-        return table
+            rows.append((method, shown.name, bar, known.steps, *values, state or time_left))
+        columns = ("method", "stage", "", "step", *LABELS, "time left")
+        return Table(columns, rows, right=range(3, 8))
 
     def _lines(self, running: Collection[Path], unfinished: Collection[Path]) -> None:
         now = time.monotonic()

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from spa.envs.limits import EnvFault, boundary
 from spa.errors import ConfigError
-from spa.markdown import markdown_table
 from spa.run.console import printable
 from spa.run.files import jsonable
 from spa.run.progress import ProgressLine
+from spa.tables import Table
 
 if TYPE_CHECKING:
     from spa.types import Episode
@@ -197,11 +197,6 @@ def _table_rows(episodes: "Sequence[Episode]") -> list[list[Any]]:
     return rows
 
 
-def _cell(value: Any) -> str:
-    """A cell of a Markdown table."""
-    return printable(str(value)).replace("\n", " ")
-
-
 class _TensorBoardSink:
     """Scalars and sample episodes for TensorBoard, in `<stage>/tensorboard`."""
 
@@ -219,8 +214,9 @@ class _TensorBoardSink:
     def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
         rows = _table_rows(episodes)
         # Without the conversations, which are long; each becomes a text of its own below.
-        table = markdown_table(_TABLE[:-1], [[_cell(value) for value in row[:-1]] for row in rows])
-        self._writer.add_text(f"episodes/{split}", table, step)
+        cells = [[printable(str(value)) for value in row[:-1]] for row in rows]
+        table = Table(_TABLE[:-1], cells, right=(4, 5))
+        self._writer.add_text(f"episodes/{split}", table.markdown(), step)
         for index, row in enumerate(rows):
             # Markdown shows indented text as it is.
             indented = "\n".join("    " + line for line in row[-1].splitlines())

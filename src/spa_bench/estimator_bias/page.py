@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from spa.markdown import markdown_table
+from spa.tables import Table
 from spa_bench.estimator_bias.credit import ESTIMATORS, Verdict, groups_of, judge
 from spa_bench.estimator_bias.worlds import STOP_OR_GO, WORLDS, World, enumerate_episodes
 
@@ -24,11 +24,12 @@ def verdicts(world: World, *, group_size: int, critic_error: float = 0.0) -> dic
 def tables(*, group_size: int = 4, critic_error: float = 0.0) -> list[str]:
     """Lines of Markdown: per world a table of all estimators, then the published bias in numbers."""
     lines = []
+    head = ("estimator", "scale", "bias", "angle", "noise")
     for world in WORLDS:
         lines += [f"### {world.name}", "", f"{world.text[0].upper()}{world.text[1:]}.", ""]
         found = verdicts(world, group_size=group_size, critic_error=critic_error)
         rows = [(name, *_cells(verdict)) for name, verdict in found.items()]
-        lines += [markdown_table(("estimator", "scale", "bias", "angle", "noise"), rows), ""]
+        lines += [Table(head, rows, right=range(1, 5)).markdown(), ""]
     return [*lines, *_published_bias()]
 
 
@@ -51,10 +52,11 @@ def _published_bias() -> list[str]:
             judge(episodes, groups_of(episodes, size), ESTIMATORS[name]).mean[1] for size in sizes
         ]
         rows.append((name, *(f"{float(value):.6g}" for value in found)))
+    head = ("estimator", *(f"G = {size}" for size in sizes))
     return [
         "### The published bias",
         "",
         "Mean estimate of the gradient of the action `go` in the world “stop or go”. The exact gradient is 0.075.",
         "",
-        markdown_table(("estimator", *(f"G = {size}" for size in sizes)), rows),
+        Table(head, rows, right=range(1, 4)).markdown(),
     ]

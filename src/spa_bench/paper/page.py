@@ -8,10 +8,10 @@ from typing import Any
 from spa.errors import SpaError
 from spa.evaluation.statistics import MANY_SEEDS
 from spa.evaluation.text import interval_text
-from spa.markdown import markdown_table
 from spa.report.charts import Chart, Series
 from spa.report.figures import save_chart
 from spa.run.files import write_atomic
+from spa.tables import Table
 from spa_bench.paper.paper import NAMES, SCALES
 from spa_bench.paper.verdicts import MARGIN
 
@@ -52,7 +52,7 @@ def write_page(
         for row in table["rows"]
         if row["seeds"]
     }
-    lines += ["## Commands", "", markdown_table(("row", "command"), rows.items())]
+    lines += ["## Commands", "", Table(("row", "command"), rows.items()).markdown()]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     lines += ["", f"Versions: {versions}.", ""]
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
             seeds = str(finding.get("seeds", "–"))
             rows.append((finding["text"], where, finding["verdict"], seeds, said))
     head = ("claim", "where", "verdict", "seeds", "here")
-    return [*lines, markdown_table(head, rows, right=[3]), ""]
+    return [*lines, Table(head, rows, right=[3]).markdown(), ""]
 
 
 def _stand_ins(result: Mapping[str, Any]) -> list[str]:
@@ -134,7 +134,7 @@ def _table(table: Mapping[str, Any]) -> list[str]:
             paper,
         ]
         rows.append(cells)
-    lines = [markdown_table(head, rows, right=range(2, len(head)))]
+    lines = [Table(head, rows, right=range(2, len(head))).markdown()]
     missing = [row["id"] for row in table["rows"] if not row["seeds"]]
     if missing:
         lines += ["", f"These experiments were not run: {', '.join(missing)}."]
@@ -170,7 +170,7 @@ def _settings(result: Mapping[str, Any]) -> list[str]:
         (environment, f"`{preset}`", ", ".join(f"`{change}`" for change in changes) or "–")
         for environment, (preset, *changes) in presets.items()
     ]
-    table = markdown_table(("environment", "configuration", "changes"), cells)
+    table = Table(("environment", "configuration", "changes"), cells).markdown()
     lines = ["## Settings", "", table]
     if common:
         lines += [
@@ -252,7 +252,7 @@ def _perplexity(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
             paper = "–" if row["paper"] is None else f"{row['paper']:g}"
             body.append((row["tag"], row["text"], *cells, str(row["distinct_symbols"]), paper))
         head = ("environment", "text", "alone", "in the prompt", "different symbols", "paper")
-        lines += [markdown_table(head, body, right=range(2, len(head))), ""]
+        lines += [Table(head, body, right=range(2, len(head))).markdown(), ""]
     return lines
 
 

@@ -13,11 +13,11 @@ import yaml
 from huggingface_hub import CommitOperationAdd, HfApi
 
 from spa.errors import DataError, ModelError, SpaError, one_line
-from spa.markdown import markdown_table
 from spa.models.hub import FILES, Kind, explained
 from spa.run.checkpoint import MARKER, damage, step_of
 from spa.run.files import read_lines
 from spa.run.manifest import SUMMARY, Manifest
+from spa.tables import Table
 from spa.worldmodel.columns import COLUMNS
 from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
 from spa.worldmodel.rows import by_reason
@@ -155,7 +155,7 @@ def _columns(file: Path) -> str:
     """The columns of a data file with their meanings."""
     names = pq.read_schema(file).names
     rows = [(f"`{name}`", COLUMNS[name]) for name in names if name in COLUMNS]
-    return f"## Columns\n\n{markdown_table(('column', 'meaning'), rows)}\n"
+    return f"## Columns\n\n{Table(('column', 'meaning'), rows).markdown()}\n"
 
 
 def model_card(folder: Path, name: str) -> str:
@@ -203,7 +203,7 @@ def _stages(stage_dir: Path) -> str:
 
 def _card(head: Mapping[str, Any], name: str, text: str, facts: Mapping[str, Any], use: str) -> str:
     rows = [(key, str(value)) for key, value in facts.items() if value not in (None, "")]
-    table = markdown_table(("", ""), rows)
+    table = Table(("", ""), rows).markdown()
     front = yaml.safe_dump(dict(head), sort_keys=False).strip()
     return f"---\n{front}\n---\n\n# {name.partition('/')[2]}\n\n{text}\n\n{table}\n\n```bash\n{use}\n```\n"
 

@@ -1,0 +1,85 @@
+"""Tables for a terminal, as Markdown and as HTML."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup, escape
+
+from spa.run.console import printable, results_console
+
+if TYPE_CHECKING:  # only terminals need it
+    from rich.table import Table as TerminalTable
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells of text in named columns. `right`: the columns, counted from 0, that are aligned right,
+    which are those of numbers."""
+
+    columns: Sequence[str]
+    rows: Collection[Sequence[str]]
+    right: Collection[int] = ()
+
+    def print(self, title: str = "") -> None:
+        """Print the table to stdout: with a frame if it has a title."""
+        results_console().print(self.terminal(title))
+
+    def terminal(self, title: str = "") -> "TerminalTable":
+        """The table as the console prints it."""
+        from rich.table import Table as TerminalTable
+        from rich.text import Text
+
+        # Text, not str: rich would read brackets in a name as markup.
+        columns, *rows = (
+            [Text(printable(cell)) for cell in row] for row in (self.columns, *self.rows)
+        )
+        made = (
+            TerminalTable(title=Text(printable(title), style="table.title"))
+            if title
+            else TerminalTable(box=None, pad_edge=False, header_style="bold")
+        )
+        for number, name in enumerate(columns):
+            side = "right" if number in self.right else "left"
+            made.add_column(name, justify=side, overflow="fold")
+        for row in rows:
+            made.add_row(*row)
+        return made
+
+    def markdown(self) -> str:
+        """The table as Markdown, without a line break at its end."""
+        marks = ("---:" if number in self.right else "---" for number in range(len(self.columns)))
+        # A `|`, as in `int | None`, would end the cell, and a line break the table.
+        escaped = (
+            [cell.replace("|", "\\|").replace("\n", " ") for cell in row]
+            for row in (self.columns, *self.rows)
+        )
+        head, *lines = (f"| {' | '.join(cells)} |" for cells in escaped)
+        return "\n".join([head, f"|{'|'.join(marks)}|", *lines])
+
+    def __html__(self) -> str:
+        """The table as HTML, which a template shows with `{{ table }}`. A cell that is `Markup` is
+        not escaped."""
+        sides = [
+            ' class="number"' if number in self.right else "" for number in range(len(self.columns))
+        ]
+        head = "".join(
+            f'<th scope="col"{side}>{_cell(name)}</th>'
+            for side, name in zip(sides, self.columns, strict=True)
+        )
+        rows = "\n".join(
+            f'<tr><th scope="row"{sides[0]}>{_cell(first)}</th>'
+            + "".join(
+                f"<td{side}>{_cell(cell)}</td>" for side, cell in zip(sides[1:], cells, strict=True)
+            )
+            + "</tr>"
+            for first, *cells in self.rows
+        )
+        # Without names of columns, as in a list of facts, the head would be an empty line.
+        top = f"<thead><tr>{head}</tr></thead>\n" if any(self.columns) else ""
+        return f'<div class="scroll"><table>{top}<tbody>{rows}</tbody></table></div>'
+
+
+def _cell(text: str) -> str:
+    # `bdi` keeps the writing direction of a text to its own cell.
+    return text if isinstance(text, Markup) else f"<bdi>{escape(text)}</bdi>"
