@@ -4,7 +4,6 @@ First it is shown that the engine gives the log-probs of one uncached forward pa
 the same weights, or says that it is not installed.
 """
 
-import importlib.util
 import tempfile
 import time
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from spa.engines.base import Engine
 from spa.engines.local import LocalEngine
 from spa.engines.vllm import VllmEngine
+from spa.errors import ModelError
 from spa.models.forward import token_logprobs
 from spa.types import Completion, Prompt, SamplingParams
 
@@ -27,13 +27,14 @@ def main() -> None:
     parser = common.argument_parser(__doc__ or "")
     parser.add_argument("--engine", choices=("local", "vllm"), default="local")
     options = parser.parse_args()
-    if options.engine == "vllm" and importlib.util.find_spec("vllm") is None:
-        common.report(options, {"engine": "vllm", "result": "not measured: vllm is not installed"})
-        return
     rows, length, new = (8, 32, 12) if options.tiny else (ROWS, PROMPT, NEW)
     config = common.model_config(options)
     model = common.random_model(config)
-    engine = make_engine(options.engine, model, length=2 * length + 2 * new, rows=rows)
+    try:
+        engine = make_engine(options.engine, model, length=2 * length + 2 * new, rows=rows)
+    except ModelError as error:  # vLLM is not installed
+        common.report(options, {"engine": options.engine, "result": f"not measured: {error}"})
+        return
     bandwidth = common.copy_bandwidth()
     result: dict[str, Any] = {
         "engine": options.engine,

