@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from spa.envs.base import Action, StateText, TextEnv
-from spa.envs.labels import action_index, find_label, label_space
+from spa.envs.labels import action_index, label_space
 from spa.envs.options import require_rate, reset_seeds
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
@@ -111,10 +111,6 @@ class Bandit(TextEnv):
         if self._pulled is not None:
             text += f"\nYou pulled {self._pulled[0]} and were paid {self._pulled[1]:g}."
         return text
-
-    def to_action(self, text: str) -> Action | None:
-        """The place of the arm with this name, whatever its case."""
-        return find_label(text, self._arms)
 
     def instruction(self, mode: StateText) -> str:
         """The rules; which arm is better is left to its name."""

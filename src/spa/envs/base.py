@@ -7,6 +7,7 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 
+from spa.envs.labels import find_label
 from spa.envs.limits import checked_step
 from spa.errors import ConfigError
 
@@ -86,14 +87,15 @@ class TextEnv(gymnasium.Env[str, Action]):
         """
         return None
 
-    @abstractmethod
     def to_action(self, text: str) -> Action | None:
-        """The action that a model's text stands for, or None if it stands for none. Never raises.
+        """The action that a model's text stands for, or None if it stands for none: by default the
+        number, from 1, of the label in `action_names`, whatever its case. Never raises.
 
         The same in every state: all actions of a turn are read before the first of them is taken,
         so a text that only a later state allows is understood already now. Whether it is allowed is
         for `step` to say.
         """
+        return find_label(text, self.action_names())
 
     @abstractmethod
     def instruction(self, mode: StateText) -> str:

@@ -6,26 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from spa import seeds
 from spa.envs import coords
-from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.base import Action, StateText
 from spa.envs.frozen_lake_maps import TURNS, Lake, generate_lake, moves
-from spa.envs.labels import action_index, find_label, label_space
-from spa.envs.options import (
-    Noise,
-    choose_state_text,
-    read_actions,
-    read_symbols,
-    require_bool,
-    require_int,
-    require_rate,
-    reset_seeds,
-)
+from spa.envs.grids import GridGame
+from spa.envs.labels import action_index
+from spa.envs.options import Noise, require_bool, require_int, require_rate, reset_seeds
 from spa.envs.solvers.frozen_lake import best_turn, shortest_path, values
 from spa.envs.spaces import text_space
-from spa.envs.sprites import picture
 from spa.errors import ConfigError
 
 NAME = "frozen_lake"
@@ -54,17 +43,12 @@ class _Sentence:
     player: tuple[int, int]
 
 
-class FrozenLake(TextEnv):
+class FrozenLake(GridGame):
     """A square lake with holes, a player and a goal. Reward 1 on reaching the goal, else 0.
 
     On slippery ice an action goes where it points with probability `success_rate`, else to one of
     the two sides.
     """
-
-    metadata = {  # noqa: RUF012 (Gymnasium's own form)
-        "render_modes": ["text", "text_with_coordinates", "rgb_array"],
-        "render_fps": 4,
-    }
 
     changes = ("_noise",)
 
@@ -92,20 +76,24 @@ class FrozenLake(TextEnv):
         self.is_slippery = require_bool(NAME, "is_slippery", is_slippery)
         self.success_rate = require_rate(NAME, "success_rate", success_rate)
         self.max_steps = require_int(NAME, "max_steps", max_steps, 1, 1_000_000)
-        self.default_state_text = choose_state_text(
-            NAME, state_text, render_mode, self.metadata["render_modes"]
+        super().__init__(
+            NAME,
+            SYMBOLS,
+            MEANINGS,
+            ACTIONS,
+            grid_lookup=grid_lookup,
+            grid_vocab=grid_vocab,
+            action_lookup=action_lookup,
+            render_mode=render_mode,
+            state_text=state_text,
         )
-        self.render_mode = render_mode
-        self._symbols, self._legend = read_symbols(NAME, grid_lookup, grid_vocab, SYMBOLS, MEANINGS)
-        self._labels, means = read_actions(NAME, action_lookup, ACTIONS)
         self._tables = [moves(self.size, direction) for direction in TURNS]
         # Label number -> index into TURNS; an `action_lookup` may have permuted the labels.
-        self._turns = [TURNS.index(direction) for direction in means]
+        self._turns = [TURNS.index(direction) for direction in self._means]
         self._names = [f"({row},{col})" for row in range(self.size) for col in range(self.size)]
         # More than any state text has: the grid, every cell by its name, and the words.
         longest = self.size * (self.size + 1) + 16 * self.size**2 + 200
         self.observation_space = text_space(longest)
-        self.action_space = label_space(4)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -178,14 +166,6 @@ class FrozenLake(TextEnv):
         """Slip by another stream from now on."""
         self._noise_seed = noise_seed
         self._noise = None
-
-    def state_text(self, mode: StateText) -> str:
-        """The grid, the coordinate sentence, or both."""
-        if mode == "grid":
-            return self._grid()
-        if mode == "coords":
-            return self._sentence()
-        return f"{self._grid()}\n{self._sentence()}"
 
     def _cell(self, cell: int) -> int:
         # Ids of SYMBOLS. The player on the goal or in a hole has an id of its own.
@@ -262,18 +242,6 @@ class FrozenLake(TextEnv):
         flat[lake.start] = "P"
         flat[lake.goal] = "G"
         return "\n".join("".join(flat[row : row + size]) for row in range(0, size * size, size))
-
-    def to_action(self, text: str) -> int | None:
-        """The id of the action with this label, in any case; None for anything else."""
-        return find_label(text, self._labels)
-
-    def action_names(self) -> tuple[str, ...]:
-        """The labels in the order of their ids."""
-        return self._labels
-
-    def legend(self) -> dict[str, str]:
-        """Symbol -> meaning."""
-        return dict(self._legend)
 
     def _rate(self) -> float:
         return self.success_rate if self.is_slippery else 1.0
@@ -382,20 +350,11 @@ class FrozenLake(TextEnv):
             player=(numbers[2], numbers[3]),
         )
 
-    def render(self) -> str | np.ndarray:  # type: ignore[override]
-        """The state text that the render mode stands for; for `rgb_array` an image, uint8 [16 *
-        size, 16 * size, 3]."""
-        if self.render_mode != "rgb_array":
-            return self.state_text(self.default_state_text)
+    def _sprites(self) -> list[list[tuple[str, ...]]]:
         size = self.size
-        return picture(
-            [[SPRITES[self._cell(row * size + col)] for col in range(size)] for row in range(size)]
-        )
-
-    def image(self) -> np.ndarray | None:
-        """The frame of `render_mode: rgb_array`; else None."""
-        frame = self.render() if self.render_mode == "rgb_array" else None
-        return frame if isinstance(frame, np.ndarray) else None
+        return [
+            [SPRITES[self._cell(row * size + col)] for col in range(size)] for row in range(size)
+        ]
 
     def instruction(self, mode: StateText) -> str:
         """The rules, and how coordinates count if they are shown."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from spa.envs import coords
 from spa.envs.base import Action, StateText, TextEnv
-from spa.envs.labels import action_index, find_label, label_space
+from spa.envs.labels import action_index, label_space
 from spa.envs.options import Noise, require_choice, require_int, require_rate, reset_seeds
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
@@ -175,10 +175,6 @@ class Game2048(TextEnv):
         ]
         return "; ".join([*tiles, f"empty: {empty}"]) + "."
 
-    def to_action(self, text: str) -> Action | None:
-        """The number of the direction with this name, in any case; None for anything else."""
-        return find_label(text, ACTIONS)
-
     def action_names(self) -> tuple[str, ...]:
         """Up, Right, Down, Left."""
         return ACTIONS
@@ -186,11 +182,6 @@ class Game2048(TextEnv):
     def legal_actions(self) -> tuple[str, ...]:
         """The directions that change the board."""
         return tuple(name for name in ACTIONS if slide(self.board, name)[0] != self.board)
-
-    def random_action(self, rng: Any) -> str:
-        """A uniformly random direction among those that change the board."""
-        legal = self.legal_actions() or ACTIONS
-        return legal[int(rng.integers(len(legal)))]
 
     def example_actions(self) -> tuple[str, ...]:
         """A direction that changes the board."""

@@ -4,7 +4,7 @@ from typing import Any
 
 from spa.envs.base import Action, StateText, TextEnv
 from spa.envs.cube import ACTIONS, COLOURS, FACES, SOLVED, is_solved, turn
-from spa.envs.labels import action_index, find_label, label_space
+from spa.envs.labels import action_index, label_space
 from spa.envs.options import require_int, reset_seeds, uniforms
 from spa.envs.solvers import rubiks_cube as solver
 from spa.envs.spaces import text_space
@@ -77,10 +77,6 @@ class RubiksCube(TextEnv):
             four = self.cube[4 * index : 4 * index + 4]
             lines.append(f"{NAMES[face]} ({face}): {four[:2]} {four[2:]}")
         return "\n".join(lines)
-
-    def to_action(self, text: str) -> Action | None:
-        """The number of the turn with this label, in any case; None for anything else."""
-        return find_label(text, ACTIONS)
 
     def action_names(self) -> tuple[str, ...]:
         """U, U', L, L', F, F', R, R', B, B', D, D'."""

@@ -4,17 +4,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from spa import seeds
 from spa.envs import coords
-from spa.envs.base import Action, StateText, TextEnv
-from spa.envs.labels import action_index, find_label, label_space
-from spa.envs.options import choose_state_text, read_actions, read_symbols, require_int, reset_seeds
+from spa.envs.base import Action, StateText
+from spa.envs.grids import GridGame
+from spa.envs.labels import action_index
+from spa.envs.options import require_int, reset_seeds
 from spa.envs.sokoban_rooms import Room, generate_room
 from spa.envs.solvers.sokoban import fewest_moves, shortest_moves
 from spa.envs.spaces import text_space
-from spa.envs.sprites import picture
 from spa.errors import ConfigError
 
 NAME = "sokoban"
@@ -42,17 +40,12 @@ SPRITES = {
 }
 
 
-class Sokoban(TextEnv):
+class Sokoban(GridGame):
     """A room with boxes, as many targets, and a player who pushes.
 
     Reward: -0.1 for each action, +1 when more boxes stand on targets than before, -1 when fewer do,
     +10 when all do.
     """
-
-    metadata = {  # noqa: RUF012 (Gymnasium's own form)
-        "render_modes": ["text", "text_with_coordinates", "rgb_array"],
-        "render_fps": 4,
-    }
 
     changes = ("boxes", "_drawing")
 
@@ -84,20 +77,24 @@ class Sokoban(TextEnv):
         self.num_boxes = require_int(NAME, "num_boxes", num_boxes, 1, room_for)
         self.max_steps = require_int(NAME, "max_steps", max_steps, 1, 1_000_000)
         self.search_depth = require_int(NAME, "search_depth", search_depth, 3, 1_000_000)
-        self.default_state_text = choose_state_text(
-            NAME, state_text, render_mode, self.metadata["render_modes"]
+        super().__init__(
+            NAME,
+            SYMBOLS,
+            MEANINGS,
+            ACTIONS,
+            grid_lookup=grid_lookup,
+            grid_vocab=grid_vocab,
+            action_lookup=action_lookup,
+            render_mode=render_mode,
+            state_text=state_text,
         )
-        self.render_mode = render_mode
-        self._symbols, self._legend = read_symbols(NAME, grid_lookup, grid_vocab, SYMBOLS, MEANINGS)
-        self._labels, means = read_actions(NAME, action_lookup, ACTIONS)
         stride = self.cols + 1
         # A row of the drawing has its line break at the end, so a step up or down is cols + 1.
         steps = {"up": -stride, "down": stride, "left": -1, "right": 1}
-        self._deltas = [steps[direction] for direction in means]
+        self._deltas = [steps[direction] for direction in self._means]
         # More than any state text has: the grid, three lists of cells, and the words.
         longest = self.rows * stride + 3 * 16 * self.num_boxes + 200
         self.observation_space = text_space(longest)
-        self.action_space = label_space(4)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -163,13 +160,8 @@ class Sokoban(TextEnv):
         self._drawing[ahead] = self._symbols[PLAYER_ON_TARGET if ahead in self._targets else PLAYER]
         return True
 
-    def state_text(self, mode: StateText) -> str:
-        """The grid, the coordinate sentence (which leaves the walls out), or both."""
-        if mode == "grid":
-            return "".join(self._drawing)
-        if mode == "coords":
-            return self._sentence()
-        return f"{''.join(self._drawing)}\n{self._sentence()}"
+    def _grid(self) -> str:
+        return "".join(self._drawing)
 
     def _draw(self, symbols: Mapping[int, str]) -> list[str]:
         """The room's characters, line breaks included: cells are numbered like them."""
@@ -187,6 +179,7 @@ class Sokoban(TextEnv):
         return out
 
     def _sentence(self) -> str:
+        # The walls are left out.
         stride = self.cols + 1
         symbols = self._symbols
         boxes = [divmod(box, stride) for box in self.boxes]
@@ -267,18 +260,6 @@ class Sokoban(TextEnv):
             out[cell] = on_target if target else plain
         return "".join(out)
 
-    def to_action(self, text: str) -> int | None:
-        """The id of the action with this label, in any case; None for anything else."""
-        return find_label(text, self._labels)
-
-    def action_names(self) -> tuple[str, ...]:
-        """The labels in the order of their ids."""
-        return self._labels
-
-    def legend(self) -> dict[str, str]:
-        """Symbol -> meaning."""
-        return dict(self._legend)
-
     def _now(self) -> Room:
         """The current state as a room."""
         return replace(self.room, boxes=tuple(self.boxes), player=self.player)
@@ -306,21 +287,10 @@ class Sokoban(TextEnv):
             )
         return min(1.0, shown / self.num_boxes)
 
-    def render(self) -> str | np.ndarray:  # type: ignore[override]
-        """The state text that the render mode stands for; for `rgb_array` an image, uint8 [16 *
-        rows, 16 * cols, 3]."""
-        if self.render_mode != "rgb_array":
-            return self.state_text(self.default_state_text)
+    def _sprites(self) -> list[list[tuple[str, ...]]]:
         # Every symbol is one character, so the grid's text has one for each cell.
         names = {symbol: SPRITES[identity] for identity, symbol in self._symbols.items()}
-        return picture(
-            [[names[symbol] for symbol in row] for row in self.state_text("grid").split("\n")]
-        )
-
-    def image(self) -> np.ndarray | None:
-        """The frame of `render_mode: rgb_array`; else None."""
-        frame = self.render() if self.render_mode == "rgb_array" else None
-        return frame if isinstance(frame, np.ndarray) else None
+        return [[names[symbol] for symbol in row] for row in self._grid().split("\n")]
 
     def instruction(self, mode: StateText) -> str:
         """The rules, and how coordinates count if they are shown."""

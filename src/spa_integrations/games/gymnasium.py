@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
-from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.base import StateText, TextEnv
 from spa.envs.labels import action_index, label_space
 from spa.envs.options import require_choice, reset_seeds
 from spa.envs.spaces import text_space
@@ -130,11 +130,6 @@ class GymnasiumGame(TextEnv):
         if not self.drawing or mode == "coords":
             return values
         return clean(self.drawing) if mode == "grid" else f"{clean(self.drawing)}\n{values}"
-
-    def to_action(self, text: str) -> Action | None:
-        """The number, from 1, of the label."""
-        index = action_index(text, self.names)
-        return None if index is None else index + 1
 
     def action_names(self) -> tuple[str, ...]:
         """The labels."""

@@ -8,7 +8,7 @@ import importlib
 import pkgutil
 from typing import Any
 
-from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.base import StateText, TextEnv
 from spa.envs.labels import action_index, label_space
 from spa.envs.options import reset_seeds
 from spa.envs.spaces import text_space
@@ -113,11 +113,6 @@ class PettingZooGame(TextEnv):
         rows = ["".join(MARKS[0 if a else 1 if b else 2] for a, b in row) for row in board]
         return "\n".join([*rows, self.ending or f"{MARKS[self.current_player()]} is to move."])
 
-    def to_action(self, text: str) -> Action | None:
-        """The number, from 1, of the label."""
-        index = action_index(text, self.names)
-        return None if index is None else index + 1
-
     def action_names(self) -> tuple[str, ...]:
         """The labels."""
         return self.names
@@ -130,11 +125,6 @@ class PettingZooGame(TextEnv):
             else self.game.observe(self.game.agent_selection)["action_mask"]
         )
         return tuple(name for name, free in zip(self.names, mask, strict=True) if free)
-
-    def random_action(self, rng: Any) -> str:
-        """One of them."""
-        names = self.legal_actions() or self.names
-        return names[int(rng.integers(len(names)))]
 
     def instruction(self, mode: StateText) -> str:
         """The game by its name, and the marks."""

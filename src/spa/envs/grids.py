@@ -1,0 +1,83 @@
+"""What FrozenLake and Sokoban share: a board as drawing, sentence and picture, in symbols and labels
+that options can change."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+
+import numpy as np
+
+from spa.envs.base import StateText, TextEnv
+from spa.envs.labels import label_space
+from spa.envs.options import choose_state_text, read_actions, read_symbols
+from spa.envs.sprites import picture
+
+
+class GridGame(TextEnv):
+    """A game on a board."""
+
+    metadata = {  # noqa: RUF012 (Gymnasium's own form)
+        "render_modes": ["text", "text_with_coordinates", "rgb_array"],
+        "render_fps": 4,
+    }
+
+    def __init__(
+        self,
+        name: str,
+        symbols: Mapping[int, str],
+        meanings: Mapping[int, str],
+        actions: Mapping[int, str],
+        *,
+        grid_lookup: Mapping[int, str] | None,
+        grid_vocab: Mapping[str, str] | None,
+        action_lookup: Mapping[int, str] | None,
+        render_mode: str,
+        state_text: StateText | None,
+    ) -> None:
+        """`name` is that of error messages; `symbols`, `meanings` and `actions` are the original's,
+        by its ids, before the options change them."""
+        self.default_state_text = choose_state_text(
+            name, state_text, render_mode, self.metadata["render_modes"]
+        )
+        self.render_mode = render_mode
+        self._symbols, self._legend = read_symbols(name, grid_lookup, grid_vocab, symbols, meanings)
+        # `_means`: the direction that each label stands for.
+        self._labels, self._means = read_actions(name, action_lookup, actions)
+        self.action_space = label_space(len(self._labels))
+
+    @abstractmethod
+    def _grid(self) -> str:
+        """The board as a drawing."""
+
+    @abstractmethod
+    def _sentence(self) -> str:
+        """The coordinate sentence."""
+
+    @abstractmethod
+    def _sprites(self) -> list[list[tuple[str, ...]]]:
+        """The sprites of every cell, from bottom to top, row by row."""
+
+    def state_text(self, mode: StateText) -> str:
+        """The grid, the coordinate sentence, or both."""
+        if mode == "grid":
+            return self._grid()
+        if mode == "coords":
+            return self._sentence()
+        return f"{self._grid()}\n{self._sentence()}"
+
+    def action_names(self) -> tuple[str, ...]:
+        """The labels in the order of their ids."""
+        return self._labels
+
+    def legend(self) -> dict[str, str]:
+        """Symbol -> meaning."""
+        return dict(self._legend)
+
+    def render(self) -> str | np.ndarray:  # type: ignore[override]
+        """The state text that the render mode stands for; for `rgb_array` the picture of `image`."""
+        shown = self.image()
+        return self.state_text(self.default_state_text) if shown is None else shown
+
+    def image(self) -> np.ndarray | None:
+        """An image, uint8 [16 * rows, 16 * cols, 3], if the render mode is `rgb_array`; else
+        None."""
+        return picture(self._sprites()) if self.render_mode == "rgb_array" else None
