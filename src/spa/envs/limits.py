@@ -22,9 +22,6 @@ MOST_CHARACTERS = 200_000
 """Of one text that an environment returns. No model reads more, and tokenising megabytes takes
 minutes."""
 
-MOST_DEPTH = 8
-"""Of lists and mappings in what a step returns besides the reward."""
-
 MAKING_S = 120.0
 """More than a turn may take: an environment may load data when it is made."""
 
@@ -145,34 +142,21 @@ def checked_reward(value: Any) -> float:
     return reward
 
 
-def checked_answer(value: Any) -> Any:
-    """What an environment's process sends back: text, numbers, pictures and collections of them.
-    Raises EnvFault for text that is too long."""
-    if isinstance(value, str):
-        # A plain str: a subclass would be pickled by reference to the environment's own code.
-        return checked_text(str(value), "it")
-    if isinstance(value, np.ndarray | np.generic | bytes):
+def plain(value: Any, kept: tuple[type, ...] = ()) -> Any:
+    """`value` in plain types, which JSON and other processes know, and in those of `kept`; other
+    objects become the name of their class."""
+    if isinstance(value, kept):
         return value
-    # `type(...) is`: a named tuple cannot be made from a list of its items.
-    if type(value) in (list, tuple):
-        return type(value)([checked_answer(item) for item in value])
-    if type(value) is dict:
-        return {str(key): checked_answer(item) for key, item in value.items()}
-    return plain(value)
-
-
-def plain(value: Any, depth: int = 0) -> Any:
-    """`value` in plain types, which JSON and other processes know; objects become the name of their
-    class, and text is cut at MOST_CHARACTERS."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool):
         return value
     for base in (int, float, str):  # and classes of the environment's own made of them
         if isinstance(value, base):
-            return base(value)[:MOST_CHARACTERS] if base is str else base(value)
-    if depth < MOST_DEPTH and type(value) in (list, tuple):
-        return type(value)([plain(item, depth + 1) for item in value])
-    if depth < MOST_DEPTH and type(value) is dict:
-        return {str(plain(key, depth + 1)): plain(item, depth + 1) for key, item in value.items()}
+            return base(value)
+    # `type(...) is`: a named tuple cannot be made from a list of its items.
+    if type(value) in (list, tuple):
+        return type(value)([plain(item, kept) for item in value])
+    if type(value) is dict:
+        return {str(plain(key)): plain(item, kept) for key, item in value.items()}
     return f"<{type(value).__name__}>"

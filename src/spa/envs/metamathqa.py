@@ -4,10 +4,10 @@ import logging
 from functools import lru_cache
 from typing import Any
 
-from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.base import StateText
 from spa.envs.datafiles import file_stamp, read_rows
 from spa.envs.options import require_int, reset_seeds
-from spa.envs.spaces import text_space
+from spa.envs.questions import QuestionGame
 from spa.envs.word_problems import Problem, generate_problem
 from spa.errors import DataError
 from spa.seeds import stream
@@ -16,7 +16,6 @@ log = logging.getLogger(__name__)
 
 NAME = "metamathqa"
 MARK = "The answer is:"
-MAX_ANSWER = 1000
 
 
 @lru_cache(maxsize=4)
@@ -62,7 +61,7 @@ def normalise(answer: str) -> str:
     return "".join(answer.lower().split())
 
 
-class MetamathQA(TextEnv):
+class MetamathQA(QuestionGame):
     """Answer a word problem. Reward 1 for a right first answer, halved with every answer that was
     wrong before.
 
@@ -92,15 +91,11 @@ class MetamathQA(TextEnv):
             if max_instances is None
             else require_int(NAME, "max_instances", max_instances, 1, 10_000_000)
         )
-        self.retries = require_int(NAME, "retries", retries, 0, 30)
         self.problems = (
             load_problems(str(data), split, limit, file_stamp(str(data))) if data else None
         )
-        self.observation_space = text_space()
-        self.action_space = text_space(MAX_ANSWER)
         self.problem = Problem("", "")
-        self.wrong = 0
-        self.right = False
+        super().__init__(require_int(NAME, "retries", retries, 0, 30))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -114,44 +109,15 @@ class MetamathQA(TextEnv):
             self.problem = self.problems[int(rng.random() * len(self.problems))]
         else:
             self.problem = generate_problem(rng)
-        self.wrong = 0
-        self.right = False
+        self._begin()
         return self.state_text("grid"), {}
 
-    @property
-    def _over(self) -> bool:
-        return self.right or self.wrong > self.retries
+    def _question(self) -> str:
+        return self.problem.question
 
-    def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Judge an answer. An empty or over-long text, or one after the end, changes nothing."""
-        answer = self.to_action(action) if isinstance(action, str) and not self._over else None
-        reward = 0.0
-        if answer is not None:
-            self.right = normalise(str(answer)) == normalise(self.problem.answer)
-            reward = 0.5**self.wrong if self.right else 0.0
-            self.wrong += not self.right
-        info = {
-            "action_is_valid": answer is not None,
-            "action_is_effective": answer is not None,
-            "success": answer is not None and self.right,
-        }
-        return self.state_text("grid"), reward, self._over, False, info
-
-    def state_text(self, mode: StateText) -> str:
-        """The question, and how many answers were wrong so far. The same for every mode."""
-        if self.right:
-            return f"{self.problem.question}\nYour answer was right."
-        if not self.wrong:
-            return self.problem.question
-        left = self.retries + 1 - self.wrong
-        return f"{self.problem.question}\nWrong answers so far: {self.wrong}. Answers left: {left}."
-
-    def to_action(self, text: str) -> Action | None:
-        """The answer without white space around it; None if it is empty or longer than 1,000
-        characters."""
-        if len(text) > MAX_ANSWER or not text.strip():
-            return None
-        return text.strip()
+    def _judge(self, answer: str) -> tuple[bool, float]:
+        right = normalise(answer) == normalise(self.problem.answer)
+        return right, 0.5**self.wrong if right else 0.0
 
     def instruction(self, mode: StateText) -> str:
         """What is asked, and what a retry costs."""
@@ -160,10 +126,6 @@ class MetamathQA(TextEnv):
             text += f" After a wrong answer you may try again, {self.retries} more at most;"
             text += " each wrong one halves the reward."
         return text
-
-    def random_action(self, rng: Any) -> str:
-        """A whole number from 1 to 100."""
-        return str(1 + int(rng.integers(100)))
 
     def puzzle_text(self) -> str:
         """Question and answer."""

@@ -20,9 +20,11 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
+
 from spa import errors
 from spa.envs.base import TextEnv
-from spa.envs.limits import EnvCrash, EnvFault, boundary, checked_answer
+from spa.envs.limits import EnvCrash, EnvFault, boundary, plain
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, SpaError
 from spa.run.signals import ignore_interrupts
@@ -35,6 +37,10 @@ PLAIN = ("finite_puzzles", "default_state_text", "players")
 
 CHANGES = ("reset", "step", "look_as")
 """Calls that change an environment; they are played again in a new process."""
+
+
+SENT = (np.ndarray, np.generic, bytes)
+"""Types that a process sends as they are, besides text, numbers and collections of them."""
 
 
 class EnvWorkers:
@@ -91,12 +97,17 @@ class RemoteEnv:
             return self._plain[name]
         return lambda *args, **kwargs: self._call(name, args, kwargs)
 
-    def _call(self, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _request(self, kind: str, what: Any) -> Any:
+        """What the game's process answers, to which it is brought back if need be."""
         with self._worker.lock:
             # Another life: the process was replaced and has none of its games.
             if self._worker.life != self._life:
                 self._restore()
-            value = self._worker.request("call", self._number, (name, args, kwargs))
+            return self._worker.request(kind, self._number, what)
+
+    def _call(self, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+        with self._worker.lock:
+            value = self._request("call", (name, args, kwargs))
             if name == "reset":
                 self._past.clear()
             if name in CHANGES:
@@ -112,21 +123,14 @@ class RemoteEnv:
         return self._draw("random_plan", rng, count)
 
     def _draw(self, name: str, rng: Any, *args: int) -> Any:
-        with self._worker.lock:
-            if self._worker.life != self._life:
-                self._restore()
-            drawn, rng.bit_generator.state = self._worker.request(
-                "draw", self._number, (name, rng, args)
-            )
+        drawn, rng.bit_generator.state = self._request("draw", (name, rng, args))
         return drawn
 
     def clone(self, noise_seed: int | None = None) -> TextEnv:
         """A copy in the same process. Raises NotImplementedError if the game cannot be copied."""
         with self._worker.lock:
-            if self._worker.life != self._life:
-                self._restore()
             number = next(self._worker.copies)
-            if not self._worker.request("clone", self._number, (number, noise_seed)):
+            if not self._request("clone", (number, noise_seed)):
                 raise NotImplementedError
             twin: Any = RemoteEnv(self._worker, number, None, self._plain)
         return twin
@@ -272,7 +276,7 @@ def _serve(pipe: Connection) -> None:
             envs.pop(old, None)
         try:
             with boundary("the environment"):
-                answer = ("value", checked_answer(_answer(envs, kind, number, what)))
+                answer = ("value", plain(_answer(envs, kind, number, what), SENT))
         except SpaError as error:
             answer = ("user", (type(error).__name__, str(error)))
         except EnvFault as error:

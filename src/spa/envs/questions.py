@@ -1,0 +1,69 @@
+"""A question, one answer, and a retry or more: what MetamathQA and Reasoning Gym share."""
+
+from abc import abstractmethod
+from typing import Any
+
+from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.spaces import text_space
+
+MAX_ANSWER = 1000
+"""Characters of the longest answer that is read."""
+
+
+class QuestionGame(TextEnv):
+    """One question per episode; `retries` more answers may follow a wrong one."""
+
+    def __init__(self, retries: int) -> None:
+        self.retries = retries
+        self.observation_space = text_space()
+        self.action_space = text_space(MAX_ANSWER)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.wrong = 0
+        self.right = False
+
+    @abstractmethod
+    def _question(self) -> str:
+        """The question as text."""
+
+    @abstractmethod
+    def _judge(self, answer: str) -> tuple[bool, float]:
+        """Whether an answer is right, and its reward."""
+
+    @property
+    def _over(self) -> bool:
+        return self.right or self.wrong > self.retries
+
+    def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Judge an answer. An empty or over-long text, or one after the end, changes nothing."""
+        answer = self.to_action(action) if isinstance(action, str) and not self._over else None
+        reward = 0.0
+        if answer is not None:
+            self.right, reward = self._judge(answer)
+            self.wrong += not self.right
+        done = answer is not None
+        info = {
+            "action_is_valid": done,
+            "action_is_effective": done,
+            "success": done and self.right,
+        }
+        return self.state_text("grid"), reward, self._over, False, info
+
+    def state_text(self, mode: StateText) -> str:
+        """The question, and how many answers were wrong so far. The same for every mode."""
+        if self.right:
+            return f"{self._question()}\nYour answer was right."
+        if not self.wrong:
+            return self._question()
+        left = self.retries + 1 - self.wrong
+        return f"{self._question()}\nWrong answers so far: {self.wrong}. Answers left: {left}."
+
+    def to_action(self, text: str) -> str | None:
+        """The answer without white space around it; None if it is empty or longer than 1,000
+        characters."""
+        return text.strip() if text.strip() and len(text) <= MAX_ANSWER else None
+
+    def random_action(self, rng: Any) -> str:
+        """A whole number from 1 to 100."""
+        return str(1 + int(rng.integers(100)))
