@@ -26,12 +26,11 @@ from transformers.cache_utils import DynamicCache
 
 from spa.engines.fused import FusedModel, can_fuse
 from spa.engines.kv_cache import EpisodeKV, GrowingCache, Head, head_of
-from spa.engines.sampling import sample_tokens
+from spa.engines.sampling import right_aligned, row_uniforms, sample_tokens
 from spa.engines.tried import is_known, reads_right
 from spa.engines.vision import sample_seeing
 from spa.errors import ModelError
 from spa.models.attention import attends_to_everything
-from spa.models.vision import ImageReader
 from spa.prompts.template import ChatTemplate
 from spa.run import watchdog
 from spa.types import Completion, Prompt, SamplingParams
@@ -116,21 +115,20 @@ class LocalEngine:
         ):
             for start in range(0, len(prompts), self.max_rows):
                 part = prompts[start : start + self.max_rows]
-                reader = self.template.images
-                out += (
-                    self._see(part, sampling, reader)
-                    if reader
+                replies = (
+                    sample_seeing(
+                        self.model,
+                        part,
+                        sampling,
+                        reader=self.template.images,
+                        stop_ids=sorted(self.template.stop_ids),
+                    )
+                    if self.template.images
                     else _Batch(self, part, sampling).run()
                 )
+                out += [self._completion(ids, logprobs) for ids, logprobs in replies]
         self.model.train(was_training)
         return out
-
-    def _see(
-        self, prompts: Sequence[Prompt], sampling: SamplingParams, reader: ImageReader
-    ) -> list[Completion]:
-        stop_ids = sorted(self.template.stop_ids)
-        replies = sample_seeing(self.model, prompts, sampling, reader=reader, stop_ids=stop_ids)
-        return [self._completion(ids, logprobs) for ids, logprobs in replies]
 
     def _completion(self, ids: np.ndarray, logprobs: np.ndarray) -> Completion:
         """A response from its ids, int32 [L], and their log-probs, float32 [L]."""
@@ -189,20 +187,13 @@ class _Batch:
         self.sampling = sampling
         self.device = next(engine.model.parameters()).device
         self.dtype = engine.autocast or next(engine.model.parameters()).dtype
-        # [B, max_tokens]: a row's random numbers come from its own seed, whatever its batch.
-        self.uniforms = torch.from_numpy(
-            np.stack(
-                [
-                    np.random.Generator(np.random.PCG64(p.seed)).random(sampling.max_tokens)
-                    for p in prompts
-                ]
-            )
-        ).to(self.device)
+        self.uniforms = row_uniforms(prompts, sampling.max_tokens).to(self.device)
         self.ids: list[list[int]] = [[] for _ in prompts]
         self.logprobs: list[list[float]] = [[] for _ in prompts]
         self.rows = list(range(len(prompts)))  # batch row -> prompt
 
-    def run(self) -> list[Completion]:
+    def run(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Ids, int32 [L], and their log-probs, float32 [L], of one response per prompt."""
         logits = self._read_prompts()
         stop_ids = torch.tensor(sorted(self.engine.template.stop_ids), device=self.device)
         alive = torch.ones(len(self.rows), dtype=torch.bool, device=self.device)
@@ -222,7 +213,8 @@ class _Batch:
             # Nothing more is sampled, so the last token need not be read.
             if not any(writing) or step + 1 == self.sampling.max_tokens:
                 break
-            if self._too_few(sum(writing)):
+            # Moving rows together pays when few still write.
+            if not self.engine.safe and sum(writing) < len(self.rows) * _SHRINK_AT:
                 # Finished rows are put aside before they are dropped from the batch.
                 keep = alive.nonzero()[:, 0]
                 self._leave([i for i, writes in enumerate(writing) if not writes])
@@ -233,15 +225,9 @@ class _Batch:
             logits = self._read_next(ids, alive)
         self._leave(range(len(self.rows)), last=True)
         return [
-            self.engine._completion(
-                np.asarray(ids, dtype=np.int32), np.asarray(logprobs, dtype=np.float32)
-            )
+            (np.asarray(ids, dtype=np.int32), np.asarray(logprobs, dtype=np.float32))
             for ids, logprobs in zip(self.ids, self.logprobs, strict=True)
         ]
-
-    def _too_few(self, writing: int) -> bool:
-        """Whether so few rows still write that moving them together pays."""
-        return not self.engine.safe and writing < len(self.rows) * _SHRINK_AT
 
     def _read_prompts(self) -> torch.Tensor:
         """Read every prompt's new tokens; returns the logits [B, V] after each prompt."""
@@ -343,15 +329,8 @@ class _Batch:
         `valid`: bool [B, past], which columns hold a token of the row; `held`: int64 [B], its
         cached tokens, with those that all rows share. Returns the logits after each row and `valid`
         with the new columns."""
-        rows = len(new)
-        width = max(map(len, new))
-        ids = torch.zeros((rows, width), dtype=torch.int64)
-        real = torch.zeros((rows, width), dtype=torch.bool)
-        for r, tokens in enumerate(new):
-            ids[r, width - len(tokens) :] = torch.from_numpy(np.asarray(tokens, dtype=np.int64))
-            real[r, width - len(tokens) :] = True
-        ids = ids.to(self.device)
-        real = real.to(self.device)
+        ids, real = (part.to(self.device) for part in right_aligned(new))
+        width = ids.shape[1]
         # Positions count a row's own tokens; the pads before them get 0.
         positions = (held[:, None] + real.cumsum(1) - 1).clamp(min=0)
         causal = torch.ones((width, width), dtype=torch.bool, device=self.device).tril()
@@ -404,16 +383,9 @@ class _Batch:
 
     def _read_prompts_whole(self) -> torch.Tensor:
         """The safe path: left-padded prompts, an ordinary mask, an ordinary cache."""
-        width = max(len(p.token_ids) for p in self.prompts)
-        ids = torch.zeros((len(self.prompts), width), dtype=torch.int64)
-        self.valid = torch.zeros((len(self.prompts), width), dtype=torch.bool)
-        for r, prompt in enumerate(self.prompts):
-            ids[r, width - len(prompt.token_ids) :] = torch.from_numpy(
-                prompt.token_ids.astype(np.int64)
-            )
-            self.valid[r, width - len(prompt.token_ids) :] = True
-        ids = ids.to(self.device)
-        self.valid = self.valid.to(self.device)
+        ids, self.valid = (
+            part.to(self.device) for part in right_aligned([p.token_ids for p in self.prompts])
+        )
         self.cache: Any = DynamicCache(config=self.engine.model.config)
         self.positions = torch.tensor([len(p.token_ids) for p in self.prompts], device=self.device)
         out = self.engine.sampler(

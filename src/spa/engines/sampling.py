@@ -1,13 +1,35 @@
 """Sampling tokens from logits, with draws that belong to the row and not to the batch."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import nn
 
 from spa.algo.sampled import policy_logits
-from spa.types import SamplingParams
+from spa.types import Prompt, SamplingParams
 
 DIRECT = 4096  # vocabularies up to this size are summed id by id
 BLOCK = 256  # ids that larger ones are summed in
+
+
+def row_uniforms(prompts: Sequence[Prompt], count: int) -> torch.Tensor:
+    """float64 [B, count] in [0, 1): a row's random numbers come from its own seed, whatever its
+    batch."""
+    rows = [np.random.Generator(np.random.PCG64(prompt.seed)).random(count) for prompt in prompts]
+    return torch.from_numpy(np.stack(rows))
+
+
+def right_aligned(rows: Sequence[np.ndarray], pad: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of token ids as int64 [B, T], the last token of each in the last column, and bool [B, T],
+    which of them are no padding."""
+    width = max(map(len, rows))
+    ids = torch.full((len(rows), width), pad, dtype=torch.int64)
+    real = torch.zeros((len(rows), width), dtype=torch.bool)
+    for row, tokens in enumerate(rows):
+        ids[row, width - len(tokens) :] = torch.from_numpy(np.asarray(tokens, dtype=np.int64))
+        real[row, width - len(tokens) :] = True
+    return ids, real
 
 
 def sample_tokens(

@@ -10,7 +10,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from spa.algo.sampled import policy_logits
-from spa.engines.sampling import sample_tokens
+from spa.engines.sampling import right_aligned, row_uniforms, sample_tokens
 from spa.models.vision import ImageReader
 from spa.types import Prompt, SamplingParams
 
@@ -45,22 +45,13 @@ def sample_seeing(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Ids, int32 [L], and their log-probs, float32 [L], of one response per prompt."""
     device = next(model.parameters()).device
-    width = max(len(prompt.token_ids) for prompt in prompts)
     # Any id will do, since pads are masked; it must only be none of a picture's.
     pad = min(stop_ids)
-    ids = torch.full((len(prompts), width), pad, dtype=torch.int64)
-    real = torch.zeros((len(prompts), width), dtype=torch.int64)
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt.token_ids) :] = torch.from_numpy(
-            prompt.token_ids.astype(np.int64)
-        )
-        real[row, width - len(prompt.token_ids) :] = 1
-    ids = ids.to(device)
-    real = real.to(device)
-    uniforms = np.stack(
-        [np.random.Generator(np.random.PCG64(p.seed)).random(sampling.max_tokens) for p in prompts]
+    ids, real = (
+        part.to(device) for part in right_aligned([prompt.token_ids for prompt in prompts], pad)
     )
-    draw = _Draw(torch.from_numpy(uniforms).to(device), sampling, reader.image_id)
+    uniforms = row_uniforms(prompts, sampling.max_tokens).to(device)
+    draw = _Draw(uniforms, sampling, reader.image_id)
     # Greedy, among the single token that `_Draw` leaves.
     settings = GenerationConfig(
         max_new_tokens=sampling.max_tokens,
@@ -74,14 +65,14 @@ def sample_seeing(
     try:
         out = model.generate(
             input_ids=ids,
-            attention_mask=real,
+            attention_mask=real.long(),
             generation_config=settings,
             logits_processor=LogitsProcessorList([draw]),
             **reader.rows([prompt.images for prompt in prompts]).inputs(ids),
         )
     finally:
         model.generation_config = own
-    written = out[:, width:].cpu().numpy().astype(np.int32)
+    written = out[:, ids.shape[1] :].cpu().numpy().astype(np.int32)
     logprobs = torch.stack(draw.logprobs, dim=1).cpu().numpy().astype(np.float32)
     replies = []
     for row, value in zip(written, logprobs, strict=True):

@@ -43,7 +43,7 @@ def play_report(
     if not attempts:
         return report
     report |= pass_intervals(groups, ks, seed=seed, resamples=resamples)
-    report["pass@any"] = _round(
+    report["pass@any"] = rounded(
         np.mean([c > 0 for n, c in (group.counts for group in groups) if n])
     )
     report["by_difficulty"] = by_difficulty(groups, seed=seed, resamples=resamples)
@@ -54,19 +54,19 @@ def play_report(
         "ineffective_per_action": _ratio(sum(a.ineffective for a in attempts), actions),
         "actions_per_episode": _ratio(actions, len(attempts)),
         "turns_per_episode": _ratio(turns, len(attempts)),
-        "score": _round(np.mean([a.score for a in attempts])),
-        "reward": _round(np.mean([a.reward for a in attempts])),
+        "score": rounded(np.mean([a.score for a in attempts])),
+        "reward": rounded(np.mean([a.reward for a in attempts])),
         "stops": dict(sorted(Counter(a.stop for a in attempts).items())),
     }
     tokens = [a.tokens for a in attempts if a.tokens is not None]
     if tokens:
-        report["tokens_per_episode"] = _round(np.mean(tokens))
+        report["tokens_per_episode"] = rounded(np.mean(tokens))
         report["tokens_per_turn"] = _ratio(sum(tokens), turns)
     if world_model:
         report["observation_exact"] = _ratio(sum(a.observed for a in attempts), turns)
         report["prediction_exact"] = _ratio(sum(a.predicted for a in attempts), turns)
     searches = [each for attempt in attempts for each in attempt.searches]
-    return report | {name: _round(value) for name, value in search_metrics(searches).items()}
+    return report | {name: rounded(value) for name, value in search_metrics(searches).items()}
 
 
 def pass_intervals(
@@ -113,14 +113,15 @@ def not_computed(ks: Iterable[int], samples: int) -> dict[str, str]:
 def interval_json(interval: Interval) -> dict[str, float | int]:
     """An interval as numbers; without ends if they are NaN."""
     # NaN is no JSON, so an interval that cannot be computed has no ends at all.
-    ends = {"low": _round(interval.low), "high": _round(interval.high)}
+    ends = {"low": rounded(interval.low), "high": rounded(interval.high)}
     known = {} if isnan(interval.low) else ends
-    return {"mean": _round(interval.mean), **known, "n": interval.n}
+    return {"mean": rounded(interval.mean), **known, "n": interval.n}
 
 
 def _ratio(part: float, whole: float) -> float | None:
-    return _round(part / whole) if whole else None
+    return rounded(part / whole) if whole else None
 
 
-def _round(value: Any) -> float:
+def rounded(value: Any) -> float:
+    """A figure as results hold it."""
     return round(float(value), DIGITS)

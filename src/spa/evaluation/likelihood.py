@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from spa.evaluation.aggregate import DIGITS
-from spa.models.forward import LOGITS_CHUNK, micro_batches
+from spa.evaluation.aggregate import rounded
+from spa.models.forward import chunk_rows, layers_of, micro_batches, raw_logits
 from spa.prompts.parse import find_block
 from spa.prompts.template import ChatTemplate
 
@@ -130,28 +130,15 @@ def _score(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """ids int64 [B, T], mask bool [B, A] -> log-probs float32, top probabilities float32, hits
     bool; each [N]."""
-    # The backbone without its LM head; a PEFT model wraps it once more.
-    body = (
-        model.base_model
-        if not hasattr(model, "get_base_model")
-        else model.get_base_model().base_model
-    )
     # Hidden states are picked before the head: [B, T - 1, H] -> [N, H], so that [N, V] logits exist
     # only for scored tokens.
-    hidden = body(input_ids=ids, use_cache=False).last_hidden_state[:, :-1][mask]
+    hidden = layers_of(model)(input_ids=ids, use_cache=False).last_hidden_state[:, :-1][mask]
     targets = ids[:, 1:][mask]
-    head = model.get_output_embeddings()
-    # Gemma's final logits are capped inside its forward, which is bypassed here.
-    softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
     parts = []
-    rows = max(1, LOGITS_CHUNK // head.weight.shape[0])
+    rows = chunk_rows(model)
     # max(1, ...): with nothing to score one empty chunk still yields tensors to concatenate.
     for start in range(0, max(1, len(hidden)), rows):
-        # float32 before the softmax: bfloat16 has 8 significant bits, too few for log-probs near 0.
-        logits = head(hidden[start : start + rows]).float()
-        if softcap:
-            logits = torch.tanh(logits / softcap) * softcap
-        logprobs = logits.log_softmax(-1)
+        logprobs = raw_logits(model, hidden[start : start + rows]).log_softmax(-1)
         best, index = logprobs.max(-1)
         wanted = targets[start : start + rows]
         parts.append((logprobs.gather(-1, wanted[:, None])[:, 0], best.exp(), index == wanted))
@@ -179,8 +166,8 @@ def likelihood_report(
     """
     report: dict[str, Any] = {
         "nll_per_token": {name: nll_per_token(truth, name) for name in BLOCKS},
-        "nll_per_state": _rounded(-np.mean([scored.total("prediction") for scored in truth])),
-        "uniform_nll_per_token": _rounded(np.log(vocabulary)),
+        "nll_per_state": rounded(-np.mean([scored.total("prediction") for scored in truth])),
+        "uniform_nll_per_token": rounded(np.log(vocabulary)),
     }
     if copied:
         # Answer included: the prediction is scored before the action is written, so only together
@@ -191,7 +178,7 @@ def likelihood_report(
         report["changed_state_nll_per_token"] = nll_per_token(
             [truth[index] for index in copied], "prediction"
         )
-        report["prefers_truth"] = {"mean": _rounded(np.mean(wins)), "n": len(wins)}
+        report["prefers_truth"] = {"mean": rounded(np.mean(wins)), "n": len(wins)}
     # Only the model's distribution inside the prediction is judged. Observation tokens repeat the
     # prompt: they are easy and would hide poor calibration.
     inside = [scored.block == BLOCKS.index("prediction") for scored in truth]
@@ -210,7 +197,7 @@ def nll_per_token(scored: Sequence[Scored], block: str) -> float | None:
         if scored
         else np.zeros(0)
     )
-    return _rounded(-values.mean()) if len(values) else None
+    return rounded(-values.mean()) if len(values) else None
 
 
 def calibration(confidence: np.ndarray, right: np.ndarray) -> dict[str, Any]:
@@ -232,20 +219,16 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> dict[str, Any]:
     ]
     return {
         "tokens": len(confidence),
-        "accuracy": _rounded(right.mean()),
-        "confidence": _rounded(confidence.mean()),
-        "ece": _rounded(np.abs(sums[0] - sums[1]).sum() / len(confidence)),
+        "accuracy": rounded(right.mean()),
+        "confidence": rounded(confidence.mean()),
+        "ece": rounded(np.abs(sums[0] - sums[1]).sum() / len(confidence)),
         "bins": [
             {
-                "confidence": _rounded(sums[0][b] / count[b]),
-                "accuracy": _rounded(sums[1][b] / count[b]),
+                "confidence": rounded(sums[0][b] / count[b]),
+                "accuracy": rounded(sums[1][b] / count[b]),
                 "n": int(count[b]),
             }
             for b in range(BINS)
             if count[b]
         ],
     }
-
-
-def _rounded(value: Any) -> float:
-    return round(float(value), DIGITS)

@@ -44,28 +44,24 @@ def token_logprobs(
     zero where the mask is False; entropies are zero unless asked for, and carry a gradient only
     with `entropy_grad`.
     """
-    # peft's wrapper holds the causal language model, which in turn holds the layers.
-    body = (
-        model.base_model
-        if not hasattr(model, "get_base_model")
-        else model.get_base_model().base_model
-    )
     picked = _read(
-        body, input_ids, mask, packed=packs_rows(model), shared=shares_prefix(model), images=images
+        layers_of(model),
+        input_ids,
+        mask,
+        packed=packs_rows(model),
+        shared=shares_prefix(model),
+        images=images,
     )  # [N, H]
     targets = input_ids[:, 1:][mask]  # [N]
-    head = model.get_output_embeddings()
-    # Gemma 2 bounds its logits after the head, which is called alone here.
-    softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
-    how = (head, softcap, (with_entropy, entropy_grad), sampling)
-    # As many positions at a time as make one chunk of
-    # logits: [B, T, V] would be the largest tensor.
-    rows = max(1, LOGITS_CHUNK // head.weight.shape[0])
+    rows = chunk_rows(model)
+    how = ((with_entropy, entropy_grad), sampling)
     # Recomputed in the backward pass, so that one chunk is alive there, too.
     parts = [
-        checkpoint(_chunk, picked[i : i + rows], targets[i : i + rows], *how, use_reentrant=False)
+        checkpoint(
+            _chunk, model, picked[i : i + rows], targets[i : i + rows], *how, use_reentrant=False
+        )
         if torch.is_grad_enabled() and len(picked) > rows
-        else _chunk(picked[i : i + rows], targets[i : i + rows], *how)
+        else _chunk(model, picked[i : i + rows], targets[i : i + rows], *how)
         for i in range(0, len(picked), rows)
     ]
     logprobs = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
@@ -76,10 +72,11 @@ def token_logprobs(
     return logprobs, entropies
 
 
-def _body(model: Any) -> Any:
+def layers_of(model: Any) -> Any:
     """The layers below the head, of a policy with or without adapters or of a critic."""
     if isinstance(model, Critic):
         return model.body
+    # peft's wrapper holds the causal language model, which in turn holds the layers.
     return (
         model.base_model
         if not hasattr(model, "get_base_model")
@@ -87,19 +84,29 @@ def _body(model: Any) -> Any:
     )
 
 
+def chunk_rows(model: Any) -> int:
+    """As many positions at a time as make one chunk of logits: [B, T, V] would be the largest
+    tensor."""
+    return max(1, LOGITS_CHUNK // model.get_output_embeddings().weight.shape[0])
+
+
+def raw_logits(model: Any, hidden: torch.Tensor) -> torch.Tensor:
+    """The logits, float32 [n, V], of hidden states [n, H]."""
+    # float32: over a whole vocabulary, bfloat16 loses too much of a log-prob.
+    logits = model.get_output_embeddings()(hidden).float()
+    # Gemma 2 bounds its logits after the head, which is called alone here.
+    softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
+    return torch.tanh(logits / softcap) * softcap if softcap else logits
+
+
 def _chunk(
+    model: Any,
     hidden: torch.Tensor,
     targets: torch.Tensor,
-    head: Any,
-    softcap: float | None,
     entropy: tuple[bool, bool],
     sampling: SamplingParams,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    # float32: over a whole vocabulary, bfloat16 loses too much of a log-prob.
-    logits = head(hidden).float()
-    if softcap:
-        logits = torch.tanh(logits / softcap) * softcap
-    logits = policy_logits(logits, sampling, keep=targets)
+    logits = policy_logits(raw_logits(model, hidden), sampling, keep=targets)
     normalizer = logits.logsumexp(-1)
     logprobs = logits.gather(-1, targets[:, None])[:, 0] - normalizer
     with_entropy, entropy_grad = entropy
@@ -221,7 +228,7 @@ def share_prefix(model: Any) -> bool:
     """Let the prefix that all rows of a batch have in common be read once, if the model then
     computes the same. Returns whether it does, found out by trying; models with other memories than
     keys and values do not."""
-    body = _body(model)
+    body = layers_of(model)
     same = False
     if not sees(body.config) and attends_to_everything(body.config):
         ids = _trial_rows(body)
@@ -244,7 +251,7 @@ def pack_rows(model: Any) -> bool:
     apart: position ids that start again mark the rows (no attention mask, no cache). Returns
     whether it does, found out by trying. Models that see are given padded rows: their positions
     depend on the pictures."""
-    body = _body(model)
+    body = layers_of(model)
     if sees(body.config):
         return False
     ids = _trial_rows(body)

