@@ -14,6 +14,7 @@ from spa import cli
 from spa.config.fields import flatten
 from spa.config.tree import to_plain
 from spa.errors import ConfigError, SpaError, TrainingError
+from spa.evaluation.passk import outcomes
 from spa.experiments.budget import budget, learnt_tokens
 from spa.experiments.compare import longer, methods_compared, run_comparison, starts_again
 from spa.experiments.grid import FOLDERS, Plan, run_grid
@@ -29,7 +30,6 @@ from spa.experiments.results import (
     SeedResult,
     difference,
     episodes_played,
-    puzzles_of,
     read_curve,
     read_training,
 )
@@ -611,13 +611,12 @@ def test_a_comparison_needs_a_process(compared, base, tmp_path):
         run_comparison(made, parallel=0, pool=in_this_process)
 
 
-def test_episodes_that_a_fault_ended_are_no_attempts(tmp_path):
+def test_episodes_that_a_fault_ended_are_no_attempts():
     episodes = [
         {"tag": "T", "puzzle_seed": 1, "puzzle_hash": "a", "success": won, "stop": stop}
         for won, stop in ((1, "done"), (0, "error"))
     ]
-    (tmp_path / "val.jsonl").write_text("".join(json.dumps(each) + "\n" for each in episodes))
-    assert puzzles_of(tmp_path / "val.jsonl") == {"T/1/a": (1, 1)}
+    assert outcomes(episodes) == {"T/1/a": (1, 1)}
 
 
 def test_puzzles_of_one_seed_in_other_settings_are_not_paired():

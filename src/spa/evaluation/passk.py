@@ -1,11 +1,28 @@
 """Pass@k: the chance that at least one of k attempts at a puzzle succeeds."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spa.types import Metrics
+
+Puzzles = dict[str, tuple[int, int]]
+"""Puzzle -> (attempts, successes)."""
+
+
+def outcomes(episodes: Iterable[Mapping[str, Any]]) -> Puzzles:
+    """Attempts and successes per puzzle of recorded episodes."""
+    counts: dict[str, list[bool]] = defaultdict(list)
+    for episode in episodes:
+        # Failed episodes are no attempts: counting them as losses would blame the policy.
+        if episode.get("stop") != "error":
+            # The seed alone is not enough: it gives another puzzle in other settings.
+            names = (episode.get(name) for name in ("tag", "puzzle_seed", "puzzle_hash"))
+            counts["/".join(map(str, names))].append(bool(episode.get("success")))
+    return {puzzle: (len(won), sum(won)) for puzzle, won in counts.items()}
 
 
 def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:

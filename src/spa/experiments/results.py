@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spa.errors import DataError
-from spa.evaluation.passk import pass_at_k
+from spa.evaluation.passk import Puzzles, outcomes, pass_at_k
 from spa.evaluation.statistics import (
     Interval,
     paired_by_puzzle,
@@ -29,8 +29,6 @@ KS = (1, 8)
 DIGITS = 6  # of a stored mean; tables round it once more, so four would show 43.945 as 44.0
 IN_PLAY = {"prediction_em": "predictions", "obs_exact": "observations", "format_rate": "format"}
 """Shares of turns in validation -> what they are called."""
-Puzzles = dict[str, tuple[int, int]]
-"""Puzzle -> (attempts, successes)."""
 Curve = dict[int, tuple[float, float | None]]
 """Validation step -> Pass@1 and Pass@8."""
 
@@ -74,7 +72,11 @@ def read_training(training: Run, seed: int) -> SeedResult | None:
             )
     return SeedResult(
         seed=seed,
-        moments={name: puzzles_of(path) for name, path in files.items()},
+        moments={
+            # In the order of their names, which the bootstrap depends on.
+            name: dict(sorted(outcomes(episode for _, episode in read_lines(path)).items()))
+            for name, path in files.items()
+        },
         curve=read_curve(ppo / "metrics.jsonl"),
         world_model=(
             _world_model(training.folder / FOLDERS["sft"] / "gate.json")
@@ -92,21 +94,6 @@ def learns_states(training: Run) -> bool:
         training.world_model is not None
         and training.world_model.generate.reply_format == "world_model"
     )
-
-
-def puzzles_of(path: Path) -> Puzzles:
-    """Attempts and successes per puzzle in a file of recorded episodes; those that a fault ended
-    are no attempts. A seed gives another puzzle in other settings, so its content is part of a
-    puzzle's name."""
-    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for _, episode in read_lines(path):
-        # Failed episodes are no attempts: counting them as losses would blame the policy.
-        if episode["stop"] == "error":
-            continue
-        entry = counts[f"{episode['tag']}/{episode['puzzle_seed']}/{episode['puzzle_hash']}"]
-        entry[0] += 1
-        entry[1] += bool(episode["success"])
-    return {puzzle: (n, c) for puzzle, (n, c) in sorted(counts.items())}
 
 
 def _world_model(path: Path) -> dict[str, float]:

@@ -5,13 +5,14 @@ Works on trajectory files of the last validation (`val`), which holds the same p
 method of a comparison.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from spa.evaluation.passk import outcomes
 from spa.evaluation.statistics import Interval, paired_by_puzzle, rate_interval
 from spa.report.reading import StageFolder, heads, last_validation
 from spa.report.replay import prediction_wrong
@@ -120,15 +121,10 @@ def validation(path: Path) -> tuple[Behaviour, dict[str, float]]:
 @lru_cache(maxsize=4096)  # the viewer asks again and again while a run grows by one file
 def _validation(path: Path, size: int, changed: int) -> tuple[Behaviour, dict[str, float]]:
     behaviour = Behaviour()
-    of_puzzle: dict[str, list[bool]] = defaultdict(list)
-    for episode in (head for _, head in heads(path) if head):
+    episodes = [head for _, head in heads(path) if head]
+    for episode in episodes:
         behaviour.add(episode)
-        # Failed episodes are counted as endings but are no attempts at the puzzle.
-        if episode.get("stop") != "error":
-            # The seed alone is not enough: it makes other puzzles under other settings.
-            names = (episode.get(name) for name in ("tag", "puzzle_seed", "puzzle_hash"))
-            of_puzzle["/".join(map(str, names))].append(bool(episode.get("success")))
-    return behaviour, {puzzle: sum(won) / len(won) for puzzle, won in of_puzzle.items()}
+    return behaviour, {puzzle: won / played for puzzle, (played, won) in outcomes(episodes).items()}
 
 
 def rate(wins: Wins) -> Interval | None:
