@@ -205,15 +205,6 @@ def advice(cfg: Config, shape: ModelShape, gpu_gb: float) -> Iterator[str]:
     )
 
 
-def peak(cfg: Config, shape: ModelShape) -> int:
-    """Bytes of the largest phase."""
-    return max(phase.total for phase in phases(cfg, shape))
-
-
-def _in_bfloat16(cfg: Config) -> Config:
-    return _with_models(cfg, dtype="bfloat16")
-
-
 def _small_micro_batches(cfg: Config) -> Config:
     # Smaller micro-batches cost only time.
     actor = replace(
@@ -225,10 +216,6 @@ def _small_micro_batches(cfg: Config) -> Config:
         actor_rollout_ref=replace(cfg.actor_rollout_ref, actor=actor),
         sft=replace(cfg.sft, data=data),
     )
-
-
-def _recomputed(cfg: Config) -> Config:
-    return _with_models(cfg, enable_gradient_checkpointing=True)
 
 
 def _fewer_sequences(cfg: Config) -> Config:
@@ -243,14 +230,6 @@ def _fewer_puzzles(cfg: Config) -> Config:
     return replace(cfg, es_manager=replace(cfg.es_manager, train=train))
 
 
-def _with_adapters(cfg: Config) -> Config:
-    return _with_models(cfg, lora_rank=64)
-
-
-def _without_critic(cfg: Config) -> Config:
-    return replace(cfg, algorithm=replace(cfg.algorithm, adv_estimator="grpo"))
-
-
 def _with_models(cfg: Config, **values: Any) -> Config:
     """The configuration with these values in the sections of actor, critic and fine-tuned model."""
     arr = cfg.actor_rollout_ref
@@ -263,9 +242,15 @@ def _with_models(cfg: Config, **values: Any) -> Config:
 
 
 SAME: tuple[Change, ...] = (
-    ("dtype=bfloat16 (actor, critic and sft.model)", _in_bfloat16),
+    (
+        "dtype=bfloat16 (actor, critic and sft.model)",
+        lambda cfg: _with_models(cfg, dtype="bfloat16"),
+    ),
     ("micro_batch_size_per_gpu=1 sft.data.micro_batch_size_per_gpu=1", _small_micro_batches),
-    ("enable_gradient_checkpointing=true (actor, critic and sft.model)", _recomputed),
+    (
+        "enable_gradient_checkpointing=true (actor, critic and sft.model)",
+        lambda cfg: _with_models(cfg, enable_gradient_checkpointing=True),
+    ),
     (
         f"actor_rollout_ref.rollout.name=vllm and .max_num_seqs={SEQUENCES}",
         _fewer_sequences,
@@ -274,6 +259,12 @@ SAME: tuple[Change, ...] = (
 # Fewer puzzles give the update fewer examples; adapters and another estimator train another model.
 OTHER: tuple[Change, ...] = (
     ("es_manager.train.env_groups=16 (fewer puzzles per step)", _fewer_puzzles),
-    ("lora.rank=64 sft.model.lora_rank=64", _with_adapters),
-    ("algorithm.adv_estimator=grpo (no critic)", _without_critic),
+    (
+        "lora.rank=64 sft.model.lora_rank=64",
+        lambda cfg: _with_models(cfg, lora_rank=64),
+    ),
+    (
+        "algorithm.adv_estimator=grpo (no critic)",
+        lambda cfg: replace(cfg, algorithm=replace(cfg.algorithm, adv_estimator="grpo")),
+    ),
 )

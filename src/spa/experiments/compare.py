@@ -42,8 +42,7 @@ from spa.experiments.methods import (
     configured,
     label,
     method,
-    stage_configs,
-    with_steps,
+    placed,
 )
 from spa.experiments.results import summarise
 from spa.run.files import read_object, write_atomic
@@ -113,7 +112,17 @@ def comparison(
     cfg = configured(preset, tuple(overrides))
     trainings = {
         arm.name: [
-            _training(preset, tuple(overrides), arm, seed, root, several=seeds > 1)
+            training_of(
+                arm.method,
+                preset,
+                overrides,
+                (root / f"seed_{seed}" if seeds > 1 else root) / arm.name,
+                arm.name,
+                seed=seed,
+                root=root,
+                more=arm.overrides,
+                continues=arm.longer,
+            )
             for seed in range(seeds)
         ]
         for arm in arms
@@ -132,24 +141,31 @@ def comparison(
     )
 
 
-def _training(
-    preset: str, overrides: tuple[str, ...], arm: Arm, seed: int, root: Path, *, several: bool
+def training_of(
+    chosen: Method,
+    preset: str,
+    overrides: Sequence[str],
+    folder: Path,
+    name: str,
+    *,
+    seed: int,
+    root: Path,
+    more: Sequence[str] = (),
+    continues: bool = False,
 ) -> Run:
-    folder = (root / f"seed_{seed}" if several else root) / arm.name
-    world_model, ppo = stage_configs(
-        arm.method,
-        preset,
-        overrides,
-        folder,
-        arm.name,
-        seed=seed,
-        root=root,
-        more=arm.overrides,
+    """Training number `seed` of a method in `folder`. The method's changes win over `overrides`, and
+    `more` wins over them. `continues`: it trains until it has played as many episodes as SPA in
+    all."""
+    world_model, ppo = (
+        placed(configured(preset, (*overrides, *own, *more), seed), folder, name, root=root)
+        for own in chosen.changes
     )
+    steps = chosen.steps * ppo.trainer.total_training_steps
+    ppo = replace(ppo, trainer=replace(ppo.trainer, total_training_steps=steps))
     return Run(
         folder=folder,
-        world_model=world_model if arm.method.fine_tuned else None,
-        ppo=longer(ppo) if arm.longer else with_steps(arm.method, ppo),
+        world_model=world_model if chosen.fine_tuned else None,
+        ppo=longer(ppo) if continues else ppo,
     )
 
 

@@ -403,12 +403,6 @@ def _control(plain: str) -> Method:
     )
 
 
-def with_steps(chosen: Method, ppo: Config) -> Config:
-    """The configuration of stage 3 with the method's multiple of its PPO steps."""
-    steps = chosen.steps * ppo.trainer.total_training_steps
-    return replace(ppo, trainer=replace(ppo.trainer, total_training_steps=steps))
-
-
 def label(name: str) -> str:
     """What a method is called in folders and tables: a user's own by its name in the module."""
     return name.rpartition(":")[2]
@@ -437,26 +431,6 @@ def seeded(cfg: Config, seed: int) -> Config:
         ),
         sft=replace(cfg.sft, trainer=replace(cfg.sft.trainer, seed=cfg.sft.trainer.seed + seed)),
     )
-
-
-def stage_configs(
-    chosen: Method,
-    preset: str,
-    overrides: tuple[str, ...],
-    folder: Path,
-    name: str,
-    *,
-    seed: int,
-    root: Path,
-    more: tuple[str, ...] = (),
-) -> tuple[Config, Config]:
-    """The configurations of a method's world model and of its PPO, as training number `seed` in
-    `folder`. Its own changes win over `overrides`, and `more` wins over them."""
-    world_model, ppo = (
-        placed(configured(preset, (*overrides, *own, *more), seed), folder, name, root=root)
-        for own in chosen.changes
-    )
-    return world_model, ppo
 
 
 def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:

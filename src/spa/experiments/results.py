@@ -87,6 +87,12 @@ def read_training(training: Run, seed: int) -> SeedResult | None:
     )
 
 
+def read_trainings(trainings: Sequence[Run]) -> list[SeedResult]:
+    """What the finished trainings of a method gave, one per seed."""
+    results = (read_training(training, seed) for seed, training in enumerate(trainings))
+    return [result for result in results if result is not None]
+
+
 def learns_states(training: Run) -> bool:
     """Whether fine-tuning is on responses with states in them, and not on those of the base
     format."""
@@ -173,14 +179,7 @@ def summarise(
     """The content of summary.json. With one seed, `methods` is at the top. With several it is in
     `seeds`, and the mean over seeds is at the top. Seconds are added to those of `before`, the
     summary that there was; the largest memory of both counts."""
-    found = {
-        name: [
-            result
-            for seed, one in enumerate(trainings)
-            if (result := read_training(one, seed)) is not None
-        ]
-        for name, trainings in made.trainings.items()
-    }
+    found = {name: read_trainings(trainings) for name, trainings in made.trainings.items()}
     seeds = [
         {
             "seed": seed,

@@ -121,12 +121,11 @@ def _row(held: Sequence[Prediction]) -> dict[str, Any]:
         "predictions": len(held),
         "right": sum(bool(said.right) for said in held),
     }
-    known = [(said.text, said.before, said.after) for said in held if said.before is not None]
     # Both are needed: the change is measured from the state before.
     pairs = [
-        (text, before, after)
-        for text, before, after in known
-        if before is not None and after is not None
+        (said.text, said.before, said.after)
+        for said in held
+        if said.before is not None and said.after is not None
     ]
     if pairs:
         model = total_score([score_state(text, after, before) for text, before, after in pairs])

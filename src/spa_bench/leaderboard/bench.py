@@ -21,7 +21,7 @@ from spa.config.stages import Stage
 from spa.envs.cards import mean_optimum
 from spa.errors import ConfigError, TrainingError
 from spa.experiments.budget import budget, learnt_tokens
-from spa.experiments.compare import longer
+from spa.experiments.compare import training_of
 from spa.experiments.grid import (
     Plan,
     PoolOf,
@@ -33,8 +33,8 @@ from spa.experiments.grid import (
     own_process,
     plan_grid,
 )
-from spa.experiments.methods import SHUFFLED, label, method, stage_configs, with_steps
-from spa.experiments.results import SeedResult, read_training
+from spa.experiments.methods import SHUFFLED, label, method
+from spa.experiments.results import read_trainings
 from spa.run.files import write_atomic
 from spa.run.manifest import Manifest
 from spa.stages import setup
@@ -173,7 +173,7 @@ def make_bench(
     names = tuple(dict.fromkeys(names or METHODS))
     trainings = {
         (board, label(name)): tuple(
-            training_of(scale, board, name, seed, root=root, overrides=overrides)
+            _training(scale, board, name, seed, root=root, overrides=overrides)
             for seed in range(seeds)
         )
         for board in boards or known
@@ -189,7 +189,7 @@ def make_bench(
     )
 
 
-def training_of(
+def _training(
     scale: str, board: str, name: str, seed: int, *, root: Path, overrides: Sequence[str]
 ) -> Run:
     """The training of a method on a board, in `<root>/<board>/seed_<n>/<method>`. A method without
@@ -198,7 +198,7 @@ def training_of(
     chosen = method(name)
     changes = (*setting.overrides, *BENCHES[scale].common, *overrides)
     folder = root / re.sub(r"[^\w.-]+", "-", board) / f"seed_{seed}" / label(name)
-    first, ppo = stage_configs(
+    return training_of(
         chosen,
         setting.preset,
         changes,
@@ -206,24 +206,21 @@ def training_of(
         f"{board}/seed {seed}/{name}",
         seed=seed,
         root=root,
+        continues=not chosen.fine_tuned,
     )
-    if not chosen.fine_tuned:
-        return Run(folder=folder, world_model=None, ppo=longer(with_steps(chosen, ppo)))
-    return Run(folder=folder, world_model=first, ppo=with_steps(chosen, ppo))
 
 
-def with_controls(made: Bench, best: Sequence[str]) -> Bench:
-    """The bench with the shuffled control of these methods; what is not fine-tuned, or is a
-    control, has none."""
+def with_controls(made: Bench, ranking: Sequence[str], count: int) -> Bench:
+    """The bench with the shuffled controls of the first `count` methods of a ranking that have
+    one."""
     named = {label(name): name for name in made.names}
     wanted = [
-        named[name]
-        for name in best
-        if not name.endswith(SHUFFLED) and method(named[name]).fine_tuned
+        f"{named[name]}{SHUFFLED}"
+        for name in ranking
+        if not name.endswith(SHUFFLED) and method(named[name]).has_control
     ]
-    names = dict.fromkeys((*made.names, *(f"{name}{SHUFFLED}" for name in wanted)))
     return make_bench(
-        tuple(names),
+        (*made.names, *wanted[:count]),
         made.scale,
         made.root,
         boards=made.boards,
@@ -249,11 +246,8 @@ def run_bench(
     result = results(made)
     # Controls are planned after the ranking: only for the best methods are they worth their hours.
     if controls and failed is None:
-        best = [entry["method"] for entry in result["leaderboard"]["environment_steps"]]
-        best = [
-            name for name in best if not name.endswith(SHUFFLED) and name in _with_control(made)
-        ]
-        made = with_controls(made, best[:controls])
+        ranking = [entry["method"] for entry in result["leaderboard"]["environment_steps"]]
+        made = with_controls(made, ranking, controls)
         failed = _train(made, parallel, pool, work) if train else None
         result = results(made)
     # Budgets are known only when the trainings are done, so Q-learning comes last.
@@ -281,10 +275,6 @@ def _q_learning(
     return found
 
 
-def _with_control(made: Bench) -> set[str]:
-    return {label(name) for name in made.names if method(name).has_control}
-
-
 def _train(made: Bench, parallel: int, pool: PoolOf, work: Work) -> TrainingError | None:
     """Do what is missing; returns what failed."""
     trainings = made.trainings.values()
@@ -296,21 +286,18 @@ def _train(made: Bench, parallel: int, pool: PoolOf, work: Work) -> TrainingErro
 def results(made: Bench) -> dict[str, Any]:
     """The content of `leaderboard.json`: one row per method, board and seed, and the tables made of
     them. Trainings that are not finished are left out and named."""
-    found: dict[tuple[str, str], list[SeedResult]] = {}
+    found = {key: read_trainings(trainings) for key, trainings in made.trainings.items()}
     rows = []
     optima = dict[tuple[str, int], float | None]()
     for (board, name), trainings in made.trainings.items():
-        found[board, name] = []
-        for seed, training in enumerate(trainings):
-            result = read_training(training, seed)
-            if result is None:
-                continue
+        for result in found[board, name]:
+            training = trainings[result.seed]
             # The puzzles are the same for all methods of a board and seed, so this is computed
             # once.
-            if (board, seed) not in optima:
-                optima[board, seed] = optimum(training.ppo)
-            found[board, name].append(result)
-            row = row_of(name, board, result, optimum=optima[board, seed], budget=budget(training))
+            if (board, result.seed) not in optima:
+                optima[board, result.seed] = optimum(training.ppo)
+            best = optima[board, result.seed]
+            row = row_of(name, board, result, optimum=best, budget=budget(training))
             rows.append({**row, "learnt_tokens": learnt_tokens(training)})
     return {
         "scale": made.scale,

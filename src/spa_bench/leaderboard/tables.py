@@ -1,7 +1,7 @@
 """The leaderboard of a bench: rows of single trainings, tables at equal budgets, and the page in
 Markdown and HTML."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
 from typing import Any
@@ -120,7 +120,7 @@ def _entries(rows: Sequence[Row], names: Sequence[str], measure: str) -> list[Ro
         entry: Row = {
             "method": name,
             "boards": {
-                board: round(float(np.mean(part)), 4) if part else None
+                board: None if (mean := _mean(part)) is None else round(mean, 4)
                 for board, part in values.items()
             },
             "iqm": None,
@@ -265,10 +265,7 @@ def _q_rows(result: Mapping[str, Any], boards: Sequence[str]) -> list[list[str]]
     found = result.get("q_learning", {})
     rows = []
     for kind in (OTHER, SAME):
-        means = [
-            float(np.mean([part[kind] for part in found[board]])) if found.get(board) else None
-            for board in boards
-        ]
+        means = [_mean(part[kind] for part in found.get(board, ())) for board in boards]
         if any(mean is not None for mean in means):
             rows.append([f"Q-learning, {kind}", *map(percent, means), "–", "–", "–"])
     return rows
@@ -303,9 +300,14 @@ def _alone(boards: set[str], of: set[str]) -> str:
     return f" ({', '.join(sorted(boards))} alone)" if boards and boards < of else ""
 
 
-def _optimum(rows: Sequence[Row], board: str) -> float | None:
-    known = [row["optimum"] for row in rows if row["env"] == board and row["optimum"] is not None]
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are known."""
+    known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
+
+
+def _optimum(rows: Sequence[Row], board: str) -> float | None:
+    return _mean(row["optimum"] for row in rows if row["env"] == board)
 
 
 INTRODUCTION = (
@@ -389,24 +391,19 @@ def _sorted_out(
 
 
 def _mean_after(rows: Sequence[Row], name: str, board: str) -> float | None:
-    found = [
+    return _mean(
         row["pass@1"].get("after") for row in rows if (row["method"], row["env"]) == (name, board)
-    ]
-    known = [value for value in found if value is not None]
-    return float(np.mean(known)) if known else None
+    )
 
 
 def _known(rows: Sequence[Row], name: str, board: str | None = None) -> float | None:
     """The share of predictions that are exactly right after SFT, over seeds, and over boards
     without `board`."""
-    found = [
-        row["world_model"]["prediction_exact"]
+    return _mean(
+        row["world_model"].get("prediction_exact")
         for row in rows
-        if row["method"] == name
-        and board in (None, row["env"])
-        and "prediction_exact" in row["world_model"]
-    ]
-    return float(np.mean(found)) if found else None
+        if row["method"] == name and board in (None, row["env"])
+    )
 
 
 def _seen(rows: Sequence[Row], name: str) -> str:
@@ -425,8 +422,9 @@ def _seen(rows: Sequence[Row], name: str) -> str:
 
 def _sampled(rows: Sequence[Row], name: str) -> float | None:
     # The last point of a curve has all that the training sampled.
-    found = [row["curve"][-1]["tokens"] for row in rows if row["method"] == name and row["curve"]]
-    return float(np.mean(found)) if found else None
+    return _mean(
+        row["curve"][-1]["tokens"] for row in rows if row["method"] == name and row["curve"]
+    )
 
 
 def markdown(result: Mapping[str, Any], command: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from spa.config.load import load_config
 from spa.errors import ConfigError
+from spa.experiments.compare import training_of
 from spa.experiments.grid import (
     Plan,
     PoolOf,
@@ -22,8 +23,8 @@ from spa.experiments.grid import (
     own_process,
     plan_grid,
 )
-from spa.experiments.methods import method, stage_configs
-from spa.experiments.results import SeedResult, read_training
+from spa.experiments.methods import method
+from spa.experiments.results import SeedResult, read_trainings
 from spa.run.files import read_object, write_atomic
 from spa.stages import state_perplexity
 from spa.stages.versions import versions
@@ -92,7 +93,7 @@ def make_plan(
     # Tables share rows: an experiment of several tables is trained once.
     rows = {row.id: row for table in tables for row in table.experiments}
     trainings = {
-        key: tuple(training_of(row, scale, root, overrides, seed) for seed in range(count))
+        key: tuple(_training(row, scale, root, overrides, seed) for seed in range(count))
         for key, row in rows.items()
         # An exact id selects itself alone, although it may be a part of a longer id.
         if not only or any(text == key or (text not in rows and text in key) for text in only)
@@ -113,22 +114,23 @@ def make_plan(
     )
 
 
-def training_of(
-    row: Experiment, scale: str, root: Path, overrides: Sequence[str], seed: int
-) -> Run:
+def _training(row: Experiment, scale: str, root: Path, overrides: Sequence[str], seed: int) -> Run:
     """The training of an experiment with one seed, in
     `<root>/<model>/<environment>/seed_<n>/<method>`."""
     setting = SCALES[scale].settings[row.environment]
-    chosen = method(row.method)
     changes = (*SCALES[scale].common, *setting.overrides, f"model_path={row.model}", *overrides)
     folders = (row.model.rpartition("/")[2], row.environment, f"seed_{seed}", row.method)
     # Names of models and environments hold slashes and spaces, which folder names must not.
     folder = root.joinpath(*(re.sub(r"[^\w.-]+", "-", name) for name in folders))
-    first, ppo = stage_configs(
-        chosen, setting.preset, changes, folder, f"{row.id}/seed {seed}", seed=seed, root=root
+    return training_of(
+        method(row.method),
+        setting.preset,
+        changes,
+        folder,
+        f"{row.id}/seed {seed}",
+        seed=seed,
+        root=root,
     )
-    # Methods that are PPO from the base model have no self-play and no SFT.
-    return Run(folder=folder, world_model=first if chosen.fine_tuned else None, ppo=ppo)
 
 
 def run_tables(
@@ -184,10 +186,7 @@ def _perplexity(made: Reproduction, model: str, *, measure: bool) -> dict[str, A
 def results(made: Reproduction, perplexity: Mapping[str, Any]) -> dict[str, Any]:
     """The content of `results.json`: per table its rows and findings. Trainings that are not
     finished are left out."""
-    found: dict[str, list[SeedResult]] = {}
-    for key, trainings in made.trainings.items():
-        read = [read_training(training, seed) for seed, training in enumerate(trainings)]
-        found[key] = [result for result in read if result is not None]
+    found = {key: read_trainings(trainings) for key, trainings in made.trainings.items()}
     return {
         "scale": made.scale,
         "overrides": list(made.overrides),
