@@ -1,5 +1,6 @@
 """Tables for a terminal, as Markdown and as HTML."""
 
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,7 +24,11 @@ class Table:
 
     def print(self, title: str = "") -> None:
         """Print the table to stdout: with a frame if it has a title."""
-        results_console().print(self.terminal(title))
+        console = results_console()
+        with console.capture() as shown:
+            console.print(self.terminal(title))
+        # rich fills the last column with spaces.
+        sys.stdout.write("".join(f"{line.rstrip()}\n" for line in shown.get().splitlines()))
 
     def terminal(self, title: str = "") -> "TerminalTable":
         """The table as the console prints it."""
@@ -37,7 +42,9 @@ class Table:
         made = (
             TerminalTable(title=Text(printable(title), style="table.title"))
             if title
-            else TerminalTable(box=None, pad_edge=False, header_style="bold")
+            else TerminalTable(
+                box=None, pad_edge=False, header_style="bold", show_header=any(self.columns)
+            )
         )
         for number, name in enumerate(columns):
             side = "right" if number in self.right else "left"

@@ -32,13 +32,18 @@ def add_parallel(parser: argparse.ArgumentParser, default: int | None = None) ->
     )
 
 
-def add_environment(parser: argparse.ArgumentParser) -> None:
-    """Add the environment that a command of `spa env` is about, as `tag`."""
+ENVIRONMENTS = "configuration that defines the environment tags (default: base)"
+
+
+def add_environment(parser: argparse.ArgumentParser, config_help: str = ENVIRONMENTS) -> None:
+    """Add the environment that a command of `spa env` is about, as `tag`, and the configuration that
+    defines it."""
     parser.add_argument(
         "tag",
         metavar="TAG",
         help="environment: a tag, an environment type, or your own class as module:Class",
     )
+    parser.add_argument("--config", default="base", metavar="CONFIG", help=config_help)
 
 
 def split_overrides(

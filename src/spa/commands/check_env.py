@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from spa.commands.arguments import positive_number
+from spa.commands.arguments import ENVIRONMENTS, positive_number
 from spa.errors import ConfigError
 from spa.run.console import write_out
 
@@ -33,7 +33,7 @@ def check_arguments(parser: argparse.ArgumentParser) -> None:
         "--config",
         default="base",
         metavar="CONFIG",
-        help="configuration that defines the environment tags (default: base)",
+        help=ENVIRONMENTS,
     )
     parser.add_argument(
         "--steps",

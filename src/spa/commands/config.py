@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from spa.commands.arguments import CONFIG_HELP, say
+from spa.tables import Table
 
 
 def list_names_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,21 +28,20 @@ def list_names(options: argparse.Namespace) -> int:
         return say([name for name in config_names() if name not in PARTS])
     from spa.experiments.methods import method, method_names
 
-    width = max(map(len, method_names()))
-    lines = []
+    rows = []
     for name in method_names():
         found = method(name)
         changes = " ".join((*found.overrides, *found.world_model, *found.ppo)) or "-"
-        lines += [f"{name:<{width}}  {found.description}", f"{'':<{width}}  {changes}"]
+        rows += [(name, found.description), ("", changes)]
+    Table(("", ""), rows).print()
     # Any method has these two variants, so they are named and not listed.
-    lines += [
-        (
+    return say(
+        [
             "NAME_shuffled: control of the method NAME, whose SFT examples have the next states of other "
-            "turns"
-        ),
-        "NAME_xN: the method NAME with N times as many PPO steps, for example vanilla_x11",
-    ]
-    return say(lines)
+            "turns",
+            "NAME_xN: the method NAME with N times as many PPO steps, for example vanilla_x11",
+        ]
+    )
 
 
 def show_arguments(parser: argparse.ArgumentParser) -> None:

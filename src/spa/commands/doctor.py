@@ -15,6 +15,7 @@ from spa.config.hardware import vllm_installed
 from spa.errors import ConfigError
 from spa.install import DISTRIBUTION
 from spa.run.console import write_out
+from spa.tables import Table
 from spa.version import __version__
 
 OPTIONAL = {
@@ -45,11 +46,6 @@ class Line:
     state: str
     hint: str = ""
     ok: bool = True
-
-    def text(self) -> str:
-        """The line as printed."""
-        mark = " " if self.ok else "!"
-        return f"{mark} {self.name:<14} {self.state:<16} {self.hint}".rstrip()
 
 
 def doctor_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +92,10 @@ def doctor(options: argparse.Namespace) -> int:
         "This machine": list(machine()),
     }
     for title, lines in sections.items():
-        write_out("\n".join([title, *(line.text() for line in lines)]) + "\n\n")
+        write_out(f"{title}\n")
+        rows = [(f"{' ' if line.ok else '!'} {line.name}", line.state, line.hint) for line in lines]
+        Table(("", "", ""), rows).print()
+        write_out("\n")
     broken = [line.name for lines in sections.values() for line in lines if not line.ok]
     write_out(
         f"These entries need attention: {', '.join(broken)}\n"

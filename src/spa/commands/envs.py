@@ -9,15 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spa.commands.arguments import add_environment, result_file, say, whole_number
+from spa.commands.arguments import ENVIRONMENTS, add_environment, result_file, say, whole_number
 from spa.errors import ConfigError
 from spa.run.console import write_out
 from spa.tables import Table
 
 if TYPE_CHECKING:  # the configuration is slow to import, and `--help` has no use for it
     from spa.config.schema import Config
-
-CONFIG = "configuration that defines the environment tags (default: base)"
 
 
 def list_environments_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +27,7 @@ def list_environments_arguments(parser: argparse.ArgumentParser) -> None:
         help="library whose games are listed (default: list the tags of the configuration)",
     )
     parser.add_argument("--libraries", action="store_true", help="list the libraries")
-    parser.add_argument("--config", default="base", metavar="CONFIG", help=CONFIG)
+    parser.add_argument("--config", default="base", metavar="CONFIG", help=ENVIRONMENTS)
 
 
 def list_environments(options: argparse.Namespace) -> int:
@@ -40,11 +38,12 @@ def list_environments(options: argparse.Namespace) -> int:
     from spa.install import install_hint
 
     if options.libraries:
-        width = max(map(len, libraries()), default=0)
-        for name in libraries():
-            row = library_named(name)
-            needs = f", with {install_hint(row.extra)}" if row.extra else ""
-            write_out(f"{name:<{width}}  {row.summary}{needs}\n")
+        known = {name: library_named(name) for name in libraries()}
+        needs = {
+            name: f", with {install_hint(row.extra)}" for name, row in known.items() if row.extra
+        }
+        rows = [(name, row.summary + needs.get(name, "")) for name, row in known.items()]
+        Table(("", ""), rows).print()
         return 0
     library = options.library
     if library is None:
@@ -62,7 +61,6 @@ def list_environments(options: argparse.Namespace) -> int:
 def show_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env show`."""
     add_environment(parser)
-    parser.add_argument("--config", default="base", metavar="CONFIG", help=CONFIG)
 
 
 def show(options: argparse.Namespace) -> int:
@@ -136,7 +134,6 @@ def sample_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state-text", choices=["grid", "coords", "grid_and_coords"], default="grid"
     )
-    parser.add_argument("--config", default="base", metavar="CONFIG", help=CONFIG)
 
 
 def sample(options: argparse.Namespace) -> int:
@@ -168,7 +165,7 @@ def measure_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--write", metavar="FILE", help="write the scores to a file instead of printing them"
     )
-    parser.add_argument("--config", default="base", metavar="CONFIG", help=CONFIG)
+    parser.add_argument("--config", default="base", metavar="CONFIG", help=ENVIRONMENTS)
 
 
 def measure(options: argparse.Namespace) -> int:

@@ -16,12 +16,9 @@ ARROWS = {"[A": "up", "[B": "down", "[C": "right", "[D": "left"}
 
 def play_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env play`."""
-    add_environment(parser)
-    parser.add_argument(
-        "--config",
-        default="base",
-        metavar="CONFIG",
-        help="configuration that defines the environment tags and the limits of actions and turns "
+    add_environment(
+        parser,
+        "configuration that defines the environment tags and the limits of actions and turns "
         "(default: base)",
     )
     parser.add_argument(

@@ -3,8 +3,7 @@
 import argparse
 from typing import Any
 
-from spa.commands.arguments import add_environment, whole_number
-from spa.run.console import write_out
+from spa.commands.arguments import add_environment, say, whole_number
 from spa.types import Message
 
 BORDER = "│"
@@ -12,13 +11,7 @@ BORDER = "│"
 
 def prompt_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env prompt`."""
-    add_environment(parser)
-    parser.add_argument(
-        "--config",
-        default="base",
-        metavar="CONFIG",
-        help="configuration with the prompt settings (default: base)",
-    )
+    add_environment(parser, "configuration with the prompt settings (default: base)")
     parser.add_argument(
         "--seed", type=whole_number, default=0, metavar="N", help="seed of the puzzle"
     )
@@ -47,11 +40,13 @@ def prompt(options: argparse.Namespace) -> int:
     env.reset(seed=options.seed)
     prompter = make_prompter(cfg, spec, options.mode or cfg.ctx_manager.mode)
     messages = prompter.first_messages(env)
-    if options.tokens:
-        write_out(with_borders(cfg, messages, prompter.prefill) + "\n")
-    else:
-        write_out(as_text(messages, prompter.prefill) + "\n")
-    return 0
+    return say(
+        [
+            with_borders(cfg, messages, prompter.prefill)
+            if options.tokens
+            else as_text(messages, prompter.prefill)
+        ]
+    )
 
 
 def as_text(messages: tuple[Message, ...], prefill: str) -> str:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spa.commands.arguments import result_file
+from spa.commands.arguments import ENVIRONMENTS, result_file
 from spa.errors import ConfigError
 from spa.run.console import write_out
 
@@ -38,7 +38,7 @@ def diagnose_arguments(parser: argparse.ArgumentParser) -> None:
         "--config",
         default="base",
         metavar="CONFIG",
-        help="configuration that defines the environment tags (default: base)",
+        help=ENVIRONMENTS,
     )
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="also write the findings to this HTML file"

@@ -89,15 +89,9 @@ def best(known: dict[str, tuple[float, int]], rng: np.random.Generator) -> str:
     return names[int(rng.integers(len(names)))]
 
 
-def table_engine(
-    values: Values, *, max_actions: int, template: ChatTemplate | None = None
-) -> ScriptedEngine:
+def table_engine(values: Values, *, max_actions: int) -> ScriptedEngine:
     """Play by a finished table; a uniformly random one in a state that it does not know."""
-
-    def reply(prompt: Prompt) -> str:
-        return _reply_by(values, prompt, max_actions)
-
-    return ScriptedEngine(reply, template)
+    return ScriptedEngine(lambda prompt: _reply_by(values, prompt, max_actions))
 
 
 class Scout(ScriptedEngine):
