@@ -23,9 +23,9 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.base import TextEnv
 from spa.rollout import worker
-from spa.stages import ppo_batch, ppo_updates, setup
+from spa.stages import ppo_batch, ppo_rollouts, ppo_updates, setup
 from spa.stages.ppo_losses import ActorLoss
-from spa.stages.ppo_models import load_models
+from spa.stages.ppo_run import load_models
 from spa.training.update import update
 
 TAGS = (
@@ -103,8 +103,8 @@ def config(tag: str, groups: int, tokens: int) -> Config:
 def one_step(cfg: Config) -> dict[str, float]:
     """Seconds of a whole step, and of the environments in it."""
     clock = Clock()
-    models = load_models(cfg)
-    rollout_worker = setup.make_worker(cfg, models.template, mode="base")
+    models, template = load_models(cfg)
+    rollout_worker = setup.make_worker(cfg, template, mode="base")
     made = clock.timed(worker.make_env)
     # what workers make their environments with
     worker.make_env = lambda *args: clock.watch(made(*args))
@@ -113,9 +113,7 @@ def one_step(cfg: Config) -> dict[str, float]:
         specs = setup.training_specs(cfg, rollout_worker, "train", step=0, held_out=frozenset())
         episodes = rollout_worker.rollout(models.engine, specs, setup.train_sampling(cfg))
         played = time.process_time() - start
-        kept = ppo_batch.filter_groups(
-            cfg, ppo_batch.make_batch(cfg, episodes, models.template), {}
-        )
+        kept = ppo_batch.filter_groups(cfg, ppo_rollouts.make_batch(cfg, episodes, template), {})
         assert kept is not None
         ready = ppo_batch.add_advantages(cfg, models, ppo_batch.score(cfg, models, kept, {}), {})
         actor = cfg.actor_rollout_ref.actor

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from spa.config.load import load_config
-from spa.stages import ppo
+from spa.stages import ppo, ppo_run
 
 SETTLED = 20
 SHOWN = (1, 20, 50, 100, 150, 200)
@@ -59,7 +59,7 @@ def main() -> int:
             f"trainer.total_training_steps={steps}",
             f"trainer.run_dir={folder}/run",
         ]
-        ppo.run_ppo(load_config(SMALL, overrides))
+        ppo_run.run_ppo(load_config(SMALL, overrides))
     at, after = seen[SETTLED - 1], seen[SETTLED:]
     most = max(resident for resident, _, _ in after)
     report = {

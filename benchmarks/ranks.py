@@ -53,7 +53,7 @@ def worker(strategy: str, groups: int, folder: Path) -> None:
     from spa.config.load import load_config
     from spa.distributed.world import joined
     from spa.run.recorder import Recorder
-    from spa.stages import ppo
+    from spa.stages import ppo_run
 
     seconds: dict[str, list[float]] = defaultdict(list)
 
@@ -71,7 +71,7 @@ def worker(strategy: str, groups: int, folder: Path) -> None:
         f"actor_rollout_ref.actor.strategy={strategy}",
     ]
     with joined("cpu", 600.0) as world:
-        ppo.run_ppo(load_config(SMALL, overrides))
+        ppo_run.run_ppo(load_config(SMALL, overrides))
         mine = {phase: sum(seconds[phase][SKIPPED:]) / (STEPS - SKIPPED) for phase in PHASES}
         everybody = world.gather(mine)
         resident = world.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -19,12 +19,13 @@ from spa.methods.context import annotate_all
 from spa.models.build import load_template
 from spa.models.forward import token_logprobs
 from spa.prompts.template import ChatTemplate
-from spa.stages.ppo_batch import add_advantages, filter_groups, make_batch, method_context
+from spa.stages.ppo_batch import add_advantages, filter_groups
 from spa.stages.ppo_losses import ActorLoss
 from spa.stages.ppo_models import Models
+from spa.stages.ppo_rollouts import make_batch, method_context
 from spa.stages.sft import token_batch
 from spa.training.update import mini_batch
-from spa.types import Episode, PPOBatch, ScoredBatch
+from spa.types import Episode, PPOBatch, SamplingParams, ScoredBatch
 from spa.worldmodel.rows import episode_rows
 from spa.worldmodel.sequences import row_sequences
 
@@ -104,12 +105,15 @@ def policy_batch(cfg: Config, template: ChatTemplate, episodes: list[Episode]) -
         critic=None,
         ref=None,
         engine=None,
-        template=template,
+        tokenizer=template,
+        sampling=SamplingParams(),
         device=torch.device("cpu"),
         kl=None,
     )  # type: ignore[arg-type]
     return annotate_all(
-        add_advantages(cfg, models, scored, {}), episodes, method_context(cfg, models, 1, {})
+        add_advantages(cfg, models, scored, {}),
+        episodes,
+        method_context(cfg, models, template, 1, {}),
     )
 
 

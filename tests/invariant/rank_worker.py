@@ -22,7 +22,7 @@ from helpers.runs import small_config
 from spa.distributed.world import current_world, joined
 from spa.engines.factory import EngineKind
 from spa.policies.scripted import random_engine
-from spa.stages import ppo, sft
+from spa.stages import ppo_run, sft
 
 OVERRIDES = (
     "es_manager.train.env_groups=5",
@@ -78,7 +78,7 @@ def run(jobs: list[list[Any]]) -> None:
             with spoiled_once() if stage == "spoiled" else nullcontext():
                 sft.run_sft(cfg, directory=Path(folder) / "sft", data=Path(base).parent / "data")
         else:
-            ppo.run_ppo(cfg)
+            ppo_run.run_ppo(cfg)
 
 
 def work(jobs: Path) -> None:

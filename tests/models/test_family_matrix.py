@@ -13,7 +13,7 @@ from spa.config.schema import Config
 from spa.errors import DataError
 from spa.models.build import load_actor
 from spa.run.checkpoint import latest_checkpoint
-from spa.stages import evaluate, ppo, selfplay, sft
+from spa.stages import evaluate, ppo_run, selfplay, sft
 from spa.stages.policies import find_target
 
 SETTINGS = (
@@ -93,7 +93,7 @@ def test_fine_tuning(family, data, tmp_path):
 
 def test_ppo_samples_from_the_numbers_that_it_trains(family, tmp_path):
     _, folder = family
-    checkpoint = ppo.run_ppo(config(folder, tmp_path), directory=tmp_path / "ppo")
+    checkpoint = ppo_run.run_ppo(config(folder, tmp_path), directory=tmp_path / "ppo")
     before, step = metrics(tmp_path / "ppo")
     assert before["step"] == 0
     assert step["rollout/logprob_gap_max"] < 1e-3

@@ -21,7 +21,7 @@ from spa.models.forward import pack_rows, token_logprobs
 from spa.models.load import load_policy
 from spa.models.vision import from_png, to_png
 from spa.prompts.render import Prompter
-from spa.stages import evaluate, ppo, ppo_batch, selfplay, setup, sft
+from spa.stages import evaluate, ppo_rollouts, ppo_run, selfplay, setup, sft
 from spa.stages.policies import find_target
 from spa.types import IMAGE, Episode, SamplingParams
 from spa.worldmodel.rows import read_parquet
@@ -130,9 +130,9 @@ def test_another_picture_gives_other_numbers(folder, tmp_path):
     """The model looks: the same tokens under another picture have other log-probs, and only from the picture on."""
     cfg = config(folder, tmp_path)
     model, template, episodes = played(cfg, folder)
-    shown = ppo_batch.make_batch(cfg, episodes, template)
+    shown = ppo_rollouts.make_batch(cfg, episodes, template)
     other = [replace(episode, images=episodes[1 - i].images) for i, episode in enumerate(episodes)]
-    swapped = ppo_batch.make_batch(cfg, other, template)
+    swapped = ppo_rollouts.make_batch(cfg, other, template)
     with torch.no_grad():
         one, two = (
             token_logprobs(model, b.input_ids, b.mask, images=b.images)[0] for b in (shown, swapped)
@@ -166,7 +166,7 @@ def test_self_play_ppo_and_evaluation(folder, tmp_path):
     # random weights never write the format; they do play
     with pytest.raises(Exception, match="format"):
         selfplay.run_self_play(cfg, directory=tmp_path / "data")
-    checkpoint = ppo.run_ppo(cfg, directory=tmp_path / "ppo")
+    checkpoint = ppo_run.run_ppo(cfg, directory=tmp_path / "ppo")
     steps = [
         json.loads(line) for line in (tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()
     ][1:]
@@ -201,11 +201,11 @@ def test_rows_are_not_packed(folder):
 def test_who_does_not_see_is_told(folder, tmp_path):
     text = save_family("qwen2", tmp_path / "text")
     with pytest.raises(ModelError, match=r"reads only text.*render_mode: text"):
-        ppo.run_ppo(config(text, tmp_path), directory=tmp_path / "ppo")
+        ppo_run.run_ppo(config(text, tmp_path), directory=tmp_path / "ppo")
     blind = shutil.copytree(folder, tmp_path / "blind")
     (blind / "preprocessor_config.json").unlink()
     with pytest.raises(ModelError, match="image processor"):
-        ppo.run_ppo(config(blind, tmp_path), directory=tmp_path / "ppo")
+        ppo_run.run_ppo(config(blind, tmp_path), directory=tmp_path / "ppo")
     cfg = config(folder, tmp_path)
     with pytest.raises(ConfigError, match="name=local"):
         vllm_engine(cfg, str(folder), load_template(cfg, str(folder)), CPU)
@@ -214,7 +214,7 @@ def test_who_does_not_see_is_told(folder, tmp_path):
 def test_text_games_with_a_model_that_sees(folder, tmp_path):
     tags = "=[FrozenLakeNoSlip]"
     tags = [f"es_manager.{part}.env_configs.tags{tags}" for part in ("train", "val")]
-    ppo.run_ppo(
+    ppo_run.run_ppo(
         config(folder, tmp_path, *tags, "trainer.total_training_steps=1"),
         directory=tmp_path / "ppo",
     )

@@ -15,7 +15,7 @@ from spa.policies.scripted import ScriptedEngine, formatted
 from spa.prompts.parse import parse_reply
 from spa.prompts.template import ChatTemplate
 from spa.run.manifest import SUMMARY
-from spa.stages import ppo, ppo_batch, selfplay, setup
+from spa.stages import ppo_rollouts, ppo_run, selfplay, setup
 from spa.worldmodel.rows import read_parquet
 
 
@@ -85,7 +85,7 @@ def test_ppo_trains_on_the_tokens_that_the_mask_names(base, tmp_path, mask):
         "trainer.val_before_train=false",
         "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
     )
-    ppo.run_ppo(cfg)
+    ppo_run.run_ppo(cfg)
     line = json.loads((tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()[0])
     assert line["actor/grad_norm"] > 0
     assert abs(line["rollout/mismatch_kl"]) < 1e-6
@@ -100,7 +100,7 @@ def test_masks_differ_in_size(base, tmp_path):
     episodes = player.rollout(LocalEngine(model, template), specs, setup.train_sampling(cfg))
     sizes = []
     for mask in ("answer_only", "sampled", "all_after_system"):
-        batch = ppo_batch.make_batch(
+        batch = ppo_rollouts.make_batch(
             small_config(base, tmp_path, f"actor_rollout_ref.actor.loss_mask={mask}"),
             episodes,
             template,
@@ -123,8 +123,8 @@ def test_online_world_modelling_is_paid_for(base, tmp_path):
     episodes = player.rollout(
         ScriptedEngine(knows_what_it_sees, template), specs, setup.train_sampling(cfg)
     )
-    plain = ppo_batch.make_batch(cfg, episodes)
-    paid = ppo_batch.make_batch(
+    plain = ppo_rollouts.make_batch(cfg, episodes)
+    paid = ppo_rollouts.make_batch(
         small_config(base, tmp_path, "agent_proxy.world_model_reward.observation=0.5"), episodes
     )
     assert plain is not None and paid is not None

@@ -7,7 +7,7 @@ import torch
 from helpers.batches import plain_streams
 from helpers.runs import small_config
 
-from spa.stages import ppo_batch
+from spa.stages import ppo_rollouts
 from spa.stages.ppo_models import named_estimator
 from spa.types import EpisodeBatch, ScoredBatch
 
@@ -60,7 +60,7 @@ def advantages(tmp_path, estimator: str, *changes: str) -> torch.Tensor:
     cfg = small_config(
         "none", tmp_path, f"algorithm.adv_estimator={estimator}", "algorithm.lam=1", *changes
     )
-    batch = ppo_batch.normalized(cfg, episodes())
+    batch = ppo_rollouts.normalized(cfg, episodes())
     known = {item.name: getattr(batch, item.name) for item in fields(EpisodeBatch)}
     zeros = torch.zeros_like(batch.rewards)
     scored = ScoredBatch(**known, old_logprobs=zeros, ref_logprobs=None, values=zeros)

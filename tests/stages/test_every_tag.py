@@ -11,7 +11,7 @@ from helpers.vision import save_seeing
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.models.load import BUILTIN
-from spa.stages import evaluate, ppo, selfplay, sft
+from spa.stages import evaluate, ppo_run, selfplay, sft
 from spa.stages.policies import find_target
 
 TAGS = tuple(load_config("base").custom_envs)
@@ -67,7 +67,7 @@ def test_every_stage(tag, model, tmp_path):
     assert summary["episodes"] == 2 and summary["rows_train"] >= 1
     tuned = sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
     assert 0 < metrics(tmp_path / "sft")["train/loss"] < 20
-    trained = ppo.run_ppo(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
+    trained = ppo_run.run_ppo(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
     last = metrics(tmp_path / "ppo")
     assert last["rollout/logprob_gap_max"] < 1e-3 and last["actor/grad_norm"] > 0
     result = evaluate.evaluate_target(

@@ -19,7 +19,7 @@ from spa.run.fingerprint import Fingerprint, differences
 from spa.run.hashing import model_content, stage_fingerprint
 from spa.run.manifest import MANIFEST, Manifest
 from spa.run.stage import Stage
-from spa.stages import pipeline, ppo, selfplay, sft
+from spa.stages import pipeline, ppo_run, selfplay, sft
 
 STEPS = (
     "trainer.total_training_steps=1",
@@ -50,7 +50,7 @@ def no_work(monkeypatch) -> Iterator[None]:
         (Stage, "_prepare"),
         (selfplay, "self_play"),
         (sft, "train_sft"),
-        (ppo, "train_ppo"),
+        (ppo_run, "train_ppo"),
     ):
         monkeypatch.setattr(target, name, lambda *args, **kwargs: pytest.fail("work was begun"))
     yield

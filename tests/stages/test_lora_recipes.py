@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.models.load import load_policy
-from spa.stages import ppo, selfplay, sft
+from spa.stages import ppo_run, selfplay, sft
 
 SETTINGS = (
     "state_text=coords",
@@ -71,7 +71,7 @@ def last_line(folder: Path) -> dict:
 
 def test_ppo_trains_adapters_against_the_model_without_them(base, tmp_path):
     cfg = config(base, tmp_path, "trainer.total_training_steps=2")
-    checkpoint = ppo.run_ppo(cfg, directory=tmp_path / "whole")
+    checkpoint = ppo_run.run_ppo(cfg, directory=tmp_path / "whole")
     for part in (checkpoint, checkpoint / "critic"):
         weights = adapter(part)
         assert any(value.abs().max() > 0 for name, value in weights.items() if "lora_B" in name)
@@ -91,8 +91,8 @@ def test_ppo_trains_adapters_against_the_model_without_them(base, tmp_path):
     assert last_line(tmp_path / "whole")["actor/kl_loss"] != 0
 
     half = config(base, tmp_path, "trainer.total_training_steps=1")
-    ppo.run_ppo(half, directory=tmp_path / "parts")
-    resumed = ppo.run_ppo(cfg, directory=tmp_path / "parts")
+    ppo_run.run_ppo(half, directory=tmp_path / "parts")
+    resumed = ppo_run.run_ppo(cfg, directory=tmp_path / "parts")
     for sub in (".", "critic"):
         whole, parts = adapter(checkpoint / sub), adapter(resumed / sub)
         assert whole.keys() == parts.keys()

@@ -16,7 +16,7 @@ from spa.policies.scripted import ScriptedEngine
 from spa.prompts.imagined import imagined_plans
 from spa.prompts.parse import find_block
 from spa.prompts.render import world_model_reply
-from spa.stages import ppo, ppo_batch, selfplay, setup
+from spa.stages import ppo_batch, ppo_rollouts, ppo_run, selfplay, setup
 from spa.types import PPOBatch, Prompt
 
 TWO = (
@@ -36,7 +36,7 @@ GROUPS = "algorithm.adv_estimator"
 def plain(base, tmp_path_factory) -> list[dict]:
     """The metrics of two plain steps."""
     folder = tmp_path_factory.mktemp("plain")
-    ppo.run_ppo(small_config(base, folder, *TWO))
+    ppo_run.run_ppo(small_config(base, folder, *TWO))
     return metrics(folder / "ppo")
 
 
@@ -47,14 +47,14 @@ def context(cfg, template) -> Context:
         step=1,
         template=template,
         entropies=lambda batch: torch.zeros_like(batch.old_logprobs),
-        state_values=partial(ppo_batch.state_values, cfg),
+        state_values=partial(ppo_rollouts.state_values, cfg),
         stored=[],
         metrics={},
     )
 
 
 def trained(base, folder, *overrides: str) -> list[dict]:
-    ppo.run_ppo(small_config(base, folder, *TWO, *overrides))
+    ppo_run.run_ppo(small_config(base, folder, *TWO, *overrides))
     return metrics(folder / "ppo")
 
 
@@ -304,7 +304,7 @@ def test_imagined_advantages_in_a_game_that_cannot_judge_are_refused_before_anyt
         ConfigError,
         match=r"Countdown has no state values.*set algorithm.imagined_advantage to 0",
     ):
-        ppo.run_ppo(cfg, directory=tmp_path / "run")
+        ppo_run.run_ppo(cfg, directory=tmp_path / "run")
     assert not list((tmp_path / "run").glob("trajectories/*"))
 
 
@@ -323,7 +323,7 @@ def test_imagination_adds_to_advantages_as_far_as_it_is_right(base, tmp_path, ri
         ScriptedEngine(imagines(right), template), specs, setup.train_sampling(cfg)
     )
     assert all(turn.reply.well_formed for episode in episodes for turn in episode.turns)
-    batch = ppo_batch.make_batch(cfg, episodes)
+    batch = ppo_rollouts.make_batch(cfg, episodes)
     assert batch is not None
     zeros = torch.zeros(batch.mask.shape)
     ready = PPOBatch(**vars(batch), old_logprobs=zeros, advantages=zeros, returns=zeros)

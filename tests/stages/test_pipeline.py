@@ -127,7 +127,7 @@ def test_ppo_starts_from_the_fine_tuned_checkpoint_that_is_named(
         starts.append(model_path)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline.ppo, "run_ppo", started)
+    monkeypatch.setattr(pipeline.ppo_run, "run_ppo", started)
     (tmp_path / "sft").symlink_to(finished / "sft")
     (tmp_path / "data").symlink_to(finished / "data")
     for ckpt, wanted in (("last", False), ("2", False), ("last", None)):

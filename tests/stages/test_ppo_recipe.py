@@ -16,8 +16,8 @@ from spa.engines.local import LocalEngine
 from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError, TrainingError
 from spa.models.load import load_policy
-from spa.stages import ppo, ppo_batch, setup
-from spa.stages.ppo_models import load_models
+from spa.stages import ppo, ppo_batch, ppo_rollouts, ppo_run, setup
+from spa.stages.ppo_run import load_models
 
 FOUR = ("trainer.total_training_steps=4", "trainer.save_freq=2", "trainer.test_freq=2")
 
@@ -41,7 +41,7 @@ def assert_same_record(a: Path, b: Path) -> None:
 def four_steps(base, tmp_path_factory) -> Path:
     """The folder of an undisturbed run of four steps."""
     folder = tmp_path_factory.mktemp("whole")
-    assert ppo.run_ppo(small_config(base, folder, *FOUR)) == folder / "ppo" / "global_step_4"
+    assert ppo_run.run_ppo(small_config(base, folder, *FOUR)) == folder / "ppo" / "global_step_4"
     return folder / "ppo"
 
 
@@ -76,7 +76,7 @@ def test_trainer_and_sampler_agree_before_anything_is_trained(four_steps):
 
 
 def test_the_same_seed_gives_the_same_files(base, four_steps, tmp_path):
-    ppo.run_ppo(small_config(base, tmp_path, *FOUR))
+    ppo_run.run_ppo(small_config(base, tmp_path, *FOUR))
     assert_same_record(four_steps, tmp_path / "ppo")
     for step in (2, 4):
         assert_same_weights(
@@ -85,7 +85,7 @@ def test_the_same_seed_gives_the_same_files(base, four_steps, tmp_path):
 
 
 def test_another_seed_gives_another_run(base, four_steps, tmp_path):
-    ppo.run_ppo(small_config(base, tmp_path, "seed.train=77", "trainer.val_before_train=false"))
+    ppo_run.run_ppo(small_config(base, tmp_path, "seed.train=77", "trainer.val_before_train=false"))
     assert metrics(tmp_path / "ppo")[0] != metrics(four_steps)[1]
 
 
@@ -104,17 +104,20 @@ def test_a_run_that_was_killed_goes_on_as_if_nothing_had_happened(
 
         patch.setattr(ppo, "update", killed)
         with pytest.raises(KeyboardInterrupt):
-            ppo.run_ppo(cfg)
+            ppo_run.run_ppo(cfg)
     # step 3 was not saved
     assert [line["step"] for line in metrics(tmp_path / "ppo")] == [0, 1, 2, 3]
-    ppo.run_ppo(cfg)
+    ppo_run.run_ppo(cfg)
     assert_same_record(four_steps, tmp_path / "ppo")
     assert_same_weights(four_steps / "global_step_4", tmp_path / "ppo" / "global_step_4")
 
 
 def test_a_finished_run_is_not_trained_again(base, four_steps):
     before = (four_steps / "metrics.jsonl").read_bytes()
-    assert ppo.run_ppo(small_config(base, four_steps.parent, *FOUR)) == four_steps / "global_step_4"
+    assert (
+        ppo_run.run_ppo(small_config(base, four_steps.parent, *FOUR))
+        == four_steps / "global_step_4"
+    )
     assert (four_steps / "metrics.jsonl").read_bytes() == before
 
 
@@ -130,7 +133,7 @@ def test_warm_up_and_cosine_count_ppo_steps_whatever_the_mini_batches(base, tmp_
             "actor_rollout_ref.actor.optim={lr: 1e-3, warmup_style: cosine, lr_warmup_steps: 1}",
             "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
         )
-        ppo.run_ppo(cfg)
+        ppo_run.run_ppo(cfg)
         rates = [line["actor/lr"] for line in metrics(tmp_path / str(count) / "ppo")]
         assert rates == pytest.approx([1e-3, 1e-3, 7.5e-4, 2.5e-4])
 
@@ -150,7 +153,7 @@ def test_the_policy_that_is_trained_is_the_one_that_sampled(base, tmp_path):
         "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
         "actor_rollout_ref.actor.ppo_num_mini_batches=1",
     )
-    ppo.run_ppo(cfg)
+    ppo_run.run_ppo(cfg)
     (line,) = metrics(tmp_path / "ppo")
     assert abs(line["rollout/mismatch_kl"]) < 1e-6
     assert line["rollout/logprob_gap_max"] < 1e-4
@@ -197,7 +200,7 @@ def test_estimator_loss_and_engine_of_ones_own_train(base, tmp_path):
         "algorithm.rollout_correction.level=sequence",
         "algorithm.bootstrap_truncated=true",
     )
-    last = ppo.run_ppo(cfg)
+    last = ppo_run.run_ppo(cfg)
     (line,) = metrics(tmp_path / "ppo")
     assert line["actor/grad_norm"] > 0 and line["critic/grad_norm"] > 0
     assert line["actor/ratio"] == pytest.approx(1, abs=0.1)
@@ -231,17 +234,17 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_played(
     base, tmp_path, overrides, message
 ):
     with pytest.raises(ConfigError, match=message):
-        ppo.run_ppo(small_config(base, tmp_path, *overrides))
+        ppo_run.run_ppo(small_config(base, tmp_path, *overrides))
     assert not (tmp_path / "ppo" / "trajectories").exists()
 
 
 def test_episodes_that_were_cut_off_go_on_with_the_critics_value(base, tmp_path):
     cfg = small_config(base, tmp_path, "algorithm.gamma=0.5", "algorithm.bootstrap_truncated=true")
-    models = load_models(cfg)
-    player = setup.make_worker(cfg, models.template, mode=cfg.ctx_manager.mode)
+    models, template = load_models(cfg)
+    player = setup.make_worker(cfg, template, mode=cfg.ctx_manager.mode)
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
     episodes = player.rollout(models.engine, specs, setup.train_sampling(cfg))
-    batch = ppo_batch.make_batch(cfg, episodes)
+    batch = ppo_rollouts.make_batch(cfg, episodes)
     assert batch is not None and batch.truncated is not None
     capped = [episode.stop in ("turn_cap", "context") for episode in episodes]
     assert batch.truncated.tolist() == capped and 0 < sum(capped) < len(capped)
@@ -259,12 +262,12 @@ def test_turn_scores_survive_normalisation(base, tmp_path):
         "agent_proxy.reward_normalization.method=mean_std",
     )
     cfg = small_config(base, tmp_path, *settings)
-    models = load_models(cfg)
-    player = setup.make_worker(cfg, models.template, mode=cfg.ctx_manager.mode)
+    models, template = load_models(cfg)
+    player = setup.make_worker(cfg, template, mode=cfg.ctx_manager.mode)
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
     episodes = player.rollout(models.engine, specs, setup.train_sampling(cfg))
-    by_turn = ppo_batch.make_batch(cfg, episodes)
-    at_the_end = ppo_batch.make_batch(small_config(base, tmp_path, settings[1]), episodes)
+    by_turn = ppo_rollouts.make_batch(cfg, episodes)
+    at_the_end = ppo_rollouts.make_batch(small_config(base, tmp_path, settings[1]), episodes)
     assert by_turn is not None and at_the_end is not None
     torch.testing.assert_close(
         by_turn.rewards.sum(1), at_the_end.rewards.sum(1), atol=1e-5, rtol=1e-4
@@ -297,7 +300,7 @@ def test_shorter_replies_may_count_more(base, tmp_path):
     one = ("trainer.total_training_steps=1", "trainer.val_before_train=false")
     norms = {}
     for name, extra in {"plain": (), "weighted": (switch,)}.items():
-        ppo.run_ppo(
+        ppo_run.run_ppo(
             small_config(base, tmp_path / name, *one, *extra, "algorithm.adv_estimator=grpo")
         )
         norms[name] = metrics(tmp_path / name / "ppo")[0]["critic/advantages/mean"]
@@ -319,7 +322,7 @@ def test_how_the_work_is_cut_changes_no_result(base, tmp_path):
             "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=900",
         ],
     }.items():
-        ppo.run_ppo(
+        ppo_run.run_ppo(
             small_config(base, tmp_path / name, *one, "trainer.val_before_train=false", *cut)
         )
         found[name] = metrics(tmp_path / name / "ppo")[0]
@@ -338,20 +341,20 @@ def test_an_engine_that_samples_from_other_weights_stops_the_run(base, tmp_path,
             self.version = version
 
     def tampered(cfg, resume):
-        models = load_models(cfg, resume)
+        models, template = load_models(cfg, resume)
         other = random_model(models.actor.model.config, seed=1)
         for ours, theirs in zip(models.actor.model.parameters(), other.parameters(), strict=True):
             theirs.data = ours.data + theirs.data
-        models.engine = Deaf(other, models.template)
-        return models
+        models.engine = Deaf(other, template)
+        return models, template
 
-    monkeypatch.setattr(ppo, "load_models", tampered)
+    monkeypatch.setattr(ppo_run, "load_models", tampered)
     cfg = small_config(base, tmp_path)
     with pytest.raises(
         TrainingError,
         match=r"KL\(sampler \|\| trainer\) is .* before the first update.*same precision",
     ):
-        ppo.run_ppo(cfg)
+        ppo_run.run_ppo(cfg)
     assert not list((tmp_path / "ppo").glob("global_step_*"))
     assert [line["step"] for line in metrics(tmp_path / "ppo")] == [0]
 
@@ -362,7 +365,7 @@ def test_training_in_half_precision_stays_close_to_the_sampler(base, tmp_path, m
     )
     closed = []
     monkeypatch.setattr(LocalEngine, "close", lambda engine: closed.append(engine))
-    ppo.run_ppo(cfg)
+    ppo_run.run_ppo(cfg)
     assert len(closed) == 1  # vLLM's engine has a process and memory of a GPU
     for line in metrics(tmp_path / "ppo"):
         assert 1e-9 < line["rollout/mismatch_kl"] < cfg.trainer.kl_warn
@@ -370,7 +373,7 @@ def test_training_in_half_precision_stays_close_to_the_sampler(base, tmp_path, m
 
 def test_a_smaller_gap_is_only_reported(base, tmp_path, monkeypatch):
     monkeypatch.setattr(ppo_batch, "kl_penalty", lambda a, b, kind: torch.full_like(a, 0.05))
-    ppo.run_ppo(
+    ppo_run.run_ppo(
         small_config(
             base, tmp_path, "trainer.total_training_steps=1", "trainer.val_before_train=false"
         )
@@ -393,7 +396,7 @@ NOTHING_TO_WIN = (
 
 
 def test_when_all_rewards_are_equal_nothing_is_trained(base, tmp_path):
-    last = ppo.run_ppo(small_config(base, tmp_path, *NOTHING_TO_WIN))
+    last = ppo_run.run_ppo(small_config(base, tmp_path, *NOTHING_TO_WIN))
     for line in metrics(tmp_path / "ppo"):
         assert line["rollout/kept_count"] == 0
         assert line["rollout/groups_zero_std"] == 3
@@ -417,7 +420,7 @@ def test_the_sampler_is_checked_at_the_first_step_that_has_something_to_train(
     monkeypatch.setattr(ppo, "filter_groups", nothing_at_first)
     monkeypatch.setattr(ppo_batch, "kl_penalty", lambda a, b, kind: torch.full_like(a, 5.0))
     with pytest.raises(TrainingError, match="KL"):
-        ppo.run_ppo(small_config(base, tmp_path, "trainer.val_before_train=false"))
+        ppo_run.run_ppo(small_config(base, tmp_path, "trainer.val_before_train=false"))
     assert len(calls) == 2
 
 
@@ -432,7 +435,7 @@ def test_episodes_of_broken_environments_are_left_out(base, tmp_path, monkeypatc
         return real(self, action)
 
     monkeypatch.setattr(FrozenLake, "step", step)
-    ppo.run_ppo(
+    ppo_run.run_ppo(
         small_config(
             base, tmp_path, "trainer.total_training_steps=1", "trainer.val_before_train=false"
         )
@@ -452,7 +455,7 @@ def test_estimators_without_values_need_no_critic(base, tmp_path, estimator):
         "trainer.total_training_steps=1",
         "trainer.val_before_train=false",
     )
-    last = ppo.run_ppo(cfg)
+    last = ppo_run.run_ppo(cfg)
     (line,) = metrics(tmp_path / "ppo")
     assert line["actor/grad_norm"] > 0
     assert not any(key.startswith("critic/loss") for key in line)
@@ -473,7 +476,7 @@ def test_kl_to_the_reference_is_zero_at_first_and_grows(base, tmp_path, place):
             "algorithm.kl_ctrl.kl_coef=0.1",
             "algorithm.kl_penalty=low_var_kl",
         ]
-    ppo.run_ppo(
+    ppo_run.run_ppo(
         small_config(
             base,
             tmp_path,
@@ -488,7 +491,7 @@ def test_kl_to_the_reference_is_zero_at_first_and_grows(base, tmp_path, place):
 
 
 def test_the_critic_may_train_alone_at_first(base, tmp_path):
-    last = ppo.run_ppo(
+    last = ppo_run.run_ppo(
         small_config(base, tmp_path, "trainer.critic_warmup=2", "trainer.val_before_train=false")
     )
     lines = metrics(tmp_path / "ppo")
@@ -501,7 +504,7 @@ def test_the_critic_may_train_alone_at_first(base, tmp_path):
 
 def test_prompts_that_cannot_fit_stop_the_run_at_once(base, tmp_path):
     with pytest.raises(ConfigError, match="No first prompt fits"):
-        ppo.run_ppo(small_config(base, tmp_path, "actor_rollout_ref.rollout.max_model_len=40"))
+        ppo_run.run_ppo(small_config(base, tmp_path, "actor_rollout_ref.rollout.max_model_len=40"))
 
 
 def test_rewards_are_normalised_and_stay_on_the_last_token(base, tmp_path):
@@ -510,12 +513,12 @@ def test_rewards_are_normalised_and_stay_on_the_last_token(base, tmp_path):
         "agent_proxy.reward_normalization.grouping=state",
     ]
     cfg = small_config(base, tmp_path, *norm)
-    models = load_models(cfg)
-    player = setup.make_worker(cfg, models.template, mode=cfg.ctx_manager.mode)
+    models, template = load_models(cfg)
+    player = setup.make_worker(cfg, template, mode=cfg.ctx_manager.mode)
     specs = setup.episode_specs(cfg.es_manager.train, "train", base_seed=cfg.seed.train, step=0)
     episodes = player.rollout(models.engine, specs, setup.train_sampling(cfg))
-    batch = ppo_batch.make_batch(cfg, episodes)
-    plain = ppo_batch.make_batch(small_config(base, tmp_path), episodes)
+    batch = ppo_rollouts.make_batch(cfg, episodes)
+    plain = ppo_rollouts.make_batch(small_config(base, tmp_path), episodes)
     assert torch.equal(batch.scores, plain.scores)  # the filter sees what was really reached
     totals = batch.rewards.sum(1)
     for group in range(3):

@@ -14,8 +14,9 @@ from spa.algo.kl import KLController
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.stages import setup
-from spa.stages.ppo_batch import add_advantages, filter_groups, normalized, score
+from spa.stages.ppo_batch import add_advantages, filter_groups, score
 from spa.stages.ppo_losses import ActorLoss, CriticLoss
+from spa.stages.ppo_rollouts import normalized
 from spa.stages.ppo_updates import micro_batching
 from spa.training.optim import make_optimizer
 from spa.training.update import Scorer, Trainable, mini_batch, update
@@ -100,7 +101,7 @@ def models_of(cfg: Config) -> SimpleNamespace:
     ctrl = cfg.algorithm.kl_ctrl
     target = ctrl.target_kl if ctrl.type == "adaptive" else None
     return SimpleNamespace(
-        template=None,
+        sampling=setup.train_sampling(cfg),
         device=CPU,
         actor=trainable(reference_model(words), cfg.actor_rollout_ref.actor.optim),
         critic=trainable(our_critic(words), cfg.critic.optim)

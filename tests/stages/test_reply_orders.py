@@ -5,7 +5,7 @@ import json
 import pytest
 
 from spa.config.load import load_config
-from spa.stages import ppo, selfplay, sft
+from spa.stages import ppo_run, selfplay, sft
 from spa.worldmodel.rows import is_branch, read_parquet
 
 SETTINGS = (
@@ -53,6 +53,6 @@ def test_all_stages(order, tmp_path):
     tuned = sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
     measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
     assert ("val/wm/prediction_em" in measured) == (order != "no_prediction")
-    ppo.run_ppo(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
+    ppo_run.run_ppo(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
     last = json.loads((tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["actor/grad_norm"] > 0

@@ -21,7 +21,7 @@ from spa.run.hashing import fingerprint_of
 from spa.run.manifest import MANIFEST, Manifest, refuse_other_work, result_of
 from spa.run.signals import StopRequested
 from spa.run.stage import Stage
-from spa.stages import ppo, selfplay, setup, sft
+from spa.stages import ppo, ppo_rollouts, ppo_run, selfplay, setup, sft
 from spa.stages.ppo_models import Models
 
 FOUR = (
@@ -77,7 +77,7 @@ def whole(base, tmp_path_factory) -> Path:
     cfg = small_config(base, folder, *FOUR)
     selfplay.run_self_play(cfg, directory=folder / "data")
     sft.run_sft(cfg, directory=folder / "sft", data=folder / "data")
-    ppo.run_ppo(cfg)
+    ppo_run.run_ppo(cfg)
     return folder
 
 
@@ -100,18 +100,18 @@ def test_sigterm_in_ppo_saves_and_the_run_goes_on(
         target, name = {
             "rollout": (setup, "training_specs"),
             "update": (ppo, "update"),
-            "validation": (ppo, "validate"),
-            "first validation": (ppo, "validate"),
+            "validation": (ppo_rollouts, "validate"),
+            "first validation": (ppo_rollouts, "validate"),
             "save": (Models, "snapshot"),
         }[where]
         asking_at(patch, target, name, call)
         with pytest.raises(StopRequested) as stop:
-            ppo.run_ppo(cfg)
+            ppo_run.run_ppo(cfg)
     newest = latest_checkpoint(tmp_path / "ppo")
     assert (newest.name if newest else None) == (f"global_step_{saved}" if saved else None)
     if where in ("rollout", "update", "validation"):
         assert stop.value.saved == str(newest)
-    ppo.run_ppo(cfg)
+    ppo_run.run_ppo(cfg)
     assert content(tmp_path / "ppo") == content(whole / "ppo")
 
 
@@ -167,7 +167,7 @@ def test_lines_that_a_checkpoint_counts_on_and_that_are_gone_are_named(
     path.write_text("".join(line for line in lines if '"step":2,' not in line))
     cfg = small_config(base, tmp_path, *FOUR)
     if stage == "ppo":
-        ppo.run_ppo(cfg)
+        ppo_run.run_ppo(cfg)
     else:
         sft.run_sft(cfg, directory=tmp_path / "sft", data=whole / "data")
     assert f"{stage}/metrics.jsonl has lost lines since global_step_4 was saved" in caplog.text
@@ -175,10 +175,10 @@ def test_lines_that_a_checkpoint_counts_on_and_that_are_gone_are_named(
 
 def test_a_damaged_newest_checkpoint_costs_only_its_own_steps(base, whole, tmp_path):
     cfg = small_config(base, tmp_path, *FOUR)
-    ppo.run_ppo(cfg)
+    ppo_run.run_ppo(cfg)
     weights = tmp_path / "ppo" / "global_step_4" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-7])
-    ppo.run_ppo(cfg)
+    ppo_run.run_ppo(cfg)
     assert content(tmp_path / "ppo") == content(whole / "ppo")
     assert (tmp_path / "ppo" / "previous" / "1" / "global_step_4").is_dir()
 
@@ -193,7 +193,7 @@ def test_what_a_killed_process_left_is_removed_when_the_stage_is_opened(base, wh
     mark.write_text(json.dumps(json.loads(mark.read_text()) | {"preemption": True}))
     shutil.copytree(stage / "global_step_4", stage / ".saving_global_step_4")
     (stage / "trajectories" / ".train-000004.jsonl.77.tmp").write_text("half")
-    ppo.run_ppo(small_config(base, tmp_path, *FOUR))
+    ppo_run.run_ppo(small_config(base, tmp_path, *FOUR))
     files = {
         str(path.relative_to(stage))
         for path in stage.rglob("*")
@@ -209,7 +209,10 @@ def test_a_run_may_become_longer(base, whole, tmp_path):
     )
     shorter = replace(cfg, trainer=replace(cfg.trainer, total_training_steps=2))
     stage = tmp_path / "ppo"
-    assert [ppo.run_ppo(one).name for one in (shorter, cfg)] == ["global_step_2", "global_step_4"]
+    assert [ppo_run.run_ppo(one).name for one in (shorter, cfg)] == [
+        "global_step_2",
+        "global_step_4",
+    ]
     ours = (stage / "global_step_4" / "model.safetensors").read_bytes()
     assert ours == (whole / "ppo" / "global_step_4" / "model.safetensors").read_bytes()
 
@@ -219,7 +222,7 @@ def test_resume_path_begins_there_and_goes_on_from_its_own(base, whole, tmp_path
     named = ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={start}")
     cfg = small_config(base, tmp_path, *FOUR, *named)
     three = replace(cfg, trainer=replace(cfg.trainer, total_training_steps=3))
-    ppo.run_ppo(three)
+    ppo_run.run_ppo(three)
     own, known = tmp_path / "ppo", fingerprint_of(cfg, "ppo")
     earlier = shutil.copytree(own / "global_step_3", own / "global_step_1")
     for named, expected in ((start, own / "global_step_3"), (earlier, earlier)):
@@ -240,15 +243,15 @@ def test_ppo_that_began_at_a_checkpoint_of_another_run_is_not_taken_for_one_from
     start = whole / "ppo" / "global_step_2"
     named = ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={start}")
     three = (*FOUR, "trainer.total_training_steps=3", "trainer.val_before_train=false")
-    last = ppo.run_ppo(small_config(base, tmp_path, *three, *named))
+    last = ppo_run.run_ppo(small_config(base, tmp_path, *three, *named))
     assert (
-        ppo.run_ppo(small_config(base, tmp_path, *three, *named))
+        ppo_run.run_ppo(small_config(base, tmp_path, *three, *named))
         == last
         == tmp_path / "ppo" / "global_step_3"
     )
     with pytest.raises(ConfigError, match=r"trainer\.resume_from_path: content \w+ → null"):
-        ppo.run_ppo(small_config(base, tmp_path, *three))
-    longer = ppo.run_ppo(small_config(base, tmp_path, *FOUR, *named))
+        ppo_run.run_ppo(small_config(base, tmp_path, *three))
+    longer = ppo_run.run_ppo(small_config(base, tmp_path, *FOUR, *named))
     assert longer == tmp_path / "ppo" / "global_step_4"
     assert longer.joinpath("model.safetensors").read_bytes() == (
         (whole / "ppo/global_step_4/model.safetensors").read_bytes()
@@ -294,8 +297,8 @@ def test_disable_begins_anew_and_loses_nothing(base, tmp_path):
         "trainer.val_before_train=false",
         "trainer.test_freq=-1",
     )
-    ppo.run_ppo(small_config(base, tmp_path, *short, "seed.train=5"))
-    again = ppo.run_ppo(
+    ppo_run.run_ppo(small_config(base, tmp_path, *short, "seed.train=5"))
+    again = ppo_run.run_ppo(
         small_config(base, tmp_path, *short, "seed.train=6", "trainer.resume_mode=disable")
     )
     assert again == tmp_path / "ppo" / "global_step_1"
@@ -331,7 +334,9 @@ def test_an_attempt_after_the_first_goes_on_with_what_the_first_began_anew(tmp_p
 def test_ppo_does_not_go_on_from_another_model_and_sft_not_on_other_data(base, whole, tmp_path):
     cfg = small_config(base, whole, *FOUR)
     with pytest.raises(ConfigError, match=r"model_path \(weights\): content \w+ → content"):
-        ppo.run_ppo(cfg, model_path=str(whole / "sft" / "global_step_4"), directory=whole / "ppo")
+        ppo_run.run_ppo(
+            cfg, model_path=str(whole / "sft" / "global_step_4"), directory=whole / "ppo"
+        )
     other = small_config(base, tmp_path, "seed.train=4242")
     selfplay.run_self_play(other, directory=tmp_path / "data")
     with pytest.raises(ConfigError, match=r"seed\.train: 10000 → 4242"):

@@ -16,9 +16,9 @@ from spa.models.build import load_template
 from spa.planning.written_search import explore, score_search, thoughts_of
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.parse import parse_reply
-from spa.stages import evaluate, ppo, selfplay, setup, sft
+from spa.stages import evaluate, ppo_run, selfplay, setup, sft
 from spa.stages.policies import Target
-from spa.stages.ppo_batch import make_batch
+from spa.stages.ppo_rollouts import make_batch
 from spa.stages.search_examples import Simulator, make_examples
 from spa.training.batch import split_turns
 from spa.types import WorldModelRow
@@ -160,7 +160,7 @@ def test_all_stages(method: str, tmp_path: Path):
     tuned = sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
     measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
     assert ("val/search/exact" in measured) == (method == "search_simulator")
-    ppo.run_ppo(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
+    ppo_run.run_ppo(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
     last = json.loads((tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()[-1])
     # every turn is scored in the conversation that it was sampled in
     assert last["rollout/logprob_gap_max"] < 1e-3

@@ -19,7 +19,7 @@ from spa.models.forward import PLAIN, token_logprobs
 from spa.models.lora import add_adapters
 from spa.prompts.template_check import CONVERSATIONS, SYSTEM_TURN, alternate
 from spa.prompts.token_check import appended, joined_borders, prefill_of
-from spa.stages import ppo
+from spa.stages import ppo_run
 from spa.types import Completion, Prompt, SamplingParams
 
 CPU = torch.device("cpu")
@@ -225,7 +225,7 @@ def test_vllm_alone_serves_a_checkpoint_as_it_was_trained(tmp_path):
 
 
 def test_three_ppo_steps(family, tmp_path):
-    checkpoint = ppo.run_ppo(config(family, tmp_path), directory=tmp_path / "ppo")
+    checkpoint = ppo_run.run_ppo(config(family, tmp_path), directory=tmp_path / "ppo")
     assert checkpoint.name == "global_step_3"
     lines = [
         json.loads(line) for line in (tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()

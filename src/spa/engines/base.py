@@ -6,7 +6,6 @@ from typing import Protocol
 
 from torch import nn
 
-from spa.prompts.template import ChatTemplate
 from spa.types import Completion, Prompt, SamplingParams
 
 
@@ -28,14 +27,4 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give back memory, processes and connections."""
-        ...
-
-
-class PlayingEngine(Engine, Protocol):
-    """An engine that knows its chat template: None if it works on text alone, and so should the
-    rollout."""
-
-    @property
-    def template(self) -> ChatTemplate | None:
-        """The template of the model that replies."""
         ...

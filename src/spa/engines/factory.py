@@ -5,13 +5,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 
 from spa.config.hardware import clamp_to_hardware
 from spa.config.schema import Config
-from spa.engines.base import PlayingEngine
+from spa.engines.base import Engine
 from spa.engines.local import LocalEngine
 from spa.engines.vllm import VllmEngine
 from spa.errors import ConfigError
@@ -25,6 +25,16 @@ log = logging.getLogger(__name__)
 
 RANDOM = "random"
 REPLIES = "api_replies.jsonl"
+
+
+class PlayingEngine(Engine, Protocol):
+    """An engine that knows its chat template: None if it works on text alone, and so should the
+    rollout."""
+
+    @property
+    def template(self) -> ChatTemplate | None:
+        """The template of the model that replies."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

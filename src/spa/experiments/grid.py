@@ -41,7 +41,7 @@ from spa.run.manifest import (
     result_of,
 )
 from spa.run.signals import ignore_interrupts, stacks_on_request, stoppable, stopping_children
-from spa.stages import ppo
+from spa.stages import ppo_run
 from spa.stages.imagination import check_planning
 from spa.stages.pipeline import learn, play
 from spa.stages.rounds import Round, lost_checkpoint, rounds_of
@@ -361,7 +361,9 @@ def do_task(task: StageJob, device: str) -> tuple[int, int]:
             start = result_of(source) if source else None
             if source and start is None:
                 raise TrainingError(lost_checkpoint(source))
-            ppo.run_ppo(cfg, model_path=start and str(start), directory=folder, fingerprint=known)
+            ppo_run.run_ppo(
+                cfg, model_path=start and str(start), directory=folder, fingerprint=known
+            )
             if gone := task.unread(folder):
                 raise TrainingError(
                     f"{gone[0]} is missing. The results are computed from the file. Restore the file, or remove "

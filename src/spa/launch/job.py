@@ -14,7 +14,7 @@ from spa.errors import TrainingError
 from spa.models.precision import precision_of, with_precision
 from spa.run.manifest import result_of
 from spa.run.recorder import read_metrics
-from spa.stages import pipeline, ppo, selfplay
+from spa.stages import pipeline, ppo_run, selfplay
 from spa.stages.preflight import preflight
 
 JobName = Literal["run", "generate", "sft", "ppo"]
@@ -39,7 +39,7 @@ class Job:
             case "sft":
                 return pipeline.world_model
             case "ppo":
-                return ppo.run_ppo
+                return ppo_run.run_ppo
 
 
 @contextmanager

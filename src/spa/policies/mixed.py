@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import nn
 
-from spa.engines.base import PlayingEngine
+from spa.engines.factory import PlayingEngine
 from spa.seeds import stream
 from spa.types import Completion, Prompt, SamplingParams
 

@@ -23,7 +23,7 @@ from spa.run.manifest import (
 )
 from spa.run.signals import stoppable
 from spa.run.stage import locked
-from spa.stages import ppo, selfplay, sft
+from spa.stages import ppo_run, selfplay, sft
 from spa.stages.gate import evaluate_gate, stop_at_gate, write_gate
 from spa.stages.ppo_replay import replayed_data
 from spa.stages.published import original_folders
@@ -43,7 +43,9 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
         if generate_data is False:
             start = find_sft_checkpoint(cfg, sft_dir, ckpt)
             policy = ppo_fingerprint(cfg, start, sft_dir)
-            return ppo.run_ppo(cfg, model_path=str(start), directory=ppo_dir, fingerprint=policy)
+            return ppo_run.run_ppo(
+                cfg, model_path=str(start), directory=ppo_dir, fingerprint=policy
+            )
         rounds = rounds_of(cfg, data, sft_dir)
         chain = fingerprints(rounds)
         policy = stage_fingerprint(cfg, "ppo", parent=chain[-1][1])
@@ -60,7 +62,7 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
             made.append(learn(own, ready, fingerprint=known[own.sft]))
         # The gate is checked even if an earlier command finished SFT: its limits may have changed.
         stop_at_gate(cfg, sft_dir)
-        return ppo.run_ppo(cfg, model_path=str(made[-1]), directory=ppo_dir, fingerprint=policy)
+        return ppo_run.run_ppo(cfg, model_path=str(made[-1]), directory=ppo_dir, fingerprint=policy)
 
 
 def fingerprints(rounds: Sequence[Round]) -> list[tuple[Path, Fingerprint]]:

@@ -1,104 +1,81 @@
 """Stage 3: multi-turn PPO (arXiv 1707.06347; SPA, arXiv 2510.15047).
 
 One step: play, keep the groups that differ, score, estimate advantages, let the methods annotate,
-update critic and policy. `train_ppo` is the whole loop. Its steps are in `ppo_batch` (episodes to
-a batch with advantages) and `ppo_updates` (mini-batches).
+update critic and policy. `train_ppo` is the whole loop. Its steps are in `ppo_batch` (advantages)
+and `ppo_updates` (mini-batches); `ppo_run` loads and builds what it works with.
 """
 
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from spa.config.schema import Config
-from spa.evaluation.search import rollout_metrics
-from spa.models.allocator import limit_kernel_caches, release_memory
-from spa.run.fingerprint import Fingerprint
-from spa.run.hashing import stage_fingerprint
+from spa.models.allocator import release_memory
 from spa.run.stage import Stage
-from spa.stages import setup
-from spa.stages.ppo_batch import (
-    add_advantages,
-    annotate_batch,
-    check_sampler,
-    filter_groups,
-    make_batch,
-    score,
-)
+from spa.stages.ppo_batch import add_advantages, check_sampler, filter_groups, score
 from spa.stages.ppo_health import empty_steps, warn_of_health
 from spa.stages.ppo_losses import ActorLoss, CriticLoss
-from spa.stages.ppo_models import load_models
-from spa.stages.ppo_replay import replayed_data
+from spa.stages.ppo_models import Models
 from spa.stages.ppo_updates import mini_batches, prefixed, training_cut
-from spa.stages.validation import validate
 from spa.training.token_scores import token_scores
 from spa.training.update import update
+from spa.types import Episode, EpisodeBatch, Metrics, PPOBatch
 
 SHOWN_EPISODES = 32  # episodes per step whose advantages and values are kept for the viewer
 
 
-def run_ppo(
-    cfg: Config,
-    *,
-    model_path: str | None = None,
-    directory: Path | None = None,
-    fingerprint: Fingerprint | None = None,
-) -> Path:
-    """Train from `model_path` (default: the configuration's) in `directory`; returns the last
-    checkpoint.
+class Rollouts(Protocol):
+    """What PPO needs of the environments."""
 
-    Without a `fingerprint` it is a stage alone, which `trainer.resume_mode` makes begin again when
-    it is finished.
-    """
-    trainer = cfg.trainer
-    # The fingerprint must name the model that PPO really starts from.
-    started = replace(cfg, model_path=model_path or cfg.model_path)
-    with Stage(
-        cfg,
-        directory or Path(trainer.default_local_dir),
-        fingerprint or stage_fingerprint(started, "ppo", data=replayed_data(cfg)),
-        total=trainer.total_training_steps,
-        keep=trainer.max_actor_ckpt_to_keep,
-        resume_path=trainer.resume_from_path if trainer.resume_mode == "resume_path" else None,
-        again=fingerprint is None and trainer.resume_mode != "auto",
-    ) as stage:
-        return stage.result or train_ppo(started, stage)
+    def play(self, step: int) -> list[Episode]:
+        """The episodes of a step, sampled by the policy."""
+        ...
+
+    def metrics(self, episodes: Sequence[Episode]) -> Metrics:
+        """What the episodes say of play."""
+        ...
+
+    def batch(self, episodes: Sequence[Episode]) -> EpisodeBatch | None:
+        """The episodes as tensors with normalised rewards; None if all of them failed."""
+        ...
+
+    def annotate(
+        self, batch: PPOBatch, episodes: Sequence[Episode], step: int, metrics: Metrics
+    ) -> PPOBatch:
+        """The batch with what the configured methods learn besides the reward."""
+        ...
+
+    def validate(self, step: int) -> Metrics:
+        """Play and record the validation puzzles; returns their metrics."""
+        ...
 
 
-def train_ppo(cfg: Config, stage: Stage) -> Path:
+def train_ppo(cfg: Config, stage: Stage, models: Models, rollouts: Rollouts) -> Path:
     """Multi-turn PPO: rollout -> filter groups -> score -> advantages -> critic, actor -> sync
-    weights.
+    weights. Returns the last checkpoint.
 
     With several ranks each plays, scores and trains on its share; everything here is the same on
     all. Raises StopRequested, when it has saved what there is, if the process is asked to stop.
     """
-    limit_kernel_caches()
     actor = cfg.actor_rollout_ref.actor
     critic = cfg.critic
-    sampling = setup.train_sampling(cfg)
-    models = load_models(cfg, stage.resume_from)
     # The step of the weights goes into every episode that they sample (`Episode.version`).
     models.engine.load_weights(models.actor.full_model(), version=stage.step)
-    worker = setup.make_worker(
-        cfg, models.template, mode=cfg.ctx_manager.mode, lost=stage.lost_episodes, own_rewards=True
-    )
-    # Training never samples a puzzle of validation; contents
-    # are compared, since two seeds can make the same board.
-    held_out = setup.validation_hashes(cfg, worker)
     # A resumed run has this measurement already.
     if stage.step == 0 and cfg.trainer.val_before_train:
         with stage.interruptible("validate"):
-            metrics = validate(cfg, worker, models.engine, stage.recorder, 0)
+            metrics = rollouts.validate(0)
         stage.recorder.log(0, metrics)
     empty = 0
     for step in stage.steps(cfg.trainer.total_training_steps, save_every=cfg.trainer.save_freq):
         # Nothing is updated here, so a stop may break
         # the rollout off: a resumed run plays it again.
         with stage.interruptible("rollout"):
-            specs = setup.training_specs(cfg, worker, "train", step=step - 1, held_out=held_out)
-            episodes = worker.rollout(models.engine, specs, sampling)
+            episodes = rollouts.play(step)
         empty = empty_steps(episodes, empty)
         # Over all episodes: the filter would bias success and format rates.
-        metrics = rollout_metrics(episodes, worker.make_env, "train")
-        batch = filter_groups(cfg, make_batch(cfg, episodes, models.template), metrics)
+        metrics = rollouts.metrics(episodes)
+        batch = filter_groups(cfg, rollouts.batch(episodes), metrics)
         if batch is not None:  # None: no group has any reward variance
             with stage.timer("score"):
                 # Old log-probs are the trainer's, not the engine's, so
@@ -106,7 +83,7 @@ def train_ppo(cfg: Config, stage: Stage) -> Path:
                 batch = score(cfg, models, batch, metrics)
                 check_sampler(cfg, metrics["rollout/mismatch_kl"], models, step)
                 batch = add_advantages(cfg, models, batch, metrics)
-                batch = annotate_batch(cfg, models, batch, episodes, metrics, step)
+                batch = rollouts.annotate(batch, episodes, step, metrics)
             with stage.timer("update"):
                 # Schedules count PPO steps: all mini-batches of a step have one learning rate.
                 models.set_learning_rates(step)
@@ -119,7 +96,7 @@ def train_ppo(cfg: Config, stage: Stage) -> Path:
                 # of an untrained one would mislead the policy.
                 if step > cfg.trainer.critic_warmup:
                     minis = mini_batches(cfg, actor, batch, step)
-                    loss = ActorLoss(actor, sampling, replayed=not batch.played.all())
+                    loss = ActorLoss(actor, models.sampling, replayed=not batch.played.all())
                     found = update(models.actor, minis, loss, training_cut(actor), models.device)
                     metrics |= prefixed("actor", found)
             # For the viewer: which token got which advantage.
@@ -132,7 +109,7 @@ def train_ppo(cfg: Config, stage: Stage) -> Path:
         release_memory()
         if stage.due(step, cfg.trainer.test_freq) or step == cfg.trainer.also_test_at:
             with stage.timer("validate"):
-                metrics |= validate(cfg, worker, models.engine, stage.recorder, step)
+                metrics |= rollouts.validate(step)
         warn_of_health(models, step, metrics)
         stage.commit(step, metrics, episodes, models)
     models.engine.close()

@@ -1,12 +1,11 @@
-"""From the episodes of a step to the batch that PPO learns from: filter, score, advantages, methods.
+"""From the tensors of a step's episodes to the batch that PPO learns from: filter, score,
+advantages.
 
 `train_ppo` calls these functions in this order. None of them changes a model.
 """
 
 import logging
-from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
-from functools import partial
 
 import torch
 
@@ -15,87 +14,16 @@ from spa.algo.filters import FILTERS, select_groups
 from spa.algo.kl import kl_in_reward
 from spa.algo.losses import kl_penalty
 from spa.algo.masked import explained_variance, masked_mean, mean_per_row, whiten
-from spa.algo.reward_normalization import normalize_rewards, normalize_scores
 from spa.algo.sampled import rollout_weights
 from spa.config.schema import Config
 from spa.errors import TrainingError
-from spa.methods.context import Context, annotate_all
-from spa.prompts.template import ChatTemplate
-from spa.stages import setup
 from spa.stages.ppo_models import Models, named_estimator
 from spa.stages.ppo_updates import micro_batching, scoring
-from spa.training.batch import batch_episodes, is_trainable, select, split_turns
-from spa.training.loss_masks import loss_masks
-from spa.training.update import score_entropies, score_last_values, score_logprobs, score_values
-from spa.types import Episode, EpisodeBatch, Metrics, PPOBatch, ScoredBatch
-from spa.worldmodel.online import with_world_model_reward
+from spa.training.batch import select, split_turns
+from spa.training.update import score_last_values, score_logprobs, score_values
+from spa.types import EpisodeBatch, Metrics, PPOBatch, ScoredBatch
 
 log = logging.getLogger(__name__)
-
-
-def make_batch(
-    cfg: Config, episodes: Sequence[Episode], template: ChatTemplate | None = None
-) -> EpisodeBatch | None:
-    """Episodes that ended without an error, with normalised rewards; None if there are none.
-    `batch.episodes` counts `episodes`. The template is needed for loss masks other than the sampled
-    tokens."""
-    # Positions among all episodes of the step: they lead from
-    # a row back to its episode after filtering and splitting.
-    numbers = [number for number, episode in enumerate(episodes) if is_trainable(episode)]
-    if not numbers:
-        return None
-    proxy = cfg.agent_proxy
-    online = proxy.world_model_reward
-    good = [episodes[number] for number in numbers]
-    # Padding follows the real tokens, where causal attention never sees it: any valid id will do.
-    batch = batch_episodes(
-        with_world_model_reward(
-            good, observation=online.observation, prediction=online.prediction, within=online.within
-        ),
-        tags=cfg.es_manager.train.env_configs.tags,
-        pad_id=0 if template is None else template.tokenizer.pad_token_id or 0,
-        turn_scores=proxy.use_turn_scores,
-        mask_of=loss_masks(good, cfg.actor_rollout_ref.actor.loss_mask, template),
-        reader=None if template is None else template.images,
-    )
-    return normalized(cfg, replace(batch, episodes=torch.tensor(numbers)))
-
-
-def last_turn_ends(batch: EpisodeBatch) -> torch.Tensor:
-    """bool [B, A]: the end of each row's last turn."""
-    return batch.turn_ends & (batch.turns == batch.turns.max(dim=1, keepdim=True).values)
-
-
-def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
-    """The batch with rewards whose return, as the estimator discounts it, is the normalised score."""
-    proxy = cfg.agent_proxy
-    norm = cfg.agent_proxy.reward_normalization
-    if norm.method == "identity":
-        return batch
-    estimator = named_estimator(cfg)
-    settings = {key: getattr(cfg.algorithm, key) for key in estimator.settings}
-    within_turn, between_turns = estimator.discounts(settings)
-    # Several turns of a row may be rewarded; what normalisation adds goes onto its last one.
-    last = last_turn_ends(batch)
-    given = (batch.scores, batch.group_ids, batch.tag_ids)
-    # One reward at the end and no discount: the return
-    # from every token is the normalised score itself.
-    if not proxy.use_turn_scores and within_turn == between_turns == 1 and not estimator.centres:
-        scores = normalize_scores(*given, grouping=norm.grouping, method=norm.method)
-        return replace(batch, rewards=torch.where(last, scores[:, None], 0.0))
-    # [B, A]: the discount from a token's return to the next one's.
-    # Environment text has 1, so that time counts sampled tokens.
-    follow = torch.where(batch.mask, torch.where(batch.turn_ends, between_turns, within_turn), 1.0)
-    rewards = normalize_rewards(
-        batch.rewards,
-        last,
-        *given,
-        grouping=norm.grouping,
-        method=norm.method,
-        follow=None if within_turn == between_turns == 1 else follow,
-        centre=not estimator.centres,
-    )
-    return replace(batch, rewards=rewards)
 
 
 def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> EpisodeBatch | None:
@@ -126,7 +54,7 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
     of the policy loss for what another sampler drew."""
     actor = cfg.actor_rollout_ref.actor
     ref_cfg = cfg.actor_rollout_ref.ref
-    sampling = setup.train_sampling(cfg)
+    sampling = models.sampling
     algorithm = cfg.algorithm
     old = score_logprobs(models.actor, batch, scoring(cfg), models.device, sampling)
     ref = values = None
@@ -172,6 +100,11 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
     # `replace` keeps the class; a ScoredBatch is built from the fields that both have.
     known = {item.name: getattr(batch, item.name) for item in fields(EpisodeBatch)}
     return ScoredBatch(**known, old_logprobs=old, ref_logprobs=ref, values=values)
+
+
+def last_turn_ends(batch: EpisodeBatch) -> torch.Tensor:
+    """bool [B, A]: the end of each row's last turn."""
+    return batch.turn_ends & (batch.turns == batch.turns.max(dim=1, keepdim=True).values)
 
 
 def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> EpisodeBatch:
@@ -244,38 +177,3 @@ def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Met
         advantages = whiten(advantages, batch.mask)
     known = {item.name: getattr(batch, item.name) for item in fields(ScoredBatch)}
     return PPOBatch(**known, advantages=advantages, returns=returns)
-
-
-def annotate_batch(
-    cfg: Config,
-    models: Models,
-    batch: PPOBatch,
-    episodes: Sequence[Episode],
-    metrics: Metrics,
-    step: int,
-) -> PPOBatch:
-    """The batch with the weights and the rows that the methods of the configuration add."""
-    return annotate_all(batch, episodes, method_context(cfg, models, step, metrics))
-
-
-def method_context(cfg: Config, models: Models, step: int, metrics: Metrics) -> Context:
-    """What the methods may use at this step."""
-    sampling = setup.train_sampling(cfg)
-    return Context(
-        cfg=cfg,
-        step=step,
-        template=models.template,
-        entropies=lambda batch: score_entropies(
-            models.actor, batch, scoring(cfg), models.device, sampling
-        ),
-        state_values=partial(state_values, cfg),
-        stored=models.replay,
-        metrics=metrics,
-    )
-
-
-def state_values(cfg: Config, tag: str, texts: Collection[str]) -> dict[str, float]:
-    """The environment's state values, by state text; 0 where it gives none."""
-    # Values are read from the text alone, so any puzzle of the tag will do.
-    with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
-        return {text: env.state_value(text) or 0.0 for text in sorted(texts)}

@@ -1,49 +1,34 @@
-"""What PPO trains and plays with: policy, critic, reference, engine, loaded and saved together."""
+"""What PPO trains and plays with: policy, critic, reference and engine, saved together."""
 
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from spa.algo.estimators import Estimator, estimator_named
 from spa.algo.health import Health
 from spa.algo.kl import KLController
-from spa.algo.losses import policy_loss_named
-from spa.config.schema import Config, OptimConfig
+from spa.config.schema import Config
 from spa.engines.base import Engine
-from spa.engines.factory import EngineRequest, trained_kind
 from spa.errors import ConfigError
-from spa.methods.context import Replayed
-from spa.models.load import load_critic
-from spa.models.lora import ADAPTER, has_adapters
-from spa.planning.requirements import require_state_value
-from spa.prompts.template import ChatTemplate
-from spa.run.checkpoint import load_state
 from spa.run.stage import Snapshot
-from spa.stages import setup
-from spa.stages.parallel import parallelize
-from spa.stages.ppo_replay import stored_rows
-from spa.stages.published import note_published
-from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import Scorer, Trainable
+from spa.types import SamplingParams
 
 
 @dataclass(slots=True, kw_only=True)
 class Models:
     """What a PPO step uses. `critic` is None for estimators without values, `ref` unless a KL term
-    wants it."""
+    wants it. `sampling` is how the policy samples: the distribution that is scored and trained."""
 
     actor: Trainable
     critic: Trainable | None
     ref: Scorer | None
     engine: Engine
-    template: ChatTemplate
+    tokenizer: Any  # saved with the policy
+    sampling: SamplingParams
     device: torch.device
     kl: KLController
-    replay: list[Replayed] = field(default_factory=list)  # examples of stage 2 to sample from
     health: Health = field(default_factory=Health)
 
     def set_learning_rates(self, step: int) -> None:
@@ -64,7 +49,7 @@ class Models:
         if self.critic is not None:
             state["critic"] = self.critic.state()
             critic = self.critic.full_model()
-        return Snapshot(model=model, tokenizer=self.template, critic=critic, state=state)
+        return Snapshot(model=model, tokenizer=self.tokenizer, critic=critic, state=state)
 
 
 def keys_of(section: Any) -> set[str]:
@@ -89,159 +74,3 @@ def named_estimator(cfg: Config) -> Estimator:
             "es_manager.train.group_size is 1; set it to 2 or more"
         )
     return estimator
-
-
-def check_trained(cfg: Config) -> None:
-    """Raises ConfigError if PPO cannot train with the estimator, the loss or the engine that are
-    named."""
-    named_estimator(cfg)
-    trained_kind(cfg)
-    policy_loss_named(cfg.actor_rollout_ref.actor.policy_loss, keys_of(cfg.actor_rollout_ref.actor))
-
-
-def require_state_values(cfg: Config) -> None:
-    """Raises ConfigError if `algorithm.imagined_advantage` is set and an environment has no state
-    values."""
-    if cfg.algorithm.imagined_advantage > 0:
-        check = partial(require_state_value, instead="set algorithm.imagined_advantage to 0")
-        setup.check_puzzles(cfg, cfg.es_manager.train.env_configs.tags, check)
-
-
-def load_models(cfg: Config, resume: Path | None = None) -> Models:
-    """Policy, critic, reference and engine from `model_path`, or as they were at the checkpoint
-    `resume`."""
-    device = setup.pick_device(cfg)
-    path = cfg.model_path
-    require_state_values(cfg)
-    check_trained(cfg)
-    note_published(path)
-    model_cfg = cfg.actor_rollout_ref.model
-    actor_cfg = cfg.actor_rollout_ref.actor
-    total = cfg.trainer.total_training_steps
-    # Adapters resume on the base that they were made for; without them the saved weights are
-    # loaded.
-    source = str(resume) if resume and model_cfg.lora_rank == 0 else path
-    policy, template = setup.load_actor(cfg, source, device)
-    setup.make_trainable(
-        policy,
-        model_cfg,
-        device,
-        seed=cfg.seed.train,
-        adapters=resume / ADAPTER if resume else None,
-    )
-    autocast = setup.pick_autocast(model_cfg.dtype, device)
-    # Before the optimiser, since shards are new parameters.
-    parallel = parallelize(
-        policy, actor_cfg.strategy, actor_cfg.fsdp_config, autocast=autocast, played=True
-    )
-    actor = Trainable(
-        model=policy,
-        parallel=parallel,
-        optimizer=optimizer_of(policy, actor_cfg.optim, total),
-        grad_clip=actor_cfg.grad_clip,
-        autocast=autocast,
-    )
-    critic = None
-    if named_estimator(cfg).needs_values:
-        critic = make_critic(cfg, path, resume, device)
-    # Where nothing is weighed by KL, a reference would cost memory and a forward pass for nothing.
-    wants_ref = (
-        actor_cfg.use_kl_loss and actor_cfg.kl_loss_coef > 0
-    ) or cfg.algorithm.use_kl_in_reward
-    ref = None
-    if wants_ref and actor_cfg.use_ref:
-        ref_cfg = cfg.actor_rollout_ref.ref
-        # With LoRA the frozen base is the reference: adapters
-        # are switched off, and no second copy is loaded.
-        if has_adapters(policy):
-            ref = Scorer(model=policy, parallel=parallel, autocast=autocast, without_adapters=True)
-        else:
-            frozen = setup.load_actor(cfg, path, device)[0]
-            parallel = parallelize(
-                frozen, ref_cfg.strategy, ref_cfg.fsdp_config, autocast=autocast, trained=False
-            )
-            ref = Scorer(model=frozen, parallel=parallel, autocast=autocast)
-    ctrl = cfg.algorithm.kl_ctrl
-    kl = KLController(
-        coef=ctrl.kl_coef,
-        target=ctrl.target_kl if ctrl.type == "adaptive" else None,
-        horizon=ctrl.horizon,
-    )
-    engine = trained_kind(cfg).make(
-        EngineRequest(
-            cfg=cfg, model_name=source, device=device, model=actor.full_model(), template=template
-        )
-    )
-    models = Models(
-        actor=actor,
-        critic=critic,
-        ref=ref,
-        engine=engine,
-        template=template,
-        device=device,
-        kl=kl,
-        replay=stored_rows(cfg, template),
-    )
-    if resume:
-        state = load_state(resume)
-        actor.optimizer.load_state_dict(state["actor"])
-        if critic is not None:
-            critic.optimizer.load_state_dict(state["critic"])
-        # Target and horizon follow the configuration; only the coefficient has a history.
-        models.kl = replace(kl, coef=state["kl_coef"])
-        models.health = Health.from_state(state["health"]) if "health" in state else Health()
-    return models
-
-
-def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.device) -> Trainable:
-    """The critic with its optimiser: a new head on the body of `path`, or the one saved at
-    `resume`."""
-    critic_cfg = cfg.critic
-    saved = resume / "critic" if resume else None
-    source = str(saved) if saved and critic_cfg.model.lora_rank == 0 else path
-    model = load_critic(
-        source,
-        attention=setup.pick_attention(
-            critic_cfg.model.attn_implementation,
-            source,
-            device,
-            code=critic_cfg.model.trust_remote_code,
-        ),
-        trust_remote_code=critic_cfg.model.trust_remote_code,
-    ).to(device)
-    adapters = saved / ADAPTER if saved else None
-    # A seed of its own: new adapters of policy and critic start from different matrices.
-    setup.make_trainable(
-        model, critic_cfg.model, device, seed=cfg.seed.train + 1, adapters=adapters
-    )
-    # With adapters the body comes from `path`, so the saved head is read apart.
-    if saved is not None:
-        model.load_head(saved)
-    autocast = setup.pick_autocast(critic_cfg.model.dtype, device)
-    return Trainable(
-        model=model,
-        parallel=parallelize(
-            model, critic_cfg.strategy, critic_cfg.model.fsdp_config, autocast=autocast
-        ),
-        optimizer=optimizer_of(model, critic_cfg.optim, cfg.trainer.total_training_steps),
-        grad_clip=critic_cfg.grad_clip,
-        autocast=autocast,
-    )
-
-
-def optimizer_of(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer:
-    """AdamW with the configured schedule. Like its `total`, warm-up and schedule count PPO steps,
-    whatever number of mini-batches a step has."""
-    # -1, the default, leaves the warm-up to the ratio.
-    warmup = (
-        optim.lr_warmup_steps
-        if optim.lr_warmup_steps >= 0
-        else int(total * optim.lr_warmup_steps_ratio)
-    )
-    if optim.warmup_style == "cosine":
-        schedule = warmup_cosine(total, warmup, floor=optim.min_lr_ratio or 0.0)
-    else:
-        schedule = warmup_constant(warmup)
-    return make_optimizer(
-        model, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, schedule=schedule
-    )

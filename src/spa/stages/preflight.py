@@ -29,7 +29,7 @@ from spa.run.checkpoint import damage
 from spa.stages import setup
 from spa.stages.builtin_games import unknown_game, unknown_game_warning
 from spa.stages.imagination import check_planning
-from spa.stages.ppo_models import check_trained
+from spa.stages.ppo_run import check_trained
 from spa.stages.published import data_files
 from spa.stages.rounds import first_round, rounds_of
 from spa.stages.selfplay import plans_tried, tries_plans
