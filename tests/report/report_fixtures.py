@@ -167,7 +167,7 @@ def write_stage(
     }
     config["ctx_manager"] = {"mode": "add_worldmodel" if world_model else "base"}
     rates: dict[str, dict[str, float]] = {}
-    with Recorder(directory, stage="ppo", config=config, loggers=[], total_steps=steps) as recorder:
+    with Recorder(directory, stage="ppo", config=config, total_steps=steps) as recorder:
         for step in range(steps + 1):
             level = skill[0] + (skill[1] - skill[0]) * step / steps
             metrics = {
@@ -215,9 +215,7 @@ def write_sft(directory: Path, *, seed: int) -> dict[str, float]:
     """An SFT stage of three epochs."""
     rng = stream(seed, "fixture_sft")
     last = {}
-    with Recorder(
-        directory, stage="sft", config={"seed": seed, "optim": {"lr": 1e-4}}, loggers=[]
-    ) as recorder:
+    with Recorder(directory, stage="sft", config={"seed": seed, "optim": {"lr": 1e-4}}) as recorder:
         for step in range(1, 31):
             metrics = {"train/loss": 2.0 / step + 0.05 * float(rng.random())}
             if step % 10 == 0:

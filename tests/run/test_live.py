@@ -83,9 +83,7 @@ def test_a_comparison_on_a_terminal_is_a_table_and_in_a_pipe_lines(
 
 def record(folder: Path, steps: range, *, total: int, every: int = 1) -> None:
     resume = steps[0] - 1 or None
-    with Recorder(
-        folder, stage="sft", loggers=[], total_steps=total, resume_step=resume
-    ) as recorder:
+    with Recorder(folder, stage="sft", total_steps=total, resume_step=resume) as recorder:
         for step in steps:
             values = {"val/success": step / 10} if step % every == 0 else {}
             recorder.log(step, {"train/loss": 1.0, **values})
@@ -114,7 +112,7 @@ def test_progress_reads_a_file_that_became_shorter_from_its_start(tmp_path: Path
     record(tmp_path, range(1, 6), total=9)
     known = StageProgress(tmp_path).read()
     assert (known.steps, known.values["success"]) == ("5/9", ("0.500", 5))
-    Recorder(tmp_path, stage="sft", loggers=[], total_steps=9, resume_step=2).close()
+    Recorder(tmp_path, stage="sft", total_steps=9, resume_step=2).close()
     assert known.read().steps == "2/9"
     assert StageProgress(tmp_path / "nothing").read().seconds_left is None
 

@@ -90,7 +90,7 @@ def test_a_checkpoint_never_gets_to_the_disk_before_the_lines_that_it_counts_on(
         assert steps[:step] == list(range(1, step + 1))
         assert found is None or damage(found, hashes=True) is None
 
-    with Recorder(stage, stage="ppo", loggers=()) as rec, monkeypatch.context() as patch:
+    with Recorder(stage, stage="ppo") as rec, monkeypatch.context() as patch:
         disk = Disk(stage, patch, check)
         for step in range(1, STEPS + 1):
             rec.log(step, {"train/success": step / 7})

@@ -20,7 +20,7 @@ from spa.run.fingerprint import Fingerprint
 from spa.run.logfile import log_file
 from spa.run.recorder import Recorder, read_metrics
 from spa.run.signals import stoppable
-from spa.run.trackers import headline
+from spa.run.trackers import headline, trackers_named
 from spa.types import Episode, ParsedReply, StopReason, Turn
 
 
@@ -42,7 +42,7 @@ def episode(name: str = "train/1/0/0", text: str = "<answer>Up</answer>") -> Epi
 
 
 def record(directory: Path, first: int, last: int, resume: int | None = None) -> None:
-    with Recorder(directory, stage="ppo", loggers=[], resume_step=resume) as recorder:
+    with Recorder(directory, stage="ppo", resume_step=resume) as recorder:
         for step in range(first, last + 1):
             with recorder.timer("update"):
                 pass
@@ -51,7 +51,7 @@ def record(directory: Path, first: int, last: int, resume: int | None = None) ->
 
 
 def test_metrics_lines_are_sorted_and_hold_no_times(tmp_path: Path) -> None:
-    with Recorder(tmp_path, stage="ppo", loggers=[]) as recorder:
+    with Recorder(tmp_path, stage="ppo") as recorder:
         with recorder.timer("rollout"):
             pass
         recorder.log(
@@ -70,7 +70,7 @@ def test_metrics_lines_are_sorted_and_hold_no_times(tmp_path: Path) -> None:
 
 
 def test_tokens_per_second_are_a_timing(tmp_path: Path) -> None:
-    with Recorder(tmp_path, stage="ppo", loggers=[]) as recorder:
+    with Recorder(tmp_path, stage="ppo") as recorder:
         recorder.log(1, {"a": 1.0}, tokens=1000)
         recorder.log(2, {"a": 1.0})
     assert [set(row) for row in read_metrics(tmp_path / "metrics.jsonl")] == [{"step", "a"}] * 2
@@ -79,7 +79,7 @@ def test_tokens_per_second_are_a_timing(tmp_path: Path) -> None:
 
 
 def test_non_finite_values_are_legal_json(tmp_path: Path) -> None:
-    with Recorder(tmp_path, stage="ppo", loggers=[]) as recorder:
+    with Recorder(tmp_path, stage="ppo") as recorder:
         recorder.log(0, {"a": float("nan"), "b": float("inf"), "c": torch.tensor(-torch.inf)})
     line = (tmp_path / "metrics.jsonl").read_text()
     assert line == '{"step":0,"a":null,"b":"Infinity","c":"-Infinity"}\n'
@@ -105,7 +105,7 @@ def test_resume_continues_byte_for_byte(tmp_path: Path) -> None:
 
 def test_resume_drops_what_was_recorded_later(tmp_path: Path) -> None:
     record(tmp_path, 0, 4)
-    Recorder(tmp_path, stage="ppo", loggers=[], resume_step=1).close()
+    Recorder(tmp_path, stage="ppo", resume_step=1).close()
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [0, 1]
     assert sorted(p.name for p in (tmp_path / "trajectories").iterdir()) == [
         "train-000000.jsonl",
@@ -131,7 +131,7 @@ def test_a_new_record_keeps_the_old_one(tmp_path: Path) -> None:
     "text", ["<b>&</b>", "\x1b[31mred", "\u202egnp", "\ud800 lone", "x" * 1_000_000]
 )
 def test_episodes_survive_the_file(tmp_path: Path, text: str) -> None:
-    with Recorder(tmp_path, stage="ppo", loggers=[]) as recorder:
+    with Recorder(tmp_path, stage="ppo") as recorder:
         recorder.trajectories(2, "val", [episode("a", text)])
         recorder.trajectories(2, "val", [episode("b", text)])  # a second call appends
         recorder.token_scores(2, "val", {"a": {"advantages": [0.0, float("nan")]}})
@@ -164,7 +164,6 @@ def test_config_is_saved_as_yaml(tmp_path: Path) -> None:
     Recorder(
         tmp_path,
         stage="sft",
-        loggers=[],
         config={"path": Path("a"), "lr": 1e-4, "tags": ("A", "B")},
     ).close()
     assert (tmp_path / "config.yaml").read_text() == "path: a\nlr: 0.0001\ntags:\n- A\n- B\n"
@@ -173,20 +172,20 @@ def test_config_is_saved_as_yaml(tmp_path: Path) -> None:
 def test_a_path_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainingError, match=r"cannot write .*file"):
-        Recorder(tmp_path / "file" / "ppo", stage="ppo", loggers=[])
+        Recorder(tmp_path / "file" / "ppo", stage="ppo")
 
 
 def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full on this system")
-    with Recorder(tmp_path, stage="ppo", loggers=[]) as recorder:
+    with Recorder(tmp_path, stage="ppo") as recorder:
         (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
         with pytest.raises(TrainingError, match="No space left"):
             recorder.log(0, {"a": 1.0})
 
 
 def test_log_file_has_messages_and_warnings_without_escapes(tmp_path: Path) -> None:
-    with log_file(tmp_path / "log.txt"), Recorder(tmp_path, stage="ppo", loggers=[]) as recorder:
+    with log_file(tmp_path / "log.txt"), Recorder(tmp_path, stage="ppo") as recorder:
         recorder.message("started \x1b[2J\ud800")
         logging.getLogger("spa.worldmodel").warning("dropped %d rows", 3)
     logging.getLogger("spa").warning("after the end")
@@ -202,7 +201,7 @@ def test_the_log_file_says_why_the_stage_stopped(
     with (
         pytest.raises(ValueError, match="no such thing"),
         log_file(tmp_path / "log.txt"),
-        Recorder(tmp_path, stage="ppo", loggers=[]),
+        Recorder(tmp_path, stage="ppo"),
     ):
         raise ValueError("no such thing \x1b[2J")
     text = (tmp_path / "log.txt").read_text()
@@ -215,7 +214,7 @@ def test_the_log_file_says_why_the_stage_stopped(
 
 
 def test_a_stage_and_its_parts_write_each_line_once(tmp_path: Path) -> None:
-    with log_file(tmp_path / "log.txt"), Recorder(tmp_path, stage="sft", loggers=[]) as recorder:
+    with log_file(tmp_path / "log.txt"), Recorder(tmp_path, stage="sft") as recorder:
         recorder.message("in both")
     logging.getLogger("spa").warning("after the end")
     text = (tmp_path / "log.txt").read_text()
@@ -249,7 +248,7 @@ def test_debug_says_how_long_each_part_took(verbosity, tmp_path: Path) -> None:
     console.set_verbosity(debug=True)
     with (
         log_file(tmp_path / "log.txt"),
-        Recorder(tmp_path, stage="ppo", loggers=[]) as recorder,
+        Recorder(tmp_path, stage="ppo") as recorder,
         recorder.timer("rollout"),
     ):
         pass
@@ -275,7 +274,9 @@ def _talk(task: StageJob, device: str) -> tuple[int, int]:
 
 def test_plain_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     console.set_verbosity()
-    with Recorder(tmp_path, stage="ppo", total_steps=2) as recorder:
+    with Recorder(
+        tmp_path, stage="ppo", trackers=trackers_named(["console"]), total_steps=2
+    ) as recorder:
         recorder.log(
             1,
             {
@@ -308,7 +309,9 @@ def test_quiet_says_nothing_but_warnings(
 ) -> None:
     console.set_verbosity(quiet=True)
     try:
-        with Recorder(tmp_path, stage="ppo", total_steps=1) as recorder:
+        with Recorder(
+            tmp_path, stage="ppo", trackers=trackers_named(["console"]), total_steps=1
+        ) as recorder:
             recorder.message("hidden")
             recorder.log(1, {"a": 1.0})
             logging.getLogger("spa.x").warning("shown")
@@ -338,7 +341,7 @@ def test_trackers_get_as_many_episodes_as_was_asked_for(
     played = [episode(f"e{number}") for number in range(12)]
     samples = {"train": 0, "val": 2}
     with Recorder(
-        tmp_path / "run", stage="ppo", loggers=["trackio"], sample_episodes=samples
+        tmp_path / "run", stage="ppo", trackers=trackers_named(["trackio"], samples=samples)
     ) as recorder:
         for split in ("train", "val", "sft_eval"):
             recorder.trajectories(3, split, played)
@@ -361,7 +364,7 @@ def test_a_failing_tracker_is_one_warning_and_never_stops(
         "def finish(): raise RuntimeError('never called')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with Recorder(tmp_path / "run", stage="ppo", loggers=["trackio"]) as recorder:
+    with Recorder(tmp_path / "run", stage="ppo", trackers=trackers_named(["trackio"])) as recorder:
         for step in range(3):
             recorder.log(step, {"a": 1.0})
     assert capsys.readouterr().err.count("the server is gone") == 1
@@ -390,7 +393,10 @@ def test_a_tracker_that_ends_the_process_is_one_warning(
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "trackio", raising=False)
-    with stoppable(), Recorder(tmp_path / "run", stage="ppo", loggers=["trackio"]) as recorder:
+    with (
+        stoppable(),
+        Recorder(tmp_path / "run", stage="ppo", trackers=trackers_named(["trackio"])) as recorder,
+    ):
         recorder.log(1, {"a": 1.0})
         recorder.log(2, {"a": 1.0})
     sys.modules.pop("trackio", None)
@@ -402,7 +408,7 @@ def test_a_missing_tracker_says_how_to_install_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
-    Recorder(tmp_path, stage="ppo", loggers=["wandb"]).close()
+    Recorder(tmp_path, stage="ppo", trackers=trackers_named(["wandb"])).close()
     assert "pip install wandb" in capsys.readouterr().err.replace("\n", "")
 
 
@@ -410,7 +416,7 @@ def test_an_unknown_tracker_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"trainer\.logger: unknown tracker wandbb; choose from console"
     ):
-        Recorder(tmp_path, stage="ppo", loggers=["wandbb"])
+        Recorder(tmp_path, stage="ppo", trackers=trackers_named(["wandbb"]))
 
 
 def test_progress_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,7 +428,9 @@ def test_progress_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(console, "get_console", lambda: terminal)
     monkeypatch.setattr("spa.run.progress.get_console", lambda: terminal)
     terminal = Console(file=screen, force_terminal=True, width=160)
-    with Recorder(tmp_path, stage="ppo [bold]", total_steps=4) as recorder:
+    with Recorder(
+        tmp_path, stage="ppo [bold]", trackers=trackers_named(["console"]), total_steps=4
+    ) as recorder:
         recorder.log(
             4,
             {"train/FrozenLake/success": 0.25, "train/FrozenLake/wm/prediction_em": 0.5},
@@ -434,7 +442,8 @@ def test_progress_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def _record_in_a_worker(task: StageJob, device: str) -> tuple[int, int]:
-    with Recorder(task.folder, stage="ppo", name="demo-spa", total_steps=1) as recorder:
+    trackers = trackers_named(["console"], name="demo-spa")
+    with Recorder(task.folder, stage="ppo", trackers=trackers, total_steps=1) as recorder:
         recorder.log(1, {"train/success": 0.5})
     return 7, 7
 
@@ -462,7 +471,7 @@ def test_lines_are_on_the_disk_when_log_returns(tmp_path, monkeypatch):
         synced.append((os.fstat(descriptor).st_ino, os.fstat(descriptor).st_size))
         really(descriptor)
 
-    with Recorder(tmp_path, stage="ppo", loggers=()) as rec:
+    with Recorder(tmp_path, stage="ppo") as rec:
         rec.log(1, {"a": 1.0})
         monkeypatch.setattr(os, "fsync", fsync)
         rec.log(2, {"a": 2.0})

@@ -13,7 +13,7 @@ HANGS = """
 import sys, time
 from pathlib import Path
 from spa.run.recorder import Recorder
-with Recorder(Path(sys.argv[1]), stage="ppo", loggers=(), stall_timeout_s=float(sys.argv[2])) as rec:
+with Recorder(Path(sys.argv[1]), stage="ppo", stall_timeout_s=float(sys.argv[2])) as rec:
     rec.log(1, {"a": 1.0})
     with rec.timer("rollout"):
         def stuck_in_the_mud():
@@ -51,7 +51,7 @@ def test_progress_keeps_it_quiet(tmp_path):
     watchdog.beat("more")
     watchdog.close()
     watchdog.close()
-    with Recorder(tmp_path, stage="ppo", loggers=()) as rec:  # without a limit
+    with Recorder(tmp_path, stage="ppo") as rec:  # without a limit
         rec.log(1, {})
     assert "no progress" not in (tmp_path / "log.txt").read_text()
 
@@ -61,7 +61,7 @@ import sys, time
 from pathlib import Path
 from spa.run import watchdog
 from spa.run.recorder import Recorder
-with Recorder(Path(sys.argv[1]), stage="ppo", loggers=(), stall_timeout_s=float(sys.argv[2])) as rec:
+with Recorder(Path(sys.argv[1]), stage="ppo", stall_timeout_s=float(sys.argv[2])) as rec:
     print("started", flush=True)
     for _ in range(int(sys.argv[3])):
         time.sleep(0.1)

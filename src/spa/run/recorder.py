@@ -8,10 +8,10 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 from spa.errors import TrainingError
 from spa.renamed import current_metrics
@@ -26,7 +26,6 @@ from spa.run.files import (
     scalar,
     write_atomic,
 )
-from spa.run.trackers import Sinks, check_names
 from spa.run.watchdog import Watchdog
 
 if TYPE_CHECKING:  # spa.types imports torch, which a viewer has no use for
@@ -41,6 +40,26 @@ _TRACKED = "tensorboard"
 """The one tracker that writes into the record. Without steps to resume from, its curves would
 begin a second time."""
 _LOGGER = logging.getLogger("spa.run")
+
+
+class Sink(Protocol):
+    """A place that metrics are sent to besides the files, see `spa.run.trackers`."""
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        """Metrics of one step; values may be None or text where they were not finite."""
+        ...
+
+    def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
+        """A few sample episodes of one step."""
+        ...
+
+    def close(self) -> None:
+        """Finish."""
+        ...
+
+
+OpenTrackers = Callable[..., Sink]
+"""(directory, stage, config, total_steps, start_step), by name -> the trackers of a stage."""
 
 
 class Recorder:
@@ -59,17 +78,13 @@ class Recorder:
         *,
         stage: str,
         config: Any = None,
-        loggers: Sequence[str] = ("console",),
+        trackers: OpenTrackers | None = None,
         total_steps: int | None = None,
         enabled: bool = True,
         resume_step: int | None = None,
-        project: str = "",
-        name: str = "",
         stall_timeout_s: float | None = None,
-        sample_episodes: Mapping[str, int] | None = None,
     ) -> None:
-        """`sample_episodes`: how many episodes of a split ("train", "val") the trackers get as a
-        table; default: 8."""
+        """`trackers`: opened when the folder is ready; None for the files alone."""
         self.directory = Path(directory)
         self.stage = stage
         self.enabled = enabled
@@ -79,7 +94,6 @@ class Recorder:
         self._written: set[Path] = set()
         if not enabled:
             return
-        check_names(loggers)
         ensure_logging()
         with _disk_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -90,16 +104,16 @@ class Recorder:
             if config is not None:
                 save_config(config, self.directory / "config.yaml")
             self._watchdog = Watchdog(self.directory / "log.txt", stall_timeout_s)
-        self._sinks = Sinks(
-            loggers,
-            directory=self.directory,
-            stage=stage,
-            config=config,
-            total_steps=total_steps,
-            start_step=resume_step or 0,
-            project=project,
-            name=name,
-            samples=sample_episodes or {},
+        self._sink = (
+            None
+            if trackers is None
+            else trackers(
+                directory=self.directory,
+                stage=stage,
+                config=config,
+                total_steps=total_steps,
+                start_step=resume_step or 0,
+            )
         )
 
     def log(self, step: int, metrics: "Metrics", *, tokens: int | None = None) -> None:
@@ -131,7 +145,8 @@ class Recorder:
             clock["total_steps"] = self._total_steps
         self._append("timings.jsonl", step, {**timings, **clock})
         self._watchdog.beat(f"work after step {step}")
-        self._sinks.log(step, {**lasting, **timings})
+        if self._sink is not None:
+            self._sink.log(step, {**lasting, **timings})
 
     @contextmanager
     def timer(self, name: str) -> Iterator[None]:
@@ -152,7 +167,8 @@ class Recorder:
         if not self.enabled:
             return
         self._write_rows("trajectories", step, split, (episode.to_json() for episode in episodes))
-        self._sinks.episodes(step, split, episodes)
+        if self._sink is not None:
+            self._sink.episodes(step, split, episodes)
 
     def token_scores(
         self, step: int, split: str, scores: Mapping[str, Mapping[str, Sequence[float]]]
@@ -181,7 +197,8 @@ class Recorder:
             return
         self.enabled = False
         self._watchdog.close()
-        self._sinks.close()
+        if self._sink is not None:
+            self._sink.close()
 
     def __enter__(self) -> Self:
         return self

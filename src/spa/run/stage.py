@@ -29,7 +29,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from spa.config.schema import Config
-from spa.config.tree import to_plain
 from spa.distributed.world import World, current_world
 from spa.errors import ModelError
 from spa.run import signals
@@ -60,7 +59,7 @@ from spa.run.manifest import (
     sizes_of,
     whole_batches,
 )
-from spa.run.recorder import Recorder
+from spa.run.recorder import OpenTrackers, Recorder
 from spa.run.signals import StopRequested, stop_asked, stop_now, stoppable, uninterrupted
 from spa.types import tokens_in
 
@@ -122,6 +121,7 @@ class Stage:
     first: the step after which the stage begins. total: its last step, if that is known before
     anything is loaded. keep: how many checkpoints stay. resume_path: the checkpoint to begin from,
     of another run or an earlier one of this. again: a finished stage is opened all the same.
+    trackers: what the record tells besides its files.
 
     result: what the finished stage returned; None while there is work to do. resume_from: the
     checkpoint to load; None from scratch. step: the last step that is committed.
@@ -136,6 +136,7 @@ class Stage:
     keep: int | None = None
     resume_path: str | None = None
     again: bool = False
+    trackers: OpenTrackers | None = None
     result: Path | None = field(default=None, init=False)
     resume_from: Path | None = field(default=None, init=False)
     step: int = field(default=0, init=False)
@@ -208,20 +209,16 @@ class Stage:
     def recorder(self) -> Recorder:
         """The record: metrics, timings, episodes, messages. Made when it is first used, so that a
         start that finds nothing to do writes nothing."""
-        trainer = self.cfg.trainer
         return Recorder(
             self.folder,
             stage=self.fingerprint.stage,
             config=self.cfg,
-            loggers=trainer.logger,
+            trackers=self.trackers,
             total_steps=self.total,
             enabled=self._world.is_main,
             # None: nothing is committed here, so a record in the folder is archived.
             resume_step=self.step if self.step > self.first else None,
-            project=trainer.project_name,
-            name=trainer.experiment_name,
-            stall_timeout_s=trainer.stall_timeout_s,
-            sample_episodes=to_plain(trainer.generations_to_log_to_wandb),
+            stall_timeout_s=self.cfg.trainer.stall_timeout_s,
         )
 
     def steps(self, total: int, *, save_every: int = 0) -> Iterator[int]:

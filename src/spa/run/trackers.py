@@ -9,14 +9,16 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from spa.envs.limits import EnvFault, boundary
 from spa.errors import ConfigError
 from spa.run.console import printable
 from spa.run.files import jsonable
 from spa.run.progress import ProgressLine
+from spa.run.recorder import OpenTrackers, Sink
 from spa.tables import Table
 
 if TYPE_CHECKING:
@@ -42,34 +44,28 @@ SHOWN = (
 """The metrics that matter while one waits, in the order in which they are shown."""
 
 
-class Sink(Protocol):
-    """A place that metrics are sent to."""
-
-    def log(self, step: int, metrics: dict[str, Any]) -> None:
-        """Metrics of one step; values may be None or text where they were not finite."""
-        ...
-
-    def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
-        """A few sample episodes of one step."""
-        ...
-
-    def close(self) -> None:
-        """Finish."""
-        ...
-
-
 TRACKERS = ("console", "tensorboard", "wandb", "trackio")
 """What `trainer.logger` may name. The files are always written; "file" and "jsonl" are accepted and
 add nothing."""
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Raise a ConfigError if a logger is unknown."""
+def trackers_named(
+    names: Sequence[str],
+    *,
+    project: str = "",
+    name: str = "",
+    samples: Mapping[str, int] | None = None,
+) -> OpenTrackers:
+    """What a recorder opens: the trackers of these names. Raises ConfigError if one is unknown.
+
+    `samples`: how many episodes of a split ("train", "val") they get as a table; default: 8.
+    """
     unknown = [name for name in names if name not in (*TRACKERS, "file", "jsonl")]
     if unknown:
         raise ConfigError(
             f"trainer.logger: unknown tracker {', '.join(unknown)}; choose from {', '.join(TRACKERS)}."
         )
+    return partial(Sinks, names, project=project, name=name, samples=samples or {})
 
 
 class Sinks:

@@ -56,6 +56,7 @@ def run_ppo(
         keep=trainer.max_actor_ckpt_to_keep,
         resume_path=trainer.resume_from_path if trainer.resume_mode == "resume_path" else None,
         again=fingerprint is None and trainer.resume_mode != "auto",
+        trackers=setup.trackers_of(cfg),
     ) as stage:
         if stage.result is not None:
             return stage.result

@@ -98,7 +98,8 @@ def run_self_play(
     known = fingerprint or stage_fingerprint(cfg, "selfplay")
     again = alone and cfg.trainer.resume_mode == "disable"
     first = 0 if cfg.generate.policy == "search" else first_batch  # written searches play no batch
-    with Stage(cfg, out, known, first=first, again=again) as stage:
+    trackers = setup.trackers_of(cfg)
+    with Stage(cfg, out, known, first=first, again=again, trackers=trackers) as stage:
         if stage.result is not None:
             return stage.result
         if cfg.generate.policy == "search":

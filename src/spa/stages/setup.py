@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spa.config.schema import Config, GroupsConfig
+from spa.config.tree import to_plain
 from spa.custom_rewards import load_rewards
 from spa.distributed.world import current_world
 from spa.envs.lost import LostEpisodes
@@ -24,6 +25,8 @@ from spa.models.build import (
 from spa.prompts.render import PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.rollout.worker import RolloutWorker, first_group
+from spa.run.recorder import OpenTrackers
+from spa.run.trackers import trackers_named
 from spa.seeds import stream_seed
 from spa.stages.prompters import check_puzzles, first_puzzle, make_prompter
 from spa.types import SamplingParams
@@ -46,6 +49,7 @@ __all__ = [
     "selfplay_sampling",
     "shift_group",
     "taught_mode",
+    "trackers_of",
     "train_sampling",
     "val_sampling",
     "validation_hashes",
@@ -96,6 +100,17 @@ def make_worker(
         }
         if own_rewards
         else {},
+    )
+
+
+def trackers_of(cfg: Config) -> OpenTrackers:
+    """The trackers of the configuration, for `Stage`."""
+    trainer = cfg.trainer
+    return trackers_named(
+        trainer.logger,
+        project=trainer.project_name,
+        name=trainer.experiment_name,
+        samples=to_plain(trainer.generations_to_log_to_wandb),
     )
 
 

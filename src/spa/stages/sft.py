@@ -68,7 +68,13 @@ def open_stage(
     """Stage 2 in a folder."""
     trainer = cfg.sft.trainer
     return Stage(
-        cfg, folder, fingerprint, keep=trainer.keep, resume_path=trainer.resume_path, again=again
+        cfg,
+        folder,
+        fingerprint,
+        keep=trainer.keep,
+        resume_path=trainer.resume_path,
+        again=again,
+        trackers=setup.trackers_of(cfg),
     )
 
 
