@@ -11,19 +11,22 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import model_validator
 
 from spa.config.fields import Invalid, Key, Name, ServerURL, flatten, is_secret, section
+from spa.config.schema_algorithm import AlgorithmConfig, KLCtrlConfig
+from spa.config.schema_generate import (
+    GenerateConfig,
+    ImagineConfig,
+    SamplingConfig,
+    SearchExamplesConfig,
+)
 from spa.config.schema_models import (
     ActorConfig,
-    ActorRolloutRefConfig,
-    AlgorithmConfig,
     CriticConfig,
     CriticModelConfig,
     FSDPConfig,
-    KLCtrlConfig,
     ModelConfig,
     OptimConfig,
+    PolicyModelConfig,
     RefConfig,
-    RolloutConfig,
-    ValKwargs,
     WorldLossConfig,
 )
 from spa.config.schema_play import (
@@ -37,15 +40,12 @@ from spa.config.schema_play import (
     SeedConfig,
     WorldModelRewardConfig,
 )
+from spa.config.schema_rollout import RolloutConfig, ValKwargs
 from spa.config.schema_stages import (
     CompareConfig,
     GateConfig,
-    GenerateConfig,
     GenerationsToLogConfig,
-    ImagineConfig,
     RayInitConfig,
-    SamplingConfig,
-    SearchExamplesConfig,
     SFTConfig,
     SFTDataConfig,
     SFTModelConfig,
@@ -219,6 +219,16 @@ class APIModelConfig:
                 )
                 raise Invalid(f"generation_kwargs.{key}", text)
         return self
+
+
+@section
+class ActorRolloutRefConfig:
+    """The policy: its model, update, engine and reference."""
+
+    model: PolicyModelConfig = field(default_factory=PolicyModelConfig)
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    ref: RefConfig = field(default_factory=RefConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
 
 
 @section
