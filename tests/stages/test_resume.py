@@ -21,8 +21,9 @@ from spa.run.hashing import fingerprint_of
 from spa.run.manifest import MANIFEST, Manifest, refuse_other_work, result_of
 from spa.run.signals import StopRequested
 from spa.run.stage import Stage
-from spa.stages import ppo, ppo_rollouts, ppo_run, selfplay, setup, sft
+from spa.stages import ppo, ppo_run, selfplay, setup, sft
 from spa.stages.ppo_models import Models
+from spa.stages.ppo_rollouts import GameRollouts
 
 FOUR = (
     "trainer.total_training_steps=4",
@@ -100,8 +101,8 @@ def test_sigterm_in_ppo_saves_and_the_run_goes_on(
         target, name = {
             "rollout": (setup, "training_specs"),
             "update": (ppo, "update"),
-            "validation": (ppo_rollouts, "validate"),
-            "first validation": (ppo_rollouts, "validate"),
+            "validation": (GameRollouts, "validate"),
+            "first validation": (GameRollouts, "validate"),
             "save": (Models, "snapshot"),
         }[where]
         asking_at(patch, target, name, call)

@@ -17,7 +17,7 @@ from spa.stages.ppo_batch import last_turn_ends
 from spa.stages.ppo_models import Models, named_estimator
 from spa.stages.ppo_replay import stored_rows
 from spa.stages.ppo_updates import scoring
-from spa.stages.validation import validate
+from spa.stages.validation import validation_episodes
 from spa.training.batch import batch_episodes, is_trainable
 from spa.training.loss_masks import loss_masks
 from spa.training.update import score_entropies
@@ -65,8 +65,10 @@ class GameRollouts:
         return annotate_all(batch, episodes, context)
 
     def validate(self, step: int) -> Metrics:
-        """Validation metrics; the episodes are recorded."""
-        return validate(self.cfg, self.worker, self.models.engine, self.stage.recorder, step)
+        """Validation metrics, as `val-env/<tag>/<name>`; the episodes are recorded."""
+        episodes = validation_episodes(self.cfg, self.worker, self.models.engine)
+        self.stage.recorder.trajectories(step, "val", episodes)
+        return rollout_metrics(episodes, self.worker.make_env, "val-env")
 
 
 def make_rollouts(

@@ -2,10 +2,8 @@
 
 from spa.config.schema import Config
 from spa.engines.base import Engine
-from spa.evaluation.search import rollout_metrics
-from spa.run.recorder import Recorder
 from spa.stages import setup
-from spa.types import Episode, Metrics
+from spa.types import Episode
 
 
 def validation_episodes(cfg: Config, worker: setup.RolloutWorker, engine: Engine) -> list[Episode]:
@@ -23,12 +21,3 @@ def validation_episodes(cfg: Config, worker: setup.RolloutWorker, engine: Engine
         shifted = [setup.shift_group(spec, part * groups) for spec in specs]
         episodes += worker.rollout(engine, shifted, setup.val_sampling(cfg))
     return episodes
-
-
-def validate(
-    cfg: Config, worker: setup.RolloutWorker, engine: Engine, rec: Recorder, step: int
-) -> Metrics:
-    """Validation metrics under `val-env/<tag>/`; the episodes are recorded."""
-    episodes = validation_episodes(cfg, worker, engine)
-    rec.trajectories(step, "val", episodes)
-    return rollout_metrics(episodes, worker.make_env, "val-env")
