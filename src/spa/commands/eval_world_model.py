@@ -47,10 +47,10 @@ def print_result(result: dict[str, Any]) -> None:
         say(remarks(found))
 
 
-def _rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+def _rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
     copy = found["baselines"]["copy"]
     other = found["baselines"]["other_state"]
-    rows = [
+    rows: list[tuple[str, ...]] = [
         ("well-formed responses", percent(found["format_rate"]), "", ""),
         # The observation column of a copier is 100 by definition: it repeats the state that it was
         # shown.
@@ -67,22 +67,28 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     # The ceiling is below 1 only where chance decides what follows an action.
     if "ceiling" in found:
         rows.append(("  upper bound (random outcomes)", percent(found["ceiling"]), "", ""))
-    for label, name in (("cell accuracy", "cell_accuracy"), ("changed-cell F1", "changed_cell_f1")):
-        rows.append((label, percent(found[name]), percent(copy[name]), percent(other[name])))
-    for name, score in found["entities"].items():
-        rows.append((f"{name} exact", percent(score["exact"]), "", ""))
+    rows += [
+        (label, *(percent(numbers[name]) for numbers in (found, copy, other)))
+        for label, name in (
+            ("cell accuracy", "cell_accuracy"),
+            ("changed-cell F1", "changed_cell_f1"),
+        )
+    ]
+    rows += [
+        (f"{name} exact", percent(score["exact"]), "", "")
+        for name, score in found["entities"].items()
+    ]
     if "drawing_agrees" in found:
         rows.append(("grid and coordinates agree", percent(found["drawing_agrees"]), "", ""))
-    for part in found["open_loop"]:
-        rows.append(
-            (
-                f"open-loop rollout, step {part['step']}",
-                _interval(part["prediction_exact"]),
-                percent(part["copy_exact"]),
-                "",
-            )
+    return rows + [
+        (
+            f"open-loop rollout, step {part['step']}",
+            _interval(part["prediction_exact"]),
+            percent(part["copy_exact"]),
+            "",
         )
-    return rows
+        for part in found["open_loop"]
+    ]
 
 
 def remarks(found: dict[str, Any]) -> list[str]:

@@ -269,20 +269,24 @@ def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
         # Difficulty counts actions in one game and clues in another; the label names what it is.
         kinds = " or ".join(dict.fromkeys(tag["difficulty_is"] for tag in found))
         rows.append((f"Pass@1, {kinds} {value}", cells))
-    for label, name, digits in (
-        ("actions per episode", "actions_per_episode", 2),
-        ("turns per episode", "turns_per_episode", 2),
-        ("tokens per episode", "tokens_per_episode", 0),
-    ):
-        rows.append((label, [_number(tag.get(name), digits) for tag in found]))
-    for label, name in (
-        ("well-formed responses", "format_rate"),
-        ("invalid per action", "invalid_per_action"),
-        ("ineffective per action", "ineffective_per_action"),
-        ("observations exact", "observation_exact"),
-        ("predictions exact", "prediction_exact"),
-    ):
-        rows.append((label, [percent(tag.get(name)) for tag in found]))
+    rows += [
+        (label, [_number(tag.get(name), digits) for tag in found])
+        for label, name, digits in (
+            ("actions per episode", "actions_per_episode", 2),
+            ("turns per episode", "turns_per_episode", 2),
+            ("tokens per episode", "tokens_per_episode", 0),
+        )
+    ]
+    rows += [
+        (label, [percent(tag.get(name)) for tag in found])
+        for label, name in (
+            ("well-formed responses", "format_rate"),
+            ("invalid per action", "invalid_per_action"),
+            ("ineffective per action", "ineffective_per_action"),
+            ("observations exact", "observation_exact"),
+            ("predictions exact", "prediction_exact"),
+        )
+    ]
     # Rows that no column has a number for, such as predictions in the base format, are left out.
     return [row for row in rows if any(cell != "–" for cell in row[1])]
 

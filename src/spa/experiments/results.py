@@ -116,12 +116,12 @@ def _in_play(path: Path, before: int, after: int) -> dict[str, float]:
     """How much was right on held-out puzzles, `<name>_before` and `<name>_after` PPO; nothing where
     responses hold no states."""
     lines = {line["step"]: current_metrics(line) for _, line in read_lines(path)}
-    out = {}
-    for name in IN_PLAY:
-        for moment, step in (("before", before), ("after", after)):
-            if (value := _mean_of(lines.get(step, {}), f"wm/{name}")) is not None:
-                out[f"{name}_{moment}"] = round(value, 4)
-    return out
+    return {
+        f"{name}_{moment}": round(value, 4)
+        for name in IN_PLAY
+        for moment, step in (("before", before), ("after", after))
+        if (value := _mean_of(lines.get(step, {}), f"wm/{name}")) is not None
+    }
 
 
 def read_curve(path: Path) -> Curve:

@@ -188,13 +188,13 @@ def _provenance(runs: Sequence[Run], summaries: dict[str, Any]) -> tuple[tuple[s
     for run in runs:
         prefix = f"{run.name}: " if len(runs) > 1 else ""
         found = {**made_with(run), **flatten(summaries[run.name])}
-        for key, value in found.items():
-            # These keys of the summary are results, shown in the tables; the rest says how it was
-            # made.
-            if not key.startswith(
-                ("methods.", "difference.", "episodes.", "seeds", "descriptions.")
-            ):
-                rows.append((printable(prefix + key), _short(value)))
+        # These keys of the summary are results, shown in the tables; the rest says how it was made.
+        results_only = ("methods.", "difference.", "episodes.", "seeds", "descriptions.")
+        rows += [
+            (printable(prefix + key), _short(value))
+            for key, value in found.items()
+            if not key.startswith(results_only)
+        ]
         steps = [f"{stage.label} to step {max(stage.metrics, default=0)}" for stage in run.stages]
         rows.append((printable(f"{prefix}stages"), printable("; ".join(steps))))
     return tuple(rows)

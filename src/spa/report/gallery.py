@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,6 +15,8 @@ from spa.report.replay import any_wrong, replay
 from spa.run.console import printable
 
 Head = dict[str, Any]
+_SAMPLE = 2000
+"""Episodes that are chosen from: a rule needs a sample, not every episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +120,16 @@ def _of_method(
     )
 
 
-def _episodes(method: RunArm, step: int | None, limit: int = 2000) -> list[_Found]:
+def _episodes(method: RunArm, step: int | None) -> list[_Found]:
     """Episodes of the last validation, the shorter ones first (they are easier to read)."""
-    found: list[_Found] = []
-    for stage in method.of("ppo") or method.of("eval"):
-        file = last_validation(stage, step)
-        if file is None:
-            continue
-        for start, head in heads(file.path):
-            if head.get("turns"):
-                found.append(
-                    _Found(head, Place(file.path, start), _link(method, stage, file, head))
-                )
-            # Reading stops at `limit`: a rule of choice needs a sample, not every episode.
-            if len(found) >= limit:
-                break
-    return sorted(found, key=lambda episode: len(episode.head["turns"]))
+    found = (
+        _Found(head, Place(file.path, start), _link(method, stage, file, head))
+        for stage in method.of("ppo") or method.of("eval")
+        if (file := last_validation(stage, step))
+        for start, head in heads(file.path)
+        if head.get("turns")
+    )
+    return sorted(islice(found, _SAMPLE), key=lambda episode: len(episode.head["turns"]))
 
 
 def _link(method: RunArm, stage: StageFolder, file: TrajectoryFile, head: Head) -> str:

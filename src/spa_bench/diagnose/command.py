@@ -117,12 +117,16 @@ def _text(report: dict[str, Any]) -> str:
             f"{replay['played']} rollouts were replayed in the environment, and {agree} replays "
             "match the recorded rollout to the end"
         )
-    for name in ("observation", "prediction"):
-        if model.get(name):
-            lines.append(f"{model[f'{name}_right']} of {model[name]} {name}s are correct")
-    for name, label in (("by_actions", "number of actions ahead"), ("by_turn", "turn")):
-        if rows := report["drift"][name]:
-            lines.append(f"correct predictions by {label}: " + ", ".join(map(_drift_text, rows)))
+    lines += [
+        f"{model[f'{name}_right']} of {model[name]} {name}s are correct"
+        for name in ("observation", "prediction")
+        if model.get(name)
+    ]
+    lines += [
+        f"correct predictions by {label}: " + ", ".join(map(_drift_text, rows))
+        for name, label in (("by_actions", "number of actions ahead"), ("by_turn", "turn"))
+        if (rows := report["drift"][name])
+    ]
     if model.get("prediction"):
         lines += _likelihood_lines(report["state_likelihood"])
     lines.append(

@@ -86,14 +86,14 @@ def leaderboard(rows: Sequence[Row], found: Mapping[tuple[str, str], Sequence[Se
     Every row gets its Pass@1 at each budget.
     """
     budgets: dict[str, dict[str, float]] = {}
+    played = [row for row in rows if row["curve"]]
     for measure in MEASURES:
-        ends: dict[str, list[float]] = {}
-        for row in rows:
-            if row["curve"]:
-                ends.setdefault(row["env"], []).append(row["curve"][-1][measure])
         # The smallest budget that any training ended with: all curves reach it, none is
         # extrapolated.
-        budgets[measure] = {board: min(values) for board, values in ends.items()}
+        budgets[measure] = {
+            board: min(row["curve"][-1][measure] for row in played if row["env"] == board)
+            for board in dict.fromkeys(row["env"] for row in played)
+        }
         for row in rows:
             budget = budgets[measure].get(row["env"])
             row[f"at_{measure}"] = (
@@ -475,17 +475,13 @@ def ranking(result: Mapping[str, Any]) -> list[str]:
 
 
 def _remarks(result: Mapping[str, Any]) -> list[str]:
-    lines = [
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    return [
         f"Each method has {result['seeds']} training seeds. Unfinished trainings: "
-        f"{', '.join(result['not_run']) or 'none'}."
-    ]
-    for board, played in result["boards"].items():
-        lines.append(
+        f"{', '.join(result['not_run']) or 'none'}.",
+        *(
             f"{board}: `{played['preset']}` with {', '.join(f'`{text}`' for text in played['changes'])}."
-        )
-    lines.append(
-        "Versions: "
-        + ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-        + "."
-    )
-    return lines
+            for board, played in result["boards"].items()
+        ),
+        f"Versions: {versions}.",
+    ]
