@@ -474,12 +474,3 @@ def test_a_lone_surrogate_is_neither_kept_nor_sent(tmp_path):
         again = engine(server, store=store).generate([prompt(), later], SAMPLING)
     assert [completion.finish_reason for completion in again] == ["stop", "stop"]
     assert server.requests[-1]["body"]["messages"][0]["content"] == "x \ufffd y"
-
-
-def test_a_stored_reply_of_another_kind_is_asked_again(tmp_path):
-    store = tmp_path / "replies.jsonl"
-    with Server() as server:
-        engine(server, store=store).generate([prompt()], SAMPLING)
-        store.write_text(store.read_text().replace('"stop"', "17"))
-        [reply] = engine(server, store=store).generate([prompt()], SAMPLING)
-    assert reply.finish_reason == "stop" and len(server.requests) == 2

@@ -115,7 +115,7 @@ class ResponseStore:
             try:
                 record = json.loads(line)
                 key = record.pop("key")
-                self._responses[key] = _checked(ApiResponse(**record))
+                self._responses[key] = ApiResponse(**record)
             except (ValueError, KeyError, TypeError, AttributeError):
                 log.warning(
                     "%s: spa skipped a cached response, because its line cannot be read", path
@@ -476,13 +476,6 @@ def without_prefill(response: ApiResponse, prefill: str) -> str:
         reasoning = re.sub(r"<(/?(?:think|answer))>", r"[\1]", response.reasoning)
         return f"{reasoning}</think>{response.text}"
     return response.text
-
-
-def _checked(response: ApiResponse) -> ApiResponse:
-    """A stored response as it may be used. Raises TypeError for one with other kinds of values."""
-    if not isinstance(response.text, str) or response.finish_reason not in ("stop", "length"):
-        raise TypeError
-    return replace(response, text=_without_surrogates(response.text))
 
 
 def _without_surrogates(text: str) -> str:

@@ -68,6 +68,7 @@ Checks = Mapping[str, Callable[[], str | None]]
 """By name, in order: raises `Flaw`, or returns what is to be said of a check that passes."""
 MADE = "can be made"
 _WORD = re.compile(r"\w+")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 CHECK_S = 240.0
 """How long one check may take."""
 
@@ -185,19 +186,24 @@ def _gymnasium(make: Make) -> None:
         try:
             check_env(make(), skip_render_check=True)
         except Exception as error:
-            advice = (
+            raise Flaw(
+                f"{type(error).__name__}: {error}",
                 "call super().reset(seed=seed) in reset; set observation_space and action_space "
-                "in __init__"
-            )
-            raise Flaw(f"{type(error).__name__}: {error}", advice) from error
+                "in __init__",
+            ) from error
 
 
 def _story(env: TextEnv, seed: int, steps: int) -> list[Any]:
     # Another noise seed than the puzzle's, so that mixing them up shows.
     first, _ = env.reset(seed=seed, options={"noise_seed": seed + 1})
-    start = [first, env.puzzle_text(), env.instruction("grid")]
-    return start + [
-        (text, *result[:4], sorted(result[4].items())) for text, result in episode(env, seed, steps)
+    return [
+        first,
+        env.puzzle_text(),
+        env.instruction("grid"),
+        *(
+            (text, *result[:4], sorted(result[4].items()))
+            for text, result in episode(env, seed, steps)
+        ),
     ]
 
 
@@ -229,11 +235,12 @@ def _noise(make: Make, seeds: int) -> None:
         for noise in range(3):
             state, _ = env.reset(seed=seed, options={"noise_seed": noise})
             starts.add((state, env.puzzle_text()))
-        advice = (
+        _require(
+            len(starts) == 1,
+            f"the puzzle of seed {seed} changes with the noise seed",
             "all episodes of a group share the puzzle: options['noise_seed'] may change what "
-            "happens later, not the initial state"
+            "happens later, not the initial state",
         )
-        _require(len(starts) == 1, f"the puzzle of seed {seed} changes with the noise seed", advice)
 
 
 def _puzzles(make: Make) -> str | None:
@@ -247,19 +254,21 @@ def _puzzles(make: Make) -> str | None:
     for seed in range(30):
         env.reset(seed=seed)
         start = env.world_state_text(env.default_state_text)
-        same = texts.setdefault(env.puzzle_text(), start) == start
-        _require(same, "two seeds have the same puzzle_text but different initial states", advice)
-    advice += "; if the game has few puzzles, set finite_puzzles = True"
+        _require(
+            texts.setdefault(env.puzzle_text(), start) == start,
+            "two seeds have the same puzzle_text but different initial states",
+            advice,
+        )
+    if len(texts) > 1:
+        return None
     _require(
-        len(texts) > 1 or env.finite_puzzles, "30 different seeds give the same puzzle", advice
+        env.finite_puzzles,
+        "30 different seeds give the same puzzle",
+        f"{advice}; if the game has few puzzles, set finite_puzzles = True",
     )
     return (
-        None
-        if len(texts) > 1
-        else (
-            "30 different seeds give the same puzzle, which is correct only if the game has a "
-            "single initial state"
-        )
+        "30 different seeds give the same puzzle, which is correct only if the game has a "
+        "single initial state"
     )
 
 
@@ -309,8 +318,6 @@ def _actions(make: Make) -> None:
 
 def _reading(make: Make, seeds: int) -> None:
     """What later states allow is already understood at the start, and as the same action."""
-    advice = "spa reads all actions of a turn before it executes the first; "
-    advice += "to_action must not depend on the state, and step decides whether an action is valid"
     for seed in range(seeds):
         env = make()
         # `first` never moves: it reads every text as at the start of the episode.
@@ -321,11 +328,13 @@ def _reading(make: Make, seeds: int) -> None:
             for text in () if terminated or truncated else (taken, *env.legal_actions()):
                 now = env.to_action(text)
                 then = first.to_action(text)
-                what = (
+                _require(
+                    now == then,
                     f"to_action({text!r}) returns {now!r} after the action {taken!r}, but "
-                    f"{then!r} at the start of the episode (seed {seed})"
+                    f"{then!r} at the start of the episode (seed {seed})",
+                    "spa reads all actions of a turn before it executes the first; to_action must "
+                    "not depend on the state, and step decides whether an action is valid",
                 )
-                _require(now == then, what, advice)
 
 
 def _nonsense(make: Make) -> None:
@@ -355,15 +364,14 @@ def _nonsense(make: Make) -> None:
             raise Flaw(
                 f"step({action!r}) raises {type(error).__name__}: {error}", advice
             ) from error
-        if not info["action_is_valid"]:
-            same = env.state_text(env.default_state_text) == before
-            effective = info["action_is_effective"] or info["success"]
-            _require(
-                # A free-text game may answer in its state that it did not understand.
-                not effective and (same or not env.action_names()),
-                f"step({action!r}) marks the action as invalid but still executes it",
-                advice,
-            )
+        # A free-text game may answer in its state that it did not understand.
+        same = not env.action_names() or env.state_text(env.default_state_text) == before
+        effective = info["action_is_effective"] or info["success"]
+        _require(
+            info["action_is_valid"] or (same and not effective),
+            f"step({action!r}) marks the action as invalid but still executes it",
+            advice,
+        )
 
 
 def _states(make: Make, seeds: int, steps: int) -> None:
@@ -402,33 +410,26 @@ def _check_state(env: TextEnv, shown: str) -> None:
             f"state_text({mode!r}) returns different strings when called twice in the same state",
             "state_text must not change the environment",
         )
-        advice = "spa stores states as UTF-8 JSON; return only valid Unicode from state_text"
         _require(
-            json.loads(json.dumps(text)) == text and _is_utf8(text),
+            _SURROGATE.search(text) is None,
             f"state_text returns {text!r}, which is not valid Unicode",
-            advice,
+            "spa stores states as UTF-8 JSON; return only valid Unicode from state_text",
         )
         known = env.world_state_text(mode)
-        advice = (
-            "world_state_text must return a string in every state, without white space at its "
-            "ends or tags of the response format"
-        )
-        fit = (
+        _require(
             isinstance(known, str)
-            and known
+            and bool(known)
             and known == known.strip()
             and not contains_marker(known)
-        )
-        _require(
-            bool(fit) and known == env.world_state_text(mode),
+            and known == env.world_state_text(mode),
             f"world_state_text({mode!r}) gives {known!r}",
-            advice,
+            "world_state_text must return a string in every state, without white space at its "
+            "ends or tags of the response format",
         )
-    advice = "reset and step must return state_text(self.default_state_text) as the observation"
     _require(
         shown == env.state_text(env.default_state_text),
         "reset or step returns an observation that differs from state_text",
-        advice,
+        "reset and step must return state_text(self.default_state_text) as the observation",
     )
 
 
@@ -470,8 +471,7 @@ def _valued(make: Make, seeds: int, steps: int) -> str | None:
     for seed in range(seeds):
         env.reset(seed=seed)
         for text, (_, _, _, _, info) in episode(env, seed, steps):
-            state = env.world_state_text(mode)
-            value = env.state_value(state)
+            value = env.state_value(env.world_state_text(mode))
             if value is None:
                 continue
             valued = True
@@ -499,29 +499,19 @@ def _valued(make: Make, seeds: int, steps: int) -> str | None:
     )
 
 
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _steps(make: Make, seeds: int, steps: int) -> None:
     env = make()
     for seed in range(seeds):
         env.reset(seed=seed)
         before = env.state_text(env.default_state_text)
         for text, (shown, reward, terminated, truncated, info) in episode(env, seed, steps):
-            finite = isinstance(reward, int | float) and math.isfinite(reward)
             _require(
-                finite,
+                isinstance(reward, int | float) and math.isfinite(reward),
                 f"step returns the reward {reward!r} after the action {text!r}",
                 "return a finite number as the reward",
             )
-            plain = isinstance(terminated, bool) and isinstance(truncated, bool)
             _require(
-                plain,
+                isinstance(terminated, bool) and isinstance(truncated, bool),
                 f"step returns terminated={terminated!r} and truncated={truncated!r}",
                 "return terminated and truncated as bool",
             )
@@ -532,34 +522,26 @@ def _steps(make: Make, seeds: int, steps: int) -> None:
                 "add the keys to info, because spa computes metrics from them",
             )
             lists = [info.get(key) for key in ("rewards", "successes")] if env.players > 1 else []
-            told = all(isinstance(one, list | tuple) and len(one) == env.players for one in lists)
-            advice = (
-                "with several players, info['rewards'] and info['successes'] need one entry "
-                "per player"
-            )
             _require(
-                told,
+                all(isinstance(one, list | tuple) and len(one) == env.players for one in lists),
                 f"info['rewards'] or info['successes'] does not have {env.players} entries, one "
                 "per player",
-                advice,
-            )
-            advice = (
-                "spa writes info to the trajectory files: use only strings, numbers, lists, and "
-                "dicts with string keys"
+                "with several players, info['rewards'] and info['successes'] need one entry "
+                "per player",
             )
             _require(
-                _is_json(info), f"step returns an info that JSON cannot store: {info!r}", advice
+                _is_json(info),
+                f"step returns an info that JSON cannot store: {info!r}",
+                "spa writes info to the trajectory files: use only strings, numbers, lists, and "
+                "dicts with string keys",
             )
             _require(
                 not info["success"] or terminated,
                 "success without terminated",
                 "return terminated=True when the goal is reached",
             )
-            silent = (
-                shown != before and not info["action_is_effective"] and not info["action_is_valid"]
-            )
             _require(
-                not silent,
+                shown == before or info["action_is_effective"] or info["action_is_valid"],
                 f"the action {text!r} is invalid but changes the state",
                 "let an invalid action leave the state unchanged",
             )
@@ -576,7 +558,6 @@ def _legal(make: Make, seeds: int) -> None:
         over = False
         while not over and len(done) < 3:
             listed = env.legal_actions()
-            names = env.action_names()
             for text in listed:
                 action = env.to_action(text)
                 advice = (
@@ -590,11 +571,10 @@ def _legal(make: Make, seeds: int) -> None:
                 )
                 # By default all names are listed in every state; that claims nothing about
                 # legality.
-                if listed != names and action is not None:
+                if listed != env.action_names() and action is not None:
                     twin = branch(env, Past(make=make, seed=seed, options=options, actions=done))
-                    valid = twin.step(action)[4]["action_is_valid"]
                     _require(
-                        valid,
+                        twin.step(action)[4]["action_is_valid"],
                         f"legal_actions lists {text!r}, but step marks the action as invalid "
                         f"(seed {seed})",
                         advice,
@@ -663,6 +643,7 @@ def _is_json(info: dict[str, Any]) -> bool:
 def _expert(make: Make, seeds: int, steps: int) -> str | None:
     env = make()
     played = False
+    advice = "expert_actions must solve the puzzle in exactly optimal_steps actions"
     for seed in range(seeds):
         env.reset(seed=seed)
         best = env.optimal_steps()
@@ -670,7 +651,6 @@ def _expert(make: Make, seeds: int, steps: int) -> str | None:
         if best is None or best > steps or not plan or env.best_success(best) != 1.0:
             continue  # no solver, a puzzle too long, or play that depends on chance
         played = True
-        advice = "expert_actions must solve the puzzle in exactly optimal_steps actions"
         _require(
             len(plan) == best,
             f"expert_actions returns {len(plan)} actions, but optimal_steps returns {best} "
@@ -699,27 +679,26 @@ def _prompts(make: Make) -> str | None:
     env = make()
     env.reset(seed=0)
     for mode in STATE_TEXTS:
-        text = "".join(
-            message["content"] for message in Prompter(state_text=mode).first_messages(env)
-        )
-        advice = "return the same string from every call of state_text in the same state"
-        shown = env.state_text(mode) if env.image() is None else IMAGE
+        text = _prompt(env, Prompter(state_text=mode))
         _require(
-            shown in text,
+            (env.state_text(mode) if env.image() is None else IMAGE) in text,
             f"the first prompt does not contain the state (state_text={mode})",
-            advice,
+            "return the same string from every call of state_text in the same state",
         )
-        advice = "long prompts exceed max_model_len; shorten instruction() or the state rendering"
         _require(
             len(text) <= PROMPT_LIMIT,
             f"the first prompt has {len(text):,} characters, too many for a prompt "
             f"(state_text={mode})",
-            advice,
+            "long prompts exceed max_model_len; shorten instruction() or the state rendering",
         )
-    text = "".join(message["content"] for message in Prompter().first_messages(env))
+    text = _prompt(env, Prompter())
     if env.action_names() or all(name in text for name in env.legal_actions()):
         return None
     return (
         "The actions are free text, and the prompt does not list the legal actions. Set "
         "custom_envs.TAG.show_legal_actions=true to list them"
     )
+
+
+def _prompt(env: TextEnv, prompter: Prompter) -> str:
+    return "".join(message["content"] for message in prompter.first_messages(env))

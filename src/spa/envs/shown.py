@@ -1,40 +1,24 @@
 """An environment's words around a state text that is given."""
 
-from spa.envs.base import Action, StateText, TextEnv
+from dataclasses import dataclass
+from typing import Any
+
+from spa.envs.base import StateText, TextEnv
 
 
-class Shown(TextEnv):
-    """Rules, symbols and actions of `env`; its state is `text`, which can be replaced. It cannot be
-    played."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Rules, symbols and actions of `env`, as prompts look at them; its state is `text`."""
 
-    def __init__(self, env: TextEnv, text: str = "") -> None:
-        self._env = env
-        self.text = text
+    env: TextEnv
+    text: str
 
     def state_text(self, mode: StateText) -> str:
         """The given text."""
         return self.text
 
-    def instruction(self, mode: StateText) -> str:
-        """The environment's rules."""
-        return self._env.instruction(mode)
+    def image(self) -> None:
+        """None: the text is shown, also where the environment has pictures."""
 
-    def legend(self) -> dict[str, str]:
-        """The environment's symbols."""
-        return self._env.legend()
-
-    def action_names(self) -> tuple[str, ...]:
-        """The environment's actions."""
-        return self._env.action_names()
-
-    def legal_actions(self) -> tuple[str, ...]:
-        """What the environment allows."""
-        return self._env.legal_actions()
-
-    def to_action(self, text: str) -> Action | None:
-        """As the environment reads it."""
-        return self._env.to_action(text)
-
-    def puzzle_text(self) -> str:
-        """The given text."""
-        return self.text
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)

@@ -78,11 +78,10 @@ def _boxes(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[s
     boxes = pick(3, 30)
     each = pick(4, 40)
     loose = pick(2, 60)
-    text = (
+    return (
         f"{who} has {boxes} boxes with {each} {things} in each, and {loose} loose {things}. "
         f"How many {things} is that in all?"
-    )
-    return text, boxes * each + loose
+    ), boxes * each + loose
 
 
 def _giving(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
@@ -90,11 +89,10 @@ def _giving(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[
     bought = pick(5, 90)
     # No one gives away more than they have.
     start = given + pick(10, 200)
-    text = (
+    return (
         f"{who} owns {start} {things}. After giving {given} of them to {other} and buying {bought} new ones at the "
         f"{place}, how many {things} does {who} own?"
-    )
-    return text, start - given + bought
+    ), start - given + bought
 
 
 def _sharing(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
@@ -102,22 +100,20 @@ def _sharing(pick: Pick, who: str, other: str, things: str, place: str) -> tuple
     friends = pick(3, 24)
     each = pick(3, 40)
     kept = pick(1, 50)
-    text = (
+    return (
         f"{who} keeps {kept} of {friends * each + kept} {things} and shares the rest equally among {friends} friends. "
         f"How many {things} does each friend get?"
-    )
-    return text, each
+    ), each
 
 
 def _prices(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
     count = pick(3, 40)
     price = pick(2, 30)
     fee = pick(5, 80)
-    text = (
+    return (
         f"At the {place} {who} buys {count} {things} for {price} dollars each and pays {fee} dollars for delivery. "
         "What is the bill in dollars?"
-    )
-    return text, count * price + fee
+    ), count * price + fee
 
 
 def _change(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
@@ -125,44 +121,40 @@ def _change(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[
     count = pick(3, 30)
     price = pick(2, 25)
     left = pick(1, 90)
-    text = (
+    return (
         f"{who} goes to the {place} with {count * price + left} dollars and buys {count} {things} at {price} dollars "
         "each. How many dollars are left?"
-    )
-    return text, left
+    ), left
 
 
 def _twice(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
     count = pick(5, 80)
     factor = pick(2, 6)
     more = pick(1, 60)
-    text = (
+    return (
         f"{other} has {count} {things}. {who} has {factor} times as many, and {more} more. "
         f"How many {things} do the two have together?"
-    )
-    return text, count + factor * count + more
+    ), count + factor * count + more
 
 
 def _weeks(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
     daily = pick(3, 25)
     weeks = pick(2, 9)
     sold = pick(1, 40)
-    text = (
+    return (
         f"Every day of the week, {who} makes {daily} {things} for the {place}. After {weeks} weeks {sold} of them have "
         f"been sold. How many {things} are left?"
-    )
-    return text, daily * weeks * 7 - sold
+    ), daily * weeks * 7 - sold
 
 
 def _rates(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
     first = pick(4, 40)
     second = pick(4, 40)
     hours = pick(2, 12)
-    text = (
+    return (
         f"{who} packs {first} {things} an hour and {other} packs {second} an hour. How many {things} do they pack "
         f"together in {hours} hours?"
-    )
-    return text, (first + second) * hours
+    ), (first + second) * hours
 
 
 # Number and order of the kinds fix the problem of every seed.

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -49,11 +50,15 @@ class Reply:
 
 
 def replay(env: TextEnv, situation: Situation, noise_seed: int | None = None) -> TextEnv:
-    """The environment in the situation's state."""
+    """The environment in the situation's state, with its own chance or that of `noise_seed`."""
     noise = situation.noise_seed if noise_seed is None else noise_seed
+    return _play(env, situation.puzzle_seed, noise, situation.prefix)
+
+
+def _play(env: TextEnv, puzzle_seed: int, noise_seed: int, actions: Sequence[str]) -> TextEnv:
     # A state is reached by replaying its actions; games need not be serializable.
-    env.reset(seed=situation.puzzle_seed, options={"noise_seed": noise})
-    execute(env, situation.prefix, len(situation.prefix))
+    env.reset(seed=puzzle_seed, options={"noise_seed": noise_seed})
+    execute(env, actions, len(actions))
     return env
 
 
@@ -98,30 +103,26 @@ def random_situation(
         if over:
             break
         prefix += taken
-    start = Situation(
-        index=index,
-        tag=tag,
-        puzzle=content,
-        puzzle_seed=puzzle_seed,
-        noise_seed=noise_seed,
-        prefix=tuple(prefix),
-        state="",
-        known="",
-        actions=(),
-        next_state="",
-    )
     # Replayed rather than kept: the environment may be past the dropped turn.
-    replay(env, start)
+    _play(env, puzzle_seed, noise_seed, prefix)
     state = env.state_text(prompter.state_text)
     known = env.world_state_text(prompter.state_text)
     move = _random_turn(env, prompter, rng)
     taken, _ = execute(env, move, prompter.max_actions_per_traj)
     if not taken:
         return None
-    found = {name: getattr(start, name) for name in Situation.__slots__}
-    found |= {"state": state, "known": known, "actions": taken}
-    found["next_state"] = env.world_state_text(prompter.state_text)
-    return Situation(**found)
+    return Situation(
+        index=index,
+        tag=tag,
+        puzzle=content,
+        puzzle_seed=puzzle_seed,
+        noise_seed=noise_seed,
+        prefix=tuple(prefix),
+        state=state,
+        known=known,
+        actions=taken,
+        next_state=env.world_state_text(prompter.state_text),
+    )
 
 
 def _random_turn(env: TextEnv, prompter: Prompter, rng: np.random.Generator) -> tuple[str, ...]:
@@ -175,9 +176,9 @@ def ask(
 ) -> list[Reply]:
     """Show each state as the first turn of a conversation, and play each answer in its environment
     (which may be in another state: an open-loop rollout)."""
+    views: list[Any] = [Shown(env, text) for env, text in zip(envs, shown, strict=True)]
     conversations = [
-        prompter.first_messages(Shown(env, text))
-        for prompter, env, text in zip(prompters, envs, shown, strict=True)
+        prompter.first_messages(view) for prompter, view in zip(prompters, views, strict=True)
     ]
     prompts = [
         Prompt(

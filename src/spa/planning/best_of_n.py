@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.planning.node import GOAL, NO_STATE, Expansion, Node, Tree, path_to, same_state, simulate
 from spa.planning.planner import Planner
 from spa.seeds import stream, stream_seed
@@ -58,12 +57,11 @@ class BestOfNPlanner(Planner):
             return None
         node = plan[0]
         prompt = tree.prompt
-        try:
-            with boundary("planning", MAKING_S):
-                rng = stream(prompt.seed, "imagine")
-                truth = simulate(prompt.context, node.parsed.actions, self.state_text, rng)
-        except EnvFault as error:
-            tree.fault = str(error)
+        truth = None
+        with tree.guarded():
+            rng = stream(prompt.seed, "imagine")
+            truth = simulate(prompt.context, node.parsed.actions, self.state_text, rng)
+        if truth is None:
             return None
         self.plans[prompt.episode_id] = plan[1:]
         tree.nodes = [replace(node, correct=same_state(node.state, truth.state), root=0, depth=1)]

@@ -1,14 +1,15 @@
 """What a planner knows of the future: nodes, each the state that a response would lead to, and the
 tree of a prompt."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from spa.envs.base import StateText, TextEnv
-from spa.envs.limits import checked_step
+from spa.envs.limits import MAKING_S, EnvFault, boundary, checked_step
 from spa.types import Completion, ParsedReply, Prompt
 
 GOAL = 1.0
@@ -66,6 +67,15 @@ class Tree:
         self.nodes: list[Node] = []
         self.entered: set[str] = set()  # states that were expanded
         self.fault = ""
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Around calls of the environment: what it raises becomes the tree's fault."""
+        try:
+            with boundary("planning", MAKING_S):
+                yield
+        except EnvFault as error:
+            self.fault = str(error)
 
     def failed(self) -> Completion:
         """The response that says how the game has failed."""

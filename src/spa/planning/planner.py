@@ -25,7 +25,6 @@ from torch import nn
 
 from spa.engines.base import Engine
 from spa.envs.base import StateText, TextEnv
-from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.models.allocator import release_memory
 from spa.planning.node import GOAL, NO_STATE, Expansion, Node, Outcome, Tree, same_state, simulate
 from spa.prompts.elsewhere import elsewhere
@@ -116,29 +115,20 @@ class Planner(ABC):
     ) -> list[Node]:
         """What each response in a state would lead to, and its value; empty if the game fails,
         which the tree notes."""
-        try:
-            with boundary("planning", MAKING_S):
-                return self._nodes(expansion, responses)
-        except EnvFault as error:
-            tree.fault = str(error)
-            return []
+        with tree.guarded():
+            return self._nodes(expansion, responses)
+        return []
 
     def follow_plan(self, tree: Tree) -> list[Node]:
         """What is left of the path that the episode is on; empty if it is on none, if the path has
         led elsewhere, or if the game fails, which the tree notes."""
         # Taken out here; what is left after this turn is put back by the caller.
         plan = self.plans.pop(tree.prompt.episode_id, [])
-        try:
-            with boundary("planning", MAKING_S):
-                here = tree.prompt.context.state_text(self.state_text)
-        except EnvFault as error:
-            tree.fault = str(error)
-            return []
-        return (
-            plan
-            if plan and plan[0].parent is not None and same_state(plan[0].parent.state, here)
-            else []
-        )
+        with tree.guarded():
+            here = tree.prompt.context.state_text(self.state_text)
+            if plan and plan[0].parent is not None and same_state(plan[0].parent.state, here):
+                return plan
+        return []
 
     def ask(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """The engine's responses; only what it has cached of real states is kept."""
@@ -160,11 +150,10 @@ class Planner(ABC):
             return [Expansion(prompt=prompt, env=prompt.context)]
         if tree.fault or depth > self.horizon(prompt) or tree.goals():
             return []
-        try:
-            with boundary("planning", MAKING_S):
-                shown = prompt.context.state_text(self.state_text)
-        except EnvFault as error:
-            tree.fault = str(error)
+        shown = ""
+        with tree.guarded():
+            shown = prompt.context.state_text(self.state_text)
+        if tree.fault:
             return []
         expansions = list[Expansion]()
         # The real state is never entered again, however long the way back to it.

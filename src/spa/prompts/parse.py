@@ -37,6 +37,16 @@ def find_block(text: str, tag: str) -> Span | None:
     return (start, end) if start <= end else None
 
 
+def between_states(text: str) -> Span | None:
+    """Start and end of what is between a response's observation and prediction; None if it
+    does not have both in this order."""
+    observation = find_block(text, "observation")
+    prediction = find_block(text, "prediction")
+    if observation is None or prediction is None or prediction[0] < observation[1]:
+        return None
+    return observation[1] + len("</observation>"), prediction[0] - len("<prediction>")
+
+
 def contains_marker(text: str) -> bool:
     """Whether the text holds an opening or closing marker of any block of the response format."""
     return any(marker in text for marker in MARKERS)

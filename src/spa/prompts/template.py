@@ -89,7 +89,7 @@ class ChatTemplate:
         """The text of the first prompt without prefill, its token ids, and where in the text each
         token ends."""
         text, guard = self._begun(messages)
-        ids, ends = self._tokens.pieces_with_ends(text, guard)
+        ids, ends = self._tokens.pieces_with_ends(text, guard, first=True)
         return (text.replace(guard, "") if guard else text), ids, ends
 
     def _begun(self, messages: tuple[Message, ...]) -> tuple[str, str]:

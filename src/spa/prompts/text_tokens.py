@@ -71,7 +71,7 @@ class TextTokens:
             match.end() == len(after) for match in self._control.finditer(after)
         )
         guard, (told,) = self.guarded([text])
-        return self._pieces_with_ends(told, guard, first=border)
+        return self.pieces_with_ends(told, guard, first=border)
 
     def encode_pieces(self, text: str, guard: str, *, first: bool) -> list[int]:
         """Token ids of guarded text, at the beginning or behind other text."""
@@ -80,11 +80,6 @@ class TextTokens:
         for piece in pieces[1:]:
             ids += self.encode_after(piece)
         return ids
-
-    def pieces_with_ends(self, text: str, guard: str) -> tuple[list[int], list[int]]:
-        """Token ids of guarded text at the beginning, and where in the text without guards each
-        token ends."""
-        return self._pieces_with_ends(text, guard, first=True)
 
     def guarded(self, texts: Sequence[str]) -> tuple[str, list[str]]:
         """The texts with a guard inside everything that spells a control token, and the guard: a
@@ -101,25 +96,22 @@ class TextTokens:
             control.sub(lambda match: match[0][0] + guard + match[0][1:], text) for text in texts
         ]
 
-    def _pieces_with_ends(
+    def pieces_with_ends(
         self, text: str, guard: str, *, first: bool
     ) -> tuple[list[int], list[int]]:
-        """`first`: whether the first piece is read as a text at the beginning."""
+        """Token ids of guarded text, and where in the text without guards each token ends; `first`:
+        whether it is at the beginning."""
         ids: list[int] = []
         ends: list[int] = []
         done = 0
         for number, piece in enumerate(text.split(guard) if guard else [text]):
             anchor = "" if first and number == 0 else self._anchor
-            found, stops = self._with_ends(anchor + piece)
+            found, stops = encode_with_ends(self.tokenizer, anchor + piece)
             skip = len(self._base) if anchor else 0
-            ids += found[skip:]
-            ends += [done + max(0, stop - len(anchor)) for stop in stops[skip:]]
+            ids += found[skip:].tolist()
+            ends += [done + max(0, stop - len(anchor)) for stop in stops[skip:].tolist()]
             done += len(piece)
         return ids, ends
-
-    def _with_ends(self, text: str) -> tuple[list[int], list[int]]:
-        ids, ends = encode_with_ends(self.tokenizer, text)
-        return ids.tolist(), ends.tolist()
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids that stand at the beginning."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spa.prompts.imagined import Option, imagined_plans, read_options
-from spa.prompts.parse import find_block, parse_reply
+from spa.prompts.parse import between_states, find_block, parse_reply
 from spa.prompts.render import plan_sentence
 from spa.types import ResponseFormat, Turn
 
@@ -80,12 +80,10 @@ def relabel_turn(
 def with_plan(text: str, actions: Sequence[str], said: Sequence[str]) -> str:
     """A response whose thoughts between observation and prediction end with the plan `I do ...,
     then ....` of these actions (see `end_with_plan`)."""
-    observation = find_block(text, "observation")
-    prediction = find_block(text, "prediction")
-    if observation is None or prediction is None or prediction[0] < observation[1]:
+    span = between_states(text)
+    if span is None:
         return text
-    start = observation[1] + len("</observation>")
-    end = prediction[0] - len("<prediction>")
+    start, end = span
     return f"{text[:start]}{end_with_plan(text[start:end], actions, said)} {text[end:]}"
 
 
@@ -110,24 +108,17 @@ def end_with_plan(thoughts: str, actions: Sequence[str], said: Sequence[str]) ->
 def imagined(text: str) -> tuple[Option, ...]:
     """The plans with their states between a response's observation and prediction; none if it does
     not have both."""
-    observation = find_block(text, "observation")
-    prediction = find_block(text, "prediction")
-    if observation is None or prediction is None or prediction[0] < observation[1]:
-        return ()
-    return read_options(
-        text[observation[1] + len("</observation>") : prediction[0] - len("<prediction>")]
-    )
+    span = between_states(text)
+    return () if span is None else read_options(text[span[0] : span[1]])
 
 
 def with_options(text: str, options: Sequence[Option], chosen: Sequence[str]) -> str:
     """A response whose thoughts between observation and prediction are these plans with their
     states, and the choice."""
-    observation = find_block(text, "observation")
-    prediction = find_block(text, "prediction")
-    if observation is None or prediction is None or prediction[0] < observation[1]:
+    span = between_states(text)
+    if span is None:
         return text
-    start = observation[1] + len("</observation>")
-    end = prediction[0] - len("<prediction>")
+    start, end = span
     return f"{text[:start]}{imagined_plans(options)}{plan_sentence(chosen)} {text[end:]}"
 
 
