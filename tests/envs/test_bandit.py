@@ -10,17 +10,6 @@ def test_contract():
     check_contract(Bandit)
 
 
-def test_optimum_by_hand():
-    best = Bandit().optimum()
-    assert best.best_reward == 0.25 and best.low_arm_reward == 0.1
-    assert best.random_reward == pytest.approx(0.175)
-    assert best.best_success == 1.0 and best.random_success == 0.5
-    assert (
-        Bandit(hi_arm_hiscore_prob=0.5, hi_arm_loscore=-1.0, lo_arm_score=0.2).optimum().best_reward
-        == 0.2
-    )
-
-
 def test_order_belongs_to_the_puzzle_and_pay_to_the_noise():
     env = Bandit()
     orders, pays = set(), []

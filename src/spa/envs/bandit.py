@@ -1,9 +1,6 @@
 """A two-armed bandit whose arms are named: one pull, and the name is the only hint."""
 
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from spa.envs.base import Action, StateText, TextEnv
 from spa.envs.labels import action_index, label_space
@@ -13,18 +10,6 @@ from spa.errors import ConfigError
 from spa.seeds import stream
 
 NAME = "bandit"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BanditOptimum:
-    """Exact figures of a bandit: expected reward and success share per policy."""
-
-    best_reward: float
-    best_success: float
-    random_reward: float
-    random_success: float
-    high_arm_reward: float
-    low_arm_reward: float
 
 
 class Bandit(TextEnv):
@@ -75,7 +60,6 @@ class Bandit(TextEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Show the arms in the order that the puzzle seed fixes."""
-        super().reset(seed=seed)
         puzzle_seed, noise_seed = reset_seeds(self, seed, options)
         flip = stream(puzzle_seed, "bandit/puzzle").random() < 0.5
         self._arms = (self.high, self.low) if flip else (self.low, self.high)
@@ -140,20 +124,6 @@ class Bandit(TextEnv):
     def optimal_steps(self) -> int | None:
         """One pull."""
         return 1 if self._pulled is None else None
-
-    def optimum(self) -> BanditOptimum:
-        """Expected values in closed form; `best_reward` is what the better-paying arm pays on
-        average."""
-        bad, good = self.high_pays
-        high = self.high_chance * good + (1.0 - self.high_chance) * bad
-        return BanditOptimum(
-            best_reward=max(high, self.low_pay),
-            best_success=1.0,
-            random_reward=float(np.mean([high, self.low_pay])),
-            random_success=0.5,
-            high_arm_reward=high,
-            low_arm_reward=self.low_pay,
-        )
 
 
 def _arm_name(option: str, value: object) -> str:

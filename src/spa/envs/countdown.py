@@ -115,7 +115,6 @@ class Countdown(TextEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Show the puzzle of the seed; there is no chance in the episode."""
-        super().reset(seed=seed)
         puzzle_seed, _ = reset_seeds(self, seed, options)
         if self.puzzles:
             self.puzzle = self.puzzles[puzzle_seed % len(self.puzzles)]

@@ -3,6 +3,8 @@ it."""
 
 from itertools import product
 
+import numpy as np
+
 FACES = "ULFRBD"
 # In the order of FACES: white is up, orange left, green in front.
 COLOURS = {"W": "white", "O": "orange", "G": "green", "R": "red", "B": "blue", "Y": "yellow"}
@@ -24,14 +26,6 @@ _FRAMES: dict[str, tuple[Vector, Vector, Vector]] = {
 }
 
 
-def _dot(a: Vector, b: Vector) -> int:
-    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
-
-
-def _cross(a: Vector, b: Vector) -> Vector:
-    return (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
-
-
 def _stickers() -> list[tuple[Vector, Vector]]:
     """Corner and outward normal of each of the 24 stickers: face by face in the order of `FACES`,
     row by row."""
@@ -48,10 +42,8 @@ def _clockwise(vector: Vector, axis: Vector) -> Vector:
     """`vector` turned by a quarter, clockwise when looked at from the tip of `axis`."""
     # A turn by -90 degrees around the axis: what lies along it stays, and the rest becomes its
     # cross product with it.
-    along = _dot(vector, axis)
-    turned = _cross(vector, axis)
-    x, y, z = (along * a + t for a, t in zip(axis, turned, strict=True))
-    return (x, y, z)
+    x, y, z = np.dot(vector, axis) * np.array(axis) + np.cross(vector, axis)
+    return (int(x), int(y), int(z))
 
 
 def _quarter_turns() -> dict[str, tuple[int, ...]]:
@@ -65,7 +57,7 @@ def _quarter_turns() -> dict[str, tuple[int, ...]]:
         forward = list(range(24))
         for index, (corner, normal) in enumerate(stickers):
             # Corners have coordinates of 1 and -1: these are in the layer of the face.
-            if _dot(corner, axis) == 1:
+            if np.dot(corner, axis) == 1:
                 forward[place[_clockwise(corner, axis), _clockwise(normal, axis)]] = index
         turns[face] = tuple(forward)
         # The inverse permutation.

@@ -100,7 +100,6 @@ class FrozenLake(GridGame):
     ) -> tuple[str, dict[str, Any]]:
         """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text`
         writes it)."""
-        super().reset(seed=seed)
         puzzle_seed, noise_seed = reset_seeds(self, seed, options)
         board = (options or {}).get("board")
         if board is None:

@@ -97,7 +97,6 @@ class Game2048(TextEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Two tiles from the puzzle stream; the tiles to come are sampled from the noise stream."""
-        super().reset(seed=seed)
         puzzle_seed, noise_seed = reset_seeds(self, seed, options)
         self._draw = Noise(stream(puzzle_seed, f"{NAME}/puzzle"))
         self.board: Board = ((0,) * self.size,) * self.size

@@ -27,9 +27,6 @@ class LostEpisodes:
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 self._read(line)
 
-    def __len__(self) -> int:
-        return len(self._marks)
-
     def reason(self, episode_id: str) -> str | None:
         """Why an episode is not played; None if it is."""
         found = self._marks.get(episode_id)

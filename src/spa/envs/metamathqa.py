@@ -101,7 +101,6 @@ class MetamathQA(QuestionGame):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Show the problem of the seed; there is no chance in the episode."""
-        super().reset(seed=seed)
         puzzle_seed, _ = reset_seeds(self, seed, options)
         rng = stream(puzzle_seed, f"{NAME}/puzzle")
         if self.problems:

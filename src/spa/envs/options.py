@@ -202,7 +202,8 @@ def shuffled(items: Iterable[Any], draw: Callable[[], float]) -> list[Any]:
 def reset_seeds(
     env: gymnasium.Env[Any, Any], seed: int | None, options: Mapping[str, Any] | None
 ) -> tuple[int, int]:
-    """The puzzle seed and the noise seed of a reset, after `gymnasium.Env.reset(seed=seed)`."""
+    """Gymnasium's own reset, then the puzzle seed and the noise seed."""
+    gymnasium.Env.reset(env, seed=seed)
     # Without a seed Gymnasium continues the generator of the last one.
     puzzle = int(env.np_random.integers(2**31)) if seed is None else int(seed)
     noise = (options or {}).get("noise_seed")

@@ -39,7 +39,6 @@ class RubiksCube(TextEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Scramble; there is no chance in the episode."""
-        super().reset(seed=seed)
         puzzle_seed, _ = reset_seeds(self, seed, options)
         draw = uniforms(stream(puzzle_seed, f"{NAME}/puzzle"))
         self.cube = SOLVED

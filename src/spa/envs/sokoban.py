@@ -101,7 +101,6 @@ class Sokoban(GridGame):
     ) -> tuple[str, dict[str, Any]]:
         """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text`
         writes it)."""
-        super().reset(seed=seed)
         puzzle_seed, _ = reset_seeds(self, seed, options)
         board = (options or {}).get("board")
         if board is None:

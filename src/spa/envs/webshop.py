@@ -97,7 +97,6 @@ class WebShop(TextEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Start at the search page with the request of the seed."""
-        super().reset(seed=seed)
         puzzle_seed, _ = reset_seeds(self, seed, options)
         given = options or {}
         # In the original validation plays training requests, because its reset drops the mode.

@@ -184,11 +184,11 @@ def make_trainable(
         share_prefix(model)
 
 
-def compile_body(model: Any, *, backend: str = "inductor") -> None:
+def compile_body(model: Any) -> None:
     """Compile the forward pass of a policy's or critic's body, for sequences of any length. Engines
     that share the model switch it off while they sample."""
     body = model.body if isinstance(model, Critic) else model.base_model
-    body.compile(dynamic=True, backend=backend)
+    body.compile(dynamic=True)
 
 
 def check_vocabulary(name: str, model: Any, tokenizer: Any) -> None:

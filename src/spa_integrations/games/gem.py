@@ -59,7 +59,6 @@ class Gem(TextEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """GEM's reset; chance inside the game comes from the noise seed."""
-        super().reset(seed=seed)
         puzzle, noise = reset_seeds(self, seed, options)
         self.own = OwnRandomness(stream_seed(puzzle, "gem/puzzle"))
         with self.own:

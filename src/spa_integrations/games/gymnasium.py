@@ -78,7 +78,6 @@ class GymnasiumGame(TextEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Gymnasium's reset; chance inside the episode comes from the noise seed."""
-        super().reset(seed=seed)
         puzzle, noise = reset_seeds(self, seed, options)
         self.own = OwnRandomness(stream_seed(noise, "gymnasium/global"))
         with self.own:

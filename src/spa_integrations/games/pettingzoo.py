@@ -73,7 +73,6 @@ class PettingZooGame(TextEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """PettingZoo's reset."""
-        super().reset(seed=seed)
         puzzle, noise = reset_seeds(self, seed, options)
         self.own = OwnRandomness(stream_seed(noise, "pettingzoo/global"))
         with self.own:

@@ -59,7 +59,6 @@ class ReasoningGym(QuestionGame):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Show the question of the seed; there is no chance in the episode."""
-        super().reset(seed=seed)
         self.question(reset_seeds(self, seed, options)[0])
         self._begin()
         return self.state_text("grid"), {}

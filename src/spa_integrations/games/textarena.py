@@ -58,7 +58,6 @@ class TextArena(TextEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """The game of the seed; chance and the opponent's moves come from the noise seed."""
-        super().reset(seed=seed)
         puzzle, noise = reset_seeds(self, seed, options)
         self.match = Match(*self.how, seed=puzzle)
         self.puzzle = self.match.puzzle()

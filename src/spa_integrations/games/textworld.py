@@ -59,7 +59,6 @@ class TextWorldGame(TextEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """The game of the seed; there is no chance in the episode."""
-        super().reset(seed=seed)
         puzzle, _ = reset_seeds(self, seed, options)
         try:
             # Shallow: `reset` replaces the state, and the generated game is shared.

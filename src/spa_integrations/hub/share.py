@@ -128,11 +128,12 @@ def _error(kind: Kind) -> type[SpaError]:
 
 def data_card(folder: Path, name: str) -> str:
     """The README of a data set."""
-    summary = _json(folder / SUMMARY)
+    summary = _parsed(folder / SUMMARY, json.loads)
     counts = summary.get("dropped")
+    splits = [{"split": "train", "path": TRAIN_FILE}, {"split": "validation", "path": VAL_FILE}]
     head = {
         "tags": ["world-model", "self-play", "agents"],
-        "configs": [{"config_name": "default", "data_files": _splits()}],
+        "configs": [{"config_name": "default", "data_files": splits}],
     }
     facts = {
         "examples for training": summary.get("rows_train"),
@@ -161,7 +162,7 @@ def _columns(file: Path) -> str:
 def model_card(folder: Path, name: str) -> str:
     """The README of a checkpoint."""
     stage_dir = folder.parent
-    config = _yaml(stage_dir / "config.yaml")
+    config = _parsed(stage_dir / "config.yaml", yaml.safe_load)
     base = str(config.get("model_path", ""))
     head: dict[str, Any] = {
         "library_name": "transformers",
@@ -208,13 +209,9 @@ def _card(head: Mapping[str, Any], name: str, text: str, facts: Mapping[str, Any
     return f"---\n{front}\n---\n\n# {name.partition('/')[2]}\n\n{text}\n\n{table}\n\n```bash\n{use}\n```\n"
 
 
-def _splits() -> list[dict[str, str]]:
-    return [{"split": "train", "path": TRAIN_FILE}, {"split": "validation", "path": VAL_FILE}]
-
-
 def _settings(path: Path) -> dict[str, Any]:
     """Settings that say how a run was played, from its saved configuration."""
-    config = _yaml(path)
+    config = _parsed(path, yaml.safe_load)
     found = {}
     for key in SHOWN:
         value: Any = config
@@ -244,14 +241,6 @@ def _last_validation(path: Path, step: int) -> dict[str, float]:
             key: value for key, value in found.items() if isinstance(value, int | float)
         } or last
     return last
-
-
-def _json(path: Path) -> dict[str, Any]:
-    return _parsed(path, json.loads)
-
-
-def _yaml(path: Path) -> dict[str, Any]:
-    return _parsed(path, yaml.safe_load)
 
 
 def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:

@@ -17,10 +17,10 @@ Layer = dict[int, int]
 moves."""
 
 
-def shortest_moves(room: Room, *, limit: int | None = None) -> tuple[int, ...] | None:
-    """A shortest solution of `room` as indices into up, down, left, right; None if there is none
-    (within `limit`)."""
-    found = _meet(room, limit)
+def shortest_moves(room: Room) -> tuple[int, ...] | None:
+    """A shortest solution of `room` as indices into up, down, left, right; None if there is
+    none."""
+    found = _meet(room)
     if found is None:
         return None
     ahead, behind, boxes, player = found
@@ -39,9 +39,9 @@ def shortest_moves(room: Room, *, limit: int | None = None) -> tuple[int, ...] |
     return tuple(moves)
 
 
-def fewest_moves(room: Room, *, limit: int | None = None) -> int | None:
-    """The length of a shortest solution; None if there is none (within `limit` moves)."""
-    found = _meet(room, limit)
+def fewest_moves(room: Room) -> int | None:
+    """The length of a shortest solution; None if there is none."""
+    found = _meet(room)
     # Each list of layers begins with that of no moves.
     return None if found is None else len(found[0]) + len(found[1]) - 2
 
@@ -63,7 +63,7 @@ def live_cells(floor: frozenset[int], targets: tuple[int, ...], cols: int) -> in
     return _bits(live)
 
 
-def _meet(room: Room, limit: int | None) -> tuple[list[Layer], list[Layer], int, int] | None:
+def _meet(room: Room) -> tuple[list[Layer], list[Layer], int, int] | None:
     """Layers from the start and from the goal up to where they meet, and the boxes and player of a
     meeting."""
     floor = _bits(room.floor)
@@ -79,8 +79,6 @@ def _meet(room: Room, limit: int | None) -> tuple[list[Layer], list[Layer], int,
     seen_behind = dict(behind[0])
     state = _common(ahead[0], seen_behind)
     while state is None:
-        if limit is not None and len(ahead) + len(behind) - 2 >= limit:
-            return None
         if len(ahead[-1]) <= len(behind[-1]):
             reached = _advance(ahead[-1], seen_ahead, floor, stride, pushes)
             ahead.append(reached)
