@@ -23,6 +23,7 @@ from spa.envs.cards import measure
 from spa.envs.checker import check, episode
 from spa.envs.registry import list_tasks, make_env
 from spa.errors import ConfigError, EnvFault
+from spa.tables import Table
 
 
 def one(library: str, task: str, steps: int) -> dict:
@@ -126,12 +127,13 @@ def table(library: str, rows: list[dict]) -> str:
             f"{steps[middle]:.3g} ms (most {steps[-1]:.3g}).\n\n"
             + ", ".join(f"`{row['task']}`" for row in good)
         )
-    lines += ["", "| not | because | what happens |", "|---|---|---|"]
-    for row in rows:
-        if row["kind"]:
-            why = " ".join(row["why"].split()).replace("|", "\\|")
-            lines.append(f"| `{row['task']}` | {row['kind']} | {why[:160]} |")
-    return "\n".join(lines) + "\n"
+    others = [
+        (f"`{row['task']}`", row["kind"], " ".join(row["why"].split())[:160])
+        for row in rows
+        if row["kind"]
+    ]
+    made = Table(("not", "because", "what happens"), others).markdown()
+    return "\n".join([*lines, "", made]) + "\n"
 
 
 def main() -> None:

@@ -71,14 +71,13 @@ def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
     """Masks of another length than their tokens, or that train on nothing, on all tokens of several
     turns, or on tokens without a log-prob. With a tokenizer: also masks that train on the header
     of another role's message."""
-    names = (
-        "another_length",
-        "nothing_trained",
-        "all_trained",
-        "others_trained",
-        "without_logprob",
-    )
-    found: dict[str, list[str]] = {name: [] for name in names}
+    found: dict[str, list[str]] = {
+        "another_length": [],
+        "nothing_trained": [],
+        "all_trained": [],
+        "others_trained": [],
+        "without_logprob": [],
+    }
     known = [
         (r, r.token_ids, r.mask) for r in rollouts if r.token_ids is not None and r.mask is not None
     ]
