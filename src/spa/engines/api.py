@@ -33,6 +33,7 @@ from torch import nn
 from spa.config.schema import APIModelConfig
 from spa.errors import ModelError, one_line
 from spa.install import install_hint
+from spa.prompts.parse import as_unicode
 from spa.run import watchdog
 from spa.types import Completion, Message, Prompt, SamplingParams
 
@@ -315,7 +316,7 @@ class ApiEngine:
         """One chat completion. Raises Unanswered, Refused or ModelError."""
         self._count(requests=1)
         sendable: Any = [
-            {**message, "content": _without_surrogates(message["content"])} for message in messages
+            {**message, "content": as_unicode(message["content"])} for message in messages
         ]
         # In `extra_body` the SDK lets fields pass that it does not know, such as top_k.
         request = {"model": self.name, "messages": sendable, "extra_body": dict(settings)}
@@ -424,7 +425,7 @@ class ApiEngine:
     def _readable(self, text: str) -> str:
         """What a server said, as it may be kept and shown: without the key, which it knows, and as
         UTF-8."""
-        return _without_surrogates(text.replace(self._key, "***") if self._key else text)
+        return as_unicode(text.replace(self._key, "***") if self._key else text)
 
     def _count(self, **amounts: int) -> None:
         with self._usage_lock:
@@ -476,9 +477,3 @@ def without_prefill(response: ApiResponse, prefill: str) -> str:
         reasoning = re.sub(r"<(/?(?:think|answer))>", r"[\1]", response.reasoning)
         return f"{reasoning}</think>{response.text}"
     return response.text
-
-
-def _without_surrogates(text: str) -> str:
-    """`text` as UTF-8 can hold it: lone surrogates become U+FFFD, so that it can be sent on and
-    kept."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

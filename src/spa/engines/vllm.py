@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from spa.errors import ModelError, TrainingError
+from spa.errors import ModelError, TrainingError, one_line
 from spa.install import install_hint
 from spa.models.forward import token_logprobs
 from spa.models.load import model_source
@@ -89,7 +89,7 @@ class VllmEngine:
             self.llm = vllm.LLM(**settings | (options or {}))  # pyright: ignore[reportAttributeAccessIssue]
         except (RuntimeError, ValueError) as error:
             raise ModelError(
-                f"vLLM cannot load the model {name}: {' '.join(str(error).split())[:400]} "
+                f"vLLM cannot load the model {name}: {one_line(error)[:400]} "
                 "Use actor_rollout_ref.rollout.name=local, or another version of vLLM."
             ) from error
 
@@ -119,7 +119,9 @@ class VllmEngine:
         if isinstance(model, Path):
             self._reload(model)
         else:
-            with tempfile.TemporaryDirectory(prefix="spa-weights-", dir=_memory_folder()) as folder:
+            # In main memory, if the system has a folder there.
+            place = "/dev/shm" if Path("/dev/shm").is_dir() else None
+            with tempfile.TemporaryDirectory(prefix="spa-weights-", dir=place) as folder:
                 self._hand_over(model, Path(folder))
                 self._reload(Path(folder))
         self.version = version
@@ -233,9 +235,3 @@ class VllmEngine:
             # Level 1 moves the weights to main memory and drops the cache.
             self.llm.sleep(level=1)
             self._asleep = True
-
-
-def _memory_folder() -> str | None:
-    """A folder in main memory if the system has one; else the usual place for temporary files."""
-    shared = Path("/dev/shm")
-    return str(shared) if shared.is_dir() else None

@@ -246,10 +246,7 @@ def _close(workers: list[_Worker]) -> None:
             worker.pipe.close()  # the process reads the end and goes
         if worker.process is not None:
             worker.process.join(0.5)
-            worker.process.kill()
-            worker.process.join(10)
-        worker.process = None
-        worker.pipe = None
+        worker.stop()
 
 
 def _serve(pipe: Connection) -> None:

@@ -16,7 +16,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from spa.errors import DataError, ModelError, SpaError
+from spa.errors import DataError, ModelError, SpaError, one_line
 
 Kind = Literal["model", "dataset"]
 
@@ -96,6 +96,6 @@ def explained(name: str, kind: Kind, error_type: type[SpaError]) -> Iterator[Non
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise error_type(
             f"{name}: the download from the Hugging Face Hub failed "
-            f"({' '.join(str(error).split())[:200]}). Check the name, the network and the "
+            f"({one_line(error)[:200]}). Check the name, the network and the "
             "free disk space."
         ) from error

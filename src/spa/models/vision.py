@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoImageProcessor
 
-from spa.errors import ModelError
+from spa.errors import ModelError, one_line
 from spa.install import install_hint
 
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
@@ -144,7 +144,7 @@ def image_reader(folder: Path, *, code: bool = False) -> ImageReader | None:
     except (OSError, ValueError, ImportError) as error:
         raise ModelError(
             f"{folder}: the model's image processor cannot be loaded "
-            f"({' '.join(str(error).split())[:300]}). Put the processor's files next to the "
+            f"({one_line(error)[:300]}). Put the processor's files next to the "
             f"weights, and install the vision extra: {install_hint('vision')}"
         ) from error
     merge = getattr(processor, "merge_size", None)

@@ -52,6 +52,12 @@ def contains_marker(text: str) -> bool:
     return any(marker in text for marker in MARKERS)
 
 
+def as_unicode(text: str) -> str:
+    """`text` as UTF-8 can hold it, to be sent on and kept: lone surrogates become U+FFFD."""
+    # Encoding as UTF-16 accepts them; decoding replaces them.
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def split_actions(answer: str, *, action_sep: str = "||", max_actions: int = 5) -> tuple[str, ...]:
     """The actions of an answer: split at the separator, trimmed, empty ones dropped, the first
     `max_actions` kept."""

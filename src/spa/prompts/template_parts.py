@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
-from spa.errors import ModelError
+from spa.errors import ModelError, one_line
 from spa.types import Message
 
 Render = Callable[..., str]
@@ -117,7 +117,7 @@ def renderer(tokenizer: Any, template: str) -> Render:
                 **tokenizer.special_tokens_map,
             )
         except Exception as error:  # a template is other people's code
-            what = " ".join(str(error).split()) or type(error).__name__
+            what = one_line(error) or type(error).__name__
             raise TemplateFault(
                 f"The chat template cannot be rendered: {what[:300]}. Name another template "
                 "in actor_rollout_ref.model.chat_template."

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spa.errors import DataError, one_line
-from spa.prompts.parse import find_block, parse_reply
+from spa.prompts.parse import as_unicode, find_block, parse_reply
 from spa.types import Message, WorldModelRow
 
 TRAIN_FILE = "wm_train.parquet"
@@ -250,10 +250,10 @@ def _record(row: WorldModelRow) -> dict[str, Any]:
     return {
         "data_source": row.tag,
         "prompt": [
-            {"role": message["role"], "content": _unicode(message["content"])}
+            {"role": message["role"], "content": as_unicode(message["content"])}
             for message in row.prompt
         ],
-        "response": _unicode(row.response),
+        "response": as_unicode(row.response),
         "ability": "world_model",
         "reward_model": json.dumps({"style": "rule", "ground_truth": row.next_state}),
         "extra_info": json.dumps(row.extra),
@@ -263,15 +263,10 @@ def _record(row: WorldModelRow) -> dict[str, Any]:
         "puzzle_hash": row.puzzle_hash,
         "success": row.success,
         "reward": row.reward,
-        "state": _unicode(row.state),
-        "next_state": _unicode(row.next_state),
-        "executed": [_unicode(action) for action in row.executed],
-        "predicted": None if row.predicted is None else _unicode(row.predicted),
-        "observed": None if row.observed is None else _unicode(row.observed),
+        "state": as_unicode(row.state),
+        "next_state": as_unicode(row.next_state),
+        "executed": [as_unicode(action) for action in row.executed],
+        "predicted": None if row.predicted is None else as_unicode(row.predicted),
+        "observed": None if row.observed is None else as_unicode(row.observed),
         "images": list(row.images),
     }
-
-
-def _unicode(text: str) -> str:
-    # Encoding as UTF-16 accepts lone surrogates; decoding replaces them by U+FFFD.
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -188,7 +188,9 @@ def annotated_goals(annotations: Annotations, products: Sequence[Product]) -> tu
     goals = []
     for product in products:
         entry = annotations.get(product.asin) or {}
-        attributes = _attributes(entry)
+        attributes = tuple(
+            clean_text(text, 200).lower() for text in entry.get("instruction_attributes") or ()
+        )
         if not entry.get("instruction") or not attributes:
             continue
         for number, options in enumerate(_combinations(product)):
@@ -231,12 +233,6 @@ def _human_options(row: Row) -> tuple[OptionChoice, ...]:
     if not all(isinstance(item, str) for _, item in pairs):
         raise row.fail("instruction_options", "texts")
     return tuple((str(name).lower(), option_value(item)) for name, item in pairs)
-
-
-def _attributes(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(
-        clean_text(text, 200).lower() for text in entry.get("instruction_attributes") or ()
-    )
 
 
 def _combinations(product: Product) -> Iterator[tuple[OptionChoice, ...]]:

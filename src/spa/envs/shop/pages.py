@@ -1,7 +1,7 @@
 """The pages of the shop as pure functions: where a visitor is, what is shown there, and where each
 click leads."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from spa.envs.shop.catalogue import Goal, OptionChoice, Product
@@ -58,7 +58,7 @@ class Page:
 
     blocks: tuple[Block, ...]
     has_search_bar: bool = False
-    end_of_results: bool = field(default=False)
+    end_of_results: bool = False
 
     @property
     def links(self) -> tuple[Link, ...]:

@@ -30,10 +30,6 @@ class Shop:
     goals: tuple[Goal, ...]  # in permuted order
     index: SearchIndex = field(repr=False)
 
-    # Nothing in it changes, and it may be large: copies of a game share it.
-    def __deepcopy__(self, memo: object) -> "Shop":
-        return self
-
     def goal_indices(self, split: Split) -> range:
         """The places in `goals` of a split: the first 500 are for tests, the next 1,000 for
         validation, the rest for training. With fewer than 3,000 goals a twelfth is for tests and a
