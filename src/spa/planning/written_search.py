@@ -17,7 +17,7 @@ semicolon, the next one first. The search ends at the first goal, within the lin
 the path to it.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -278,7 +278,7 @@ def score_search(
     if wanted.path is None:
         return None
     outcomes = {key: outcome for successors in true.values() for _, key, outcome in successors}
-    score = SearchScore()
+    counts = Counter[str]()
     errors = list[str]()
     paths: dict[str, tuple[str, ...]] = {start: ()}
     queue = [start]
@@ -289,12 +289,23 @@ def score_search(
         line = read_line(each, actions)
         # The line after the goal is the path; any other line that cannot be read ends the scoring.
         if line is None or goal is not None:
-            last = complete and number == len(written) - 1
-            score, errors = (
-                _score_end(score, errors, each, goal) if last else (score, [*errors, "unreadable"])
-            )
+            if not complete or number < len(written) - 1:
+                errors.append("unreadable")
+            elif goal is None:
+                errors.append("no_goal")
+            else:
+                _count_path(counts, errors, right=each == " ".join(goal))
             break
-        score, errors = _score_head(score, errors, line, queue, paths, expanded)
+        # Whether the line expands the state that is next, by the path that found it.
+        is_next = queue[:1] == [line.key]
+        if not is_next:
+            again = line.key in expanded
+            errors.append(
+                "expanded_again" if again else "skipped" if line.key in paths else "never_found"
+            )
+        counts.update(lines=1, next_right=int(is_next))
+        if line.key in paths:
+            _count_path(counts, errors, right=line.path == paths[line.key])
         expanded.add(line.key)
         # The queue follows the text's own account: a state that the text skipped stays open.
         queue = [key for key in queue if key != line.key]
@@ -305,12 +316,7 @@ def score_search(
             right = known.get(move.action) == move.key
             errors += [] if right else ["wrong_move"]
             errors += [] if move.status == status else ["wrong_status"]
-            score = replace(
-                score,
-                moves=score.moves + 1,
-                moves_right=score.moves_right + right,
-                status_right=score.status_right + (move.status == status),
-            )
+            counts.update(moves=1, moves_right=int(right), status_right=int(move.status == status))
             # A goal, claimed or true, must be followed by the path to it.
             if GOAL in (status, move.status):
                 goal = (*path, move.action)
@@ -328,40 +334,13 @@ def score_search(
     # Every part is right but the text differs, in its white space for example.
     if not errors and text != write_search(wanted):
         errors.append("unreadable")
-    return replace(score, failure=errors[0] if errors else "")
+    return SearchScore(**counts, failure=errors[0] if errors else "")
 
 
-def _score_head(
-    score: SearchScore,
-    errors: list[str],
-    line: Line,
-    queue: Sequence[str],
-    paths: Mapping[str, tuple[str, ...]],
-    expanded: set[str],
-) -> tuple[SearchScore, list[str]]:
-    """Whether the line expands the state that is next, by the path that found it."""
-    is_next = bool(queue) and line.key == queue[0]
-    if not is_next:
-        again = line.key in expanded
-        found = line.key in paths
-        errors = [*errors, "expanded_again" if again else "skipped" if found else "never_found"]
-    score = replace(score, lines=score.lines + 1, next_right=score.next_right + is_next)
-    if line.key in paths:
-        right = line.path == paths[line.key]
-        errors = errors if right else [*errors, "wrong_path"]
-        score = replace(score, paths=score.paths + 1, paths_right=score.paths_right + right)
-    return score, errors
-
-
-def _score_end(
-    score: SearchScore, errors: list[str], text: str, goal: tuple[str, ...] | None
-) -> tuple[SearchScore, list[str]]:
-    """Whether the last line is the path to the goal that the lines before it have found."""
-    if goal is None:
-        return score, [*errors, "no_goal"]
-    right = text == " ".join(goal)
-    score = replace(score, paths=score.paths + 1, paths_right=score.paths_right + right)
-    return score, errors if right else [*errors, "wrong_path"]
+def _count_path(counts: Counter[str], errors: list[str], *, right: bool) -> None:
+    counts.update(paths=1, paths_right=int(right))
+    if not right:
+        errors.append("wrong_path")
 
 
 def thoughts_of(response: str) -> tuple[str, bool]:
