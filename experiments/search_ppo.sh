@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # PPO of an arm whose SFT has ended (experiments/search.sh), and its evaluation on the same 256 puzzles.
 #   experiments/search_ppo.sh ARM SEED [RUNS]
-# Run it again to resume. RATE and PUZZLES (a step) choose other settings than the preset's, in a folder of their own.
+# Run it again to resume. RATE (default 3e-5) and PUZZLES (a step, default 4) choose other settings, in a folder of their own.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/search_settings.sh"
 rate=${RATE:-3e-5}

@@ -24,6 +24,9 @@ frozen=(
   "trainer.run_dir=$folder"
   "generate.search.examples=$examples"
   "sft.trainer.total_training_steps=$((examples / 10))"
+  # As the preset was when these runs began.
+  es_manager.train.env_groups=4
+  generate.num_batches=32
 )
 
 # evaluate STAGE_FOLDER NAME SUFFIX_OF_METRICS: sampled twice and greedy, on the 256 puzzles

@@ -181,6 +181,21 @@ def search() -> Iterator[Claim]:
     harm = difference(ppo, model)
     yield "README.md", points(harm)
     yield PAGE, f"| {shares[2]} | {shares[0]} | {row(harm)} |"
+    before, after = (outcomes(f"search_model_1600-2{ppo}-sampled") for ppo in ("", "-ppo-5e-6-8"))
+    change = difference(after, before)
+    cells = [percent(sum(found.values()) / len(found)) for found in (after, before)]
+    yield "README.md", f"1,600: {points(change)}"
+    yield PAGE, f"| {cells[0]} | {cells[1]} | {row(change)} |"
+    page = "experiments/0058-ppo-from-1600-written-searches.md"
+    for name in ("search_model_1600-2", "search_model_1600-2-ppo-5e-6-8"):
+        yield (
+            page,
+            " | ".join(
+                f"{percent(found['mean'])} {bracket(found, 1)}"
+                for how in ("sampled", "greedy")
+                for found in [evaluation(f"{name}-{how}")["pass@1"]]
+            ),
+        )
     page = "experiments/0056-written-search-three-seeds.md"
     before_ppo = "experiments/0057-written-search-its-baseline-on-three-seeds.md"
     for how in ("sampled", "greedy"):
