@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spa.envs.base import Action, TextEnv
-from spa.envs.limits import EnvFault
+from spa.envs.limits import EnvFault, checked_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,3 +41,21 @@ def branch(env: TextEnv, past: Past, noise_seed: int | None = None) -> TextEnv:
             "to another state. The game must depend only on its actions, seed and noise_seed"
         )
     return twin
+
+
+def execute(env: TextEnv, actions: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
+    """Take the actions that the environment understands, at most `limit`, until the game ends; what
+    was taken, and whether it ended."""
+    taken: list[str] = []
+    for text in actions:
+        action = env.to_action(text)
+        # Text that is no action is skipped, as in a rollout, and does not count against the limit.
+        if action is None:
+            continue
+        if len(taken) >= limit:
+            break
+        over = checked_step(env.step(action))[1]
+        taken.append(text)
+        if over:
+            return tuple(taken), True
+    return tuple(taken), False

@@ -9,6 +9,7 @@ import numpy as np
 
 from spa.engines.base import Engine
 from spa.envs.base import StateText, TextEnv
+from spa.envs.branch import execute
 from spa.envs.shown import Shown
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter
@@ -60,24 +61,6 @@ def _play(env: TextEnv, puzzle_seed: int, noise_seed: int, actions: Sequence[str
     env.reset(seed=puzzle_seed, options={"noise_seed": noise_seed})
     execute(env, actions, len(actions))
     return env
-
-
-def execute(env: TextEnv, actions: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
-    """Take the actions that the environment understands, at most `limit`, until the game ends; what
-    was taken, and whether it ended."""
-    taken: list[str] = []
-    for text in actions:
-        action = env.to_action(text)
-        # Text that is no action is skipped, as in a rollout, and does not count against the limit.
-        if action is None:
-            continue
-        if len(taken) >= limit:
-            break
-        _, _, terminated, truncated, _ = env.step(action)
-        taken.append(text)
-        if terminated or truncated:
-            return tuple(taken), True
-    return tuple(taken), False
 
 
 def random_situation(

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from spa.envs.base import StateText, TextEnv
-from spa.envs.limits import MAKING_S, EnvFault, boundary, checked_step
+from spa.envs.branch import execute
+from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.types import Completion, ParsedReply, Prompt
 
 GOAL = 1.0
@@ -130,22 +131,10 @@ def simulate(
         twin = env.clone(seed)
     except NotImplementedError:
         return Outcome()
-    done = False
-    over = False
-    for text in actions:
-        action = twin.to_action(text)
-        # As in play: an unknown action is left out.
-        if action is None:
-            continue
-        done = True
-        over = checked_step(twin.step(action))[1]
-        if over:
-            break
-    return (
-        Outcome(state=twin.world_state_text(mode), env=None if over else twin)
-        if done
-        else Outcome()
-    )
+    taken, over = execute(twin, actions, len(actions))
+    if not taken:
+        return Outcome()
+    return Outcome(state=twin.world_state_text(mode), env=None if over else twin)
 
 
 def same_state(state: str | None, truth: str | None) -> bool | None:
