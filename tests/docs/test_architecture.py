@@ -138,6 +138,34 @@ def test_nothing_that_samples_tokens_sees_an_environment():
             ), module
 
 
+def reached_from(module: str) -> set[str]:
+    """The modules of the core that a module imports, directly or through others."""
+    found, waiting = set(), [module]
+    while waiting:
+        name = waiting.pop()
+        if name in modules() and name not in found:
+            found.add(name)
+            waiting += imports(modules()[name], name)
+    return found
+
+
+def test_the_loop_of_ppo_needs_nothing_of_what_it_is_put_together_from():
+    reached = reached_from("spa.stages.ppo")
+    assert {"spa.run.stage", "spa.training.update"} <= reached
+    assert {package(name) for name in reached} & {
+        "envs",
+        "prompts",
+        "rollout",
+        "worldmodel",
+        "evaluation",
+        "methods",
+        "report",
+        "api",
+    } == set()
+    loaders = {"spa.engines.factory", "spa.models.load", "spa.models.hub", "spa.run.trackers"}
+    assert not reached & loaders
+
+
 def test_below_the_recipes_only_listed_modules_read_the_configuration():
     height = levels()
     readers = {
