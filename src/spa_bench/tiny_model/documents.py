@@ -88,8 +88,7 @@ class Documents:
             max_actions_per_traj=int(rng.choice((5, 10, 10, 20, 50))),
             placeholders="words",
         )
-        shown = Shown(env)
-        shown.text = self._state(env, state_text)
+        shown = Shown(env, self._state(env, state_text))
         messages = list(prompter.first_messages(shown))
         left = prompter.max_actions_per_traj
         # Grids take more tokens, so their conversations have fewer turns.
@@ -102,7 +101,7 @@ class Documents:
             left = max(1, left - count)
             # Rewards are random as well, so no document connects an action with its reward.
             reward = float(rng.choice((0, 0, 0, 1, -0.1, -0.2, 0.9, -0.5)))
-            shown.text = self._state(env, state_text)
+            shown = Shown(env, self._state(env, state_text))
             message = prompter.next_message(shown, turn=turn + 1, actions_left=left, reward=reward)
             messages.append(message)
         # A conversation ends with a response: the last message would be a prompt without one.
