@@ -12,6 +12,7 @@ does.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -88,7 +89,7 @@ class Documents:
             max_actions_per_traj=int(rng.choice((5, 10, 10, 20, 50))),
             placeholders="words",
         )
-        shown = Shown(env, self._state(env, state_text))
+        shown: Any = Shown(env, self._state(env, state_text))
         messages = list(prompter.first_messages(shown))
         left = prompter.max_actions_per_traj
         # Grids take more tokens, so their conversations have fewer turns.
