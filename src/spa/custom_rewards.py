@@ -36,7 +36,7 @@ def load_rewards(key: str, setting: str | Mapping[str, float] | None) -> tuple[W
     """
     if setting is None:
         return ()
-    # One function by name is a sum of one term.
+    # The name of one function is a sum of one term with weight 1.
     weights = {setting: 1.0} if isinstance(setting, str) else setting
     return tuple(
         WeightedReward(name, None if name == GAME else load_setting(key, name, (GAME,)), weight)
@@ -72,7 +72,7 @@ def _value(term: WeightedReward, turn: Turn) -> float:
     assert term.function is not None
     try:
         value = float(term.function(turn))
-    # Code of the user: what it raises is shown with its name, not as a fault of ours.
+    # The function is the user's code. Its exception is reported with its name, not as a bug of spa.
     except Exception as error:
         raise ConfigError(
             f"the reward function {term.name} raised {type(error).__name__}: {error}. Correct the "

@@ -27,7 +27,7 @@ class Table:
         console = results_console()
         with console.capture() as shown:
             console.print(self.terminal(title))
-        # rich fills the last column with spaces.
+        # rich pads the last column with spaces, which are removed.
         sys.stdout.write("".join(f"{line.rstrip()}\n" for line in shown.get().splitlines()))
 
     def terminal(self, title: str = "") -> "TerminalTable":
@@ -56,7 +56,7 @@ class Table:
     def markdown(self) -> str:
         """The table as Markdown, without a line break at its end."""
         marks = ("---:" if number in self.right else "---" for number in range(len(self.columns)))
-        # A `|`, as in `int | None`, would end the cell, and a line break the table.
+        # A `|`, as in `int | None`, would end the cell, and a line break would end the row.
         escaped = (
             [cell.replace("|", "\\|").replace("\n", " ") for cell in row]
             for row in (self.columns, *self.rows)
@@ -82,7 +82,7 @@ class Table:
             + "</tr>"
             for first, *cells in self.rows
         )
-        # Without names of columns, as in a list of facts, the head would be an empty line.
+        # Without column names, as in a list of facts, the header would be an empty line.
         top = f"<thead><tr>{head}</tr></thead>\n" if any(self.columns) else ""
         return f'<div class="scroll"><table>{top}<tbody>{rows}</tbody></table></div>'
 

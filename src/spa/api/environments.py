@@ -10,7 +10,7 @@ from spa.envs.base import TextEnv
 from spa.envs.registry import env_types, make_env
 from spa.errors import ConfigError, EnvFault, nearest
 
-# An environment remembers how it was made, so that `play` knows its limits.
+# The attribute in which an environment keeps its settings. `play` reads the limits from it.
 _SPEC = "_spa_spec"
 
 
@@ -33,7 +33,8 @@ def make(name: str, *, config: str | Path | Config = "base", **options: Any) -> 
         env = make_env(spec.env_type, options)
     except EnvFault as error:
         raise ConfigError(str(error)) from error
-    # In the instance's dict: a wrapper or a class with its own __setattr__ cannot refuse it.
+    # Written into the instance's dict, because the `__setattr__` of a wrapper or of a class may
+    # refuse new attributes.
     vars(env)[_SPEC] = replace(spec, env_config=options)
     return env
 

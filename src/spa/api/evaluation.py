@@ -47,7 +47,7 @@ class Evaluation:
             raise ConfigError(
                 f"the result has no Pass@{k} for {name}; evaluate again with samples={k} or more"
             )
-        # Results leave out ends that cannot be computed, since NaN is no JSON.
+        # A result has no ends for an interval that cannot be computed, since JSON has no NaN.
         return Interval(
             mean=found["mean"], low=found.get("low", nan), high=found.get("high", nan), n=found["n"]
         )
@@ -104,7 +104,7 @@ def evaluate(
 
     Raises SpaError if the model cannot be used, or if no episode could be played to its end.
     """
-    # A loaded model brings its engine; loading the weights again would need the memory twice.
+    # A loaded model brings its engine. Loading the weights again would take twice the memory.
     engine = (model.engine, model.template) if isinstance(model, Model) else None
     target, cfg, path = plan_evaluation(
         model, config, samples=samples, puzzles=puzzles, overrides=overrides, output=output
@@ -143,8 +143,8 @@ def plan_evaluation(
     if isinstance(model, Model):
         target, cfg = open_config(model.target.name, config or model.config, overrides)
     else:
-        # A Hub model or a policy has no configuration of its own, and guessing the puzzles would
-        # give numbers that look comparable.
+        # A Hub model or a policy has no configuration of its own. Guessed puzzles would give
+        # numbers that look comparable but are not.
         if config is None and find_target(str(getattr(model, "path", model))).config is None:
             raise ConfigError(
                 "only the checkpoints of a run contain a configuration; name a configuration for this model "
@@ -171,7 +171,7 @@ def _sized(cfg: Config, samples: int | None, puzzles: int | None) -> Config:
     if samples is not None:
         val = replace(val, group_size=samples)
     if puzzles is not None:
-        # n_groups is the split of `env_groups` over tags; with another total it has to be made
-        # again.
+        # `n_groups` splits `env_groups` over the tags. Another total needs another split, which
+        # `spread_groups` makes if `n_groups` is None.
         val = replace(val, env_groups=puzzles, env_configs=replace(val.env_configs, n_groups=None))
     return spread_groups(replace(cfg, es_manager=replace(cfg.es_manager, val=val)))

@@ -85,7 +85,8 @@ def open_config(
     target = find_target(str(getattr(name, "path", name)))
     texts = as_texts(overrides)
     if isinstance(config, Config):
-        # Overrides are resolved while a configuration is loaded, so a loaded one takes none.
+        # Overrides are resolved while a configuration is loaded, so a loaded configuration takes
+        # none.
         if texts:
             raise ConfigError(
                 "overrides cannot change a configuration that is already loaded; pass the configuration by "
@@ -147,8 +148,8 @@ def play(
                 group=0,
                 member=0,
                 puzzle_seed=seed,
-                # Chance and sampling get streams of their own: they must not repeat the puzzle's
-                # numbers.
+                # The environment's chance and the sampling have random streams of their own:
+                # neither may repeat the random numbers that made the puzzle.
                 noise_seed=stream_seed(seed, "play/noise"),
                 sample_seed=stream_seed(seed, "play/sample"),
             )
@@ -161,7 +162,7 @@ def play(
         format_penalty=cfg.es_manager.format_penalty,
         max_model_len=max_model_len,
     )
-    # A prompt that does not fit is the configuration's fault and raises; other faults are the
-    # episode's.
+    # A prompt that does not fit is a mistake in the configuration, so it raises. Other faults are
+    # recorded in the episode.
     check_room(episodes, sampling.max_tokens, max_model_len)
     return episodes[0]

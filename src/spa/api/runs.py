@@ -47,7 +47,7 @@ class Run:
         """
         rows = []
         for stage in self.stages:
-            # A single run without methods has no such columns at all.
+            # The metrics of a single run have neither of these columns.
             head: dict[str, Any] = {"method": stage.arm} if stage.arm else {}
             head |= {} if stage.seed is None else {"seed": stage.seed}
             rows += [
@@ -161,13 +161,13 @@ def _read(path: Path) -> Iterator[Episode]:
         try:
             yield Episode.from_json(row)
         except (KeyError, TypeError, ValueError):
-            continue  # a damaged line costs its episode
+            continue  # skip only the episode of a damaged line
 
 
 def load_run(path: str | Path) -> Run:
     """The run in a folder. Raises DataError if the folder has no run."""
     folder = Path(path).expanduser()
-    # Raises if there is no run, so that the mistake shows here and not at the first attribute.
+    # Raises DataError if there is no run: here, and not at the first use of an attribute.
     open_run(folder)
     return Run(folder)
 
@@ -235,16 +235,17 @@ def plan_training(
             "only PPO alone can start from a checkpoint; choose the stage ppo alone, or remove the "
             "checkpoint"
         )
-    # All stages: the recipe resumes what is there, so it is one job.
+    # All stages are one job: the recipe itself resumes the stages that exist.
     if chosen == STAGES:
         return of_comparison(cfg), [Job(stage="run", generate_data=True if from_scratch else None)]
-    # Single stages archive their own work by the setting; the recipe does it by `generate_data`.
+    # A single stage archives its earlier work if `resume_mode` is `disable`. The recipe does so if
+    # `generate_data` is true.
     if from_scratch:
         cfg = replace(cfg, trainer=replace(cfg.trainer, resume_mode="disable"))
     if chosen == ("ppo",) and ckpt is not None:
         return of_comparison(cfg), [Job(stage="run", ckpt=str(ckpt), generate_data=False)]
-    # PPO after SFT starts from SFT's last checkpoint, which the recipe finds; `ppo` alone starts
-    # from model_path.
+    # The job `run` finds the last SFT checkpoint and starts PPO from it. The job `ppo` starts PPO
+    # from `model_path`.
     jobs = {
         ("selfplay",): [Job(stage="generate")],
         ("sft",): [Job(stage="sft")],
@@ -353,8 +354,8 @@ def configuration(
     texts = as_texts(overrides)
     if output_dir is not None:
         texts.append(f"trainer.run_dir={value_text(str(output_dir))}")
-    # A loaded configuration has its seeds and overrides resolved: changes could not be checked
-    # again.
+    # In a loaded configuration every `${…}` is resolved, so an override would not reach the keys
+    # derived from it.
     if isinstance(config, Config) and (texts or method != "spa"):
         raise ConfigError(
             "a loaded configuration takes no overrides, output_dir or method; pass the configuration by "
@@ -368,7 +369,8 @@ def configuration(
         found = config
     else:
         found = load_config(config, texts, stages=[stage for stage in stages if stage in STAGES])
-    # Last, since it imports PyTorch: a mistake in the configuration is reported without it.
+    # Imported last, because it imports PyTorch: a mistake in the configuration is reported without
+    # that delay.
     from spa.experiments.methods import seeded
 
     return seeded(found, seed)

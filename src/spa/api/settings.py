@@ -27,6 +27,6 @@ def value_text(value: Any) -> str:
         return "[" + ",".join(map(value_text, value)) + "]"
     if isinstance(value, int | float):
         return str(value)
-    # Quoted in any case: a text such as `1e-6` or `null` would be read as something else.
+    # Always quoted: a text such as `1e-6` or `null` would be read as something else.
     escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -55,7 +55,7 @@ def split_overrides(
     words: list[str] = []
     overrides: list[str] = []
     for place, arg in enumerate(args):
-        # `--sweep lr=1,2`: the value of an option, not an override.
+        # In `--sweep lr=1,2`, `lr=1,2` is the value of an option, not an override.
         is_value = place > 0 and args[place - 1] in valued
         (overrides if is_override(arg) and not is_value else words).append(arg)
     return words, overrides
@@ -63,7 +63,7 @@ def split_overrides(
 
 def value_options(parser: argparse.ArgumentParser) -> set[str]:
     """The options of a parser that are followed by a value."""
-    # argparse has no public list of options; nargs == 0 are flags.
+    # argparse has no public list of options. An option with nargs == 0 is a flag without a value.
     return {
         text for action in parser._actions if action.nargs != 0 for text in action.option_strings
     }

@@ -56,12 +56,12 @@ def check(options: argparse.Namespace) -> int:
     def make() -> "TextEnv":
         return make_env(env_type, config)
 
-    # A class that cannot be made is reported once, and not by every check.
+    # A class that cannot be created is reported once here, and not by every check.
     with boundary("making it"):
         make()
     passed = [_told(finding) for finding in run_checks(all_checks(make, steps=options.steps))]
-    # A whole episode runs the real rollout loop, whose errors are harder to read than a single
-    # check's.
+    # Errors of the rollout loop are harder to read than those of a single check, so a whole episode
+    # is played only if all checks passed.
     if all(passed):
         last = {"a complete episode can be played and stored": lambda: _play(env_type, config)}
         passed += [_told(finding) for finding in run_checks(last)]
@@ -137,7 +137,8 @@ def _play(env_type: str, config: dict[str, Any]) -> None:
                 raise Flaw(
                     episode.error, "an environment must not raise an exception during an episode"
                 )
-            # Trajectory files are JSON lines; an episode that changes there could not be replayed.
+            # Trajectory files are JSON Lines. An episode that JSON changes could not be replayed
+            # from its file.
             if Episode.from_json(json.loads(json.dumps(episode.to_json()))) != episode:
                 raise Flaw(
                     f"episode {episode.episode_id} changes when the episode is stored as JSON and read back",

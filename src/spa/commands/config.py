@@ -24,7 +24,7 @@ def list_names(options: argparse.Namespace) -> int:
     if options.what == "configurations":
         from spa.config.load import PARTS, config_names
 
-        # Parts are pieces that configurations include; alone they are incomplete.
+        # Parts are pieces that other configurations include. A part alone is incomplete.
         return say([name for name in config_names() if name not in PARTS])
     from spa.experiments.methods import method, method_names
 
@@ -34,7 +34,8 @@ def list_names(options: argparse.Namespace) -> int:
         changes = " ".join((*found.overrides, *found.world_model, *found.ppo)) or "-"
         rows += [(name, found.description), ("", changes)]
     Table(("", ""), rows).print()
-    # Any method has these two variants, so they are named and not listed.
+    # Most methods have these variants, so the two name patterns are printed instead of a line for
+    # each variant.
     return say(
         [
             "NAME_shuffled: control of the method NAME, whose SFT examples have the next states of other "

@@ -30,7 +30,7 @@ OPTIONAL = {
     "trackio": "tracking with trackio",
 }
 
-# Keys of `processor_feature`, which decides the precision of training on a CPU.
+# The keys are the results of `processor_feature`, which decides the precision of training on a CPU.
 FEATURES = {
     "amx": "this CPU supports AMX",
     "avx512_bf16": "this CPU supports AVX-512 with bfloat16, but not AMX",
@@ -79,7 +79,8 @@ def doctor(options: argparse.Namespace) -> int:
         return fit.report_memory(options.fit, options.overrides, gpu_gb=options.gpu_memory)
     if options.run is not None and not options.overrides and options.gpu_memory is None:
         return check_run(options.run)
-    # Overrides and memory size belong to --fit; ignoring them silently would look like an answer.
+    # Overrides and memory size apply only to --fit. If they were ignored silently, the output would
+    # look like an answer to them.
     if options.run is not None or options.overrides or options.gpu_memory is not None:
         raise ConfigError(
             "overrides and --gpu-memory have an effect only with --fit CONFIG; add --fit CONFIG, or "

@@ -14,7 +14,7 @@ from spa.errors import ConfigError
 from spa.run.console import write_out
 from spa.tables import Table
 
-if TYPE_CHECKING:  # the configuration is slow to import, and `--help` has no use for it
+if TYPE_CHECKING:  # the configuration is slow to import, and `--help` does not need it
     from spa.config.schema import Config
 
 
@@ -76,8 +76,7 @@ def show(options: argparse.Namespace) -> int:
     env = make_env(spec.env_type, spec.env_config)
     env.reset(seed=0)
     card = cards().get(options.tag)
-    # A card holds only for the settings it was measured with; for others the numbers would be
-    # wrong.
+    # Reference scores are valid only for the settings that they were measured with.
     known = card is not None and card.describes(
         spec.env_type, spec.env_config, spec.max_actions_per_traj
     )
@@ -183,13 +182,13 @@ def measure(options: argparse.Namespace) -> int:
         measured[tag] = cards.measure(
             tag, spec.env_type, spec.env_config, spec.max_actions_per_traj
         )
-        # Progress goes to stderr: stdout may be a JSON file.
         optimum = measured[tag].optimum
         shown = (
             "unknown (implement optimal_steps or best_success in the environment)"
             if optimum is None
             else optimum
         )
+        # Progress goes to stderr: stdout may be a JSON file.
         sys.stderr.write(
             f"{tag}: success rate of the optimum {shown}, of random play {measured[tag].random_success}\n"
         )
@@ -216,7 +215,8 @@ def _table(cfg: "Config") -> None:
     for tag, spec in cfg.custom_envs.items():
         found = known.get(tag)
         cap = spec.max_actions_per_traj
-        # An episode may be cut by its turns before its cap of actions; then both numbers are shown.
+        # The limit of turns may end an episode before its cap of actions. Then both numbers are
+        # shown.
         most = cfg.most_actions(tag)
         if found is None or not found.describes(spec.env_type, spec.env_config, cap):
             figures = ["?", "?", "?", "not measured"]
@@ -234,7 +234,7 @@ def _table(cfg: "Config") -> None:
         rows.append(
             (tag, spec.env_type, str(cap) if most == cap else f"{cap} ({most})", *figures, options)
         )
-    # Environments of other packages have no tag and no card.
+    # Environments of other packages have no tag and no reference scores.
     others = [name for name in plugins("envs") if name not in cfg.custom_envs]
     rows += [(name, name, "-", "?", "?", "?", "not measured", "") for name in others]
     Table(columns, rows, right=range(2, 6)).print()

@@ -52,8 +52,8 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
     other = found["baselines"]["other_state"]
     rows: list[tuple[str, ...]] = [
         ("well-formed responses", percent(found["format_rate"]), "", ""),
-        # The observation column of a copier is 100 by definition: it repeats the state that it was
-        # shown.
+        # The copy baseline repeats the state that it is shown, so its observations are always
+        # exact.
         ("observation exact", _interval(found["observation_exact"]), "100.0", ""),
         (
             "prediction exact",
@@ -64,7 +64,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
         # Copying the state is wrong wherever something changed, hence 0.0.
         ("  where something changed", percent(found["prediction_exact_where_changed"]), "0.0", ""),
     ]
-    # The ceiling is below 1 only where chance decides what follows an action.
+    # The upper bound is below 1 only where chance decides the next state.
     if "ceiling" in found:
         rows.append(("  upper bound (random outcomes)", percent(found["ceiling"]), "", ""))
     rows += [

@@ -137,7 +137,7 @@ def evaluate(options: argparse.Namespace) -> int:
         for model in options.models:
             if (one := _evaluate(model, options)) is not None:
                 measured.append(one)
-    finally:  # a model that fails does not hide the results before it
+    finally:  # if a model fails, print the results of the earlier models
         if measured:
             print_results([dict(one.result) for one in measured])
             for one in measured:
@@ -175,20 +175,20 @@ def _evaluate(model: str, options: argparse.Namespace) -> "Evaluation | None":
 
 
 def _plan(text: str) -> list[str]:
-    # `best-of-8` -> ("best-of", "8"); rpartition, since the name holds a dash itself.
+    # `best-of-8` -> ("best-of", "8"); rpartition, because the name `best-of` contains a dash.
     kind, _, number = text.rpartition("-")
     if kind not in ("best-of", "beam", "search") or not number.isdecimal() or int(number) < 1:
         raise ConfigError(
             f"--plan is {text!r}; write best-of-N, beam-N or search-N, such as best-of-8"
         )
-    # `keep` follows a path once it is found; a search of depth 1 has no path to keep.
+    # `keep` follows a planned path over several turns. A search of depth 1 plans a single turn.
     if kind == "search":
         return [
             "imagine.proposals=exhaustive",
             f"imagine.depth={number}",
             f"imagine.keep={str(int(number) > 1).lower()}",
         ]
-    # A beam may look as far ahead as an episode has turns; best-of-n looks one turn ahead.
+    # A beam may plan as many turns ahead as an episode has. best-of-N plans one turn ahead.
     return [
         f"imagine.n={number}",
         f"imagine.depth={'${agent_proxy.max_turn}' if kind == 'beam' else 1}",
@@ -266,7 +266,8 @@ def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
             cells.append(
                 f"{percent(part['pass@1']['mean'])} of {part['pass@1']['n']}" if part else "–"
             )
-        # Difficulty counts actions in one game and clues in another; the label names what it is.
+        # Difficulty counts actions in one game and clues in another, so the label names what is
+        # counted.
         kinds = " or ".join(dict.fromkeys(tag["difficulty_is"] for tag in found))
         rows.append((f"Pass@1, {kinds} {value}", cells))
     rows += [
@@ -308,7 +309,8 @@ def remarks(result: dict[str, Any]) -> list[str]:
             f"{seen} puzzle{' was' if seen == 1 else 's were'} left out, because the model was trained on "
             f"the same puzzle{'' if seen == 1 else 's'}."
         )
-    # None: no record of training puzzles. A policy without a model was trained on none.
+    # None: there is no record of the training puzzles. A policy without a model has no training
+    # puzzles, so it gets no remark.
     if result["puzzles"]["training_puzzles_known"] is None and result["model"]:
         lines.append(
             "The training puzzles of this model are unknown, so the evaluation may include training "

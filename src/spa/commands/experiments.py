@@ -68,7 +68,7 @@ def compare(options: argparse.Namespace) -> int:
     """Run a comparison, print its table, and print what can be done with its folder."""
     from spa.api.runs import plan_comparison
 
-    # The folder is passed by itself: as an override it would be `trainer.run_dir` of every method.
+    # The folder is a separate argument: an override would set `trainer.run_dir` of every method.
     folder = options.output_dir
     options.output_dir = None
     overrides = settings(options)
@@ -103,7 +103,7 @@ def compare(options: argparse.Namespace) -> int:
     ]
     if not options.sweep:
         lr = made.cfg.actor_rollout_ref.actor.optim.lr
-        # Rounded to one digit: a suggestion that people can type.
+        # Rounded to one digit, so that the suggestion is short to type.
         sweep = f"actor_rollout_ref.actor.optim.lr={lr:g},{lr / 3:.1g}"
         lines.append(
             f"to compare values of a setting, run: spa compare {options.config} --sweep {sweep}"

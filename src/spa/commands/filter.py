@@ -65,8 +65,8 @@ def filter_data(options: argparse.Namespace) -> int:
     for name, counts in filter_files(
         options.in_train, options.in_val, options.out_dir, bounds
     ).items():
-        # The counts of all reasons add up to the rows read.
         dropped = {reason: count for reason, count in sorted(counts.items()) if reason != KEPT}
+        # `counts` includes the kept examples, so its total is the number of examples read.
         line = f"{options.out_dir / name}: kept {counts[KEPT]} of {counts.total()} examples"
         write_out(f"{line} (dropped: {by_reason(dropped)})\n" if dropped else f"{line}\n")
     return 0

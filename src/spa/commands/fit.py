@@ -15,10 +15,10 @@ from spa.run.console import write_out
 from spa.stages.ppo_models import keys_of
 
 GB = 1e9
-USABLE = 0.92  # of a GPU's memory; the rest is CUDA's own and lost between blocks
+USABLE = 0.92  # Share of a GPU's memory that a run can use. CUDA and fragmentation take the rest.
 # The size that is assumed without a GPU: an A100 or H100 of 80 GB.
 DEFAULT_GB = 80.0
-SEQUENCES = 64  # episodes at a time that the advice leaves to vLLM
+SEQUENCES = 64  # `max_num_seqs` of vLLM in the advice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,8 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     actor = cfg.actor_rollout_ref.actor
     model = cfg.actor_rollout_ref.model
     sft = cfg.sft
-    # Weights are float32 in any case (autocast); only activations and the cache follow the dtype.
+    # Trained weights are always float32, with autocast. Only activations, the cache and the
+    # engine's copy of the weights have the configured dtype.
     wide = FULL if model.dtype == "float32" else HALF
     # All episodes of a step play at once, each with a cache of the full context. vLLM holds
     # `max_num_seqs` of them and lets the others wait; the local engine keeps every cache.
@@ -113,13 +114,14 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     engine = wide * shape.parameters if own_copy else 0
     played = {"engine (copy of the weights)": engine, "keys and values": kv}
     policy = memory.training_state(shape, lora_rank=model.lora_rank)
-    # Estimators without values, such as grpo, need no critic; one is as large as the policy.
+    # A critic is as large as the policy. Estimators without values, such as grpo, need none.
     critic = estimator_named(cfg.algorithm.adv_estimator, keys_of(cfg.algorithm)).needs_values
     value = memory.training_state(shape, lora_rank=cfg.critic.model.lora_rank) if critic else 0
     wants_ref = (actor.use_kl_loss and actor.kl_loss_coef > 0) or cfg.algorithm.use_kl_in_reward
     # With LoRA the reference is the policy with its adapters switched off, so it needs no copy.
     ref = FULL * shape.parameters if wants_ref and model.lora_rank == 0 else 0
-    # A dynamic batch is bounded by tokens; a fixed one by rows of the longest possible length.
+    # A dynamic batch is limited by its tokens. A fixed batch may consist of sequences that all have
+    # the maximal length.
     tokens = (
         actor.ppo_max_token_len_per_gpu
         if actor.use_dynamic_bsz
@@ -128,7 +130,7 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     sft_tokens = (
         sft.data.max_token_len_per_gpu or sft.data.micro_batch_size_per_gpu * sft.data.max_length
     )
-    # Models of PPO stay in memory through both of its phases.
+    # PPO keeps these models in memory both while it plays and while it updates.
     kept = {
         "policy (weights, gradients, Adam)": policy,
         "critic (weights, gradients, Adam)": value,
@@ -137,7 +139,7 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     return [
         Phase(
             stage="self-play",
-            # With vLLM nothing else is loaded: no update follows.
+            # With vLLM only the engine's copy of the weights is loaded, since no update follows.
             parts={"policy (weights)": 0 if own_copy else FULL * shape.parameters, **played},
         ),
         Phase(
@@ -256,7 +258,8 @@ SAME: tuple[Change, ...] = (
         _fewer_sequences,
     ),
 )
-# Fewer puzzles give the update fewer examples; adapters and another estimator train another model.
+# These changes also alter the result: an update sees fewer examples, only adapters are trained, or
+# another estimator is used.
 OTHER: tuple[Change, ...] = (
     ("es_manager.train.env_groups=16 (fewer puzzles per step)", _fewer_puzzles),
     (

@@ -15,7 +15,7 @@ def new_words(args: Sequence[str]) -> list[str] | None:
         return [*RENAMED[name].split(), *args[1:]]
     if name in CHANGED:
         return CHANGED[name](list(args[1:]))
-    # `eval MODEL CONFIG` has the same name in both versions: only its arguments tell.
+    # `eval` is also the name of a new command. Only the arguments tell the two apart.
     if name == "eval":
         return _eval(list(args[1:]))
     return None
@@ -59,8 +59,8 @@ def _try(args: list[str]) -> list[str]:
 
     new = ["compare"]
     for arg in args:
-        # `try CONFIG key=a,b`: an override of several values becomes a sweep, one of a single value
-        # stays.
+        # `try CONFIG key=a,b`: an override with several values becomes a sweep. One with a single
+        # value remains an override.
         several = is_override(arg) and not arg.startswith("~") and len(choices(arg)[1]) > 1
         new += ["--sweep", arg] if several else ["--output-dir" if arg == "--root" else arg]
     return new
@@ -117,7 +117,8 @@ def _state_perplexity(args: list[str]) -> list[str]:
 
 
 def _envs(args: list[str]) -> list[str]:
-    # `envs --config C ACTION`: the option could come before the action; it goes last.
+    # `envs --config C ACTION`: the old command accepted the option before the action. The new
+    # command takes it at the end.
     config = []
     if args[:1] == ["--config"]:
         config = args[:2]

@@ -58,7 +58,8 @@ def play(options: argparse.Namespace) -> int:
         prompter = replace(prompter, state_text=options.state_text)
     env.default_state_text = prompter.state_text
     named = {name.lower() for name in env.action_names()}
-    # Single keys work only where four moves are all there is; words need lines.
+    # Single keys are enough only if all actions are moves in four directions. Other actions have to
+    # be typed as lines.
     if (
         sys.stdin.isatty()
         and not options.lines
@@ -87,7 +88,7 @@ def _write(text: str) -> None:
 def _read_line(prompt: str) -> str | None:
     write_out(prompt)
     sys.stdout.flush()
-    # An empty read is the end of the input, an empty line is "\n".
+    # An empty string means the end of the input. An empty line is read as "\n".
     return sys.stdin.readline() or None
 
 
@@ -98,7 +99,7 @@ def _read_key(prompt: str) -> str | None:
     key = sys.stdin.read(1)
     if not key:
         return None
-    # An arrow key is three characters: ESC, then two that are in the buffer already.
+    # An arrow key is three characters: ESC and two more, which are already in the buffer.
     if key == "\x1b":
         key = ARROWS.get(sys.stdin.read(2), ":help")
     write_out("\n")
@@ -116,10 +117,10 @@ def _single_keys() -> Iterator[None]:
         raise ConfigError(
             "single keys need a Unix terminal; add --lines to type whole lines"
         ) from error
-    # cbreak, not raw: Ctrl+C still interrupts.
     before = termios.tcgetattr(sys.stdin)
     try:
-        tty.setcbreak(sys.stdin, termios.TCSADRAIN)  # keeps what was typed ahead
+        # cbreak, not raw: Ctrl+C still interrupts. TCSADRAIN keeps the input that was typed ahead.
+        tty.setcbreak(sys.stdin, termios.TCSADRAIN)
         yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -14,10 +14,10 @@ from spa.commands.arguments import (
 )
 from spa.errors import ConfigError
 
-if TYPE_CHECKING:  # imports the configuration, which `--help` has no use for
+if TYPE_CHECKING:  # imports the configuration, which `--help` does not need
     from spa.launch.job import Job
 
-# The third position of the original's script: `CONFIG last True`.
+# Values of the third argument of the original's script, as in `CONFIG last True`.
 _TRUTH = {"true": True, "false": False}
 
 
@@ -106,7 +106,8 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
         raise ConfigError(
             f"GENERATE_DATA is {wanted!r}; use True (all stages from scratch) or False (PPO alone)"
         )
-    # Naming the stages twice could contradict itself, so it is refused and not resolved.
+    # Both arguments choose the stages and could contradict each other, so only one of them is
+    # allowed.
     if wanted is not None and options.stages is not None:
         raise ConfigError(
             "GENERATE_DATA and --stages both choose the stages; give only one of these arguments"
@@ -115,7 +116,8 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
         raise ConfigError(f"CKPT is {options.ckpt!r}; use last or a step number")
     # `False` means PPO alone, from a checkpoint of this run.
     alone = wanted is not None and not _TRUTH[wanted.lower()]
-    # With self-play or SFT before it, PPO starts from the checkpoint that SFT is about to write.
+    # After SFT, PPO starts from the checkpoint that SFT is about to write, so CKPT would have no
+    # effect.
     if options.ckpt != "last" and not alone:
         raise ConfigError(
             f"CKPT is {options.ckpt}, but PPO after SFT starts from the last SFT checkpoint. To run PPO "

@@ -9,7 +9,7 @@ from spa.commands.arguments import result_file, say
 from spa.run.console import write_out
 from spa.tables import Table
 
-# Games with a grid that can be written as grid and as coordinates.
+# Games whose states can be written both as a grid and as coordinates.
 DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
 
 

@@ -33,7 +33,7 @@ def _registered() -> list[str]:
 class _Commands(UserDict[str, Command]):
     """Our commands, then those of other packages, whose records are imported one by one."""
 
-    # Records of other packages are imported only when their words are used: a broken package must
+    # A record of another package is imported only when its command is used: a broken package must
     # not break `spa run`.
     def __missing__(self, words: str) -> Command:
         if words not in _registered():
@@ -44,7 +44,7 @@ class _Commands(UserDict[str, Command]):
         return words in self.data or words in _registered()
 
     def __iter__(self) -> Iterator[str]:
-        # Ours first: another package cannot replace `spa run`.
+        # dict.fromkeys lists a command only once if another package registers a name of ours.
         return iter(dict.fromkeys((*self.data, *_registered())))
 
     def __len__(self) -> int:
@@ -178,7 +178,8 @@ def groups() -> dict[str, tuple[str, ...]]:
     listed = {name for names in GROUPS.values() for name in names}
     for words in _registered():
         first = words.partition(" ")[0]
-        # A first word that is listed already, such as `env`, gains an action and no group.
+        # A first word that is listed already, such as `env`, gains an action and needs no other
+        # group.
         if first not in listed:
             listed.add(first)
             group = COMMANDS[words].group

@@ -78,7 +78,7 @@ def pass_intervals(
     counts = np.array([group.counts for group in groups], dtype=np.int64).reshape(-1, 2)
     out = {}
     for k in ks:
-        # The unbiased estimator is defined for n >= k alone.
+        # The unbiased estimator is defined only for n >= k.
         enough = counts[counts[:, 0] >= k]
         if len(enough):
             values = pass_at_k(enough[:, 0], enough[:, 1], k)
@@ -112,7 +112,7 @@ def not_computed(ks: Iterable[int], samples: int) -> dict[str, str]:
 
 def interval_json(interval: Interval) -> dict[str, float | int]:
     """An interval as numbers; without ends if they are NaN."""
-    # NaN is no JSON, so an interval that cannot be computed has no ends at all.
+    # JSON has no NaN, so an interval that cannot be computed has no ends.
     ends = {"low": rounded(interval.low), "high": rounded(interval.high)}
     known = {} if isnan(interval.low) else ends
     return {"mean": rounded(interval.mean), **known, "n": interval.n}

@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-# A cell and, for games of values, what it holds: `(1,2)` or `(1,2)=4`. The value ends at white
-# space, `;`, `,` or a full stop.
+# A cell `(1,2)`, or a cell with its value `(1,2)=4`. The value ends at white space, `;`, `,` or a
+# full stop.
 _CELL = re.compile(r"\((\d+),(\d+)\)(=\S+?(?=[\s;.,]|$))?")
-# The one-character symbol behind an entity's words: the P of `Player (P)`; not `(0,1)`.
+# The one-character symbol after an entity's words: the P of `Player (P)`, but not `(0,1)`.
 _SYMBOL = re.compile(r"\(([^()\s])\)")
-# What is between an entity's words and its cells: ` is at`, ` are`, ` at`, `:`.
+# The words between an entity and its cells: ` is at`, ` are`, ` at`, `:`.
 _VERB = re.compile(r"\s+(?:is|are)(?:\s+at)?\s*$|\s+at\s*$|\s*:\s*$", re.IGNORECASE)
 
 Entities = dict[str, frozenset[str]]
@@ -54,7 +54,7 @@ def sentence_entities(text: str) -> Entities:
             # a hole`.
             tail = clause[cells[-1].end() :].strip(" .") if cells else ""
             said = {f"({c[1]},{c[2]}){c[3] or ''}" for c in cells} | ({tail} if tail else set())
-            # Several clauses may speak of one entity.
+            # Several clauses may describe the same entity.
             found[name] = found.get(name, frozenset()) | said
     return found
 
@@ -127,7 +127,7 @@ def _pairs(text: str, offset: int) -> frozenset[tuple[frozenset[str], str]]:
     """(entities at the cell, symbol drawn there) of every cell; a cell outside the grid goes
     with no symbol."""
     drawn = drawing(text)
-    # At each cell: the entities that the sentence puts there, to be paired with the symbol drawn.
+    # The entities that the sentence places at each cell, to be paired with the symbol in the grid.
     at: dict[tuple[int, int], set[str]] = {place: set() for place in drawn}
     for name, said in sentence_entities(text).items():
         for item in said:
@@ -143,9 +143,9 @@ class EntityScore:
     """How well one entity is predicted, over many transitions."""
 
     exact: float  # share of transitions in which every statement about it is correct
-    # the same over transitions in which the entity changed; None if it never changed
+    # the same share over the transitions in which the entity changed; None if it never changed
     changed_exact: float | None
-    f1: float  # of single cells and remarks
+    f1: float  # over single cells and remarks
     n: int
     changed: int
 
@@ -159,7 +159,8 @@ def entity_scores(triples: Iterable[tuple[str | None, str, str]]) -> dict[str, E
     read = [
         (entities(said or ""), entities(truth), entities(before)) for said, truth, before in triples
     ]
-    # Over all transitions: a name that one state lacks still counts if another true state has it.
+    # Names from all transitions: an entity that is missing from one true state still counts there
+    # if another true state has it.
     known = {name for _, true, _ in read for name in true}
     counts: dict[str, list[int]] = {}
     for said, true, old in read:

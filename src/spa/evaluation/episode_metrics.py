@@ -36,7 +36,7 @@ def _metrics(episodes: Sequence[Episode]) -> Metrics:
         return {"episodes": 0.0}
     # The tag is part of the key, since two environments may use the same seed.
     puzzles = [f"{episode.tag}/{episode.puzzle_seed}" for episode in episodes]
-    # The group size; groups that lost an episode to an error are smaller and drop out of the
+    # The group size. A group that lost an episode to an error is smaller and has no Pass@k for the
     # largest k.
     size = max(Counter(puzzles).values())
     infos = [info for episode in episodes for turn in episode.turns for info in turn.infos]
@@ -59,7 +59,7 @@ def _metrics(episodes: Sequence[Episode]) -> Metrics:
             [(turn.reply_text, turn.finish_reason == "length") for turn in turns]
         ),
     }
-    # Divided by all episodes, as `reward` is, also where some turns lack the term.
+    # A mean over all episodes, like `reward`. Turns without the term count as 0.
     for name in dict.fromkeys(name for turn in turns for name in turn.reward_terms or ()):
         metrics[f"reward/{name}"] = sum(
             (turn.reward_terms or {}).get(name, 0.0) for turn in turns

@@ -115,7 +115,8 @@ def score_sequences(
                 torch.from_numpy(ids).to(device),
                 torch.from_numpy(mask[:, 1:].copy()).to(device),
             )
-            # One flat [N] array per batch; `cuts` are the ends of the sequences in it.
+            # Each of the three parts is one flat [N] array for the batch. `cuts` are the positions
+            # between its sequences.
             cuts = np.cumsum(mask.sum(axis=1))[:-1]
             logprobs, tops, hits = (np.split(part.cpu().numpy(), cuts) for part in parts)
             for r, row in enumerate(batch.tolist()):
@@ -170,8 +171,8 @@ def likelihood_report(
         "uniform_nll_per_token": rounded(np.log(vocabulary)),
     }
     if copied:
-        # Answer included: the prediction is scored before the action is written, so only together
-        # do the blocks say that this action leads to this state.
+        # The prediction is written before the answer, so only both blocks together state that this
+        # action leads to this state.
         both = ("prediction", "answer")
         wins = [truth[index].total(*both) > scored.total(*both) for index, scored in copied.items()]
         report["copied_state_nll_per_token"] = nll_per_token(list(copied.values()), "prediction")
@@ -179,8 +180,8 @@ def likelihood_report(
             [truth[index] for index in copied], "prediction"
         )
         report["prefers_truth"] = {"mean": rounded(np.mean(wins)), "n": len(wins)}
-    # Only the model's distribution inside the prediction is judged. Observation tokens repeat the
-    # prompt: they are easy and would hide poor calibration.
+    # Only the tokens of the prediction are judged. Observation tokens repeat the prompt: they are
+    # easy and would hide poor calibration.
     inside = [scored.block == BLOCKS.index("prediction") for scored in truth]
     report["calibration"] = calibration(
         np.concatenate([scored.top[mask] for scored, mask in zip(truth, inside, strict=True)]),
@@ -208,7 +209,7 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> dict[str, Any]:
     """
     if not len(confidence):
         return {"tokens": 0}
-    # Confidence 1.0 falls into the last bin rather than one of its own.
+    # A confidence of 1.0 belongs to the last bin and needs no bin of its own.
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     count = np.bincount(bins, minlength=BINS)
     # sums[0] / count is a bin's mean confidence, sums[1] / count its accuracy. Weighted by count,

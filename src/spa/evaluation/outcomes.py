@@ -19,16 +19,16 @@ class Outcome:
     score: float  # rewards and penalties
     reward: float
     turns: int
-    well_formed: int  # turns in the asked format
+    well_formed: int  # turns in the requested format
     cut_off: int  # turns that ended at the length limit
     actions: int  # executed
     invalid: int  # executed actions that the rules do not allow
     ineffective: int  # executed actions that changed nothing
-    tokens: int | None  # sampled; None for engines without tokens
+    tokens: int | None  # sampled; None for engines without token ids
     observed: int  # turns with the state exactly right; 0 outside the world-model format
     predicted: int  # turns with the next state exactly right
     error: str = ""
-    searches: tuple[SearchScore, ...] = ()  # of the turns that wrote a search
+    searches: tuple[SearchScore, ...] = ()  # scores of the searches that the turns wrote
 
     @property
     def played(self) -> bool:

@@ -17,9 +17,10 @@ def outcomes(episodes: Iterable[Mapping[str, Any]]) -> Puzzles:
     """Attempts and successes per puzzle of recorded episodes."""
     counts: dict[str, list[bool]] = defaultdict(list)
     for episode in episodes:
-        # Failed episodes are no attempts: counting them as losses would blame the policy.
+        # An episode that ended with an error is no attempt: counting it as a loss would blame the
+        # policy.
         if episode.get("stop") != "error":
-            # The seed alone is not enough: it gives another puzzle in other settings.
+            # The seed alone does not identify a puzzle: it makes another puzzle in other settings.
             names = (episode.get(name) for name in ("tag", "puzzle_seed", "puzzle_hash"))
             counts["/".join(map(str, names))].append(bool(episode.get("success")))
     return {puzzle: (len(won), sum(won)) for puzzle, won in counts.items()}
@@ -50,8 +51,8 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
         )
     if np.any((successes < 0) | (successes > attempts)):
         raise ValueError("pass_at_k: successes must lie between 0 and the number of attempts")
-    # A product of ratios: binomial coefficients of large n overflow. Once i reaches n - c the
-    # factor is 0, and stays so because of the maximum.
+    # A product of ratios, because binomial coefficients of large n overflow. From i = n - c on, the
+    # factor is 0, which the maximum ensures.
     fail = np.ones(attempts.shape)
     for i in range(k):  # the chance that attempts 1..k, sampled without replacement, all fail
         fail = fail * np.maximum(attempts - successes - i, 0) / (attempts - i)
@@ -88,8 +89,8 @@ def pass_metrics(successes: ArrayLike, puzzle_ids: ArrayLike, ks: Iterable[int])
     metrics: Metrics = {}
     for k in ks:
         enough = n >= k
-        # The mean is over puzzles, each with its own n, so unequal numbers of attempts do not bias
-        # it.
+        # The mean is over puzzles. Pass@k of each puzzle is unbiased for its own n, so unequal
+        # numbers of attempts cause no bias.
         if enough.any():
             metrics[f"pass@{k}"] = float(pass_at_k(n[enough], c[enough], k).mean())
     if len(n):

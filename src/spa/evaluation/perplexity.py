@@ -42,7 +42,7 @@ def state_sequence(
     starts = np.concatenate([[0], ends[:-1]])
     # A token that overlaps the state belongs to it, so merged tokens at its edges are counted.
     block = np.where((starts < start + len(state)) & (ends > start), 0, -1).astype(np.int8)
-    block[0] = -1  # nothing stands before the first token, so nothing can be said of it
+    block[0] = -1  # the first token has no context, so it has no probability
     return ReplyTokens(ids=np.asarray(ids, np.int32), block=block)
 
 
@@ -68,8 +68,8 @@ def perplexity_report(
 
 
 def _exponential(values: np.ndarray, seed: int) -> dict[str, float]:
-    # Log scale: intervals are computed on nats and exponentiated afterwards, so `mean` is the
-    # geometric mean over states and the interval keeps its order.
+    # The interval is computed on the log scale, in nats, and exponentiated afterwards. So `mean` is
+    # the geometric mean over states.
     interval = bootstrap_mean([values], seed=seed)
     return {
         name: round(float(np.exp(getattr(interval, name))), DIGITS)

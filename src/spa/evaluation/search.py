@@ -36,11 +36,13 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     env.reset(
         seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed, "validation": False}
     )
-    # A changed version of the game, or one without state names: scores would judge other puzzles.
+    # Skip games that name no states, and games that have changed since the recording: the scores
+    # would be about other puzzles.
     if env.state_key() is None or puzzle_hash(env) != episode.puzzle_hash:
         return []
     scores = list[SearchScore]()
-    # A search starts from the state of its own turn: score first, then play the turn's actions.
+    # A search starts from the state of its own turn, so it is scored before the turn's actions are
+    # played.
     for turn in episode.turns:
         text, complete = thoughts_of(turn.reply_text)
         score = score_search(text, explore(env)[0], actions=env.action_names(), complete=complete)

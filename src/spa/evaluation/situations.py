@@ -19,7 +19,7 @@ from spa.seeds import stream, stream_seed
 from spa.types import Message, ParsedReply, Prompt, SamplingParams
 
 MakeEnv = Callable[[str], TextEnv]
-NOISES = 16  # draws of chance, twice, behind a ceiling
+NOISES = 16  # random outcomes for each half of the estimate in `ceiling`
 _NO_IDS = np.zeros(0, dtype=np.int32)
 
 
@@ -29,12 +29,12 @@ class Situation:
 
     index: int
     tag: str
-    puzzle: str  # content hash
+    puzzle: str  # content hash of the puzzle
     puzzle_seed: int
     noise_seed: int
-    prefix: tuple[str, ...]  # actions that led here
+    prefix: tuple[str, ...]  # actions that led to the state
     state: str
-    known: str  # what should be known of the state, and below of the next one
+    known: str  # the observation that would be correct; `next_state` is the correct prediction
     actions: tuple[str, ...]  # what random play did next
     next_state: str
 
@@ -74,7 +74,7 @@ def random_situation(
     rng = stream(base_seed, "world_model/play", index)
     puzzle_seed = base_seed + index
     noise_seed = stream_seed(base_seed, "world_model/noise", index)
-    # At most max_turn - 1 turns, so that one more turn fits into the budget of the game.
+    # At most max_turn - 1 turns, so that the game's limit of turns leaves one more.
     turns = 0 if from_start else int(rng.integers(prompter.max_turn))
     env.reset(seed=puzzle_seed, options={"noise_seed": noise_seed})
     content = puzzle_hash(env)
@@ -86,7 +86,7 @@ def random_situation(
         if over:
             break
         prefix += taken
-    # Replayed rather than kept: the environment may be past the dropped turn.
+    # The state is replayed, because the environment may be past the dropped turn.
     _play(env, puzzle_seed, noise_seed, prefix)
     state = env.state_text(prompter.state_text)
     known = env.world_state_text(prompter.state_text)
@@ -122,7 +122,7 @@ def has_chance(env: TextEnv, prompter: Prompter, *, base_seed: int, puzzles: int
         )
         if found is None:
             continue
-        # Chance that shows in none of `puzzles` x 4 replays counts as none.
+        # If none of `puzzles` x 4 replays differs, the game counts as deterministic.
         for noise in range(4):
             replay(env, found, noise)
             execute(env, found.actions, len(found.actions))
@@ -181,7 +181,7 @@ def ask(
         for messages, p, env, seed in zip(conversations, prompters, envs, seeds, strict=True)
     ]
     completions = engine.generate(prompts, sampling)
-    # Each question is a conversation of its own, so the engine may drop its cache.
+    # No conversation continues, so the engine may drop the cached prefixes.
     engine.forget([prompt.episode_id for prompt in prompts])
     texts = [
         prompt.prefill + completion.text

@@ -18,7 +18,7 @@ Strata = Sequence[ArrayLike] | NDArray[np.floating]
 # With this many training seeds an interval is over seeds. With fewer it is over puzzles and ignores
 # the variance between training runs.
 MANY_SEEDS = 3
-_CHUNK = 1_000_000  # draws held in memory at once
+_CHUNK = 1_000_000  # numbers held in memory at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,8 @@ def bootstrap_mean(
             "bootstrap_mean: give at least one training seed, and at least one puzzle per seed"
         )
     rng = stream(seed, "bootstrap")
-    # Each seed is resampled alone and the resampled means are averaged: a seed weighs the same
-    # however many puzzles it has, as in the mean itself.
+    # Each seed is resampled on its own, and the resampled means are averaged. So every seed has the
+    # same weight, however many puzzles it has, as in the mean itself.
     total = np.zeros(resamples)
     for part in strata:
         total += _resample(part, np.mean, resamples, rng)
@@ -107,9 +107,9 @@ def _half_width(means: Floats, level: float) -> float:
 def t_quantile(level: float, df: int) -> float:
     """The t with P(|T| <= t) = `level` for Student's T with `df` degrees of freedom, by bisection
     of the closed form (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
-    # The substitution t = sqrt(df) tan(angle) maps t >= 0 to angles in [0, pi/2); P grows with the
-    # angle, so halving the bracket 100 times reaches the limit of float64. Written out so that
-    # intervals need no SciPy.
+    # The substitution t = sqrt(df) tan(angle) maps t >= 0 to angles in [0, pi/2). P grows with the
+    # angle, so halving the bracket 100 times reaches the limit of float64. This avoids a dependency
+    # on SciPy.
     low = 0.0
     high = math.pi / 2
     for _ in range(100):
@@ -159,7 +159,7 @@ def _interval(values: Strata, *, seed: int, level: float, resamples: int) -> Int
     all equal: few puzzles tie easily, and a spread of 0 would claim that nothing else can come."""
     if len(values) >= MANY_SEEDS:
         interval = seeds_interval(values, level=level)
-        # Not == 0: equal means still differ by rounding, since each is a sum in its own order.
+        # Not == 0: each mean is a sum in an order of its own, so rounding makes equal means differ.
         if interval.high - interval.low > 1e-9:
             return interval
     return bootstrap_mean(values, seed=seed, level=level, resamples=resamples)
@@ -201,7 +201,7 @@ def rate_interval(
     interval = _interval(values, seed=seed, level=level, resamples=resamples)
     if interval.mean in (0.0, 1.0):
         return wilson_interval(round(interval.mean * interval.n), interval.n, level=level)
-    # Student's t does not know that a rate ends at 0 and 1.
+    # Student's t interval may extend beyond 0 and 1, but a rate cannot.
     return replace(interval, low=max(0.0, interval.low), high=min(1.0, interval.high))
 
 
@@ -327,7 +327,7 @@ def wilson_interval(successes: int, n: int, *, level: float = 0.95) -> Interval:
     rate = successes / n
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
     half = z * (rate * (1 - rate) / n + z * z / (4 * n * n)) ** 0.5 / (1 + z * z / n)
-    # The formula gives exactly 0 and 1 here; rounding may leave 1e-17.
+    # The exact result of the formula is 0 or 1 here. Rounding may leave a difference of 1e-17.
     low = 0.0 if successes == 0 else centre - half
     high = 1.0 if successes == n else centre + half
     return Interval(mean=rate, low=low, high=high, n=n, level=level)
@@ -353,14 +353,15 @@ def sentence(
         return f"No difference found between {first} and {second}: {_numbers(mean, low, high, unit, level)}."
     if low > 0:
         return f"{first} is better than {second} by {_numbers(mean, low, high, unit, level)}."
-    # The difference is negated to speak of the winner first, which swaps its ends.
+    # The sentence names the better method first. This negates the difference and swaps the ends of
+    # its interval.
     return f"{second} is better than {first} by {_numbers(-mean, -high, -low, unit, level)}."
 
 
 def _numbers(mean: float, low: float, high: float, unit: str, level: str) -> str:
     """Whole numbers where they say enough: no number other than 0 may print as 0."""
     shown = [x for x in (mean, low, high) if x != 0]
-    # The fewest decimals at which every number other than 0 still has a digit.
+    # The fewest decimals, at most 4, at which no number other than 0 rounds to 0.
     digits = next((d for d in range(4) if all(round(abs(x), d) > 0 for x in shown)), 4)
     a, b, c = (f"{x:.{digits}f}" for x in (mean, low, high))
     return f"{a} {unit} ({level} {b} to {c})"

@@ -58,8 +58,8 @@ def prediction_report(
         "prediction_exact": _by_puzzle(
             asked, [is_exact(a.prediction, a.next_state) for a in asked], seed
         ),
-        # Copying is only wrong where something changed, so this share tells a world model from a
-        # copier.
+        # A copy of the state is wrong only where something changed, so this share separates a world
+        # model from a copier.
         "prediction_exact_where_changed": _share(
             is_exact(a.prediction, a.next_state) for a in asked if a.changed
         ),
@@ -74,14 +74,15 @@ def prediction_report(
     # In a game of chance even a perfect model is right only this often.
     if any(a.ceiling < 1 for a in asked):
         report["ceiling"] = _rounded(float(np.mean([a.ceiling for a in asked])))
-    # The table of allowed (entities, symbol) pairs is learned from true states, before and after.
+    # The table of allowed (entities, symbol) pairs is learned from the true states before and after
+    # the actions.
     agreement = Agreement.learn(text for pair in truths for text in pair)
     said = [a.prediction for a in asked if a.prediction is not None]
     if agreement is not None and said:
         report["drawing_agrees"] = _share(agreement.holds(text) for text in said)
     report["baselines"] = {
         "copy": _baseline(truths, [state for _, state in truths]),
-        # A cyclic shift is a fixed derangement: every question gets the truth of another one.
+        # A cyclic shift without randomness: every question gets the next state of another question.
         "other_state": _baseline(
             truths, [truths[(i + 1) % len(truths)][0] for i in range(len(truths))]
         ),

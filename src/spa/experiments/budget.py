@@ -14,7 +14,7 @@ def budget(training: Run) -> dict[int, Budget]:
     Raises DataError if the summary of a data set is missing or damaged.
     """
     before = Budget()
-    # Rounds before PPO come first, so step 0 has their cost already.
+    # Self-play and SFT run before PPO, so step 0 already includes their cost.
     for own in training.rounds:
         played = of_self_play(own.data, asdict(own.cfg.generate))
         if played is None:
@@ -31,7 +31,7 @@ def learnt_tokens(training: Run) -> int:
     and in replay."""
     read = [(own.sft, "train/tokens") for own in training.rounds]
     total = 0.0
-    # Replay in PPO trains on the same rows again.
+    # Replay in PPO trains on the same rows again, so its tokens count too.
     for folder, key in [*read, (training.folder / FOLDERS["ppo"], "actor/replay_tokens")]:
         if (path := folder / "metrics.jsonl").is_file():
             total += sum(line.get(key, 0.0) for _, line in read_lines(path))

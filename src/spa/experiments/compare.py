@@ -76,16 +76,17 @@ class Comparison:
     arms: dict[str, Arm]
     reference: str
     trainings: dict[str, list[Run]]  # one per seed
-    cache_dirs: list[Path]  # where stages may be finished
-    preset: str = ""  # the name of a configuration that is trained without changes
+    cache_dirs: list[Path]  # folders in which a stage may be finished already
+    preset: str = ""  # configuration name, if nothing in it is overridden
 
     @cached_property
     def grid(self) -> Plan:
         """The stages that are to be done, the longest first."""
-        # Arms that start with self-play first: they take longest, and others may share their
-        # stages.
+        # Arms that start with self-play come first: they take longest, and other arms may reuse
+        # their stages.
         arms = sorted(self.arms.values(), key=lambda arm: not arm.method.fine_tuned)
-        # One seed after the other, so that an interrupted comparison has all arms of the first.
+        # One seed after the other, so that an interrupted comparison has the first seed of all
+        # arms.
         seeds = range(self.cfg.compare.seeds)
         return plan_grid(
             [self.trainings[arm.name][seed] for seed in seeds for arm in arms], self.cache_dirs
@@ -134,7 +135,8 @@ def comparison(
         arms={arm.name: arm for arm in arms},
         reference=reference,
         trainings=trainings,
-        # Any other override makes it another experiment than the one that was timed.
+        # With any override other than the folder, the measured time of the preset (`MINUTES`) does
+        # not apply.
         preset="" if any(not text.startswith("trainer.run_dir=") for text in overrides) else preset,
         # `runs/demo` also uses what is finished in `runs/demo-compare-...`.
         cache_dirs=[home, *sorted(home.parent.glob(f"{home.name}-*/"))],
@@ -175,7 +177,7 @@ def longer(cfg: Config) -> Config:
     last of them."""
     steps = cfg.trainer.total_training_steps
     more = steps + cfg.generate.batches_of_all_rounds
-    # The end of training is read at total episodes, the moment `also_test_at` at equal PPO steps.
+    # The last step compares equal total episodes. The step `also_test_at` compares equal PPO steps.
     return replace(cfg, trainer=replace(cfg.trainer, total_training_steps=more, also_test_at=steps))
 
 
@@ -231,7 +233,7 @@ def values_tried(
             "no key has several values. Give a key several values, for example "
             "--sweep actor_rollout_ref.actor.optim.lr=1e-4,3e-4."
         )
-    # One value fixes a key for all arms, several values make arms of it.
+    # A key with one value is fixed for all arms. A key with several values makes one arm for each.
     fixed = [text for text, _, values in parsed if len(values) == 1]
     short = {key: short_name(key) for key in tried}
     arms = []
@@ -240,7 +242,8 @@ def values_tried(
         shown = ",".join(f"{short[key]}={value}" for key, value in pairs)
         arms.append(
             Arm(
-                # Folder names: `lr=0.0001,seed=1`; other characters become dashes.
+                # The name is also a folder name, such as `lr=0.0001,seed=1`. Other characters
+                # become dashes.
                 name=re.sub(r"[^\w.=,+-]", "-", shown),
                 method=method(name),
                 overrides=tuple(f"{key}={value}" for key, value in pairs),
@@ -268,7 +271,7 @@ def short_name(key: str) -> str:
     """The shortest end of a key that no other key of the configuration has."""
     parts = key.split(".")
     known = [name for name, _, _ in schema_keys()]
-    # From the last part on: `lr` if no other key ends so, else `optim.lr`, and so on.
+    # The candidates grow from the last part of the key: `lr`, then `optim.lr`, and so on.
     ends = (".".join(parts[start:]) for start in range(len(parts) - 1, 0, -1))
     return next(
         (end for end in ends if sum(f".{name}".endswith(f".{end}") for name in known) <= 1), key
@@ -317,8 +320,8 @@ def run_comparison(
         for line in starts_again(made):
             log.warning(line)
         peaks = run_grid(made.grid, devices=devices, pool=pool, work=work)
-        # Nothing was trained: then no time was spent, and the old summary stays if it says the
-        # same.
+        # If nothing was trained, no time was spent. Then an equal summary leaves the files as they
+        # are.
         seconds = time.monotonic() - started if peaks else 0.0
         summary = summarise(
             made, seconds=seconds, peak_bytes=sum(peaks.values()) + peak_bytes(), before=old

@@ -60,7 +60,7 @@ ROWS_ONLY = (
     "coverage",
 )
 """Settings of stage 1 that do not touch self-play, only what rows are made of it."""
-# As deep as the deepest layout of an experiment, which is searched for finished stages: below
+# Depths at which a folder is searched for finished stages. The deepest layout of an experiment is
 # <root>/<model>/<environment>/seed_<n>/<method>/<stage>.
 _DEPTH = "*/", "*/*/", "*/*/*/", "*/*/*/*/", "*/*/*/*/*/"
 
@@ -108,8 +108,8 @@ class StageJob:
         """The stages whose results it reads, wherever they lie: the one before it, the fine-tuning
         that it begins with, and the data set of which PPO replays rows."""
         replay = self.config.actor_rollout_ref.actor.replay
-        # Rows of PPO's replay come from the data set, which must still be there, although PPO
-        # starts from the checkpoint after it.
+        # PPO's replay reads rows of the data set, so the data set must exist, although PPO starts
+        # from the SFT checkpoint.
         rows = self.stage == "ppo" and replay.rows and replay.source == "data"
         data = self.folder.with_name(FOLDERS["selfplay"]) if rows and self.source else None
         return {
@@ -140,8 +140,8 @@ class StageJob:
     def unread(self, folder: Path) -> list[Path]:
         """The files of validation episodes that are read of this task and are not in a folder."""
         trainer = self.config.trainer
-        # Only PPO's results are read step by step; `also_test_at` is where a longer training is
-        # compared.
+        # Only PPO's results are read step by step. `also_test_at` is the step at which a longer
+        # training is compared with the others.
         steps = (
             {trainer.total_training_steps, trainer.also_test_at or 0} - {0}
             if self.stage == "ppo"
@@ -166,8 +166,8 @@ def tasks_of(training: Run) -> list[StageJob]:
     tasks: list[StageJob] = []
 
     def add(stage: Stage, folder: Path, cfg: Config, own: Round | None = None) -> None:
-        # Each stage's fingerprint contains that of the stage before it, so a change upstream
-        # changes all.
+        # Each stage's fingerprint contains that of the stage before it, so a change of one stage
+        # changes the fingerprints of all later stages.
         before = tasks[-1] if tasks else None
         known = fingerprint_of(cfg, stage, parent=before.fingerprint if before else None)
         source = before and before.folder
@@ -241,15 +241,17 @@ def _whole(folder: Path) -> bool:
 def plan_grid(trainings: Iterable[Run], cache_dirs: Sequence[Path] = ()) -> Plan:
     """Every stage of all trainings once. Finished ones in the folders `cache_dirs` are used where they
     lie."""
-    # Digest -> folder, so that work of other experiments is found whatever its folders are called.
+    # Digest -> folder: stages of other experiments are found whatever the names of their folders.
     known = {digest: folder for root in cache_dirs for folder, digest in finished_stages(root)}
     plan = Plan(tasks=[])
     owners: dict[str, list[StageJob]] = {}
     played: dict[str, Path] = {}
     for task in [task for training in trainings for task in tasks_of(training)]:
-        # Work in its own folder stays there, even if the same was done elsewhere.
+        # A finished stage in the task's own folder is kept, even if the same stage is finished
+        # elsewhere.
         own = recorded_digest(task.folder) and not task.folder.is_symlink()
-        # First a stage of this grid, then one that is finished nearby.
+        # The same stage of another training in this grid is preferred to one that is finished in
+        # `cache_dirs`.
         same = [other.folder for other in owners.get(task.digest, ()) if _as_long(other, task)]
         if not same and not own and task.digest in known and task.there(known[task.digest]):
             same = [known[task.digest]]
@@ -259,7 +261,7 @@ def plan_grid(trainings: Iterable[Run], cache_dirs: Sequence[Path] = ()) -> Plan
         else:
             owners.setdefault(task.digest, []).append(task)
             plan.tasks.append(replace(task, episodes=_episodes(task, played)))
-        # Only the first round: later rounds play with a model that their training has made.
+        # Only self-play of the first round: in later rounds each training plays with its own model.
         if _first_play(task):
             played.setdefault(
                 _selfplay_digest(task.config), same[0] if same and not own else task.folder
@@ -276,14 +278,14 @@ def fetch_models(trainings: Iterable[Run]) -> None:
         if one
     }.values():
         if cfg.model_path not in cfg.model_info:
-            with suppress(ModelError):  # said where it is loaded
+            with suppress(ModelError):  # loading the model will report the problem
                 model_source(cfg.model_path, code=cfg.actor_rollout_ref.model.trust_remote_code)
 
 
 def _as_long(other: StageJob, task: StageJob) -> bool:
     """Whether another task of the same fingerprint gives everything that is read of this one."""
-    # The number of PPO steps is in no fingerprint unless a schedule depends on it, since more steps
-    # resume the same work. So it is compared here.
+    # More PPO steps resume the same work, so the number of steps is part of the fingerprint only if
+    # a schedule depends on it. Therefore the steps are compared here.
     trainers = [part.config.trainer for part in (other, task)]
     steps = [(trainer.total_training_steps, trainer.also_test_at) for trainer in trainers]
     return task.stage != "ppo" or steps[0] == steps[1]
@@ -412,7 +414,7 @@ def run_grid(
     check_planning(task.round.cfg for task in waiting if task.round and task.stage == "selfplay")
     _settle(plan)
     _make_links(plan.links)
-    # Resolved, because stages may be links to where the same work lies.
+    # Resolved, because a stage may be a link to the folder of the same stage elsewhere.
     missing = {task.folder.resolve() for task in waiting}
     running = dict[Future, tuple[StageJob, tuple[Executor, str]]]()
     ended = SimpleQueue[Future]()
@@ -425,23 +427,25 @@ def run_grid(
         free = [
             (open_workers.enter_context(pool(progress.worker_errors)), device) for device in devices
         ]
-        # The table goes first when work is interrupted: workers take a while to save.
+        # Registered last, so it runs first: the table closes before the wait for workers, which
+        # take a while to save.
         open_workers.callback(progress.close)
         while waiting or running:
-            # What depends on a failed stage fails with it, and is named with its own reason.
+            # A stage that depends on a failed one is skipped. The error at the end lists it as
+            # skipped.
             for task in [task for task in waiting if _needs(task) & failed.keys()]:
                 waiting.remove(task)
                 failed[task.folder.resolve()] = (
                     f"{task.name}: skipped, because an earlier stage failed"
                 )
-            # In the order of the plan, as many as there are free devices.
             for task in [task for task in waiting if not _needs(task) & missing][: len(free)]:
                 waiting.remove(task)
                 worker, device = free.pop(0)
                 future = worker.submit(work, task, device)
                 running[future] = (task, (worker, device))
                 future.add_done_callback(ended.put)
-            # Every worker was killed: without this the loop would wait for ever.
+            # No worker is left, because every worker was killed. Without this check the loop would
+            # wait forever.
             if not running and not free:
                 failed |= {
                     task.folder.resolve(): f"{task.name}: not started, because every worker process was killed"
@@ -455,7 +459,7 @@ def run_grid(
             )
             for future in _next_ended(ended) if running else ():
                 task, place = running.pop(future)
-                # A worker that was killed leaves a broken pool behind, so its device is given up.
+                # A killed worker leaves a broken pool, so its device is not used again.
                 if not isinstance(future.exception(), BrokenProcessPool):
                     free.insert(0, place)
                 if problem := _problem(future):
@@ -464,7 +468,8 @@ def run_grid(
                 else:
                     missing.discard(task.folder.resolve())
                     pid, peak = future.result()
-                    # A worker does several stages: its peak is the largest of them, not the sum.
+                    # A worker runs several stages: its peak memory is the largest of theirs, not
+                    # the sum.
                     peaks[pid] = max(peak, peaks.get(pid, 0))
         progress.update(running=(), unfinished=missing, failed=failed)
     if failed:
@@ -495,7 +500,7 @@ def announce(plan: Plan, *, workers: int, minutes: float | None = None) -> list[
     if not missing:
         return []
     lines = plan_lines(methods)
-    # Partly finished work would take another time than was measured.
+    # The measured time holds only if no stage is finished yet.
     if minutes is not None and len(missing) == len(plan.tasks):
         return [*lines, f"These stages take {duration(60 * minutes)} on two CPU cores."]
     seconds = seconds_expected(methods, workers=workers)
@@ -525,7 +530,7 @@ def _views(plan: Plan) -> list[StageView]:
         rounds = max((task.round.number for task in tasks if task.round), default=1)
 
         def position(task: StageJob, last: int = rounds) -> tuple[int, int]:
-            # After the last round, PPO.
+            # PPO comes after the last round.
             own = task.round.number if task.round else last + 1
             return own, list(FOLDERS).index(task.stage)
 
@@ -557,7 +562,7 @@ def _settle(plan: Plan) -> None:
                 folder.unlink() if folder.is_symlink() else archive_work(folder)
     refuse_other_work(list(stages.items()))
     for task in plan.missing:
-        if task.folder.is_symlink():  # to a part of what is wanted, which stays as it is
+        if task.folder.is_symlink():  # the link's target lacks a part; only the link is removed
             task.folder.unlink()
 
 

@@ -43,8 +43,8 @@ _RECIPE: Mapping[str, Method] = {
         overrides=("ctx_manager.mode=add_worldmodel",),
         fine_tuned=False,
     ),
-    # Two ways to be shown a state without SFT: the paper's plain RL sees the grid alone, its
-    # state-estimation RL sees coordinates as well.
+    # The paper's two baselines without SFT: plain RL shows the grid alone, and state-estimation RL
+    # shows coordinates as well.
     "vanilla_grid": Method(
         description="PPO from the base model, with responses in base format and each state as a "
         "grid without coordinates",
@@ -56,8 +56,7 @@ _RECIPE: Mapping[str, Method] = {
         overrides=("ctx_manager.mode=base", "state_text=grid_and_coords"),
         fine_tuned=False,
     ),
-    # Without states in the responses there is nothing for the gate to measure and nothing to
-    # replay.
+    # Without states in the responses, the gate has nothing to measure and replay has no rows.
     "vanilla_format": Method(
         description="self-play, then SFT on the self-play conversations in base format (without states), then PPO",
         overrides=("ctx_manager.mode=base", "generate.reply_format=base", "gate.enable=false"),
@@ -70,7 +69,7 @@ _RECIPE: Mapping[str, Method] = {
     ),
 }
 
-# Keeps every group, those without reward variance too: the filter is switched off.
+# Switches the rollout filter off: every group is kept, even one without reward variance.
 _ALL_EPISODES = (
     "actor_rollout_ref.rollout.rollout_filter_type=std",
     "actor_rollout_ref.rollout.rollout_filter_ratio=1",
@@ -78,8 +77,8 @@ _ALL_EPISODES = (
 )
 
 _ABLATIONS: Mapping[str, Method] = {
-    # Separates the format from the states: the same examples, but only what is around the states is
-    # trained.
+    # Separates the effect of the format from that of the states: the examples are the same, but
+    # only the tokens around the states are trained.
     "masked_states": Method(
         description="method spa, but SFT computes no loss on the tokens of states",
         overrides=("sft.data.loss_on=no_states",),
@@ -92,7 +91,7 @@ _ABLATIONS: Mapping[str, Method] = {
         description="method spa, but SFT examples contain states that the model predicted instead of true states",
         overrides=("generate.states=model",),
     ),
-    # Keeps the format and the words of the states, and breaks what they say.
+    # Keeps the format and the words of the states, but makes their content wrong.
     "random_coordinates": Method(
         description="method spa, but the states in SFT examples have random coordinates in the right format",
         overrides=("generate.states=random_coords",),
@@ -120,7 +119,7 @@ _ABLATIONS: Mapping[str, Method] = {
         overrides=("generate.success_only=true",),
     ),
     **{
-        # The gate would stop a training after few epochs, which is what is measured here. The
+        # The effect of few epochs is measured here, but the gate would stop such a training. The
         # number of steps follows from the epochs.
         f"sft_epochs_{epochs}": Method(
             description=f"method spa, but with {epochs} epoch{'s' if epochs > 1 else ''} of SFT",
@@ -132,8 +131,8 @@ _ABLATIONS: Mapping[str, Method] = {
         )
         for epochs in range(1, 6)
     },
-    # 64 x 4 = 32 x 8 = 16 x 16: as many episodes per step. Self-play takes its group size from
-    # PPO's, unless it is set; null follows the change.
+    # The number of episodes per step stays the same: 64 x 4 = 32 x 8 = 16 x 16.
+    # `generate.group_size` must divide PPO's group size; null makes both equal.
     "group_size_4": Method(
         description="method spa, but each PPO step samples 64 groups of 4 episodes (32 groups of 8 in the preset tiny)",
         ppo=(
@@ -167,7 +166,7 @@ _ABLATIONS: Mapping[str, Method] = {
         description="method spa, with PPO in world-model format (responses with states)",
         ppo=("ctx_manager.mode=add_worldmodel",),
     ),
-    # The reward for states replaces SFT: the question is whether PPO alone learns them.
+    # The reward for states replaces SFT, which shows whether PPO alone learns the states.
     "online_world_model": Method(
         description="PPO from the base model without SFT, with an extra reward for correct "
         "observations and predictions",
@@ -191,7 +190,6 @@ _CHOOSE = (
     "sft.data.max_length=2048",
 )
 
-# Written search: responses in base format, each turn a conversation of its own.
 _SEARCH = (
     "ctx_manager.mode=base",
     "ctx_manager.history=false",
@@ -251,7 +249,7 @@ _WRITTEN: Mapping[str, Method] = {
     ),
 }
 
-# docs/methods.md has their equations and sources.
+# docs/methods.md has the equations and sources of these methods.
 _FIELD: Mapping[str, Method] = {
     "branched_data": Method(
         description="method spa, but SFT data contains the next state of every action in every visited state",
@@ -312,7 +310,7 @@ _FIELD: Mapping[str, Method] = {
     ),
 }
 
-# Only the data come from another game; PPO and validation stay on the configuration's own.
+# Only self-play and SFT use the other game. PPO and its validation keep the configured one.
 _TRANSFERS: Mapping[str, Method] = {
     f"from_{tag}": Method(
         description=f"method spa, with self-play and SFT in the environment {tag} and PPO in the "
@@ -352,7 +350,7 @@ def method(name: str) -> Method:
     if name in plugins("methods"):
         return load_plugin("methods", name)
     if ":" not in name and (longer := LONGER.fullmatch(name)):
-        # vanilla_x4_x2 would be 8 times the steps: the suffix is taken off one at a time.
+        # `vanilla_x4_x2` means 8 times the steps: each call takes one suffix off.
         shorter = method(longer[1])
         steps = int(longer[2])
         return replace(
@@ -360,8 +358,7 @@ def method(name: str) -> Method:
             description=f"method {longer[1]}, with {steps} times the configured number of PPO steps",
             steps=shorter.steps * steps,
         )
-    # A name of a registered method may end with the suffix itself, so it was looked up whole
-    # before.
+    # A registered name may itself end with the suffix, so the whole name is looked up first, above.
     plain = name.removesuffix(SHUFFLED)
     if plain != name and plain in method_names():
         return _control(plain)
@@ -374,8 +371,8 @@ def method(name: str) -> Method:
     try:
         found = load_setting("method", name)
     except ConfigError:
-        # `module:name_shuffled` may be the user's own object; only if it is missing is it a
-        # control.
+        # `module:name_shuffled` may be an object of the user's own. The name means a control only
+        # if there is no such object.
         if plain != name:
             return _control(plain)
         raise
@@ -423,7 +420,8 @@ def configured(preset: str, overrides: tuple[str, ...], seed: int = 0) -> Config
 def seeded(cfg: Config, seed: int) -> Config:
     """A configuration as training number `seed`, counted from 0: the same experiment with other
     seeds and other validation puzzles."""
-    # Offsets larger than any training has puzzles, so seeds of two trainings do not overlap.
+    # The offsets are larger than the number of puzzles of any training, so the seeds of two
+    # trainings do not overlap.
     return replace(
         cfg,
         seed=replace(
@@ -435,7 +433,7 @@ def seeded(cfg: Config, seed: int) -> Config:
 
 def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
     """The configuration of a method that lives in `folder`, inside the experiment's folder `root`."""
-    # Copies of checkpoints go to the experiment's remote folder, under the same path as here.
+    # Copies of checkpoints go to the experiment's remote folder, under the same relative path.
     experiment = replace(cfg, trainer=replace(cfg.trainer, run_dir=str(root)))
     found = replace(
         cfg,
@@ -486,7 +484,7 @@ def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
     # override contradicts the method.
     cfg = load_config(preset, overrides)
     own = load_config(preset, [NO_ROWS, *overrides, *METHODS[name].overrides])
-    # `+key=value` adds a key; the name is the same.
+    # `+key=value` adds a key; the `+` is not part of its name.
     keys = {text.partition("=")[0].lstrip("+") for text in overrides}
     if "ctx_manager.mode" in keys and cfg.ctx_manager.mode != own.ctx_manager.mode:
         other = "vanilla" if name == "vanilla_wm" else "vanilla_wm"

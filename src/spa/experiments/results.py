@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from spa.experiments.compare import Comparison
 
 KS = (1, 8)
-DIGITS = 6  # of a stored mean; tables round it once more, so four would show 43.945 as 44.0
+# Decimals of a stored mean. Tables round it again: with 4 decimals 43.945 % would print as 44.0.
+DIGITS = 6
 IN_PLAY = {"prediction_em": "predictions", "obs_exact": "observations", "format_rate": "format"}
 """Shares of turns in validation -> what they are called."""
 Curve = dict[int, tuple[float, float | None]]
@@ -54,15 +55,14 @@ def read_training(training: Run, seed: int) -> SeedResult | None:
         return None
     ppo = tasks[-1].folder
     trainer = training.ppo.trainer
-    # The moment that all methods have: a training that continues is read where the others stop.
+    # All methods have this step: a training that continues is compared where the others stop.
     steps = {"before": 0, "after": trainer.also_test_at or trainer.total_training_steps}
     if trainer.also_test_at:
         steps["after_total"] = trainer.total_training_steps
     files = {
         name: path for name, step in steps.items() if (path := validation(ppo, step)).is_file()
     }
-    # Compared with the record of the stage: a file that was cut or edited would change results
-    # silently.
+    # Compared with the stage's record: a file that was cut or edited would change results silently.
     known = Manifest.read(ppo)
     for path in files.values():
         if known and (problem := known.problem(path, ppo)):
@@ -73,7 +73,7 @@ def read_training(training: Run, seed: int) -> SeedResult | None:
     return SeedResult(
         seed=seed,
         moments={
-            # In the order of their names, which the bootstrap depends on.
+            # Sorted by name, because the bootstrap depends on the order.
             name: dict(sorted(outcomes(episode for _, episode in read_lines(path)).items()))
             for name, path in files.items()
         },
@@ -136,7 +136,7 @@ def read_curve(path: Path) -> Curve:
 
 
 def _mean_of(line: Mapping[str, Any], name: str) -> float | None:
-    # Each tag has a metric of its own; their mean weighs games equally.
+    # Each tag has a metric of its own. The mean over tags gives every game the same weight.
     values = [
         value
         for key, value in line.items()
@@ -284,7 +284,7 @@ def episodes_played(training: Run) -> dict[str, int]:
     ppo = training.ppo
     first = training.world_model
     steps = ppo.trainer.also_test_at or ppo.trainer.total_training_steps
-    # Self-play and PPO may have groups of different sizes. Written searches are no episodes.
+    # Self-play and PPO may have groups of different sizes. Written searches are not episodes.
     per_step, per_batch = (
         cfg.es_manager.train.env_groups * cfg.es_manager.train.group_size
         for cfg in (ppo, first or ppo)

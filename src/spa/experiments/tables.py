@@ -59,8 +59,8 @@ def sentences(summary: dict[str, Any]) -> list[str]:
                 f"No difference found between {first} and {against} ({mean:+.0f} points of Pass@1)"
             )
         out.append(f"{claim} (95 % CI [{low:.0f}, {high:.0f}] {over}).{limit}")
-    # Tokens decide whether a gain is worth its price: methods that plan sample many more per
-    # episode.
+    # Methods that plan sample many more tokens per episode, so gains have to be compared at equal
+    # tokens.
     if (more := equal_tokens(summary)) is not None:
         out.append(more)
     world = summary.get("world_model") or {}
@@ -106,7 +106,7 @@ def equal_tokens(summary: dict[str, Any]) -> str | None:
     if tokens["spa"] <= max(tokens[arm] for arm in baselines):
         return None
     times = tokens["spa"] / tokens["vanilla"]
-    # Rounded up, so that the baseline samples at least as many.
+    # Rounded up, so that the baseline samples at least as many tokens.
     name = f"vanilla_x{math.ceil(MORE_STEPS * times)}"
     return (
         f"SPA sampled {times:.1f} times as many tokens as vanilla. Add a baseline that samples as "

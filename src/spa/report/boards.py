@@ -20,7 +20,7 @@ _ENTITY = re.compile(r"\((\S)\) (?:is|are) at ((?:\(\d{1,3},\s?\d{1,3}\)[ ,]*)+)
 # From the instruction: `the bottom right corner is (3,3)`.
 _CORNER = re.compile(r"bottom right corner is \((\d{1,3}),\s?(\d{1,3})\)")
 _MAX_TEXT = 20_000
-# Larger boards are unreadable in a page, and every cell adds to its size.
+# Larger boards are unreadable on a page, and every cell makes the page larger.
 _MAX_SIDE = 40
 _MAX_WORDS = 400
 EMPTY = "·"
@@ -109,11 +109,11 @@ def _split(text: str) -> tuple[list[list[str]], str]:
     # The first line with a coordinate ends the grid.
     end = next((index for index, line in enumerate(lines) if _COORDINATE.search(line)), len(lines))
     drawing = [line.strip() for line in lines[:end] if line.strip()]
-    # Rows are written `# _ P` or `#_P`; both are cells.
+    # Rows are written `# _ P` or `#_P`; both rows have three cells.
     cells = [line.split() if "\t" in line or " " in line else list(line) for line in drawing]
     widths = {len(row) for row in cells}
-    # Two lines of prose could pass for a board, but have more long words than lines. Two widths are
-    # allowed, so that a prediction with one bad row is still drawn.
+    # Lines of prose could pass for a grid, but prose has more long words than lines. Two widths are
+    # allowed, so that a prediction with one bad row is still shown as a grid.
     long_words = sum(len(word) > 3 for line in drawing for word in line.split() if word.isalpha())
     if (
         not 2 <= len(drawing) <= _MAX_SIDE

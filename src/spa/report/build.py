@@ -49,8 +49,8 @@ def _build_readable(paths: Sequence[Path]) -> Report:
     try:
         return build([open_run(path) for path in paths])
     except Exception as error:
-        # Files of a run may hold anything, so each run is tried alone to find which one is to
-        # blame.
+        # Any file of a run may be damaged. Each run is built on its own to find the unreadable
+        # ones.
         problems = {path: problem for path in paths if (problem := _problem(path))}
         if not problems:
             raise
@@ -64,7 +64,7 @@ def _build_readable(paths: Sequence[Path]) -> Report:
     for note in notes:
         log.warning("%s", note)
     report = build([open_run(path) for path in paths if path not in problems])
-    # The notes are listed with the reasons for the verdict: a reader must see what is missing.
+    # The notes are listed with the reasons for the verdict, since readers must see what is missing.
     return replace(report, certainty=(*map(printable, notes), *report.certainty))
 
 
@@ -75,7 +75,7 @@ def _problem(path: Path) -> str:
         run = open_run(path)
         build([run])
     except Exception as error:
-        # A path without a run is the caller's mistake and is raised; a damaged run is only left
+        # A path without a run is the caller's mistake, so it raises. A damaged run is only left
         # out.
         if run is None and isinstance(error, DataError):
             raise
@@ -131,7 +131,7 @@ def render_page(name: str, folder: Path = _TEMPLATES, **content: Any) -> str:
 def table_of(chart: Chart) -> Table:
     """The chart's numbers: x and one value per series, in at most about 60 rows."""
     columns = [dict(series.points) for series in chart.series]
-    # Series may be validated at different steps; a series without a value at x shows none.
+    # Series may be validated at different steps. A series without a value at x has an empty cell.
     xs = sorted({x for column in columns for x in column})
     keep = thin([(x, 0.0) for x in xs], _MAX_ROWS)
     rows = [

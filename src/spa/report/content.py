@@ -72,7 +72,7 @@ def build(runs: Sequence[Run], *, episodes: bool = True) -> Report:
     ]
     columns, differences = _differences(methods)
     verdict, certainty = results.verdict(rows, runs)
-    # Labels of methods only: a `trained longer` line has no episodes of its own.
+    # Only labels of methods: a `trained longer` row has no episodes of its own.
     order = list(dict.fromkeys(row.label for row in rows if row.label in steps))
     return Report(
         title=printable(" and ".join(run.name for run in runs)),
@@ -205,7 +205,8 @@ def _configs(methods: list[RunArm]) -> tuple[tuple[str, str], ...]:
     for method in methods:
         for stage in method.stages:
             path = stage.path / "config.yaml"
-            # A link out of the run must not put a foreign file into a report that people share.
+            # A link that leads out of the run must not put a file from elsewhere into a report that
+            # people share.
             inside = path.resolve().is_relative_to(stage.path.resolve())
             if (
                 inside

@@ -167,8 +167,8 @@ def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
         if stages:
             points, bands = _average([values for _, values in stages])
             name = "range over seeds"
-            # A band over seeds needs seeds. With one, Pass@1 shows its interval over puzzles
-            # instead.
+            # A band over seeds needs several seeds. With one seed, Pass@1 shows its interval over
+            # puzzles instead.
             if wanted is PASS_1 and len(stages) == 1:
                 bands = _puzzle_bands(stages[0][0], points)
                 name = "95 % CI over puzzles"
@@ -227,13 +227,13 @@ def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...],
     """Episodes and tokens sampled for training up to each point, per seed, self-play included;
     empty if unknown."""
     per_seed = max(len(method.of("ppo")), 1)
-    # Self-play was paid before the first PPO step, so the count starts with it.
+    # Self-play runs before the first PPO step, so the counts begin with its episodes and tokens.
     before = Budget()
     for stage in method.stages:
         generate = stage.config.get("generate") or {}
         before = before.plus(of_self_play(stage.path, generate) or Budget())
     before = Budget(*(part / per_seed for part in before))
-    # One seed represents its method: all are trained by the same settings.
+    # One seed represents its method, since all seeds have the same settings.
     used = so_far(before, method.of("ppo")[0].metrics.items())
     if not any(one.episodes for one in used.values()):
         return (), ()

@@ -69,7 +69,7 @@ def examples(run: Run, file: int = 0, offset: int = 0) -> dict[str, Any]:
 
 def _spans(response: str, loss_on: str) -> list[tuple[str, bool]]:
     """The response in parts, each with whether it carries loss, by the setting `sft.data.loss_on`."""
-    if loss_on not in ("states_only", "no_states"):  # a method may mark the prompt, too
+    if loss_on not in ("states_only", "no_states"):  # other masks are not computed here
         return [(response, True)]
     # `no_states` and `states_only` are complements, so each part belongs to exactly one of them.
     parts = []

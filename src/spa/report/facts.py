@@ -118,7 +118,7 @@ def validation(path: Path) -> tuple[Behaviour, dict[str, float]]:
     return _validation(path, status.st_size, status.st_mtime_ns)
 
 
-@lru_cache(maxsize=4096)  # the viewer asks again and again while a run grows by one file
+@lru_cache(maxsize=4096)  # the viewer repeats its requests while a run adds one file after another
 def _validation(path: Path, size: int, changed: int) -> tuple[Behaviour, dict[str, float]]:
     behaviour = Behaviour()
     episodes = [head for _, head in heads(path) if head]
@@ -139,16 +139,18 @@ def _rate(values: tuple[tuple[float, ...], ...]) -> Interval:
 
 def difference(first: Wins, second: Wins) -> Interval | None:
     """Pass@1 of `first` minus `second` over the puzzles that both played; None if there are none."""
-    # Paired by training seed; str as the key, because a run without seed directories has seed None.
+    # Paired by training seed. `str` is the sort key, because a run without seed directories has
+    # seed None.
     pairs = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys(), key=str)]
-    if len(first) == len(second) == 1:  # two runs of one seed each, whatever they call it
+    # two runs of one seed each are paired even if the seeds differ
+    if len(first) == len(second) == 1:
         pairs = [(next(iter(first.values())), next(iter(second.values())))]
     return paired_by_puzzle([pair for pair in pairs if pair[0].keys() & pair[1].keys()], seed=SEED)
 
 
 def what_went_wrong(name: str, behaviour: Behaviour) -> str:
     """One or two sentences about the failures of a method, in plain words."""
-    broken = behaviour.endings["error"]  # which are no attempts
+    broken = behaviour.endings["error"]  # episodes with a technical error, which are no attempts
     total = behaviour.episodes - broken
     if not behaviour.episodes:
         return ""
@@ -178,7 +180,7 @@ def what_went_wrong(name: str, behaviour: Behaviour) -> str:
     if not lost:
         return text
     shares = ((text, behaviour.share(name, of), name) for name, of, text in _HABITS)
-    # Zero is worth a sentence only for predictions (`predicted_wrong`): "0 % wrong" is news.
+    # A share of 0 is reported only for predictions: `predicted_wrong` is the only name with `_`.
     habits = [
         f"{_share(value)} {text}"
         for text, value, name in shares

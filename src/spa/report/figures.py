@@ -82,7 +82,7 @@ def _save(figure: Any, path: Path, form: str, option: str) -> None:
     metadata = {"Date": None} if form == "svg" else {"Software": "spa"}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with rc_context({"svg.hashsalt": "spa"}):  # the same file for the same run
+        with rc_context({"svg.hashsalt": "spa"}):
             figure.savefig(path, format=form, metadata=metadata)
     except OSError as error:
         raise SpaError(
@@ -103,7 +103,7 @@ def _draw(axes: Any, chart: Chart) -> None:
             "marker": _MARKERS[series.color % 4],
         }
         xs, ys = zip(*series.points, strict=True)
-        # About 20 markers a line: more run together.
+        # About 20 markers per line: more would overlap.
         every = max(1, len(xs) // 20)
         axes.plot(
             xs, ys, label=_plain(series.label), linewidth=2, markersize=4, markevery=every, **style

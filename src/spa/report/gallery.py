@@ -61,7 +61,7 @@ def choose(
             whole = None if episode.place in shown else read_episode(episode.place)
             if whole is not None:
                 shown.add(episode.place)
-                # the gallery shows text; tokens would only make the page large
+                # The gallery shows text. Tokens would only make the page larger.
                 whole.pop("token_ids", None)
                 yield Picture(title, why, method.label, episode.link, replay(whole))
                 return
@@ -96,7 +96,7 @@ def _of_method(
     )
     if not good:
         won = those(lambda head: head["success"])
-        # Wins in one turn are sorted last, not dropped: there may be no other.
+        # Successes in one turn are sorted last but not dropped, since there may be no others.
         won.sort(key=lambda episode: len(episode.head["turns"]) < 2)
         yield from picture(
             method, "A success", "The episode succeeded. Predicted states may be wrong.", won

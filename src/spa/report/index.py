@@ -25,10 +25,11 @@ from spa.run.files import read_lines
 
 log = logging.getLogger(__name__)
 
-# Raised with every change of the schema or of what a column holds: older caches are rebuilt.
+# Increase it with every change of the schema or of a column's content: caches of other versions are
+# rebuilt.
 VERSION = 5
-# `content=''`: the full-text index keeps no copy of the texts, only where words occur.
-# AUTOINCREMENT: ids are never reused, since rows of such an index cannot be deleted.
+# `content=''`: the full-text index stores the positions of words, but no copy of the texts. Rows of
+# such an index cannot be deleted, so AUTOINCREMENT keeps ids from being reused.
 _SCHEMA = """
 CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, size INTEGER, changed INTEGER);
 CREATE TABLE episodes (
@@ -45,7 +46,8 @@ CHOICES = ("arm", "seed", "stage", "split", "step", "tag", "stop")
 """Columns that one filters by value."""
 FLAGS = ("success", "wrong", "malformed")
 """Columns that one filters by yes or no."""
-# Orders are looked up here, never pasted from a request: SQL takes no parameter for a column.
+# SQL has no parameter for a column, so the order of a request is looked up here and never becomes
+# part of the query.
 ORDERS = {
     "": "id",
     "score": "score, id",
@@ -101,8 +103,8 @@ class EpisodeIndex:
         """
         where, values = _where(filters)
         total = self._db.execute(f"SELECT count(*) FROM episodes {where}", values).fetchone()[0]
+        # Every order ends with the id, so that pages neither repeat nor skip an episode.
         query = f"SELECT {_COLUMNS} FROM episodes {where} ORDER BY {ORDERS.get(order, 'id')} LIMIT ? OFFSET ?"
-        # The id breaks ties, so that pages neither repeat nor skip an episode.
         found = self._rows(query, (*values, min(max(limit, 1), MAX_PAGE), max(offset, 0)))
         return {"total": total, "episodes": found}
 
@@ -112,8 +114,8 @@ class EpisodeIndex:
         kind = (
             "PARTITION BY arm, seed, stage, split, success, wrong, malformed ORDER BY step DESC, id"
         )
-        # row_number() counts within each kind; ordered by it, every kind gives its first, then its
-        # second.
+        # row_number() counts within each kind. In its order, the first episode of every kind comes
+        # before any second one.
         order = f"SELECT id FROM episodes ORDER BY row_number() OVER ({kind}), id LIMIT ?"
         return self._rows(
             f"SELECT {_COLUMNS} FROM episodes WHERE id IN ({order}) ORDER BY id", (limit,)
@@ -201,10 +203,11 @@ class EpisodeIndex:
         work = [
             (name, *found)
             for name, found in present.items()
-            # Size and modification time tell a changed file; contents are not hashed.
+            # A file has changed if its size or modification time has changed. Contents are not
+            # hashed.
             if known.get(name, ())[:2] != (found[2].st_size, found[2].st_mtime_ns)
         ]
-        # Files that the page shows first are indexed first.
+        # The files whose episodes the page shows first are indexed first.
         work.sort(
             key=lambda item: (
                 item[2].split != "val",
@@ -226,10 +229,11 @@ class EpisodeIndex:
                     number = self._db.execute(
                         "INSERT INTO files (path, size, changed) VALUES (?,?,?)", row
                     ).lastrowid
+                    # Numbers are never reused: the words of a removed episode stay in the full-text
+                    # index and must not find a new episode.
                     last = self._db.execute(
                         "SELECT max(seq) FROM sqlite_sequence WHERE name = 'episodes'"
                     ).fetchone()
-                    # Numbers are never reused, so words of a removed episode find nothing.
                     where = (int(number or 0), stage, file.split, file.step)
                     texts = []
                     rows = []
@@ -260,7 +264,7 @@ def _files(stage: StageFolder) -> list[TrajectoryFile]:
 
 
 def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
-    # Empty values are no filter: the page sends every field of its form.
+    # The page sends every field of its form. An empty value is no filter.
     equal: dict[str, Any] = {column: filters[column] for column in CHOICES if filters.get(column)}
     equal |= {name: int(filters[name]) for name in FLAGS if filters.get(name) in ("0", "1")}
     clauses = [f"{column} = ?" for column in equal]
@@ -329,7 +333,8 @@ def read_episode(place: Place) -> dict[str, Any] | None:
     indexed."""
     try:
         with place.path.open("rb") as file:
-            # A line may have moved since it was indexed; the check catches reading from its middle.
+            # The line may have moved since it was indexed. A read that starts in the middle of a
+            # line fails in `json.loads` or in `is_episode`.
             file.seek(place.start)
             row = json.loads(file.readline())
     except (OSError, ValueError, RecursionError):

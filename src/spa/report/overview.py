@@ -15,7 +15,7 @@ from spa.run.console import printable
 from spa.run.lock import LOCK, held
 from spa.run.progress import clock
 
-# Minutes between two lines of a slow run are usual; a quarter of an hour is not.
+# A slow run may log a line only every few minutes, but rarely waits a quarter of an hour.
 _FRESH_SECONDS = 15 * 60
 Steps = dict[str, int | None]
 """Label of a method -> the step that it is judged at."""
@@ -112,8 +112,8 @@ def _is_running(run: Run, now: float) -> bool:
     that was wrong."""
     folders = (run.path, *(stage.path for stage in run.stages))
     known = [held(folder) for folder in folders if (folder / LOCK).is_file()]
-    # A lock that some process holds decides. A lock of another machine cannot be asked, so the time
-    # of the last line decides.
+    # A run is running if a process on this machine holds one of its locks. For a lock of another
+    # machine that is unknown (None), so the time of the last line decides.
     if True in known:
         return True
     return (None in known or not known) and any(
@@ -147,8 +147,8 @@ def _duration(run: Run) -> str:
     arms = defaultdict[tuple[str, int | None], list[StageFolder]](list)
     for stage in run.stages:
         arms[stage.arm, stage.seed].append(stage)
-    # The recorded total leaves out sessions that were killed.
+    # The recorded total does not include sessions that were killed.
     recorded = (run.summary or {}).get("seconds", {}).get("total", 0)
-    # Seeds may train in parallel, so the longest one is a lower bound of the time that passed.
+    # Seeds may train in parallel, so the longest seed is a lower bound of the elapsed time.
     total = max([recorded, *map(_seconds, arms.values())])
     return clock(total) if total else "–"

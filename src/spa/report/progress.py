@@ -35,7 +35,8 @@ def progress(run: Run) -> list[Progress]:
             (stage for stage in run.stages if (stage.arm, stage.seed) == (arm, seed)), key=_rank
         )
         state = _progress(last)
-        # Tuples order by: unfinished first, then round, stage and step. Only the least is reported.
+        # Sorted by: unfinished first, then round, stage and step. Each method reports only its
+        # least advanced seed.
         found.setdefault(arm, []).append(((state.finished, *_rank(last), state.step), state))
     least = sorted(
         (min(states, key=lambda pair: pair[0]) for states in found.values()),
@@ -51,7 +52,8 @@ def unfinished(run: Run) -> list[Progress]:
 
 def lacks_summary(run: Run) -> bool:
     """Whether a comparison has not written its summary, which it does after the last method."""
-    # The comparison's lock file stays after its process; without one, no summary is due.
+    # A comparison's lock file remains after its process ends. Without that file no summary is
+    # expected.
     return (
         run.summary is None
         and (run.path / LOCK).is_file()
@@ -79,10 +81,10 @@ def _progress(stage: StageFolder) -> Progress:
         flatten(stage.config).get("trainer.total_training_steps") if stage.name == "ppo" else None
     )
     total = total if isinstance(total, int) else None
-    # Whichever is further: the recorded steps, or the checkpoint that the stage returned.
+    # The larger of the last recorded step and the step of the checkpoint that the stage returned.
     result = re.search(r"global_step_(\d+)", stage.result or "")
     step = max(int(result[1]) if result else 0, max(stage.metrics, default=0))
-    # An evaluation writes its result next to its folder, at its end.
+    # `spa eval` writes the result next to the folder when the evaluation ends.
     evaluated = stage.path.with_name(f"{stage.path.name}.json").is_file()
     finished = stage.name == "eval" or evaluated
     if stage.name == "ppo":

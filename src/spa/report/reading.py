@@ -30,7 +30,7 @@ class NoRunError(DataError):
     """A directory has no files of a run."""
 
 
-# Folders that are no stage of their own: checkpoints, earlier attempts, records.
+# Folders that are not stages: checkpoints, earlier attempts, records.
 _SKIPPED = re.compile(
     r"\..*|global_step_.*|eval|previous|trajectories|token_scores|tensorboard|wandb"
 )
@@ -106,7 +106,7 @@ class StageFolder:
 
 @lru_cache(maxsize=1024)  # YAML is slow to read, and the viewer lists all runs every few seconds
 def _read_config(path: Path, changed: int) -> dict[str, Any]:
-    try:  # not by libyaml: it crashes on deep nesting and refuses some escapes
+    try:  # not CSafeLoader: libyaml crashes on deep nesting and refuses some escapes
         loaded = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
     except yaml.YAMLError as error:
         raise DataError(
@@ -177,7 +177,8 @@ def open_run(path: Path) -> Run:
         )
     unreadable: list[OSError] = []
     stages = tuple(_find_stages(path, unreadable))
-    # A run that was only evaluated has no other stage. Reports of a trained run leave `eval/` out.
+    # A run that was only evaluated has no other stage. A report of a trained run leaves `eval/`
+    # out.
     if not stages and (path / "eval").is_dir():
         stages = tuple(_find_stages(path / "eval", unreadable))
     if not stages and not (path / "summary.json").exists():
@@ -200,7 +201,7 @@ def told_apart(runs: Sequence[Run]) -> list[Run]:
     places = [run.path.resolve() for run in runs]
     if twice := next((path for path in places if places.count(path) > 1), None):
         raise DataError(f"the run {twice} is given twice. Give each run once.")
-    # More of the path until all names differ: `a/demo` and `b/demo` rather than `demo` twice.
+    # Add parent folders until all names differ: `a/demo` and `b/demo` instead of `demo` twice.
     parents = 0
     while len({place.parts[-1 - parents :] for place in places}) < len(places):
         parents += 1
@@ -209,7 +210,7 @@ def told_apart(runs: Sequence[Run]) -> list[Run]:
 
 def is_run(path: Path) -> bool:
     """Whether a folder is one run, and not a folder of runs."""
-    # A comparison holds its lock before its first stage has written anything.
+    # A comparison has its lock file before its first stage has written anything.
     marks = any((path / name).exists() for name in ("summary.json", LOCK)) or is_stage(path)
     names = {child.name for child in path.iterdir() if child.is_dir()}
     return marks or any(
@@ -223,7 +224,7 @@ def is_stage(path: Path) -> bool:
 
 
 def _find_stages(root: Path, unreadable: list[OSError]) -> Iterator[StageFolder]:
-    # The directory may itself be a stage: seen from its parent, its own name is the stage's.
+    # The directory may itself be a stage. Then its own name is the name of the stage.
     if is_stage(root):
         yield _stage(root.resolve(), root.resolve().parent)
     yield from (_stage(path, root) for path in _walk(root, _MAX_DEPTH, unreadable))
@@ -234,7 +235,7 @@ def _walk(root: Path, depth: int, unreadable: list[OSError]) -> Iterator[Path]:
     its error is added to `unreadable`."""
     for path in sorted(root.iterdir()) if depth else []:
         found: list[Path] = []
-        # A run that is written, moved or deleted meanwhile must not hide its neighbours.
+        # A run that is being written, moved or deleted must not hide its neighbours.
         try:
             if not _SKIPPED.fullmatch(path.name) and path.is_dir():
                 found = [path] if is_stage(path) else []
@@ -246,12 +247,12 @@ def _walk(root: Path, depth: int, unreadable: list[OSError]) -> Iterator[Path]:
 
 
 def _stage(path: Path, root: Path) -> StageFolder:
-    # `absolute`, not `resolve`: a stage may be a symbolic link, and its name in the run counts.
+    # `absolute`, not `resolve`: a stage may be a symbolic link, and the name of the link is needed.
     *parents, name = path.absolute().relative_to(root.absolute()).parts
     if parents and _ROUND.fullmatch(parents[-1]):
         name = f"{parents.pop()} {name}"
     seeds = [int(match[1]) for part in parents if (match := _SEED.fullmatch(part))]
-    # Folders that are no seed name the method; nested ones are joined.
+    # Folders that are not seeds name the method. Nested ones are joined.
     arm = "/".join(part for part in parents if not _SEED.fullmatch(part))
     return StageFolder(path, name, arm, seeds[-1] if seeds else None)
 

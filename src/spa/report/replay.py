@@ -36,8 +36,8 @@ def shown(text: str | None, limit: int = MAX_TEXT) -> str:
 def prediction_wrong(turn: dict[str, Any]) -> bool | None:
     """Whether the turn's prediction is not exactly the state that was reached; None if there is no
     prediction."""
-    # The world-model format predicts `next_world_state` where the game has one; it may say more
-    # than the agent is shown. A turn without an executed action has nothing to predict.
+    # In the world-model format the truth is `next_world_state`, if the game has one: it may say
+    # more than the agent is shown. A turn without an executed action has nothing to predict.
     return (
         _differs(
             turn["reply"].get("prediction"), turn.get("next_world_state") or turn["next_state"]
@@ -61,7 +61,7 @@ def any_wrong(episode: dict[str, Any]) -> bool | None:
     """Whether a prediction of the episode is wrong; None if it makes none, or none was asked for."""
     turns = episode.get("turns") or []
     known = [wrong for turn in turns if (wrong := prediction_wrong(turn)) is not None]
-    # `mode: base` asks for no states; what such a response happens to claim is not judged.
+    # `mode: base` asks for no states, so predictions in such responses are not judged.
     return any(known) if known and episode.get("mode") != "base" else None
 
 
@@ -93,7 +93,8 @@ def replay(
         "member",
         "version",
     )
-    # The instruction's line `Actions: Up, Down, Left, Right.` in either message.
+    # The line `Actions: Up, Down, Left, Right.` of the instruction, in the system or the user
+    # message.
     named = re.search(r"^Actions: (.+?)\.?$", "\n".join(texts), re.MULTILINE)
     names = named[1].split(", ") if named else []
     return {
@@ -107,7 +108,7 @@ def replay(
             {"role": shown(m["role"], 40), "content": shown(m["content"])}
             for m in episode.get("messages", ())
         ],
-        # Later texts win, so a state may rename a symbol of the instruction.
+        # Later texts override earlier ones, so a state may rename a symbol of the instruction.
         "symbols": {
             symbol: shown(name, 40)
             for text in (*texts, *states)
@@ -121,7 +122,8 @@ def replay(
 def written_search(text: str, actions: Sequence[str]) -> list[dict[str, Any]]:
     """The lines of a search that a response holds, as states with their moves; empty if it holds
     none."""
-    from spa.planning.written_search import read_line  # imports games, which a list can do without
+    # Imported here, because it imports the games, which a list of episodes does not need.
+    from spa.planning.written_search import read_line
 
     # A search names actions of the game; without their list no search can be read.
     lines = (
@@ -181,8 +183,8 @@ def _turn(
 def _actions(turn: dict[str, Any]) -> list[dict[str, Any]]:
     """The actions of the response, and what became of each: executed, without effect, refused, or
     never reached."""
-    # What the response asked for against what was executed: `executed` is a subsequence of the
-    # actions, in the environment's spelling, so the two lists are walked together.
+    # `executed` is a subsequence of the response's actions, in the environment's spelling, so the
+    # two lists are walked together.
     executed = turn.get("executed") or []
     infos = turn.get("infos") or []
     done = []
@@ -195,7 +197,7 @@ def _actions(turn: dict[str, Any]) -> list[dict[str, Any]]:
             position += 1
         else:
             done.append({"text": shown(action, 200), "fate": "not executed"})
-    # Executed actions that match no text of the response are still shown.
+    # Executed actions that match no action of the response are still shown.
     rest = executed[position:]
     return done + [{"text": shown(action, 200), "fate": _fate({})} for action in rest]
 
@@ -216,7 +218,7 @@ def _tokens(
     ids = episode.get("token_ids")
     if not ids:
         return {}
-    # Only columns that line up with the ids can be shown under them.
+    # Only columns with one number per id can be shown.
     numbers = {
         key.rstrip("s"): row
         for key, row in {"logprobs": episode.get("logprobs"), **scores}.items()
@@ -234,7 +236,8 @@ def _tokens(
             "text": _texts([ids[position] for position in places], tokenizer),
             "sampled": [int(sampled[position]) for position in places],
             "numbers": {
-                # One sparse column per number: the prompt's and the environment's tokens have none.
+                # Only sampled tokens have numbers. Tokens of the prompt and of the environment get
+                # None.
                 key: [_rounded(row[position]) if sampled[position] else None for position in places]
                 for key, row in numbers.items()
             },

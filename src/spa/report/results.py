@@ -84,7 +84,7 @@ def recorded(
     ppo = episodes.get(arm, {}).get("ppo")
     total = totals.get(arm)
     if longer:
-        # Older summaries do not say it; then the method with most self-play is the measure.
+        # Older summaries lack `ppo_longer`; then the largest total of any method is taken.
         most = max(totals.values(), default=None)
         ppo = total = episodes.get(arm, {}).get("ppo_longer", most)
     # Seconds are keyed `<arm>/<stage>`.
@@ -119,7 +119,7 @@ def all_recorded(summary: dict[str, Any]) -> list[MethodResult]:
 def measured(method: RunArm, step: int | None) -> MethodResult:
     """A method with the Pass@1 of its recorded episodes, before PPO and up to `step`."""
     stages = method.of("ppo") or method.of("eval")
-    # Step 0 is the validation before PPO; a method judged at step 0 has no "before".
+    # Step 0 is the validation before PPO. A method that is judged at step 0 has no "before".
     before = facts.rate(facts.behaviour_and_wins(stages, 0)[1]) if step else None
     return MethodResult(
         label=method.label,
@@ -143,8 +143,7 @@ def list_methods(runs: Sequence[Run]) -> list[RunArm]:
         for arm in run.arms():
             stages = tuple(stage for stage in run.stages if stage.arm == arm)
             recorded = arm in (run.summary or {}).get("methods", {})
-            # A method with only self-play (data, generate) has no result to
-            # compare.
+            # A method that only collected data (data, generate) has no result to compare.
             if not recorded and not any(
                 stage.name.rpartition(" ")[2] in ("ppo", "sft", "eval") for stage in stages
             ):
@@ -195,8 +194,8 @@ def rows(
         row = _row(method, steps[method.label], summaries[method.run], wanted_k)
         if row.after is not None:
             found.append(row)
-    # Within one comparison the reference comes first, then vanilla; of several runs the best is
-    # first.
+    # Within one comparison the reference comes first, then vanilla. With several runs the best
+    # method comes first.
     rank = {summaries[found[0].run].get("reference", "spa"): 0, "vanilla": 1} if found else {}
     several = len({method.run for method in methods}) > 1
     found.sort(key=lambda row: (0 if several else rank.get(row.arm, 2), -(row.after or 0)))
@@ -210,8 +209,8 @@ def rows(
         lines = [(row, outcomes[row.label][1])]
         if summary.get("methods", {}).get(row.arm, {}).get("after_total"):
             lines.append((_longer(row, summary), facts.behaviour_and_wins(ppo[row.label])[1]))
-        # The summary's difference pairs puzzles over all seeds. It counts only if it is against the
-        # same first method; otherwise the difference is computed from recorded episodes.
+        # The summary's difference pairs puzzles over all seeds. It is used only if its reference is
+        # also the first method here. Otherwise the difference is computed from recorded episodes.
         same = (first.arm, first.run) == (summary.get("reference", "spa"), row.run)
         for line, wins in lines:
             lead = (line.lead if same else None) or facts.difference(outcomes[first.label][1], wins)
@@ -225,7 +224,7 @@ def _row(
     row = recorded(summary, method.arm, wanted_k.title.lower() if wanted_k else "")
     shown = measured(method, step)
     start, end = ends(PASS_1, method, step)
-    if shown.interval is not None:  # of the episodes themselves: metrics are averaged over tags
+    if shown.interval is not None:  # rates of episodes, because metrics are means over tags
         start = shown.before_interval.mean if shown.before_interval else None
         end = shown.interval.mean
     start_k, end_k = ends(wanted_k, method, step) if wanted_k else (None, None)
@@ -238,7 +237,7 @@ def _row(
         all_episodes=row.all_episodes,
         tokens=row.tokens,
         seconds=row.seconds,
-        # What the summary lacks is read from metrics and episodes.
+        # Numbers that the summary lacks are read from metrics and episodes.
         **{
             name: value if getattr(row, name) is None else getattr(row, name)
             for name, value in rates.items()
@@ -332,7 +331,8 @@ def _versus(first: MethodResult, rival: MethodResult) -> str:
             f"No clear winner: {first.label} solves {number(ours, True)} of held-out puzzles at the first try, "
             f"and {rival.label} solves {number(theirs, True)}. The difference of {points(lead)} may be chance."
         )
-    # The interval is of first - rival. If the rival won, it is negated and its ends swap.
+    # The interval is of first - rival. If the rival won, the difference is negated and the ends of
+    # the interval swap.
     if lead.low < 0:
         lead = Interval(mean=-lead.mean, low=-lead.high, high=-lead.low, n=lead.n)
         first, rival, ours, theirs = rival, first, theirs, ours
@@ -449,7 +449,8 @@ def how_far(runs: Sequence[Run]) -> str:
         open_methods = unfinished(run)
         for state in open_methods:
             name = arm_name(state.arm) or run.name
-            # A run that is one stage, such as an evaluation, has the name of its stage.
+            # The name of a run with a single stage, such as an evaluation, is the name of that
+            # stage.
             stage = "" if state.stage in ("ppo", name) else f" {state.stage}"
             stage += "" if state.stage == "ppo" else " step"
             where = f" ({run.name})" if len(runs) > 1 and state.arm else ""

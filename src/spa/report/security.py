@@ -10,8 +10,8 @@ from typing import Any
 def page_policy(*, styles: Sequence[str], scripts: Sequence[str] = ()) -> str:
     """A Content-Security-Policy tag under which exactly these inline styles and scripts work, and
     nothing is loaded."""
-    # Hashes instead of 'unsafe-inline': script that text of a run smuggles in has no hash and does
-    # not run.
+    # Hashes instead of 'unsafe-inline': a script that comes from the text of a run has none of
+    # these hashes and does not run.
     rules = [
         "default-src 'none'",
         f"style-src {_hashes(styles)}",

@@ -18,7 +18,7 @@ LARGEST = 1e15
 
 def NUMBER(value: Any) -> bool:
     """Whether this is a number that can be added up and shown."""
-    # NaN fails every comparison, infinity the first one; both would break JSON in a browser.
+    # NaN and infinity are excluded, because neither is valid JSON in a browser.
     return isinstance(value, int | float) and abs(value) <= LARGEST and isfinite(value)
 
 
@@ -92,7 +92,7 @@ def is_episode(row: Any) -> bool:
     ids = [*columns.get("token_ids", ()), *columns.get("turn_index", ())]
     plans = [plan for turn in row["turns"] for plan in turn["reply"].get("options", ())]
     return (
-        # Token columns run in parallel, so all that are there must have one length.
+        # Token columns are parallel, so all columns that are present must have the same length.
         len({len(column) for column in columns.values()}) < 2
         and _are_whole(ids)
         and all(

@@ -47,7 +47,7 @@ def _boards(columns: Sequence[tuple[str, dict[str, Any] | None]]) -> str:
         ]
         width = max(len(title), *map(len, lines))
         blocks.append([text.ljust(width) for text in (title, *lines)])
-    # Blocks of unequal height are filled with blank lines, so that rows stay in line.
+    # Shorter blocks are filled with blank lines, so that the rows of all blocks align.
     height = max(map(len, blocks))
     filled = [block + [" " * len(block[0])] * (height - len(block)) for block in blocks]
     return _fenced("\n".join("   ".join(row).rstrip() for row in zip(*filled, strict=True)))

@@ -69,7 +69,7 @@ class Viewer:
     def __init__(self, run: Path, *, cache_file: Path | None = None) -> None:
         self.run = open_run(run)
         self.index = EpisodeIndex(run, cache=cache_file)
-        # Loaded once per stage folder.
+        # `cache`: each stage folder loads its tokenizer only once.
         self._tokenizer: Callable[[Path], Tokenizer | None] = cache(
             partial(find_tokenizer, root=self.index.root)
         )
@@ -100,7 +100,8 @@ class Viewer:
         group = self.index.group(number)
         scores = read_scores(place, [row["episode"] for row in group])
         own = scores.get(str(episode.get("episode_id")), {})
-        # The stage's folder: an episode lies in <stage>/trajectories/<split>-<step>.jsonl.
+        # The stage folder is two levels up: an episode lies in
+        # <stage>/trajectories/<split>-<step>.jsonl.
         view = replay(episode, tokenizer=self._tokenizer(place.path.parent.parent), scores=own)
         for row in group:
             row["advantage"] = mean_advantage(scores.get(row["episode"], {}))
@@ -190,7 +191,8 @@ class Library:
             path for run in runs for stage in run.stages for path in stage.path.glob("*.json*")
         ]
         files += [run.path / "summary.json" for run in runs]
-        # A report takes seconds and pages ask often: built again only if a file has changed.
+        # A report takes seconds and pages request it often, so it is rebuilt only if a file has
+        # changed.
         stamp = [
             (path, path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file()
         ]
@@ -233,13 +235,13 @@ def serve(library: Library, port: int, *, host: str = HOST) -> ViewerServer:
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name
+    except ValueError:  # a host name, not an IP address
         return host == "localhost"
 
 
 def _keep_up(library: Library) -> None:
     while True:
-        # Cleared before the work, so that a run opened meanwhile is indexed at once.
+        # Cleared before the update, so that a run that is opened during the update is indexed next.
         library.wake.clear()
         library.update()
         library.wake.wait(SECONDS_BETWEEN_LOOKS)
@@ -265,11 +267,11 @@ class _Handler(BaseHTTPRequestHandler):
         address = urlsplit(self.path)
         try:
             fields = parse_qs(address.query, max_num_fields=MOST_FIELDS)
-        except ValueError:  # more fields than anything has
+        except ValueError:  # more fields than any request of the page has
             return self._say(HTTPStatus.NOT_FOUND, "Not found.")
         query = {key: values[-1] for key, values in fields.items()}
-        # Another site could point a name of its own at 127.0.0.1 (DNS rebinding); the Host header
-        # still has that name.
+        # Another site could point a name of its own at 127.0.0.1 (DNS rebinding). The Host header
+        # would then contain that name.
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         if self._own.is_loopback and host not in self._own.names:
             return self._say(
@@ -282,7 +284,8 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.FORBIDDEN,
                 "The token is missing. Open the whole address that `spa view` printed.",
             )
-        # The token moves from the address bar, where it could be copied or kept, into a cookie.
+        # The token moves into a cookie, because it could be copied from the address bar or kept in
+        # the history.
         if address.path == "/" and "token=" in address.query:
             # Lax, not Strict: the address may be opened from a file or a terminal.
             cookie = f"{self._own.cookie}={self._own.token}; Path=/; HttpOnly; SameSite=Lax"
@@ -418,8 +421,8 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
         "episodes": rows,
         "replays": {k: v for k, (_, v) in replays.items()},
     }
-    # One file: styles and scripts are inlined, and the data are a JSON element that the script
-    # reads where the server's API would be asked.
+    # The export is one file: styles and scripts are inlined. The script reads the data from a JSON
+    # element instead of the server's API.
     styles = [template(name) for name in STYLES]
     scripts = [template(name) for name in SCRIPTS]
     head = [
