@@ -55,7 +55,7 @@ def save_checkpoint(
     final = directory / f"global_step_{step}"
     temporary = directory / f".saving_global_step_{step}"
     try:
-        # Left behind if a process was killed while it saved this step.
+        # A process that was killed while it saved this step leaves such a folder behind.
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         save_model(model, temporary)
@@ -67,14 +67,17 @@ def save_checkpoint(
         # The marker lists every file of the folder, so it comes last.
         _write_marker(temporary, step, preemption=preemption)
         flush(temporary)
-        # An incomplete checkpoint of this step goes first: `rename` replaces only an empty folder.
+        # An incomplete checkpoint of this step is removed first: `rename` replaces only an empty
+        # folder.
         shutil.rmtree(final, ignore_errors=True)
-        # From here on the checkpoint exists; all of it is on the disk.
+        # All files are on the disk by now, so a folder with this name is always complete.
         temporary.rename(final)
-        flush_directory(directory)  # before anything older goes
+        # The name must be on the disk, too, before older checkpoints are removed.
+        flush_directory(directory)
     except Exception as error:
-        # safetensors and tokenizers report a full disk as errors of their own
         shutil.rmtree(temporary, ignore_errors=True)
+        # safetensors and tokenizers report a full disk with exceptions of their own, whose message
+        # has "os error".
         if not isinstance(error, OSError) and "os error" not in str(error):
             raise
         raise TrainingError(
@@ -101,10 +104,11 @@ def prune_checkpoints(directory: Path, keep: int | None) -> None:
     """Remove all but the `keep` newest checkpoints, and preemption checkpoints unless there is no
     newer one."""
     known = checkpoints_in(directory)
-    # Preemption checkpoints do not count towards `keep`, so that a stop costs no other one.
+    # Preemption checkpoints do not count towards `keep`, so that none displaces a regular
+    # checkpoint.
     lasting = [folder for folder in known if not read_object(folder / MARKER).get("preemption")]
     outdated = lasting[:-keep] if keep is not None else []
-    # Whatever it is, the newest stays: a restart resumes from it.
+    # The newest one stays even if it is a preemption checkpoint: a restart resumes from it.
     for folder in known[:-1]:
         if folder in outdated or folder not in lasting:
             shutil.rmtree(folder, ignore_errors=True)
@@ -246,7 +250,8 @@ def flush(folder: Path) -> None:
     """All files and names in a folder, on the disk."""
     paths = _files(folder)
     for path in paths:
-        # Written by other libraries, which need not flush them. A descriptor for reading is enough.
+        # Other libraries wrote these files and need not have flushed them. A descriptor opened for
+        # reading is enough for fsync.
         with path.open("rb") as file:
             os.fsync(file.fileno())
     for inside in {folder, *(path.parent for path in paths)}:
@@ -266,7 +271,7 @@ def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     """The value with its tensors moved to `tensors` and replaced by their names. JSON keys are
     strings, so the type of each key is kept with it."""
     if isinstance(value, torch.Tensor):
-        # On the CPU, so that a state of a GPU can be loaded without one.
+        # On the CPU, so that a state saved on a GPU can be loaded on a machine without one.
         tensors[path] = value.detach().cpu().contiguous()
         return {"tensor": path}
     if isinstance(value, Mapping):

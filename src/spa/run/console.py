@@ -80,8 +80,8 @@ class _ConsoleHandler(logging.Handler):
             record.levelno, ""
         )
         prefix = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        # A Text and not a str, in which rich would read `[…]` as markup. One record is one line,
-        # however narrow the terminal.
+        # A Text, because rich reads `[…]` in a str as markup. With `soft_wrap` a record is one line
+        # even on a narrow terminal.
         line = Text(printable(prefix + self.format(record)), style=style)
         get_console().print(line, soft_wrap=True, highlight=False)
 
@@ -103,7 +103,7 @@ def results_console() -> Console:
     """The console for results, on stdout."""
     console = _Console(file=sys.stdout, highlight=False, soft_wrap=True)
     if not console.is_terminal:
-        console.width = 1000  # a pipe has no width: let nothing be wrapped
+        console.width = 1000  # a pipe has no width; in a console this wide nothing is wrapped
     return console
 
 
@@ -164,7 +164,8 @@ def worker_console(errors: Path | None) -> Callable[[], None]:
 
 def _set_worker_console(errors: Path | None, *, debug: bool) -> None:
     if errors is not None:
-        # The descriptor and not `sys.stderr`: faulthandler and C libraries write to it as well.
+        # Redirect the descriptor, not only `sys.stderr`: faulthandler and C libraries write to it
+        # directly.
         descriptor = os.open(errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.dup2(descriptor, 2)
         os.close(descriptor)

@@ -33,7 +33,7 @@ def copies_of(cfg: Config, directory: Path) -> str | None:
     path = os.path.relpath(directory, cfg.trainer.run_dir)
     return (
         url
-        # Whole folders outside the run (`../…`) are copied under their own name.
+        # A folder outside the run (`../…`) is copied under its own name.
         and f"{url.rstrip('/')}/{directory.name if path.startswith('..') else Path(path).as_posix()}"
     )
 
@@ -84,7 +84,8 @@ class Mirror:
         """
         try:
             for step in sorted(self._steps(), reverse=True):
-                # `.saving_`: `remove_leftovers` deletes it if the process is killed on the way.
+                # Fetched as `.saving_…`, which `remove_leftovers` deletes if the process is killed
+                # meanwhile.
                 name = f"global_step_{step}"
                 if self._get(
                     f"{self._root}/{name}", directory / f".saving_{name}", directory / name
@@ -99,9 +100,9 @@ class Mirror:
                 log.warning(
                     "the copy %s/%s is incomplete; spa tries the previous copy", self.url, name
                 )
-            # No checkpoint there. Self-play's data lies in the root, see `copy_files`.
+            # Self-play has no checkpoints: its data files are in the root, see `copy_files`.
             return self._get(self._root, directory / ".fetching", directory)
-        except Exception as error:  # file systems have errors of their own
+        except Exception as error:  # every fsspec file system raises exceptions of its own
             raise TrainingError(
                 f"cannot read {self.url} (trainer.default_hdfs_dir): {error}. {directory} has no checkpoint "
                 "to resume from. Run the same command again when the URL is readable, or start from scratch "
@@ -125,19 +126,20 @@ class Mirror:
             )
 
     def _copy(self, directory: Path, keep: int | None) -> None:
-        self._put_records(directory)  # first: a copied checkpoint counts on the lines before it
+        # First, because resuming from a copied checkpoint needs the metrics of the steps before it.
+        self._put_records(directory)
         folders = checkpoints_in(directory)
         # Newest first: it is the one that another machine resumes from.
         for folder in reversed(folders):
             target = f"{self._root}/{folder.name}"
-            # A marker has the hashes of all files: equal markers, equal copies.
+            # A marker has the hashes of all files, so equal markers mean equal copies.
             if (folder / MARKER).is_file() and (folder / MARKER).read_bytes() != self._marker(
                 target
             )[0]:
                 # Never mix the files of two checkpoints of the same step.
                 self._remove(target)
                 names = json.loads((folder / MARKER).read_text(encoding="utf-8"))["sha256"]
-                # The marker last: a copy without it does not count.
+                # The marker is copied last: a copy without a marker is ignored.
                 self._put(folder, [*names, MARKER], target)
         newest = step_of(folders[-1])
         known = {
@@ -146,9 +148,9 @@ class Mirror:
         lasting = sorted(
             step for step, marker in known.items() if marker and not marker.get("preemption")
         )
-        # Later steps are an earlier run's; they must not count towards `keep`.
+        # Steps after the newest local one are of an earlier run and must not count towards `keep`.
         lasting = [step for step in lasting if step <= newest]
-        # The rest: old ones, preemption ones, incomplete ones, those of an earlier run.
+        # Remove the rest: old, preemption and incomplete checkpoints, and those of an earlier run.
         for step in set(known) - {newest} - set(lasting if keep is None else lasting[-keep:]):
             self._remove(f"{self._root}/global_step_{step}")
 
@@ -191,7 +193,8 @@ class Mirror:
             if not (directory / name).exists() and self._fs.exists(f"{self._root}/{name}"):
                 self._fs.get_file(f"{self._root}/{name}", str(directory / name))
         flush(temporary)
-        # Data files join the folder one by one; its manifest vouches for them, not a marker.
+        # Data files are moved into the folder one by one. The stage's manifest records their sizes,
+        # so the marker is not kept.
         if final == directory:
             (temporary / MARKER).unlink()
             for path in [path for path in temporary.rglob("*") if path.is_file()]:
@@ -200,7 +203,9 @@ class Mirror:
                 path.replace(place)
             shutil.rmtree(temporary)
             return
-        if final.exists():  # damaged, or it would have been used
+        # A checkpoint of this name is damaged; an intact one would have been used instead of the
+        # copy.
+        if final.exists():
             archive_files(directory, [final])
         temporary.rename(final)
 

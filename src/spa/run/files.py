@@ -63,7 +63,7 @@ def dump_line(row: dict[str, Any]) -> str:
     try:
         # `allow_nan=False`: Python would write NaN, which is not JSON.
         return json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n"
-    except (TypeError, ValueError):  # something that JSON does not know: take the slower way
+    except (TypeError, ValueError):  # NaN or a type that JSON lacks; converting takes longer
         return json.dumps(jsonable(row), allow_nan=False, separators=(",", ":")) + "\n"
 
 
@@ -77,7 +77,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):
-                # A damaged line in the middle costs itself alone.
+                # Skip only the damaged line and read on.
                 continue
             if isinstance(row, dict):
                 yield line, row

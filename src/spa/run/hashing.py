@@ -31,7 +31,7 @@ REVISIONS: dict[Stage, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
 """Raised whenever the changelog says that the results of a stage move."""
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "vllm")
-# Names of files that begin so belong to the tokenizer or the image processor.
+# Files whose names begin with one of these belong to the tokenizer or the image processor.
 _TOKENIZER = (
     "tokenizer",
     "vocab",
@@ -41,9 +41,10 @@ _TOKENIZER = (
     "preprocessor_config",
     "processor",
 )
-# `.py`: a model with code of its own is that code, too.
+# `.py`: the code of a model that brings its own is part of its content.
 _MODEL_FILES = (".json", ".safetensors", ".jinja", ".txt", ".model", ".tiktoken", ".py")
-_MARKER = "complete.json"  # of a checkpoint: what it says of the other files is not content
+# The marker of a checkpoint describes its other files and is not content itself.
+_MARKER = "complete.json"
 
 
 def stage_fingerprint(
@@ -64,8 +65,8 @@ def stage_fingerprint(
         name = cfg.sft.model.partial_pretrain if stage == "sft" else cfg.model_path
         if name not in cfg.model_info:
             # Downloads a Hub model, so that it counts by its content and not only by its name.
-            # Errors are raised where the model is loaded, since some policies of self-play need
-            # none.
+            # Errors are raised where the model is loaded, since some policies of self-play need no
+            # model.
             with suppress(ModelError):
                 model_source(name, code=cfg.actor_rollout_ref.model.trust_remote_code)
         more = {} if data is None else {"the data set": file_content(str(data))}

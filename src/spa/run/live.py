@@ -133,7 +133,8 @@ class GridProgress:
             self._folder = tempfile.TemporaryDirectory(prefix="spa-")
             self.worker_errors = Path(self._folder.name) / "stderr"
             self.worker_errors.touch()
-            # `update` draws the table; results of the command take its place at the end.
+            # Only `update` draws the table. The table disappears at the end, where the command
+            # prints its results.
             self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
         return self
@@ -200,7 +201,7 @@ class GridProgress:
 
     def _lines(self, running: Collection[Path], unfinished: Collection[Path]) -> None:
         now = time.monotonic()
-        # A run of ten minutes has about ten lines per method, one of a day has some hundred.
+        # A run of ten minutes prints about ten lines per method, one of a day a few hundred.
         shortest, longest = _LINE_SECONDS
         pause = min(max(shortest, (now - self._started) / 4), longest)
         shown = set[Path]()  # methods may share a stage

@@ -39,7 +39,7 @@ def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Non
             time.sleep(0.1)
         about = {"pid": os.getpid(), "host": socket.gethostname()}
         try:
-            # Only once the lock is held: the text names its holder.
+            # Written only under the lock, because the text names the process that holds it.
             file.truncate(0)
             file.write(json.dumps(about))
             file.flush()
@@ -62,14 +62,14 @@ def held(directory: Path) -> bool | None:
             about = json.load(file)
     except (OSError, ValueError):
         return None
-    # A lock of another host may be invisible here (NFS): that it is free proves nothing.
+    # A lock of another host may be invisible here (NFS), so a lock that looks free proves nothing.
     return False if isinstance(about, dict) and about.get("host") == socket.gethostname() else None
 
 
 def _open(directory: Path) -> IO[str]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # Appending: opening for writing would erase the text of the process that holds the lock.
+        # Append mode: opening with "w" would erase the text of the process that holds the lock.
         return (directory / LOCK).open("a", encoding="utf-8")
     except OSError as error:
         raise _unwritable(directory, error) from error
@@ -87,7 +87,7 @@ def _taken(file: IO[str]) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks: better to train than to refuse
+    except OSError:  # a file system without locks: train unlocked rather than not at all
         return True
     return True
 

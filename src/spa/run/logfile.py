@@ -17,7 +17,7 @@ class _Handler(logging.FileHandler):
     tracebacks."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        # Before the warning, which would otherwise come back to this handler.
+        # Remove this handler first: the warning would be passed to it again.
         _LOGGER.removeHandler(self)
         _LOGGER.warning(
             "cannot write the log file %s (%s); later messages appear only on the console",
@@ -38,7 +38,7 @@ def log_file(path: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        # To the file alone: the code that catches the error tells the console.
+        # Only to the file: the code that catches the error prints it on the console.
         handler.handle(_ending(error))
         raise
     finally:

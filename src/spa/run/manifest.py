@@ -118,14 +118,15 @@ def result_of(folder: Path) -> Path | None:
         return None
     result = folder / known.result
     problem = None if result.exists() else "the result is missing"
-    # A checkpoint has a marker with the sizes of its files. Self-play's result is the folder.
+    # A checkpoint has a step in its name or a marker with the sizes of its files. Self-play's
+    # result is the stage's folder, which has neither.
     if problem is None and (step_of(result) or (result / MARKER).is_file()):
         problem = damage(result)
     for name in [name for name in known.sizes if name.endswith(".parquet")]:
         path = folder / name
         if found := known.problem(path, folder):
             problem = problem or found
-            # The file was edited or replaced by hand. Unlike a missing one it would be overwritten.
+            # The file was edited or replaced by hand. Running the stage again would overwrite it.
             if path.is_file():
                 raise DataError(
                     f"{found}. Put the original file back, or remove this file so that the stage writes it again. "
@@ -178,8 +179,8 @@ def changes(folder: Path, fingerprint: Fingerprint) -> dict[str, tuple[Any, Any]
     if known is None:
         return {"record of the stage": ("missing or damaged", f"needed ({MANIFEST})")}
     found = differences(known.fingerprint, fingerprint)
-    # If settings differ the stage is refused anyway; then differences in the last digits are no
-    # news.
+    # If settings differ, the stage is refused anyway, so a warning about the last digits would only
+    # distract.
     numerics = {} if found else numerical_differences(known.fingerprint, fingerprint)
     if numerics:
         _warn_once(
@@ -217,10 +218,10 @@ def refuse_other_work(stages: Sequence[tuple[Path, Fingerprint]]) -> None:
         named |= found
     if not lines:
         return
-    # What an override can set: not `revision of …` or `the data set`.
+    # Only keys that an override can set, so not `revision of …` or `the data set`.
     settings = {key: pair for key, pair in named.items() if re.fullmatch(r"[\w.]+", key)}
     tried = [f"{key}={_text(old)},{_text(new)}" for key, (old, new) in settings.items()]
-    # One changed setting makes a command to copy; a hash is no value of an override.
+    # One changed setting gives a command to copy. A hash cannot be the value of an override.
     only = tried[0] if len(tried) == 1 and "content " not in tried[0] else "KEY=OLD,NEW"
     lines += [
         "No file was changed. Use the old values, or choose one of these:",

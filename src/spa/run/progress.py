@@ -82,7 +82,7 @@ class ProgressLine:
         )
 
     def _seconds_left(self, step: int, now: float) -> float | None:
-        # Steps of an earlier start do not count, since they took no time of this one.
+        # Only the steps of this start count: earlier ones took none of its time.
         done = step - self._first
         if not self._total or done <= 0:
             return None

@@ -28,7 +28,7 @@ from spa.run.files import (
 )
 from spa.run.watchdog import Watchdog
 
-if TYPE_CHECKING:  # spa.types imports torch, which a viewer has no use for
+if TYPE_CHECKING:  # spa.types imports torch, which a viewer does not need
     from spa.types import Episode, Metrics
 
 TIMING_PREFIXES = ("timing_s/", "perf/")
@@ -139,7 +139,7 @@ class Recorder:
         self._seconds.clear()
         if lasting:
             self._append(METRICS, step, lasting)
-        # `elapsed` is from a clock that never jumps; the wall clock may be set while it runs.
+        # `elapsed` is from a monotonic clock; the wall clock may be changed during the run.
         clock = {"elapsed_s": round(elapsed, 3), "unix_time": round(time.time(), 3)}
         if self._total_steps is not None:
             clock["total_steps"] = self._total_steps
@@ -214,7 +214,8 @@ class Recorder:
             # Sorted: the bytes must not depend on the order in which metrics were computed.
             file.write(dump_line({"step": int(step), **dict(sorted(values.items()))}))
             _sync(file)
-            # A new name in the folder has to reach the disk, too; later lines need only the file.
+            # The name of a new file must reach the disk, too. Later lines need only the file
+            # flushed.
             if self.directory / name not in self._written:
                 flush_directory(self.directory)
                 self._written.add(self.directory / name)
@@ -225,8 +226,8 @@ class Recorder:
         path = self.directory / folder / f"{split}-{step:06d}.jsonl"
         with _disk_errors(path):
             path.parent.mkdir(exist_ok=True)
-            # The first write replaces what an interrupted start left; a second one of this start
-            # adds.
+            # The first write of this start replaces what an interrupted start left. Later writes
+            # append.
             if path in self._written:
                 with path.open("a", encoding="utf-8") as file:
                     file.writelines(dump_line(row) for row in rows)

@@ -35,7 +35,7 @@ class _State:
 
     installed: bool = False
     asked: str = ""  # the name of the signal
-    # True once the exception was raised: code that cleans up on its way out is not interrupted.
+    # True once StopRequested was raised, so that code that cleans up after it is not interrupted.
     raised: bool = False
     # Depth of the enclosing `uninterrupted()` blocks.
     held: int = 0
@@ -78,7 +78,7 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         _STATE.held -= 1
-    # Not in `finally`: an error on its way out stays the one that is reported.
+    # Not in `finally`, where StopRequested would replace an error that is being raised.
     _raise_if_asked()
 
 
@@ -141,7 +141,7 @@ def ignore_interrupts() -> None:
 def stacks_on_request() -> None:
     """`kill -USR1 PID` writes the stacks of all threads to stderr; without a handler it would end
     the process."""
-    # The descriptor, as `sys.stderr` may have been replaced.
+    # Descriptor 2, because `sys.stderr` may have been replaced.
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 
 
@@ -151,8 +151,9 @@ def _stop_children() -> None:
 
 
 def _asked(number: int, frame: FrameType | None) -> None:
-    if number == signal.SIGINT and _STATE.asked:  # somebody presses it again
-        if _STATE.stops_children:  # this may interrupt the handler that would ask them
+    if number == signal.SIGINT and _STATE.asked:  # Ctrl-C was pressed again
+        # The exception below may interrupt `stopping_children` before it has stopped all of them.
+        if _STATE.stops_children:
             _stop_children()
         # Not StopRequested, for which a stage would still save a checkpoint.
         raise KeyboardInterrupt

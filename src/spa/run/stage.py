@@ -102,8 +102,8 @@ def locked(directory: Path) -> Iterator[None]:
         uninterrupted() if world.size > 1 else nullcontext(),
     ):
         yield
-        # Asked during the last step: agree here, before `uninterrupted` would raise on one rank
-        # only.
+        # For a stop asked for during the last step: the ranks agree here, before `uninterrupted`
+        # raises on only some of them.
         stop_together()
 
 
@@ -159,7 +159,7 @@ class Stage:
         fingerprint, ModelError if `resume_path` cannot be used, and TrainingError if another
         process has the folder.
         """
-        # To find that nothing is left to do takes no lock and writes nothing.
+        # A finished stage is found without taking the lock or writing anything.
         self.result = self._agreed(self._find_result)
         if self.result is not None:
             return self
@@ -168,12 +168,12 @@ class Stage:
             if self._world.is_main:
                 opening.enter_context(log_file(self.folder / "log.txt"))
             if self._world.broadcast(self._fetch):
-                # What came back may be a finished stage.
+                # The copy that was fetched may be of a finished stage.
                 self.result = self._agreed(self._find_result)
             if self.result is None:
                 self.resume_from = self._agreed(self._prepare)
                 self.step = self._saved_step = self._world.broadcast(self._last_step)
-            # Without an error so far: `__exit__` closes the log file and releases the lock.
+            # No error so far: from here on `__exit__` closes the log file and releases the lock.
             self._opened = opening.pop_all()
         return self
 
@@ -186,8 +186,8 @@ class Stage:
         """Save what is committed if the process was asked to stop, then close the record and
         release the folder."""
         try:
-            # An error in the loop's body leaves the generator inside `uninterrupted`; signals would
-            # be held back until it is collected.
+            # After an error in the loop's body the generator is still inside `uninterrupted`.
+            # Signals would wait until Python collects it.
             if self._loop is not None:
                 self._loop.close()
             if (
@@ -200,7 +200,8 @@ class Stage:
                 with uninterrupted():
                     error.saved = str(self._save(self._trained, preemption=True))
         finally:
-            # Not `self.recorder`, which would make one and write its first files.
+            # Not through `self.recorder`: that property would create a recorder and its first
+            # files.
             if "recorder" in self.__dict__:
                 self.recorder.close()
             self._opened.__exit__(kind, error, trace)
@@ -274,7 +275,7 @@ class Stage:
         for the throughput; by default those of the episodes."""
         if episodes:
             tokens = tokens_in(episodes)
-            # Self-play trains nothing; its episodes get the names that `batch_file` makes.
+            # Self-play trains nothing; its episodes go to the files that `batch_file` names.
             self.recorder.trajectories(step, "generate" if trained is None else "train", episodes)
         self.recorder.log(step, metrics, tokens=tokens)
         self.step = step
@@ -298,10 +299,10 @@ class Stage:
             result = self.result.relative_to(self.folder).as_posix()
             self._manifest = replace(self._manifest, result=result, seconds=round(seconds, 1))
             self._record(DATA_FILES, VALIDATIONS, SUMMARY)
-            # Checkpoints are copied as they are saved; the data of self-play only here.
+            # Checkpoints are copied when they are saved; the data of self-play is copied only here.
             if played and (mirror := mirror_of(self.cfg, self.folder)):
                 mirror.copy_files(self.folder, sorted(self._manifest.sizes))
-        # The next stage reads this result on every rank.
+        # Rank 0 has written the result, which the next stage reads on every rank.
         self._world.barrier()
         return self.result
 
@@ -363,7 +364,7 @@ class Stage:
         mirror = mirror_of(self.cfg, self.folder)
         if mirror is None or scratch or self.resume_path is not None:
             return False
-        # Training counts by checkpoints, self-play by whole batches.
+        # Training keeps its work in checkpoints, self-play in complete batches of episodes.
         here = latest_checkpoint(self.folder) or whole_batches(self.folder, self.first) > self.first
         return not here and mirror.fetch(self.folder)
 
@@ -373,10 +374,11 @@ class Stage:
         found = latest_checkpoint(self.folder)
         named = Path(self.resume_path).expanduser() if self.resume_path else None
         # Checkpoints of this folder win over one of another run: the same command, started again,
-        # resumes its own work. One of this folder that is named goes back to an earlier step.
+        # resumes its own work. A checkpoint of this folder that `resume_path` names wins over later
+        # ones.
         if named and (found is None or named.resolve().parent == self.folder.resolve()):
             found = _usable(named)
-        # Once more, under the lock: another process may have worked here since the first look.
+        # Checked again under the lock: another process may have worked here since the first check.
         refuse_other_work([(self.folder, self.fingerprint)])
         archive_later_checkpoints(self.folder, step_of(found) if found else self.first)
         prune_checkpoints(self.folder, self.keep)

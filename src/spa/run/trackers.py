@@ -118,7 +118,7 @@ class Sinks:
 
     def _guard(self, key: str, call: Callable[[], None]) -> None:
         try:
-            with boundary(f"tracker {key}"):  # other people's code and networks
+            with boundary(f"tracker {key}"):  # third-party code, which may use a network
                 call()
         except EnvFault as fault:
             missing = isinstance(fault.__cause__, ImportError)
@@ -147,7 +147,8 @@ def headline(metrics: dict[str, Any]) -> dict[str, str]:
     shown: dict[str, str] = {}
     for ending, label, form in SHOWN:
         keys = sorted(key for key in metrics if key == ending or key.endswith(f"/{ending}"))
-        if ending == "loss":  # of what is trained; that of validation has a name of its own
+        # `loss` is the training loss: the validation loss has its own label.
+        if ending == "loss":
             keys = [key for key in keys if key != "val/loss"]
         # A stable sort: validation first, then by name.
         keys.sort(key=lambda key: not key.startswith("val"))
@@ -209,12 +210,12 @@ class _TensorBoardSink:
 
     def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
         rows = _table_rows(episodes)
-        # Without the conversations, which are long; each becomes a text of its own below.
+        # Without the conversations, which are long: each is logged below as a text of its own.
         cells = [[printable(str(value)) for value in row[:-1]] for row in rows]
         table = Table(_TABLE[:-1], cells, right=(4, 5))
         self._writer.add_text(f"episodes/{split}", table.markdown(), step)
         for index, row in enumerate(rows):
-            # Markdown shows indented text as it is.
+            # Markdown shows indented text unchanged.
             indented = "\n".join("    " + line for line in row[-1].splitlines())
             self._writer.add_text(f"episodes/{split}/{index}", indented, step)
 
@@ -266,7 +267,7 @@ class _TrackioSink:
         import trackio  # pyright: ignore[reportMissingImports]
 
         self._trackio = trackio
-        with redirect_stdout(sys.stderr):  # it prints where our results go
+        with redirect_stdout(sys.stderr):  # trackio prints to stdout, where spa prints results
             self._run = trackio.init(
                 project=project or "spa",
                 name=f"{name or directory.resolve().parent.name}-{stage}",
@@ -278,7 +279,7 @@ class _TrackioSink:
         self._run.log(_numbers(metrics), step=step)
 
     def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
-        import pandas  # trackio depends on it
+        import pandas  # a dependency of trackio
 
         frame = pandas.DataFrame(_table_rows(episodes), columns=list(_TABLE))
         self._run.log({f"episodes/{split}": self._trackio.Table(dataframe=frame)}, step=step)

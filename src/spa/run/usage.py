@@ -33,15 +33,15 @@ def of_self_play(folder: Path, generate: Mapping[str, Any]) -> Budget | None:
         return None
     played = summary["played"]
     shares = generate.get("mixture") or {generate.get("policy", "self"): 1.0}
-    # The share of turns that the model itself played: its part of the mixture, less what epsilon
-    # made random.
+    # The share of turns that the model played: its share of the mixture, minus epsilon's random
+    # actions.
     share = float(shares.get("self", 0.0)) / sum(map(float, shares.values()))
     share *= 1 - generate.get("epsilon", 0.0)
     # With planning each turn samples several responses, which this count includes.
     sampled = summary.get("imagination", {}).get("tokens_per_episode") or played.get(
         "response_length", 0.0
     )
-    moves = summary.get("search", {}).get("tokens", 0)  # single moves, asked of the model
+    moves = summary.get("search", {}).get("tokens", 0)  # tokens of the moves in searches
     actions = played["episodes"] * played["num_actions"] + summary.get("actions_elsewhere", 0)
     return Budget(actions, share * played["episodes"] * sampled + moves, played["episodes"])
 
@@ -53,7 +53,7 @@ def so_far(before: Budget, steps: Iterable[tuple[int, Mapping[str, float]]]) -> 
     for step, metrics in steps:
         for name, episodes in metrics.items():
             if tag := re.fullmatch(r"train/([^/]+)/episodes", name):
-                # Metrics are means per episode; times the number of episodes they are totals.
+                # Metrics are means per episode; the number of episodes turns them into totals.
                 actions, tokens = (
                     episodes * metrics.get(f"train/{tag[1]}/{key}", 0.0)
                     for key in ("num_actions", "response_length")

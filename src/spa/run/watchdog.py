@@ -91,8 +91,8 @@ class Watchdog:
         before = time.monotonic()
         while True:
             if not self._closed.is_set():
-                # Set again at each check, so it runs out only if this thread cannot run. It counts
-                # the CPU time of all threads together, hence the number of cores.
+                # The timer is set again at each check, so it expires only if this thread cannot
+                # run. It counts the CPU time of all threads together, hence the number of cores.
                 signal.setitimer(signal.ITIMER_PROF, (timeout_s + BACKUP_S) * (os.cpu_count() or 1))
             if self._closed.wait(look):
                 signal.setitimer(signal.ITIMER_PROF, 0)
@@ -100,7 +100,7 @@ class Watchdog:
             now = time.monotonic()
             count = beats()
             moved = self._moved
-            # A longer gap is a process that was suspended, not one that hung.
+            # A longer gap means that the process was suspended, not that it hung.
             idle = 0.0 if moved or count != seen else idle + min(now - before, 2 * look)
             seen = count
             before = now
