@@ -10,7 +10,7 @@ from spa.errors import SpaError
 from spa.models.load import BUILTIN, BUILTIN_GAMES
 from spa.stages.prompters import make_prompter
 
-# The states of so many puzzles make up a game's vocabulary.
+# Number of puzzles whose first states give a game's vocabulary.
 PUZZLES = 20
 # Words and symbols without numbers, so that a larger board is the same game: "P at (0,2)" has P,
 # at, (, the comma and ).
@@ -46,7 +46,7 @@ def _is_known(cfg: Config, tag: str) -> bool:
     try:
         actions, words = _vocabulary(make_env(spec.env_type, spec.env_config), mode)
     except (EnvFault, SpaError):
-        return True  # it cannot be made, which is another problem
+        return True  # an environment that cannot be made is reported elsewhere
     known = (_vocabulary(make_env(game), mode) for game in BUILTIN_GAMES)
     return any(actions == names and words <= seen for names, seen in known)
 

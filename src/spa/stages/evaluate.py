@@ -55,7 +55,7 @@ class Puzzle:
 
     hash: str
     difficulty: int | None
-    best: float | None  # success of the best policy, where the tag's card does not say it for all
+    best: float | None  # success of the best policy; None if unknown, or if the tag's card has it
     specs: tuple[EpisodeSpec, ...]
 
 
@@ -82,7 +82,7 @@ def evaluate_target(
         )
     output.parent.mkdir(parents=True, exist_ok=True)
     target = behind_api(cfg, target)
-    # On a CPU `auto` becomes definite: the precision is part of what the result depends on.
+    # `auto` is resolved on a CPU, because the result depends on the precision.
     cfg = with_precision(cfg, precision_of(replace(cfg, model_path=target.model or cfg.model_path)))
     worker = setup.make_worker(
         cfg,
@@ -190,7 +190,7 @@ def unseen_puzzles(
         content, hard = ("", None) if look is None else (look.hash, difficulty(look.env))
         tag = specs[0].tag
         best = None
-        # A card has the optimum of the whole tag; only without one is each puzzle solved.
+        # The tag's card gives the optimum of the whole tag. Without a card each puzzle is solved.
         if look is not None and card_of(cfg, tag) is None:
             best = solvable(look.env, cfg.most_actions(tag))
         puzzles.append(Puzzle(hash=content, difficulty=hard, best=best, specs=tuple(specs)))
@@ -248,7 +248,7 @@ def play_puzzles(
     `imagined`: the file of the planner's records; `played`: the file of the episodes."""
     engine: Engine | None = None
     samples = cfg.es_manager.val.group_size
-    # Chunks of whole groups, so that a finished chunk has finished groups only.
+    # Chunks of whole groups, so that every group of a finished chunk is finished.
     size = max(1, side_by_side(cfg) // samples)
     groups: list[Group] = []
     started = time.monotonic()
@@ -372,10 +372,10 @@ class EpisodeFile:
         self.path = path
         self._names = set[str]()
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file() and not continued:  # of other settings
+        if path.is_file() and not continued:  # its episodes are of other settings
             archive_files(path.parent.parent, [path])
         if path.is_file():
-            self._keep(lambda name: True)  # without a line that a kill cut off
+            self._keep(lambda name: True)  # drops a last line that a kill cut off
 
     def add(self, episodes: Sequence[Episode]) -> None:
         """Append episodes. They replace those of the same names, which are there if an evaluation
@@ -404,7 +404,7 @@ def usage(
     """What the responses of an API to these episodes used: requests, tokens, and the cost if prices
     are given. The file may hold others, of an earlier evaluation of more puzzles."""
     kept = [row for _, row in read_lines(replies)] if replies.is_file() else []
-    # a planner's questions are named after their episode: EPISODE#NUMBER
+    # A planner's questions are named after their episode: EPISODE#NUMBER.
     rows = [row for row in kept if str(row.get("episode")).partition("#")[0] in episodes]
     read, written = (
         sum(row.get(name, 0) for row in rows) for name in ("prompt_tokens", "completion_tokens")
@@ -460,7 +460,7 @@ def side_by_side(cfg: Config) -> int:
 def groups_key(identity: Fingerprint, episodes: int) -> str:
     """A hash of everything that a group's outcome depends on, the number of groups aside, and how
     many `episodes` are played at a time."""
-    # Asking for more groups keeps those that are finished.
+    # Without the number of groups, so that finished groups are kept if more are asked for.
     kept = {name: value for name, value in identity.settings.items() if name not in HOW_MANY}
     return f"{replace(identity, settings=kept).digest[:16]} {episodes}"
 

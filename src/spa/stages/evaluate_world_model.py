@@ -151,7 +151,7 @@ def find_situations(
     prompter = asking.worker.prompters[tag]
     chance = has_chance(env, prompter, base_seed=asking.base_seed)
     found: list[Situation] = []
-    # Candidates are lost to games that random play ends and to puzzles that were trained on.
+    # Some candidates are lost: random play ends their game, or their puzzle was in training.
     for index in range(4 * count + 100):
         if len(found) == count:
             break
@@ -209,7 +209,9 @@ def world_model_report(
     )
     rollouts = range(0, len(situations), 5)
     if any(situation.known != situation.state for situation in situations):
-        steps = 1  # a prediction of what is hidden is nothing that could be shown
+        # The states have hidden parts, which a prediction includes: it cannot be shown as the next
+        # state.
+        steps = 1
     report["open_loop"] = open_loop_rollout(
         asking,
         [situations[i] for i in rollouts],

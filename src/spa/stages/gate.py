@@ -24,9 +24,9 @@ Diagnosis = Literal["not_measured", "bad_format", "bad_observation", "does_not_p
 """Each one supposes the ones before it: who cannot write the format has no states to be judged, and
 who cannot read the present state has nothing to predict from."""
 
-# Share of responses at the length limit, from which the limit counts as a cause.
+# Share of responses cut off at the length limit from which the limit is named as a cause.
 MANY_CUT_OFF = 0.1
-RISE = 1.05  # of the validation loss: below that it wavers
+RISE = 1.05  # factor of the validation loss; a smaller rise counts as noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Gate:
     changed_f1: float  # of the cells that change; copying scores 0
     entropy: float  # nats per token
     puzzles: int
-    puzzles_seen: int | None  # of them in training; None: not counted
+    puzzles_seen: int | None  # how many of them were in training; None: not counted
     text: str
 
 
@@ -59,8 +59,7 @@ def judge(cfg: Config, lines: list[Metrics]) -> Gate:
     last = lines[-1] if lines else {}
     found = diagnose(cfg, last)
     entropy = float(last.get("val/sampled_nll", 0.0))
-    # PPO learns from differences between samples, which
-    # an almost deterministic policy does not make.
+    # PPO learns from differences between samples, which an almost deterministic policy lacks.
     narrow = bool(last) and entropy < limits.entropy_min
     passed = found == "predicts" and not narrow
     verdict = f"World-model gate: {'passed' if passed else 'failed'}{measured_text(last)}."
@@ -117,7 +116,7 @@ def measured_text(measured: Metrics) -> str:
         return ""
     puzzles = on_puzzles(measured.get("val/puzzles", 0), measured.get("val/puzzles_seen"))
     entropy = f"entropy {measured['val/sampled_nll']:.2f} nats per token"
-    # Without a well-formed response no action ran, so that copying would always be right.
+    # Without a well-formed response no action ran, so copying the state would always be right.
     if measured["val/wm/format_rate"] == 0:
         return f"{puzzles} (no response is well-formed; {entropy})"
     shares = {name: f"{100 * measured[f'val/wm/{name}']:.0f} %" for name in _SHARES}

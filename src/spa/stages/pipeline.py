@@ -37,7 +37,8 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
     checkpoint of the SFT stage: `last` or a step number. Returns the last PPO checkpoint."""
     root, (data, sft_dir, ppo_dir) = Path(cfg.trainer.run_dir), stage_folders(cfg)
     inside = any(folder.is_relative_to(root) for folder in stage_folders(cfg))
-    with locked(root) if inside else stoppable():  # each stage locks its own folder, too
+    # One lock for the whole run. Each stage locks its own folder, too.
+    with locked(root) if inside else stoppable():
         if generate_data is True:
             archive_stages(cfg)
         if generate_data is False:
@@ -55,8 +56,8 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
         known = dict(chain)
         made: list[Path] = []
         for own in rounds:
-            # Only now is there the checkpoint of the round
-            # before, which this one plays and trains on.
+            # Only now does the checkpoint of the previous round exist, from which this round
+            # starts.
             ready = own.ready()
             play(own, ready, fingerprint=known[own.data])
             made.append(learn(own, ready, fingerprint=known[own.sft]))
@@ -151,7 +152,7 @@ def ppo_fingerprint(cfg: Config, start: Path, sft_dir: Path) -> Fingerprint:
         return stage_fingerprint(
             replace(cfg, model_path=str(start)), "ppo", data=replayed_data(cfg)
         )
-    # The stage's own fingerprint means its last checkpoint; an earlier one is named.
+    # The fingerprint of the SFT stage means its last checkpoint. Any other one is added by name.
     other = {} if result_of(sft_dir) == start else {"the checkpoint it starts from": start.name}
     return stage_fingerprint(cfg, "ppo", parent=made.fingerprint, content=other)
 
@@ -217,7 +218,7 @@ def world_model(
     if fingerprint is None and cfg.generate.rounds > 1:
         rounds = _last_round(cfg, data, directory)
         if not rounds and cfg.generate.policy == "search":
-            cfg = first_round(cfg)  # its moves are cut into other steps
+            cfg = first_round(cfg)  # its SFT on single moves has its own batch size and steps
     if fingerprint is None and rounds:
         chain = fingerprints(rounds)
         # The stages before this one must be those of this configuration.
@@ -229,14 +230,14 @@ def world_model(
         if stage.result is not None:
             return stage.result
         sft.train_sft(cfg, stage, data, before=[done.data for done in rounds[:-1]])
-        # The verdict comes before `finish`: after a kill
-        # in between it is made again, without training.
+        # The verdict is written before `finish`: after a kill in between, the next start writes it
+        # again without training.
         gate = evaluate_gate(cfg, directory)
         if current_world().is_main:
             write_gate(directory, gate)
             if len(rounds) > 1:
                 write_rounds(directory, rounds)
-        # Without the gate a verdict on states that nobody measured would only alarm.
+        # If the gate is off and nothing was measured, a verdict would only alarm.
         if cfg.gate.enable or gate.diagnosis != "not_measured":
             level = logging.WARNING if cfg.gate.enable and not gate.passed else logging.INFO
             log.log(level, "%s", gate.text)

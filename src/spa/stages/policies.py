@@ -62,7 +62,7 @@ def find_target(name: str) -> Target:
         return Target(name=name, label=slug(name), model=name)
     checkpoint = folder
     if not (folder / "config.json").is_file():
-        # PPO before SFT: the newest model of a run is the one it ends with.
+        # PPO before SFT, since PPO trains the final model of a run.
         stages = [folder / stage for stage in STAGES if latest_checkpoint(folder / stage)]
         place = stages[0] if stages else folder
         if not checkpoints_in(place):
@@ -70,7 +70,7 @@ def find_target(name: str) -> Target:
                 f"{folder} has neither a model (config.json) nor checkpoints "
                 f"(global_step_N). Name a folder that has one.{_near(folder)}"
             )
-        # The result may be a checkpoint of a gate's extra steps, in a folder below.
+        # A finished stage names its result; an unfinished one has its newest checkpoint.
         checkpoint = result_of(place) or find_checkpoint(place, "last")
     run = run_of(checkpoint)
     label = slug(str(checkpoint.absolute().relative_to(run)) if run else checkpoint.name)

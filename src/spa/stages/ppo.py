@@ -92,8 +92,8 @@ def train_ppo(cfg: Config, stage: Stage, models: Models, rollouts: Rollouts) -> 
                     loss = CriticLoss(critic)
                     found = update(models.critic, minis, loss, training_cut(critic), models.device)
                     metrics |= prefixed("critic", found)
-                # Until then the critic learns alone: the advantages
-                # of an untrained one would mislead the policy.
+                # During warm-up only the critic learns: the advantages of an untrained critic would
+                # mislead the policy.
                 if step > cfg.trainer.critic_warmup:
                     minis = mini_batches(cfg, actor, batch, step)
                     loss = ActorLoss(actor, models.sampling, replayed=not batch.played.all())
@@ -103,8 +103,8 @@ def train_ppo(cfg: Config, stage: Stage, models: Models, rollouts: Rollouts) -> 
             stage.recorder.token_scores(
                 step, "train", token_scores(batch, episodes[:SHOWN_EPISODES])
             )
-        # Also after a step without an update: the version
-        # is the step, and validation below plays with it.
+        # Also after a step without an update: episodes record the step as the version of the
+        # weights, and validation below plays with this version.
         models.engine.load_weights(models.actor.full_model(), version=step)
         release_memory()
         if stage.due(step, cfg.trainer.test_freq) or step == cfg.trainer.also_test_at:

@@ -33,7 +33,8 @@ def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> 
         return None
     rollout = cfg.actor_rollout_ref.rollout
     kind, strategy = FILTERS[rollout.rollout_filter_type]
-    # By raw scores: after `mean_std` every group of mixed outcomes would have a deviation of 1.
+    # Groups are selected by raw scores: after `mean_std` every group of mixed outcomes would have a
+    # deviation of 1.
     keep, found = select_groups(
         batch.scores,
         batch.group_ids,
@@ -74,10 +75,11 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
     # weights.
     gap = kl_penalty(batch.sampler_logprobs, old, "low_var_kl")
     sampled = batch.mask
-    if actor.loss_mask == "all_after_system":  # the environment's tokens have no sampler
+    # This mask includes the tokens of the environment, which were not sampled and have log-prob 0.
+    if actor.loss_mask == "all_after_system":
         sampled = sampled & (batch.sampler_logprobs < 0)
     correction = algorithm.rollout_correction
-    # Measured in any case; weights come back only where a correction is configured.
+    # The mismatch is measured in any case. `importance` is None unless a correction is configured.
     importance, weighed = rollout_weights(
         old,
         batch.sampler_logprobs,
@@ -87,8 +89,8 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
         cap=correction.cap,
         floor=correction.floor,
     )
-    # The policy loss alone is reweighted: entropy bonus and KL loss use
-    # `token_weights`, whose denominator stays the number of tokens.
+    # Only the policy loss is reweighted. Entropy bonus and KL loss use `token_weights`, whose
+    # denominator remains the number of tokens.
     if importance is not None:
         batch = replace(batch, rl_weights=batch.rl_weights * importance)
     metrics |= {
@@ -157,7 +159,7 @@ def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Met
         )
         mean_kl = float(mean_per_row(kl, batch.mask))
         metrics |= {"actor/reward_kl_penalty": mean_kl, "actor/reward_kl_coef": models.kl.coef}
-        # For the next step: this one was charged with the coefficient that is logged.
+        # The new coefficient is for the next step: this step used the one that is logged.
         models.kl = models.kl.update(mean_kl, len(batch))
     estimator = named_estimator(cfg)
     advantages, returns = estimator.estimate(
@@ -172,7 +174,8 @@ def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Met
         metrics["critic/vf_explained_var"] = float(
             explained_variance(batch.values, returns, batch.mask)
         )
-    # After the returns: the critic's targets keep the unit of the rewards.
+    # Whitened only after the returns are made, so that the critic's targets keep the unit of the
+    # rewards.
     if alg.whiten_advantages and estimator.whitened:
         advantages = whiten(advantages, batch.mask)
     known = {item.name: getattr(batch, item.name) for item in fields(ScoredBatch)}

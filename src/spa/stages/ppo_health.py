@@ -30,7 +30,7 @@ def warn_of_health(models: Models, step: int, metrics: Metrics) -> None:
     """Warn of what begins to go wrong with learning at this step."""
     before = models.health.reasons
     models.health = models.health.observe(step_health(metrics))
-    # A warning when a trouble begins, not at every step that it lasts.
+    # Warn when a problem begins, not at every step that it lasts.
     for name, reason in models.health.reasons.items():
         if name not in before:
             log.warning("step %d: %s: %s", step, name, reason)
@@ -39,8 +39,8 @@ def warn_of_health(models: Models, step: int, metrics: Metrics) -> None:
 def step_health(metrics: Metrics) -> StepHealth:
     """What a step's metrics say about the health of the run, over all environments together."""
 
-    # Several tags: a mean weighted by episodes. None where no tag
-    # measured this, as prompts in base format know no states.
+    # The mean over the tags, weighted by episodes. None if no tag measured this: responses in base
+    # format have no states.
     def pooled(prefix: str, name: str) -> float | None:
         tags = {
             key.split("/")[1]

@@ -36,7 +36,7 @@ def stored_rows(cfg: Config, template: ChatTemplate) -> list[Replayed]:
             "actor_rollout_ref.actor.replay.rows must be 0 for a vision model, because the "
             "replayed examples have no pictures"
         )
-    # The examples of stage 2, perhaps with the loss on other tokens of them.
+    # The examples of stage 2; `replay.loss_on` may put the loss on other tokens of them.
     learnt = replace(
         cfg, sft=replace(cfg.sft, data=replace(data, loss_on=replay.loss_on or data.loss_on))
     )

@@ -129,7 +129,7 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
     estimator = named_estimator(cfg)
     settings = {key: getattr(cfg.algorithm, key) for key in estimator.settings}
     within_turn, between_turns = estimator.discounts(settings)
-    # Several turns of a row may be rewarded; what normalisation adds goes onto its last one.
+    # Several turns of a row may have rewards. Normalisation adds its change to the last turn.
     last = last_turn_ends(batch)
     given = (batch.scores, batch.group_ids, batch.tag_ids)
     # One reward at the end and no discount: the return

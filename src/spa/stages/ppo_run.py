@@ -60,7 +60,7 @@ def run_ppo(
     ) as stage:
         if stage.result is not None:
             return stage.result
-        # Before the first kernel runs.
+        # The limit has an effect only before the first kernel runs.
         limit_kernel_caches()
         models, template = load_models(started, stage.resume_from)
         return train_ppo(started, stage, models, make_rollouts(started, stage, models, template))
@@ -93,8 +93,8 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
     model_cfg = cfg.actor_rollout_ref.model
     actor_cfg = cfg.actor_rollout_ref.actor
     total = cfg.trainer.total_training_steps
-    # Adapters resume on the base that they were made for; without them the saved weights are
-    # loaded.
+    # With LoRA the base model is loaded, and the saved adapters are put onto it. Without LoRA the
+    # saved weights are loaded.
     source = str(resume) if resume and model_cfg.lora_rank == 0 else path
     policy, template = setup.load_actor(cfg, source, device)
     setup.make_trainable(
@@ -105,7 +105,7 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
         adapters=resume / ADAPTER if resume else None,
     )
     autocast = setup.pick_autocast(model_cfg.dtype, device)
-    # Before the optimiser, since shards are new parameters.
+    # Before the optimiser is made, since shards are new parameters.
     parallel = parallelize(
         policy, actor_cfg.strategy, actor_cfg.fsdp_config, autocast=autocast, played=True
     )
@@ -119,7 +119,7 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
     critic = None
     if named_estimator(cfg).needs_values:
         critic = make_critic(cfg, path, resume, device)
-    # Where nothing is weighed by KL, a reference would cost memory and a forward pass for nothing.
+    # Without a KL term a reference model would cost memory and a forward pass for nothing.
     wants_ref = (
         actor_cfg.use_kl_loss and actor_cfg.kl_loss_coef > 0
     ) or cfg.algorithm.use_kl_in_reward
@@ -162,7 +162,7 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
         actor.optimizer.load_state_dict(state["actor"])
         if critic is not None:
             critic.optimizer.load_state_dict(state["critic"])
-        # Target and horizon follow the configuration; only the coefficient has a history.
+        # Target and horizon come from the configuration; only the coefficient is restored.
         models.kl = replace(kl, coef=state["kl_coef"])
         models.health = Health.from_state(state["health"]) if "health" in state else Health()
     return models, template
@@ -189,7 +189,7 @@ def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.devic
     setup.make_trainable(
         model, critic_cfg.model, device, seed=cfg.seed.train + 1, adapters=adapters
     )
-    # With adapters the body comes from `path`, so the saved head is read apart.
+    # With adapters the body comes from `path`, so the saved head is loaded separately.
     if saved is not None:
         model.load_head(saved)
     autocast = setup.pick_autocast(critic_cfg.model.dtype, device)
@@ -207,7 +207,7 @@ def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.devic
 def optimizer_of(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer:
     """AdamW with the configured schedule. Like its `total`, warm-up and schedule count PPO steps,
     whatever number of mini-batches a step has."""
-    # -1, the default, leaves the warm-up to the ratio.
+    # With -1, the default, the ratio sets the warm-up.
     warmup = (
         optim.lr_warmup_steps
         if optim.lr_warmup_steps >= 0

@@ -26,12 +26,13 @@ def mini_batches(
         count=cfg.actor_rollout_ref.actor.ppo_num_mini_batches,
         epochs=part.ppo_epochs,
         shuffle=part.shuffle,
-        generator=torch_stream(cfg.seed.train, "minibatch", step),  # the same cut for both
+        # The seed does not depend on `part`, so policy and critic get the episodes in one order.
+        generator=torch_stream(cfg.seed.train, "minibatch", step),
     )
     # The most response tokens of an episode: `seq-mean-token-sum-norm` divides by this constant.
     longest = max(cfg.max_turn(tag) for tag in cfg.es_manager.train.env_configs.tags)
     horizon = cfg.actor_rollout_ref.rollout.response_length * longest
-    # The critic learns from played rows alone: replayed ones have no returns.
+    # The critic learns only from played rows: replayed ones have no returns.
     for picked in with_replayed(rows, batch) if isinstance(part, ActorConfig) else rows:
         yield mini_batch(batch, picked, part.loss_agg_mode, horizon=horizon)
 

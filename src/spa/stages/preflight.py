@@ -50,7 +50,7 @@ def preflight(
     problems = [*_collect(_place_checks(cfg, stages)), *_collect(_engine_checks(cfg, stages))]
     problems += _collect(_data_checks(cfg)) if "sft" in stages else []
     own = cfg.sft.model.partial_pretrain
-    # A dictionary for its order: prompts are measured with the template of the first local model.
+    # A dictionary keeps the order: prompts are measured with the template of the first local model.
     wanted = {None if _plays_without_model(cfg, stages) else model: True}
     wanted |= {own: True} if "sft" in stages and own != cfg.model_path else {}
     local = [name for name in wanted if name is not None and _is_local(name)]
@@ -83,7 +83,7 @@ def _collect(checks: Iterator[Callable[[], None]]) -> list[str]:
 
 
 def _is_local(name: str) -> bool:
-    # Everything but owner/name, which would be a download.
+    # Everything but a Hub name (owner/name), which would have to be downloaded.
     return (
         Path(name).expanduser().is_dir()
         or name.startswith((".", "/", "~", "builtin:"))
@@ -117,7 +117,7 @@ def _place_checks(cfg: Config, stages: Collection[Stage]) -> Iterator[Callable[[
     if "ppo" in stages:
         places["trainer.default_local_dir"] = cfg.trainer.default_local_dir
     for key, value in places.items():
-        # Defaults bind the values of this turn of the loop: the checks run after it.
+        # Default arguments bind the values of this iteration, because the checks run later.
         yield lambda key=key, value=value: _check_place(key, Path(value))
     named = {
         "sft.trainer.resume_path": cfg.sft.trainer.resume_path if "sft" in stages else None,

@@ -43,7 +43,7 @@ def make_prompter(
         # World-model examples are whole conversations; only base prompts can do without history.
         "history": cfg.ctx_manager.history or mode == "add_worldmodel",
     }
-    # An instruction that shows the format itself, as the original's does, gets no second sample.
+    # An instruction that shows the format itself, like the original's, gets no second example.
     if (
         mode == "add_worldmodel"
         and cfg.ctx_manager.example

@@ -74,7 +74,8 @@ def first_round(cfg: Config) -> Config:
     plan with yet."""
     if cfg.generate.policy == "search" and cfg.generate.rounds > 1:
         return round_of_moves(cfg)
-    own = replace(cfg.generate, train_on="all_rounds")  # those of one round are the same
+    # With one round every value selects the same examples, so all have one fingerprint.
+    own = replace(cfg.generate, train_on="all_rounds")
     if cfg.generate.rounds > 1:
         own = replace(own, rounds=1, later_batches=None, imagine=ImagineConfig())
     return replace(cfg, generate=own)
@@ -141,7 +142,7 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
         search = replace(cfg, generate=replace(cfg.generate, rounds=1))
         return [moves, Round(number=2, cfg=search, data=data, sft=sft, before=(moves,))]
     alone = first_round(cfg).generate
-    # Later rounds are played by the fine-tuned model, whatever played the first.
+    # Later rounds are played by the fine-tuned model, whatever policy played the first.
     later = replace(
         cfg.generate,
         rounds=1,
@@ -162,7 +163,7 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
         return [Round(number=1, cfg=own, data=data, sft=sft)]
     rounds: list[Round] = []
     for number in range(1, count + 1):
-        # Examples of earlier rounds come again, in another order.
+        # Another seed: examples of earlier rounds are repeated in another order.
         seed = trainer.seed + number - 1
         own = replace(
             cfg,

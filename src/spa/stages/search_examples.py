@@ -263,8 +263,8 @@ def make_examples(
             if search is None or search.path is None:
                 dropped["unreadable_state" if search is None else "no_goal"] += 1
                 continue
-            # Checked with the search written out, so that every kind of thoughts has the same
-            # puzzles.
+            # The length is checked with the search written out, whatever generate.search.thoughts
+            # is, so that all its values train on the same puzzles.
             prompter = replace(worker.prompters[question.spec.tag], enable_think=True)
             text = response(write_search(search), search.path, question, prompter)
             if (
@@ -362,7 +362,7 @@ def thoughts_of(
         for question, _ in chosen:
             world = dealt(question.true, stream(seed, "search/dealt", question.number))
             search = breadth_first(question.start, lambda key, world=world: world[key])
-            assert search.path is not None  # every state is as far as it was
+            assert search.path is not None  # dealing keeps the distance of every state
             found.append((write_search(search), search.path))
         return found
     others = (

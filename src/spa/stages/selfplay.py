@@ -59,8 +59,9 @@ from spa.worldmodel.states import with_states
 
 log = logging.getLogger(__name__)
 
-# Observations may hold more than the prompt shows, as in partially observed games.
-MUCH_HIDDEN = 0.05  # of the words of observations, above which self-play warns
+# Share of the words of observations that the prompt does not show, as in partially observed games.
+# Above this share self-play warns.
+MUCH_HIDDEN = 0.05
 
 
 def run_self_play(
@@ -142,8 +143,7 @@ def self_play(
         release_memory()
     engine.close()
     rows, counts = make_rows(cfg, episodes, held_out, worker)
-    # Earlier rounds are relabelled again, by their own
-    # settings and without the puzzles held out now.
+    # Earlier rounds are relabelled with their own settings, without the puzzles held out now.
     for own, folder in earlier:
         found, dropped = make_rows(own, stored_episodes(own, folder), held_out, worker)
         rows = [*found, *rows]
@@ -290,8 +290,8 @@ def make_rows(
         setup.make_worker(cfg, None, mode="base") if cfg.generate.reply_format == "base" else None
     )
     for episode in episodes:
-        # Play avoided its own validation puzzles; stored
-        # episodes may have been played under others.
+        # Play avoided its own validation puzzles; stored episodes may come from a run that held out
+        # other puzzles.
         if episode.puzzle_hash in held_out:
             counts["validation_puzzle"] += len(episode.turns)
             continue
@@ -369,7 +369,7 @@ def stored_episodes(cfg: Config, folder: Path) -> list[Episode]:
     played = folder.resolve() / read_object(folder / SUMMARY).get("episodes_in", "")
     files = sorted((played / "trajectories").glob("generate-*.jsonl"))
     known = Manifest.read(played)
-    # A size that differs from the manifest betrays a file that was cut off or replaced.
+    # A size that differs from the manifest means that a file was cut off or replaced.
     problem = next(
         (found for path in files if known and (found := known.problem(path, played))), ""
     )
@@ -400,8 +400,8 @@ def write_dataset(
 ) -> dict[str, Any]:
     """wm_train.parquet, wm_val.parquet and summary.json; returns the summary. `played_in`: the
     folder of self-play; `before`: the data sets of earlier rounds."""
-    # A puzzle keeps its side in all rounds; else validation
-    # would measure what an earlier round was trained on.
+    # A puzzle stays in training or in validation in all rounds. Otherwise validation would measure
+    # puzzles that an earlier round was trained on.
     train, val = split_by_puzzle(
         rows,
         val_fraction=cfg.generate.val_fraction,
@@ -409,11 +409,11 @@ def write_dataset(
         trained=puzzles_in([folder / TRAIN_FILE for folder in before]) or (),
         validated=puzzles_in([folder / VAL_FILE for folder in before]) or (),
     )
-    # Within each side, so that no state crosses from validation to training.
+    # Shuffled within each part, so that no state crosses from validation to training.
     if cfg.generate.shuffle_next_states:
         train = shuffle_next_states(train, cfg.seed.train)
         val = shuffle_next_states(val, cfg.seed.train)
-    # Validation keeps the distribution that was played.
+    # Only training examples are resampled: validation keeps the distribution that was played.
     if cfg.generate.coverage:
         train = coverage_sample(train, cfg.seed.train)
     train, val = (
@@ -459,7 +459,7 @@ def write_dataset(
 def actions_elsewhere(cfg: Config, rows: list[WorldModelRow], episodes: list[Episode]) -> int:
     """Actions that were taken outside the episodes: in branches, for plans to choose from,
     and by policies that try each puzzle before they play it."""
-    # Such a policy tries a puzzle once, however many episodes it then plays of it.
+    # A policy that tries puzzles does so once per puzzle, however many episodes of it follow.
     puzzles = {(policy_of(cfg, e.episode_id), e.tag, e.puzzle_hash) for e in episodes}
     tried = sum(policy_named(name).tried for name, *_ in puzzles if name in policy_names())
     played = {episode.episode_id for episode in episodes}

@@ -150,7 +150,8 @@ def training_specs(
     both = {tag for tag, spec in cfg.custom_envs.items() if spec.self_play}
     groups = selfplay_groups(cfg) if purpose == "selfplay" else cfg.es_manager.train
     specs = episode_specs(groups, purpose, base_seed=cfg.seed.train, step=step, self_play=both)
-    # A group shares its puzzle, and so do the players of one game: one look each.
+    # A group shares its puzzle, and so do the players of one game, so one puzzle is checked for
+    # them all.
     firsts = [spec for spec in specs if spec.member == 0 and first_group(spec) == spec.group]
     # Making a puzzle is the slow part in some games, so the ranks share it.
     allowed = worker.world.parallel_map(
@@ -189,7 +190,7 @@ def _drawn(
     seed = spec.puzzle_seed
     for attempt in range(MAX_REDRAWS):
         look = worker.peek_reset(replace(spec, puzzle_seed=seed))
-        # What cannot be made keeps its seed: its episode then reports the reason.
+        # A puzzle that cannot be made keeps its seed: its episode then reports the reason.
         if look is None or look.finite or look.hash not in held_out:
             return seed, look.hash if look else ""
         # Derived from the first seed: the same on every rank and after resuming.
@@ -211,7 +212,6 @@ def probe_specs(
     few puzzles; the second value counts how many are `trained`."""
     count = cfg.sft.trainer.eval_episodes
     configs = cfg.es_manager.train.env_configs
-    # The first `extra` tags get one puzzle more.
     base, extra = divmod(count, len(configs.tags))
     specs = group_specs(
         "probe",

@@ -47,8 +47,8 @@ from spa.worldmodel.sequences import TrainingSequence, batch_order, spread_evenl
 
 log = logging.getLogger(__name__)
 
-# Handing memory back takes time, so it is not done at every step.
-RELEASE_EVERY = 10  # steps between returns of freed memory to the system
+# Steps between returns of freed memory to the system, which take time.
+RELEASE_EVERY = 10
 
 
 def run_sft(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
@@ -97,8 +97,7 @@ def train_sft(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[
     learner = Learner(make_part(cfg, model, total, stage.resume_from, device), template)
     part = learner.part
     probes = find_probes(cfg, template, data, before) if sft.trainer.eval_episodes else None
-    # The order follows from the seed: a resumed stage
-    # passes over the batches that it has trained on.
+    # The order follows from the seed, so a resumed stage skips the batches that it has trained on.
     batches = batch_order(rows, sft.data.train_batch_size, seed=sft.trainer.seed, skip=stage.step)
     micro = MicroBatching(
         rows=sft.data.micro_batch_size_per_gpu, max_tokens=sft.data.max_token_len_per_gpu
@@ -131,7 +130,7 @@ def sft_fingerprint(cfg: Config, data: Path | None) -> Fingerprint:
     folder = find_data(cfg, data)
 
     def made_by() -> dict[str, Any] | None:
-        result_of(folder)  # raises if the files are not those of the record
+        result_of(folder)  # raises if the files are not those of the manifest
         made = Manifest.read(folder)
         return (
             made.fingerprint.to_json()
@@ -222,10 +221,10 @@ def update(
     """One optimiser step; the gradient does not depend on how the batch is cut, nor on how many
     ranks share it."""
     tokens = token_batch(batch, reader)
-    # Counted before the batch is cut, over all ranks: in a mean of micro-batch means, the tokens of
-    # short responses would weigh more.
+    # Tokens are counted before the batch is cut, over all ranks: in a mean of micro-batch means,
+    # the tokens of short responses would have a larger weight.
     targets = max(1, int(tokens.mask.sum()))
-    # Dropout as configured: unlike PPO, no ratio compares with scores that were taken without it.
+    # Dropout is used as configured. Unlike PPO, SFT computes no ratio to log-probs without dropout.
     found = update_model(
         part, [tokens], partial(response_loss, targets=targets), micro, device, dropout=True
     )
@@ -326,8 +325,8 @@ def world_model_check(
 ) -> Metrics:
     """World-model accuracy and entropy on the probes, by playing them in the format that the
     examples teach."""
-    # Shares the weights under training, and lives for
-    # one check, so that no cache outlives an update.
+    # The engine shares the weights under training. It is closed after one check, so that no cache
+    # outlives an update.
     engine = LocalEngine(model, probes.template, autocast=setup.engine_autocast(cfg, device))
     started = time.monotonic()
     episodes = probes.worker.rollout(engine, probes.specs, setup.selfplay_sampling(cfg))
@@ -345,7 +344,7 @@ def world_model_check(
     if probes.seen is not None:
         metrics["val/puzzles_seen"] = float(probes.seen)
     states = ""
-    if "val/wm/prediction_em" in metrics:  # of responses without states there is nothing to tell
+    if "val/wm/prediction_em" in metrics:  # responses without states have no such metrics
         exact = metrics["val/wm/prediction_em"]
         copied = metrics["val/wm/copy_exact"]
         seen = metrics["val/wm/obs_exact"]
