@@ -12,7 +12,7 @@ from spa.run.console import write_out
 if TYPE_CHECKING:
     from spa_bench.diagnose.replay import Game
 
-# A type without a tag has no limits of its own, so the record's actions are taken as they are.
+# A type without a tag has no limits of its own, so all actions of the record are played.
 NO_LIMIT = 10**9
 
 
@@ -146,7 +146,7 @@ def _text(report: dict[str, Any]) -> str:
 
 
 def _drift_text(row: dict[str, Any]) -> str:
-    # Copying is shown only where it was counted for all of these predictions.
+    # The copy baseline is shown only if it was counted for all of these predictions.
     beside = (
         f" (copy baseline {row['copy_right']})"
         if row.get("with_states") == row["predictions"]

@@ -44,11 +44,12 @@ def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict
     A sampled token's log-prob is that of what the model wrote, not of what was true; read it
     together with `right`.
     """
-    # Only log-probs that line up with the tokens can be given to states.
+    # Log-probs can be assigned to states only if there is one for each token.
     scored = [
         r for r in rollouts if r.logprobs and r.token_ids and len(r.logprobs) == len(r.token_ids)
     ]
-    # Split first: train and val sample differently, and mixing them would look like a trend.
+    # The splits stay separate: train and val sample differently, and a mixture would look like a
+    # trend.
     steps: dict[str, dict[int, list[StateToken]]] = defaultdict(lambda: defaultdict(list))
     if tokenizer is not None:
         for rollout in scored:
@@ -83,7 +84,8 @@ def state_tokens(rollout: Rollout, tokenizer: Any) -> Iterator[StateToken]:
     mask = rollout.mask or [True] * len(ids)
     if len(mask) != len(ids):
         return
-    # Each run of trained tokens is one response: between responses lies text of the environment.
+    # Each run of trained tokens is one response. The tokens between them are text of the
+    # environment.
     spans = [
         [place for place, _ in run]
         for trained, run in groupby(enumerate(mask), lambda item: item[1])
@@ -92,14 +94,14 @@ def state_tokens(rollout: Rollout, tokenizer: Any) -> Iterator[StateToken]:
     for turn, span in enumerate(spans):
         reply = [ids[place] for place in span]
         text = _text(tokenizer, reply)
-        # With a record, the true states; without one, the response's own observation.
+        # The true states if the record has them, otherwise the response's own observation.
         known = turn + 1 < len(rollout.states)
         before = rollout.states[turn] if known else inside(text, "observation")
         block = find_block(text, "prediction")
         if block is None or not before:
             continue
         after = rollout.states[turn + 1] if known else None
-        # Prefixes are decoded, since texts of single tokens do not add up: a character may span
+        # Prefixes are decoded instead of single tokens, because a character may span several
         # tokens.
         ends = [len(_text(tokenizer, reply[: count + 1])) for count in range(len(reply))]
         for token, (copied, right) in _judged(
@@ -129,7 +131,7 @@ def _judged(
     )
     found: dict[int, tuple[bool, bool | None]] = {}
     for place, (unit, start, end) in placed_units(said).items():
-        # Token i covers characters ends[i-1] to ends[i]; a unit may lie across several tokens.
+        # Token i covers characters ends[i-1] to ends[i]. A unit may span several tokens.
         first = bisect_right(ends, offset + start)
         last = bisect_right(ends, offset + end - 1)
         for token in range(first, last + 1):
@@ -176,7 +178,8 @@ def fall(first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, float]:
         one, two = (
             next((nll for nll in order if nll is not None), 0.0) for order in (ends, ends[::-1])
         )
-        # Means over both ends as weights: the parts add up without an interaction term.
+        # The weights are means over both ends, so the parts add up to the total without an
+        # interaction term.
         parts[kind] = (shares[0][kind] + shares[1][kind]) / 2 * (one - two)
         parts["mixture"] += (one + two) / 2 * (shares[0][kind] - shares[1][kind])
     return {"total": sum(parts.values()), **parts}

@@ -33,7 +33,7 @@ def diagnose(
     if tokenizer is not None:
         rollouts = [with_text(rollout, tokenizer) for rollout in rollouts]
     replays = [] if game is None else [replayed(rollout, game) for rollout in rollouts]
-    # From here on rollouts have the true states of their replay, which all checks below use.
+    # From here on, rollouts contain the true states of their replay, which all checks below use.
     rollouts = [replay.rollout for replay in replays] or rollouts
     report: dict[str, Any] = {
         "rollouts": len(rollouts),
@@ -140,10 +140,11 @@ def retokenised(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:
 def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     """Mean, spread, groups of a training step without a spread (from which a group baseline learns
     nothing), and the mean by turn."""
-    # The training step is part of the key: a puzzle may come again with a policy that has changed.
+    # The training step is part of the key: the same puzzle may return at a later step, with another
+    # policy.
     groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for rollout in rollouts:
-        # Groups of validation teach nothing anyway; their equal rewards are no loss.
+        # Validation is not trained on, so equal rewards in its groups do no harm.
         if rollout.reward is not None and rollout.split != "val":
             groups[rollout.split, rollout.step, rollout.group].append(rollout.reward)
     several = [values for values in groups.values() if len(values) > 1]
@@ -189,7 +190,8 @@ def _lacking(chat: Chat, tag: str) -> int:
     asked = False
     lacking = 0
     for role, text in chat:
-        # The message must come before the response: a tag that the model invents is not asked for.
+        # Only tags in messages before the response count: a tag that the model invents was not
+        # requested.
         lacking += asked and role == "assistant" and not _has(text, tag)
         asked = asked or (role != "assistant" and f"<{tag}>" in text)
     return lacking
@@ -217,7 +219,7 @@ def collapse(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     groups: dict[str, list[str]] = defaultdict(list)
     for rollout in rollouts:
         if rollout.replies:
-            # The first response only: later ones have different prompts within a group.
+            # Only the first response: the prompts of later responses differ within a group.
             reply = rollout.replies[0]
             span = find_block(reply, "answer")
             groups[rollout.group].append(reply if span is None else inside(reply, "answer"))
@@ -291,7 +293,8 @@ def findings(report: Mapping[str, Any]) -> list[str]:
             f"in {report['repetition']['replies_over_half']} responses more than half of the text is repetition"
         )
     bits = report["collapse"]
-    # A handful of groups cannot show dependence on the prompt, and 0.1 bit is near none.
+    # Three groups or fewer cannot show whether responses depend on the prompt. Less than 0.1 bit is
+    # almost no dependence.
     if bits and bits["groups"] > 3 and bits["information"] < 0.1:
         out.append(
             f"the responses hardly depend on the prompt (mutual information: {bits['information']:.2f} bits), so the "
@@ -329,7 +332,8 @@ def _world_findings(report: Mapping[str, Any]) -> list[str]:
             f"{model['copied']} of {model['prediction']} predictions repeat the observation, so the model is copying "
             "instead of predicting"
         )
-    # Only rows with true states for all predictions: otherwise copying was judged on fewer of them.
+    # Only rows in which all predictions have true states. In other rows, copying is judged on fewer
+    # predictions.
     rows = [
         row for row in report["drift"]["by_turn"] if row.get("with_states") == row["predictions"]
     ]

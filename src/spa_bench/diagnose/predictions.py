@@ -10,7 +10,7 @@ from spa.prompts.parse import split_actions
 from spa.worldmodel.accuracy import score_state, total_score
 from spa_bench.diagnose.rollouts import Rollout
 
-_MOST = 1000  # actions that are counted in an answer
+_MOST = 1000  # limit of the actions that are counted in an answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +19,12 @@ class Prediction:
     not known."""
 
     turn: int  # from 0
-    actions: int | None  # that were taken, else that the answer names; None if there is no answer
+    # number of executed actions; if unknown, the number in the answer; None without an answer
+    actions: int | None
     text: str
     before: str | None
     after: str | None
-    right: bool | None  # whether it is what came; None if nobody knows
+    right: bool | None  # whether it is the true next state; None if that is unknown
 
 
 def predictions(rollout: Rollout) -> Iterator[Prediction]:
@@ -55,12 +56,13 @@ def _right(rollout: Rollout, text: str, *, state: int, message: int) -> bool | N
         return words(text) == words(rollout.states[state])
     if rollout.states or not 0 <= message < len(rollout.chat):
         return None
-    # Without a record the next message is searched: it shows the state among other text.
+    # Without recorded states the next message is searched, because it shows the state among other
+    # text.
     return words(text) in words(rollout.chat[message][1])
 
 
 def _count_actions(rollout: Rollout, turn: int, reply: str) -> int | None:
-    # What was executed counts, where it is recorded: an answer may name more.
+    # The recorded, executed actions are preferred, since an answer may name more of them.
     if turn < len(rollout.actions):
         return len(rollout.actions[turn])
     answer = inside(reply, "answer")
@@ -121,7 +123,7 @@ def _row(held: Sequence[Prediction]) -> dict[str, Any]:
         "predictions": len(held),
         "right": sum(bool(said.right) for said in held),
     }
-    # Both are needed: the change is measured from the state before.
+    # Pairs need both true states: a change is measured from the state before the actions.
     pairs = [
         (said.text, said.before, said.after)
         for said in held

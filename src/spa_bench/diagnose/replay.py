@@ -12,7 +12,7 @@ from spa.prompts.parse import split_actions
 from spa_bench.diagnose.predictions import inside, words
 from spa_bench.diagnose.rollouts import Rollout
 
-CLOSE = 1e-6  # rewards that differ by no more are equal
+CLOSE = 1e-6  # rewards that differ by at most this are equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,8 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    shown: str  # what the agent is shown before the turn
-    known: str  # what it should know
+    shown: str  # state as the agent is shown it before the turn
+    known: str  # true state, which may say more than is shown
     actions: tuple[str, ...] = ()
     reward: float = 0.0
 
@@ -63,7 +63,7 @@ def replayed(rollout: Rollout, game: Game) -> Replay:
         return Replay(rollout=rollout, by="", differs=1, fault=str(error))
     # `differs` is the first turn that cannot be trusted.
     by, differs = _compare(rollout, steps)
-    # States after the first difference are those of another game and are cut off.
+    # The states after the first difference belong to another game and are cut off.
     sure = steps if differs is None else steps[: differs - 1]
     states = rollout.states[: len(sure)] if by == "states" else tuple(step.known for step in sure)
     actions = rollout.actions or tuple(step.actions for step in sure[:-1])
@@ -76,7 +76,7 @@ def _play(rollout: Rollout, game: Game) -> list[_Step]:
     env = game.env
     steps = list[_Step]()
     left = game.max_actions_per_traj
-    # Validation may draw other puzzles from the same seed.
+    # A validation episode may have another puzzle with the same seed.
     options: dict[str, Any] = {"validation": rollout.split == "val"}
     if rollout.noise_seed is not None:
         options["noise_seed"] = rollout.noise_seed
@@ -88,7 +88,7 @@ def _play(rollout: Rollout, game: Game) -> list[_Step]:
         before = _see(env, game)
         reward = 0.0
         taken = list[str]()
-        # All actions of a turn are read before the first is taken, as in the rollout loop.
+        # All actions of a turn are parsed before the first one is played, as in the rollout loop.
         mapped = [(name, env.to_action(name)) for name in _plan(rollout, turn, reply, game)]
         for name, action in [(name, action) for name, action in mapped if action is not None][
             :left
@@ -107,7 +107,7 @@ def _plan(rollout: Rollout, turn: int, reply: str, game: Game) -> tuple[str, ...
     if turn < len(rollout.actions):
         return rollout.actions[turn]
     text = inside(reply, "answer")
-    # No answer block: in formats of other stacks the whole response is the action.
+    # A response without an answer block is itself the action in the formats of other stacks.
     if not text and "<answer>" not in reply:
         return (reply.strip(),)
     return split_actions(text, action_sep=game.action_sep, max_actions=game.max_actions_per_turn)
@@ -122,7 +122,8 @@ def _compare(rollout: Rollout, steps: Sequence[_Step]) -> tuple[str, int | None]
     """What can be compared, and the first turn (from 1) that the record begins in another state
     than the replay. The text after the last response is not compared: it need not be a state."""
     if rollout.states:
-        # strict=False throughout: the replay may end before the record; `_first_other` counts that.
+        # strict=False here and below: the replay may end before the record, which `_first_other`
+        # counts as a difference.
         same = [
             words(step.known) == words(state)
             for step, state in zip(steps, rollout.states, strict=False)
@@ -130,13 +131,13 @@ def _compare(rollout: Rollout, steps: Sequence[_Step]) -> tuple[str, int | None]
         return "states", _first_other(same, len(rollout.states))
     told = _messages(rollout)
     held = [words(step.shown) in words(text) for step, text in zip(steps, told, strict=False)]
-    # Not one state found in the text: then it shows none, and differences mean nothing.
+    # If no message contains its state, the messages show no states and cannot be compared.
     if any(held):
         return "text", _first_other(held, len(told))
     if rollout.turn_rewards:
         pairs = zip(steps, rollout.turn_rewards, strict=False)
-        # A wrong reward in turn t shows that turn t ended in another state, so t + 1 is the first
-        # to differ: hence the leading True.
+        # A wrong reward in turn t means that turn t ended in another state, so turn t + 1 is the
+        # first to begin in another state. The leading True shifts the rewards by one turn.
         same = [True, *(abs(step.reward - reward) <= CLOSE for step, reward in pairs)]
         return "rewards", _first_other(same, 1 + len(rollout.turn_rewards))
     return "", None

@@ -23,15 +23,15 @@ Chat = tuple[tuple[str, str], ...]
 
 # ChatML: `<|im_start|>role\n text <|im_end|>`; the last message may be cut off.
 _HEADER = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|$)", re.S)
-# The same after special tokens were dropped in decoding: a line with nothing but the role.
+# The same format after decoding without special tokens: a line that contains only the role.
 _BARE_HEADER = re.compile(r"\n(user|assistant|tool)\n")
-# Names of a run's episode files, such as `val-000050`: purpose and step.
+# File names of a run's episodes, such as `val-000050`: the split and the step.
 _OURS = re.compile(r"(.+)-(\d{6,})")
 _LOGPROBS = ("logprobs", "completion_logprobs", "sampling_per_token_logps", "old_per_token_logps")
 _LARGEST = 1e300
-_BATCH = 64  # rows of a parquet table that are in memory as Python objects
-# Masks of several stacks, those that exclude the environment's tokens first: a row may have a mask
-# of the padding, too.
+_BATCH = 64  # rows of a Parquet table that are in memory as Python objects at a time
+# Masks of several stacks. Those that exclude the environment's tokens come first, because a row may
+# also have a mask of the padding.
 _MASKS = ("env_mask", "tool_mask", "completion_mask", "loss_mask", "response_mask")
 
 
@@ -42,22 +42,22 @@ class Rollout:
     where: str  # file and row
     stack: str
     chat: Chat
-    group: str  # rollouts of the same group began alike
+    group: str  # rollouts of one group have the same prompt
     reward: float | None = None
     turn_rewards: tuple[float, ...] = ()
     token_ids: tuple[int, ...] | None = None
     mask: tuple[bool, ...] | None = None
-    states: tuple[str, ...] = ()  # the true state before each response, and the last one
-    # number of responses that the next prompt repeats in other tokens than were sampled
+    states: tuple[str, ...] = ()  # the true state before each response, and the last state
+    # number of responses whose tokens in the next prompt are not the sampled tokens
     replaced: int = 0
-    # one per token of `token_ids`; 0 where nothing was sampled, NaN where it is unknown
+    # one per token of `token_ids`; 0 where nothing was sampled, NaN where the log-prob is unknown
     logprobs: tuple[float, ...] | None = None
-    # actions that the environment executed, response by response, where they are recorded
+    # the actions that the environment executed for each response; empty if they are not recorded
     actions: tuple[tuple[str, ...], ...] = ()
     seed: int | None = None  # of the puzzle
-    noise_seed: int | None = None  # of the chance in it
-    step: int | None = None  # of training
-    split: str = ""  # what it was played for: train, val
+    noise_seed: int | None = None  # of random outcomes in the game
+    step: int | None = None  # training step
+    split: str = ""  # train or val; empty if unknown
 
     @property
     def replies(self) -> tuple[str, ...]:
@@ -86,7 +86,8 @@ def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
 
 def _dated(file: Path) -> Iterator[Rollout]:
     """The rollouts of a file, those of a run's own with the step and the purpose that its name has."""
-    # A spa run has purpose and step in its file names; rows of other stacks carry their own.
+    # A spa run has the split and the step in its file names. Rows of other stacks contain their
+    # own.
     name = _OURS.fullmatch(file.stem)
     for rollout in _file(file):
         named = name and rollout.stack == "spa"
@@ -103,7 +104,7 @@ def _file(file: Path) -> Iterator[Rollout]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {file}: {error}. Give a UTF-8 file of rollouts.") from error
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    # The file is one JSON list over several lines, not a row per line.
+    # If the first line alone is not JSON, the file is one JSON list over several lines.
     if text.lstrip().startswith("[") and len(lines) > 1 and not _is_json(lines[0][1]):
         lines = [(1, text)]
     for number, line in lines:
@@ -165,7 +166,7 @@ def _unbatched(row: Any) -> list[Any]:
     # A list of lists is a batch: one inner list per rollout.
     if not (isinstance(ids, list) and ids and isinstance(ids[0], list)):
         return [row]
-    # Columns of another length belong to the batch as a whole.
+    # A column of another length belongs to the batch as a whole, not to its rows.
     columns = {
         name: value
         for name, value in row.items()
@@ -183,13 +184,14 @@ def read_row(row: Any, where: str) -> Rollout:
         raise DataError(
             f"{where}: a rollout must be a JSON object or a list of messages, not {type(row).__name__}"
         )
-    # Keys in order of how surely they tell a stack: ours and verifiers' are unique.
+    # The most specific keys come first: those of spa and of verifiers' traces occur in no other
+    # stack.
     if "episode_id" in row and "turns" in row:
         return _ours(row, where)
     if isinstance(row.get("nodes"), list):
         return _trace(row, where)
     if "completion" in row:
-        # TRL's tables of completions have an advantage; its other rows look like those of
+        # TRL's tables of completions have the key `advantage`. TRL's other rows look like those of
         # verifiers.
         table = "advantage" in row
         stack = "TRL" if table else "verifiers or TRL"
@@ -221,7 +223,7 @@ def read_row(row: Any, where: str) -> Rollout:
     reward = next(
         (row[name] for name in ("reward", "score", "env_reward") if _is_number(row.get(name))), None
     )
-    # TRL's tables: a column for each reward function, by its name
+    # TRL's tables have a column for each reward function, with the function's name.
     if reward is None and "advantage" in row:
         skipped = ("step", "advantage")
         named = [
@@ -253,8 +255,8 @@ def _trace(row: Mapping[str, Any], where: str) -> Rollout:
     node that was not sampled."""
     nodes = row["nodes"]
     path = []
-    # The last branch, from its leaf back to the root. The bound stops at a damaged file whose
-    # parents form a circle.
+    # The last branch is followed from its leaf to the root. The bound ends the loop if the parents
+    # in a damaged file form a cycle.
     index = len(nodes) - 1 if nodes else None
     while index is not None and len(path) < len(nodes):
         path.append(nodes[index])
@@ -320,7 +322,8 @@ def _ours(row: Mapping[str, Any], where: str) -> Rollout:
         stack="spa",
         chat=_chat(row["messages"], "user"),
         group=str(row.get("puzzle_hash")),
-        reward=None if row.get("stop") == "error" else sum(rewards),  # which is no attempt
+        # a failed episode is no attempt
+        reward=None if row.get("stop") == "error" else sum(rewards),
         turn_rewards=rewards,
         token_ids=None if ids is None else tuple(ids),
         mask=None if sampled is None else tuple(map(bool, sampled)),
@@ -367,7 +370,8 @@ def _split(chat: Chat) -> Chat:
     around its messages."""
     if len(chat) != 1:
         return chat
-    # Split at role headers: text, role, text, role, text; the first text is the response.
+    # `split` also returns the captured roles: text, role, text, … The first text is a response and
+    # gets the role `assistant`.
     parts = ["assistant", *_BARE_HEADER.split(chat[0][1])]
     return tuple(zip(parts[::2], parts[1::2], strict=True))
 
@@ -377,7 +381,8 @@ def _tokens(row: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[bool,
         step.get("tokens") for step in row.get("trajectory") or () if isinstance(step, Mapping)
     ]
     steps = [step for step in steps if isinstance(step, Mapping)]
-    if len(steps) == 1:  # verifiers: with several turns, each holds a prompt of its own
+    # with several turns (verifiers), each turn has its own prompt
+    if len(steps) == 1:
         row = {
             "completion_ids": steps[0].get("completion_ids"),
             "completion_mask": steps[0].get("completion_mask"),
@@ -407,7 +412,7 @@ def _logprobs(
 
 def _number(row: Mapping[str, Any], *names: str) -> int | None:
     """An integer of a record, or of the data that stacks keep with it."""
-    # The row itself, then the data of verifiers (`info`) and of verl (`extra_info`).
+    # The row itself comes first, then the data of verifiers (`info`) and of verl (`extra_info`).
     places = [
         row,
         *(row[name] for name in ("info", "extra_info") if isinstance(row.get(name), Mapping)),

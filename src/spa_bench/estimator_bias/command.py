@@ -5,7 +5,7 @@ import argparse
 from spa.commands.arguments import say
 from spa.errors import ConfigError
 
-MOST_IN_A_GROUP = 5  # the groups of the largest world: 230 of 2, 10,626 of 4, 53,130 of 5
+MOST_IN_A_GROUP = 5  # the largest world has 230 groups of 2, 10,626 of 4 and 53,130 of 5
 
 
 def estimators_arguments(parser: argparse.ArgumentParser) -> None:

@@ -65,8 +65,8 @@ def groups_of(episodes: Episodes, size: int, *, critic_error: float = 0.0) -> Gr
     """All groups of `size` episodes, in any order counted once with its multinomial probability.
     The critic gives the policy's exact values, plus `critic_error` on every state."""
     count = len(episodes.probability)
-    # Advantages do not depend on the order of a group, so one multiset represents all of its
-    # orders: far fewer groups, each with the number of its orders as a factor.
+    # Advantages do not depend on the order within a group. So one multiset represents all of its
+    # orders, and its probability is multiplied by their number.
     picks = torch.tensor(list(combinations_with_replacement(range(count), size)))
     log_p = episodes.probability.log()[picks].sum(dim=1)
     # [M, N]: how often episode n is in group m.
@@ -90,7 +90,7 @@ def groups_of(episodes: Episodes, size: int, *, critic_error: float = 0.0) -> Gr
 
 def judge(episodes: Episodes, groups: Groups, estimator: Estimator) -> Verdict:
     """The exact mean and spread of (1/G) sum_i sum_t A_it grad log pi(a_it | s_it) over all groups."""
-    # Estimators may leave anything outside the mask.
+    # Estimators may return any values outside the mask.
     advantages = torch.where(groups.mask, estimator(groups), 0.0)
     # [B, K, 1] * [B, K, P], summed over turns -> [B, P]: each episode's estimate.
     per_row = (advantages[:, :, None] * episodes.scores[groups.rows]).sum(dim=1)
@@ -102,12 +102,12 @@ def judge(episodes: Episodes, groups: Groups, estimator: Estimator) -> Verdict:
     exact = episodes.gradient
     length = float(exact.norm())
     product = float(mean @ exact)
-    # A zero mean has no direction; cosine 0 (90 degrees) says that it does not climb.
+    # A zero mean has no direction. Cosine 0 (90 degrees) means that the reward does not increase.
     cosine = product / (length * float(mean.norm())) if float(mean.norm()) > 1e-12 else 0.0
     return Verdict(
         scale=product / length**2,
         error=float((mean - exact).norm()) / length,
-        # Rounding may put a cosine of 1 a bit above 1, where acos is undefined.
+        # Rounding may give a cosine slightly above 1, for which acos is undefined.
         angle=math.degrees(math.acos(max(-1.0, min(1.0, cosine)))),
         noise=float(variance.sqrt()) / max(float(mean.norm()), 1e-12),
         mean=mean,
@@ -129,16 +129,16 @@ def per_index(groups: Groups, *, own: bool) -> Tensor:
     the mean."""
     where = Turns.of(groups.turns, groups.mask)
     rewards = where.sums(groups.rewards)
-    # The last turn that was played: its reward is the episode's outcome.
+    # The reward of the last played turn is the outcome of the episode.
     last = where.present & (
         torch.arange(rewards.shape[1]) == where.present.sum(dim=1, keepdim=True) - 1
     )
     outcome = torch.where(last, rewards, 0.0).sum(dim=1)
-    # [B, 1] of True: every episode has an outcome, so the whole group is compared.
+    # [B, 1] of True: every episode has an outcome, so the mean is over the whole group.
     ones = torch.ones(len(outcome), 1, dtype=torch.bool)
     centred = outcome[:, None] - _mean_of_present(outcome[:, None], ones, groups.ids, own=own)
-    # Rewards before the last one, centred over those episodes only that have a turn at this index.
-    # An episode that stops early drops out of these means: this selection makes the bias.
+    # Rewards before the last one are centred only over the episodes that have a turn at this index.
+    # An episode that stops early drops out of these means. This selection causes the bias.
     between = where.present & ~last
     steps = torch.where(
         between, rewards - _mean_of_present(rewards, between, groups.ids, own=own), 0.0
@@ -152,8 +152,8 @@ def _mean_of_present(values: Tensor, present: Tensor, ids: Tensor, *, own: bool)
     # Sums over each group, given back to its rows: [M, K] -> [B, K].
     totals = torch.zeros(shape, dtype=torch.float64).index_add_(0, ids, known)[ids]
     counts = torch.zeros(shape, dtype=torch.float64).index_add_(0, ids, present.double())[ids]
-    # Without the own reward the baseline is independent of the own action, and so unbiased. Alone
-    # in its group an episode has no baseline: 0.
+    # Without the episode's own reward the baseline is independent of its action, and so unbiased.
+    # An episode that is alone in its group has baseline 0.
     if not own:
         totals = totals - known
         counts = counts - 1
@@ -167,7 +167,7 @@ def whitened(estimator: Estimator) -> Estimator:
     def white(groups: Groups) -> Tensor:
         advantages = estimator(groups)
         cells = (len(groups.probability), -1, advantages.shape[1])
-        # vmap over groups: the trainer whitens a batch, and here each group is a batch of its own.
+        # vmap over groups: the trainer whitens over a batch, and here each group is one batch.
         parts = torch.vmap(whiten)(advantages.reshape(cells), groups.mask.reshape(cells))
         return parts.reshape(advantages.shape)
 
@@ -180,7 +180,7 @@ def only_with_spread(estimator: Estimator) -> Estimator:
 
     def filtered(groups: Groups) -> Tensor:
         spread = group_stats(groups.outcomes, groups.ids).std > 1e-9
-        # Divided by the probability of being kept: the mean is over kept groups alone.
+        # Divided by the probability that a group is kept, since the mean is over kept groups only.
         kept = float(groups.probability[spread].sum())
         return estimator(groups) * spread[groups.ids, None] / max(kept, 1e-12)
 
@@ -205,7 +205,7 @@ def _gigpo(groups: Groups, anchors: Tensor) -> Tensor:
 
 def _with_turns_left(groups: Groups) -> Tensor:
     """Anchors that also say how many turns are left, on which the reward to come depends."""
-    # One integer per (state, turn): the multiplier is larger than any turn.
+    # One integer per (state, turn), because the multiplier is larger than any turn.
     return groups.states * (groups.turns.shape[1] + 1) + groups.turns.clamp(min=0)
 
 

@@ -35,7 +35,7 @@ def tables(*, group_size: int = 4, critic_error: float = 0.0) -> list[str]:
 
 def _cells(verdict: Verdict) -> Iterator[str]:
     yield f"{verdict.scale:.2f}"
-    # Rounding of float64 sums is far below this; a biased estimator is far above.
+    # Rounding errors of float64 sums are far below this limit, and real bias is far above it.
     yield "0" if verdict.error < 1e-9 else f"{verdict.error:.2f}"
     yield f"{verdict.angle:.0f}°"
     yield f"{verdict.noise:.1f}"

@@ -61,7 +61,7 @@ class Episodes:
 
 def enumerate_episodes(world: World) -> Episodes:
     """List every episode of the world with its probability."""
-    # Parameters of all states in one vector [P]: a state's logits begin at its offset.
+    # One vector [P] has the parameters of all states: the logits of a state begin at its offset.
     offsets = {}
     width = 0
     for state, actions in world.actions.items():
@@ -72,7 +72,7 @@ def enumerate_episodes(world: World) -> Episodes:
         state: torch.softmax(torch.tensor(world.logits[state], dtype=torch.float64), 0)
         for state in world.states
     }
-    # By state and turn, since the value of a state depends on the turns that are left.
+    # Keyed by state and turn, since the value of a state depends on the turns that are left.
     known: dict[tuple[str, int], float] = {}
     found: list[tuple[float, list[tuple[str, int, float]]]] = []
 
@@ -144,8 +144,8 @@ STOP_OR_GO = World(
 )
 """The toy of docs/methods.md, after verl-project/verl#7244."""
 
-# Credit over several turns: the reward of opening belongs to taking the key. `last` is reached with
-# and without it.
+# Credit over several turns: the reward for opening the door is due to taking the key. `last` is
+# reached both with and without the key.
 KEY_AND_DOOR = World(
     name="key and door",
     text="an agent needs a key to open a door, and gets its reward at the end of up to three turns",
@@ -159,7 +159,7 @@ KEY_AND_DOOR = World(
     logits={"start": (0.0, 0.5), "key": (0.0, 0.0), "no key": (0.3, 0.0), "last": (0.0, 0.0)},
 )
 
-# Chance of +-1 outweighs what a choice is worth: estimators differ in noise here.
+# Random rewards of -1 or +1 outweigh the 0.3 for the right action, so estimators differ in noise.
 NOISY_TURNS = World(
     name="noisy turns",
     text="each of two turns pays -1 or +1 at random, and an additional 0.3 for the right action",
@@ -177,8 +177,8 @@ NOISY_TURNS = World(
     logits={"first": (0.0, 0.0), "second": (0.0, 0.0)},
 )
 
-# The same state at different turns: its reward to come depends on the turns left, so the state
-# alone is a biased anchor for GiGPO.
+# The same state occurs at different turns. The expected reward depends on the turns left, so the
+# state alone is a biased anchor for GiGPO.
 REVISITS = World(
     name="revisits",
     text="an agent moves between a hall and a room for up to four turns, and may take a prize in the room",

@@ -132,8 +132,8 @@ class Bench:
                 took.setdefault((task.stage, _board(self, task)), []).append(
                     known.seconds / 3600 if known else 0.0
                 )
-        # Measured stages of the same board and kind predict best; the scale's numbers fill the
-        # gaps.
+        # Measured stages of the same board and kind give the best estimate. The scale's hours are
+        # used if there are none.
         known = {key: float(np.mean(hours)) for key, hours in took.items()}
         usual = BENCHES[self.scale].hours
         return sum(
@@ -244,13 +244,14 @@ def run_bench(
     made.root.mkdir(parents=True, exist_ok=True)
     failed = _train(made, parallel, pool, work) if train else None
     result = results(made)
-    # Controls are planned after the ranking: only for the best methods are they worth their hours.
+    # Controls are planned after the ranking, because only the best methods justify the hours of a
+    # control.
     if controls and failed is None:
         ranking = [entry["method"] for entry in result["leaderboard"]["environment_steps"]]
         made = with_controls(made, ranking, controls)
         failed = _train(made, parallel, pool, work) if train else None
         result = results(made)
-    # Budgets are known only when the trainings are done, so Q-learning comes last.
+    # Q-learning comes last, because its budget of actions is that of the finished trainings.
     result["q_learning"] = _q_learning(made, result["budgets"]["environment_steps"], train=train)
     write_atomic(
         made.root / RESULTS,
@@ -268,7 +269,7 @@ def _q_learning(
     unless `train`."""
     found: dict[str, list[dict[str, Any]]] = {}
     for (board, _), trainings in made.trainings.items():
-        # One table per board and seed serves all methods.
+        # One Q-learning table per board and seed is compared with all methods.
         if board in budgets and board not in found:
             parts = [q_learning(one, round(budgets[board]), learn=train) for one in trainings]
             found[board] = [part for part in parts if part is not None]
@@ -292,7 +293,7 @@ def results(made: Bench) -> dict[str, Any]:
     for (board, name), trainings in made.trainings.items():
         for result in found[board, name]:
             training = trainings[result.seed]
-            # The puzzles are the same for all methods of a board and seed, so this is computed
+            # All methods of a board and seed have the same puzzles, so the optimum is computed
             # once.
             if (board, result.seed) not in optima:
                 optima[board, result.seed] = optimum(training.ppo)
@@ -325,7 +326,7 @@ def optimum(cfg: Config) -> float | None:
     worker = setup.make_worker(cfg, None, mode=cfg.ctx_manager.mode)
     shares = []
     for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
-        # One look per puzzle: members of a group play the same one.
+        # One member per group is enough, since all members of a group play the same puzzle.
         look = worker.peek_reset(spec) if spec.member == 0 else None
         if look is not None:
             shares.append(look.env.best_success(cfg.most_actions(spec.tag)))

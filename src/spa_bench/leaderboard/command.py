@@ -101,7 +101,7 @@ def methods(options: argparse.Namespace) -> int:
 
 def _command(options: argparse.Namespace) -> str:
     """The command that makes the same page again."""
-    # The command with every option written out: defaults may change between versions.
+    # Every option is written out, since defaults may change between versions.
     words = ["spa", "bench", "methods", *options.methods]
     for name in ("scale", "seeds", "controls", "root", "page", "parallel"):
         if (value := getattr(options, name)) is not None:

@@ -88,7 +88,7 @@ def leaderboard(rows: Sequence[Row], found: Mapping[tuple[str, str], Sequence[Se
     budgets: dict[str, dict[str, float]] = {}
     played = [row for row in rows if row["curve"]]
     for measure in MEASURES:
-        # The smallest budget that any training ended with: all curves reach it, none is
+        # The smallest budget at which any training ended: all curves reach it, so none is
         # extrapolated.
         budgets[measure] = {
             board: min(row["curve"][-1][measure] for row in played if row["env"] == board)
@@ -125,7 +125,7 @@ def _entries(rows: Sequence[Row], names: Sequence[str], measure: str) -> list[Ro
             },
             "iqm": None,
         }
-        # An IQM over fewer boards is not comparable, so a method needs a number on each.
+        # An IQM over fewer boards is not comparable, so a method needs a score on every board.
         if all(scores[name]):
             entry["iqm"] = interval_json(iqm_interval(scores[name]))
             for other in (REFERENCE, BASELINE):
@@ -382,7 +382,7 @@ def _sorted_out(
     """One line each for the methods whose interval of differences lies above, below and across 0."""
     names: list[list[str]] = [[], [], []]
     for name, gap in sorted(gaps.items(), key=lambda item: -item[1]["mean"]):
-        # By the interval, not by the mean: a lead that may be chance counts as level.
+        # The interval decides, not the mean: a lead that may be chance counts as no difference.
         side = 0 if gap["low"] > 0 else 1 if gap["high"] < 0 else 2
         names[side].append(f"{name} {round(100 * gap['mean']):+d}{_alone(boards[name], every)}")
     return [
@@ -421,7 +421,7 @@ def _seen(rows: Sequence[Row], name: str) -> str:
 
 
 def _sampled(rows: Sequence[Row], name: str) -> float | None:
-    # The last point of a curve has all that the training sampled.
+    # The last point of a curve counts all tokens that the training sampled.
     return _mean(
         row["curve"][-1]["tokens"] for row in rows if row["method"] == name and row["curve"]
     )

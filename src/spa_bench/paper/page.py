@@ -115,7 +115,8 @@ def _table(table: Mapping[str, Any]) -> list[str]:
     for row in finished:
         model = row["model"].rpartition("/")[2]
         before = row["before"].get("pass@1")
-        # The paper's numbers are those of its own models: shown, never subtracted.
+        # The paper's numbers are those of other models, so they are shown but no difference to them
+        # is computed.
         paper = "–" if row["paper"] is None else " / ".join(f"{value:g}" for value in row["paper"])
         cells = [
             row["environment"],
@@ -123,7 +124,8 @@ def _table(table: Mapping[str, Any]) -> list[str]:
             _world_model(row["world_model"]),
             "–" if before is None else f"{100 * before['mean']:.1f}",
             interval_text(row["after"].get("pass@1")),
-            # Intervals of each seed would be over puzzles; the list shows the scatter over seeds.
+            # An interval of one seed would be over puzzles. The list of means shows the variation
+            # over seeds.
             ", ".join(
                 f"{100 * part['pass@1']['mean']:.1f}"
                 for part in row["each_seed"]
@@ -163,7 +165,8 @@ def _world_model(parts: Sequence[Mapping[str, float]]) -> str:
 def _settings(result: Mapping[str, Any]) -> list[str]:
     """How each environment is played: what is changed in which shipped configuration."""
     rows = [row for table in result["tables"].values() for row in table["rows"]]
-    # The configuration of an environment is the same in all tables, so the last row read will do.
+    # An environment has the same preset and changes in all tables, so it does not matter which row
+    # is read last.
     presets = {row["environment"]: row["preset"] for row in rows}
     common = SCALES[result["scale"]].common
     cells = [
@@ -195,7 +198,7 @@ def _curves(name: str, table: Mapping[str, Any], images: Path, page: Path) -> li
                 for row in found
                 if row["curve"] and all(f"pass@{k}" in part for part in row["curve"])
             ]
-            # A curve of a single validation is a point, which the table has already.
+            # A curve with a single validation is one point, which the table already contains.
             if not any(len(row["curve"]) > 1 for row in rows):
                 continue
             title = f"Pass@{k} during PPO in {environment}, {model.rpartition('/')[2]}"
@@ -217,7 +220,7 @@ def curve_chart(title: str, rows: Sequence[Mapping[str, Any]], k: int) -> Chart:
     series = []
     for index, row in enumerate(rows):
         points = tuple((float(part["step"]), float(part[f"pass@{k}"])) for part in row["curve"])
-        # Only Pass@1 has a range: `mean_curve` records it for no other k.
+        # Only Pass@1 has a band: `mean_curve` records the range of no other k.
         bands = (
             tuple((float(part["low"]), float(part["high"])) for part in row["curve"])
             if k == 1
@@ -236,7 +239,7 @@ def _perplexity(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
         ]
         body = []
         for row in rows:
-            # Every state text was measured twice: alone and at the end of its prompt. One row shows
+            # Each state text was measured twice, alone and at the end of its prompt. One row shows
             # both.
             if row["context"] != "alone":
                 continue
@@ -257,7 +260,7 @@ def _perplexity(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
 
 
 def _short(number: float) -> str:
-    # Perplexities above 10,000 say only "far from natural text"; one digit and an exponent are
+    # A perplexity above 10,000 means only "far from natural text", so one digit and an exponent are
     # enough.
     return f"{number:.1f}" if number < 10_000 else f"{number:.0e}"
 

@@ -52,7 +52,7 @@ class Scale:
 
 def _setting(preset: str, overrides: tuple[str, ...] = (), tag: str = "") -> Setting:
     """With `tag`, training and validation play this environment tag alone."""
-    # An OmegaConf value in braces; `n_groups: null` spreads the groups over the tags that are left.
+    # An OmegaConf value in braces. `n_groups: null` assigns all groups to this tag.
     groups = f"env_configs={{tags: [{tag}], n_groups: null}}"
     tags = (f"es_manager.train.{groups}", f"es_manager.val.{groups}") if tag else ()
     return Setting(preset=preset, overrides=(*overrides, *tags))
@@ -123,7 +123,7 @@ def paper_table(name: str, scale_name: str) -> PaperTable:
     scale = SCALES[scale_name]
     table = _PAPER["tables"][name]
     rows: Mapping[str, list[str]] = table.get("rows", {})
-    # The last model of a scale is that of the ablations; only the main tables run on all.
+    # Ablations use only the last model of a scale. The main tables use all models.
     models = scale.models if table.get("all_models") else scale.models[-1:]
     experiments = [
         _experiment(scale, model, environment, method)
@@ -139,7 +139,7 @@ def paper_table(name: str, scale_name: str) -> PaperTable:
         _finding(scale, environment, **claim)
         for environment in rows
         for claim in table["findings"]
-        # A claim may name the one environment that it is about; without one it is about all of the
+        # A claim may name one environment. Without a name it is about all environments of the
         # table.
         if claim.get("environment", environment) == environment
     ]
@@ -150,8 +150,8 @@ def paper_table(name: str, scale_name: str) -> PaperTable:
 
 def _experiment(scale: Scale, model: str, environment: str, method: str) -> Experiment:
     environment = scale.named(environment)
-    # Looked up by the paper's name of the method, before the scale's own name replaces it. Models
-    # that the paper did not train have no entry.
+    # The paper's name of the method is the key here, so the lookup comes before the scale's own
+    # name replaces it. Models that the paper did not train have no entry.
     paper = _PAPER["pass"].get(model, {}).get(method, {}).get(environment)
     return Experiment(
         model=model,

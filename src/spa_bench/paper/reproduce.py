@@ -43,7 +43,7 @@ class Reproduction:
     scale: str
     root: Path
     tables: tuple[PaperTable, ...]
-    trainings: Mapping[str, tuple[Run, ...]]  # by experiment id
+    trainings: Mapping[str, tuple[Run, ...]]  # experiment id -> one training per seed
     models: tuple[str, ...]  # whose state perplexity is measured
     overrides: tuple[str, ...]
 
@@ -95,7 +95,7 @@ def make_plan(
     trainings = {
         key: tuple(_training(row, scale, root, overrides, seed) for seed in range(count))
         for key, row in rows.items()
-        # An exact id selects itself alone, although it may be a part of a longer id.
+        # An exact id selects only itself, although it may be part of a longer id.
         if not only or any(text == key or (text not in rows and text in key) for text in only)
     }
     models = SCALES[scale].models if "perplexity" in wanted else ()
@@ -120,7 +120,7 @@ def _training(row: Experiment, scale: str, root: Path, overrides: Sequence[str],
     setting = SCALES[scale].settings[row.environment]
     changes = (*SCALES[scale].common, *setting.overrides, f"model_path={row.model}", *overrides)
     folders = (row.model.rpartition("/")[2], row.environment, f"seed_{seed}", row.method)
-    # Names of models and environments hold slashes and spaces, which folder names must not.
+    # Names of models and environments may contain slashes and spaces, but folder names must not.
     folder = root.joinpath(*(re.sub(r"[^\w.-]+", "-", name) for name in folders))
     return training_of(
         method(row.method),
@@ -150,8 +150,8 @@ def run_tables(
     failed = None
     if train:
         trainings = made.trainings.values()
-        # `replace` makes a copy without the cached plan, so that stages finished meanwhile count as
-        # done.
+        # `replace` makes a copy without the cached plan, so that stages that other processes have
+        # finished count as done.
         failed = finish_grid(
             trainings, lambda: replace(made).grid, parallel=parallel, pool=pool, work=work
         )
@@ -163,7 +163,7 @@ def run_tables(
     )
     if page is not None:
         write_page(result, page, notes=notes)
-    # Raised only after everything finished has been written.
+    # Raised last, so that the results of all finished stages are written first.
     if failed is not None:
         raise failed
     return result
@@ -175,8 +175,8 @@ def _perplexity(made: Reproduction, model: str, *, measure: bool) -> dict[str, A
     known = read_object(path)
     if known or not measure:
         return known
-    # State perplexity depends on the model alone. Of the overrides only the trainer's (device,
-    # threads) make sense for it.
+    # State perplexity depends only on the model. Of the overrides, only those of the trainer
+    # (device, threads) apply.
     cfg = load_config(
         "base", [override for override in made.overrides if override.startswith("trainer.")]
     )
@@ -209,7 +209,7 @@ def _table(
         if found.get(row.id):
             by_model[row.model][row.environment, row.method] = found[row.id]
     judged = []
-    # Claims compare methods that started from the same model, so each model is judged alone.
+    # Claims compare methods that started from the same model, so each model is judged separately.
     for model, of_model in by_model.items():
         for finding in table.findings:
             here = {

@@ -22,8 +22,8 @@ def rates(results: Sequence[SeedResult], moment: str) -> dict[str, dict[str, flo
         strata = [
             list(per_puzzle(result.moments.get(moment, {}), k).values()) for result in results
         ]
-        # A seed in which no puzzle has k attempts would make the mean over seeds one over fewer
-        # seeds.
+        # If no puzzle of some seed has k attempts, the mean would be over fewer seeds. Then Pass@k
+        # is left out.
         if strata and all(strata):
             out[f"pass@{k}"] = interval_json(rate_interval(strata, seed=0))
     return out
@@ -93,8 +93,8 @@ def interquartile_means(results: Mapping[tuple[str, str], Sequence[SeedResult]])
             ]
             for environment in environments
         ]
-        # Methods that lack an environment are left out: an IQM over easier games would flatter
-        # them.
+        # A method that lacks an environment is left out: an IQM over only the easier games would be
+        # too high.
         if len(environments) > 1 and all(scores):
             out[method] = interval_json(iqm_interval(scores))
     return out

@@ -16,7 +16,7 @@ def q_learning(training: Run, steps: int, *, learn: bool) -> dict[str, Any] | No
     environment has no table."""
     path = training.folder.parent / "q_learning.json"
     known = read_object(path)
-    # The table depends on the budget of actions, so a file with another budget is out of date.
+    # The table depends on the budget of actions, so a file with another budget is not used.
     if known.get("steps") == steps:
         return known
     found = validation.validate_tables(training.ppo, steps) if learn else None

@@ -19,7 +19,7 @@ from spa.types import Prompt
 
 STEPS = 2_000
 """Actions that the scout tries in a puzzle before it plays it."""
-# Below 1, so that of two ways to the goal the shorter one has the higher value.
+# Below 1, so that the shorter of two paths to the goal has the higher value.
 GAMMA = 0.97
 LEAST_EPSILON = 0.05
 LEAST_RATE = 0.1
@@ -54,7 +54,7 @@ def learn(
     done = 0
     for env in starts:
         for _ in range(most):
-            # The list of actions is fixed when a state is first met.
+            # The actions of a state are listed only at the first visit.
             known = values.setdefault(
                 env.state_text("grid"), dict.fromkeys(env.legal_actions(), (0.0, 0))
             )
@@ -68,11 +68,12 @@ def learn(
             reward, over, _ = checked_step(result)
             done += 1
             after = values.get(env.state_text("grid"), {})
-            # A terminated game has no future. A truncated one does: only the clock ended it.
+            # A terminated game has no future reward. A truncated game has, because only the limit
+            # of steps ended it.
             future = 0.0 if result[2] else max((value for value, _ in after.values()), default=0.0)
             value, visits = known[name]
-            # 1 / visits is the running mean of the targets; the floor lets it follow targets that
-            # still change.
+            # 1 / visits gives the running mean of the targets. The lower bound lets the value
+            # follow targets that still change.
             rate = max(LEAST_RATE, 1 / (visits + 1))
             # Q(s, a) += rate * (r + gamma * max_a' Q(s', a') - Q(s, a))
             known[name] = (value + rate * (reward + GAMMA * future - value), visits + 1)
@@ -106,8 +107,8 @@ class Scout(ScriptedEngine):
         self.max_actions = max_actions
         self.most = most
         self._tables: dict[tuple[str, str], Values] = {}
-        # Kept per episode, so that a member that left the table's states explores from where it is
-        # now.
+        # One table per episode: an episode that leaves the states of its table gets a new table,
+        # which starts from the current state.
         self._table_of: dict[str, Values] = {}
 
     def _reply(self, prompt: Prompt) -> str:
@@ -121,9 +122,10 @@ class Scout(ScriptedEngine):
     def _explored(self, env: TextEnv, state: str) -> Values:
         key = (env.puzzle_text(), state)
         if key not in self._tables:
-            # Seeded by puzzle and state alone: the same table whichever episode asks first.
+            # The seed depends only on puzzle and state, so the table is the same whichever episode
+            # needs it first.
             seed = stream_seed(0, "scout/" + "/".join(key))
-            # Every game starts in the asked state, with its own draws of chance.
+            # Every game starts in the given state, with random outcomes of its own.
             starts = (env.clone(stream_seed(seed, "noise", number)) for number in range(STEPS))
             self._tables[key] = {}
             learn(
@@ -151,7 +153,8 @@ def _plan(values: Values, env: TextEnv, rng: np.random.Generator, most: int) -> 
     plan: list[str] = []
     twin = env
     while len(plan) < most and (known := values.get(twin.state_text("grid"))):
-        # The plan is played in a copy: the episode's own chance must stay unseen.
+        # The plan is played in a copy with another noise seed: it must not see the random outcomes
+        # of the episode.
         if not plan:
             twin = env.clone(int(rng.integers(2**31)))
         plan.append(best(known, rng))

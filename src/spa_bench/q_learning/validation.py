@@ -45,7 +45,7 @@ def validate_tables(cfg: Config, steps: int) -> dict[str, Any] | None:
 
 def training_games(cfg: Config, worker: setup.RolloutWorker) -> Iterator[TextEnv]:
     """The training puzzles one after another, without end, each before its first action."""
-    # Training puzzles exclude those of validation, as for every method.
+    # Training puzzles exclude the validation puzzles, as for every method.
     held_out = setup.validation_hashes(cfg, worker)
     step = 0
     while True:

@@ -27,7 +27,7 @@ _CELL = re.compile(r"\(\d,\d\)")
 # The player's cell in a coordinate sentence: the `(1,2)` of `Player (P) is at (1,2)`.
 _PLAYER = re.compile(r"[Pp]layer \(.\) is at (\(\d,\d\))")
 _AFTER_PLAYER = (" in a hole", " on the goal")
-_HABIT_ACTIONS = 3  # of a response; the actions after them are chosen by the table of the third
+_HABIT_ACTIONS = 3  # actions of a response with tables of their own; later ones use the last table
 # Log-weights by [position of the action in the response, seen (0) or predicted (1) cell, row,
 # column, action].
 HABITS = np.random.Generator(np.random.PCG64(2024)).normal(0.0, 1.0, (_HABIT_ACTIONS, 2, 10, 10, 4))
@@ -78,7 +78,7 @@ class Documents:
         self, env: TextEnv, state_text: StateText, mode: PromptMode
     ) -> tuple[Message, ...]:
         rng = self.rng
-        # Limits and counts vary, so that the model reads them in the prompt and does not learn one
+        # Limits and counts vary, so that the model reads them in the prompt instead of learning one
         # value.
         limit = int(rng.choice((1, 2, 3, 3, 3, 4, 5, 5)))
         prompter = Prompter(
@@ -105,11 +105,12 @@ class Documents:
             shown = Shown(env, self._state(env, state_text))
             message = prompter.next_message(shown, turn=turn + 1, actions_left=left, reward=reward)
             messages.append(message)
-        # A conversation ends with a response: the last message would be a prompt without one.
+        # The last message is a prompt without a response, so it is dropped.
         return tuple(messages[:-1])
 
     def _reply(self, env: TextEnv, prompter: Prompter, state: str, count: int) -> str:
-        # Another puzzle: even the legal actions must not be those of the state that is shown.
+        # The actions come from another puzzle, so that not even the legal actions tell anything
+        # about the state that is shown.
         env.reset(seed=int(self.rng.integers(2**31)))
         predicted = None if prompter.mode == "base" else corrupted(state, self.rng)
         cells = [player_cell(text) for text in (state, predicted) if text is not None]
@@ -122,12 +123,12 @@ class Documents:
         """The response's action at `position`, by habit if the player's cells are known and there
         are four actions."""
         names = env.action_names()
-        # Actions follow from the cells in the text, never from what an action does.
+        # Actions depend on the cells in the text, never on the effect of an action.
         known = [cell for cell in cells if cell is not None]
         if len(known) < len(cells) or len(names) != HABITS.shape[-1]:
             return env.random_action(self.rng)
         tables = HABITS[min(position, _HABIT_ACTIONS - 1)]
-        # A log-linear policy: the weights of the seen and the predicted cell add up.
+        # A log-linear policy: the weights of the seen and of the predicted cell are added.
         weights = np.exp(sum(tables[(i, *cell)] for i, cell in enumerate(known)))
         return names[int(self.rng.choice(len(names), p=weights / weights.sum()))]
 
@@ -135,7 +136,8 @@ class Documents:
         env.reset(seed=int(self.rng.integers(2**31)))
         state = env.state_text(state_text)
         if env.unwrapped.__class__.__name__ == "FrozenLake" and self.rng.random() < 0.1:
-            # Words of terminal states, at random, so that they can be quoted.
+            # The words of terminal states are added at random, so that the model learns to copy
+            # them.
             state = f"{state[:-1]}{self.rng.choice(_AFTER_PLAYER)}."
         return state
 
@@ -181,7 +183,7 @@ def corrupted(state: str, rng: np.random.Generator) -> str:
         # A cell that the state names already (a hole, the goal) is as likely as a random one.
         new = named if rng.random() < 0.5 else f"({row},{column})"
         return state[: chosen.start()] + new + state[chosen.end() :]
-    # A drawing has no cells: one character becomes another one of the same drawing.
+    # A grid contains no coordinates, so one character is replaced by a character of the same grid.
     places = [i for i, character in enumerate(state) if not character.isspace()]
     at = places[int(rng.integers(len(places)))]
     return state[:at] + state[places[int(rng.integers(len(places)))]] + state[at + 1 :]

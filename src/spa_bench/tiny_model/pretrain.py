@@ -26,10 +26,11 @@ from spa_bench.tiny_model.documents import Documents, prompt_texts
 from spa_bench.tiny_model.tokenizer import build_tokenizer, fixed_phrases
 
 PREFILL = "<think>"
-SCHEDULE = 3000  # steps that the learning rate's cosine is laid out for
-# steps that are trained: a base that was annealed to the end fine-tunes worse (experiments/0003)
+SCHEDULE = 3000  # length of the learning rate's cosine schedule, in steps
+# Steps that are trained. A base model that follows the schedule to its end fine-tunes worse
+# (experiments/0003).
 STEPS = 1300
-# Frequent words of prompts become tokens; everything else is bytes, which cost context.
+# Frequent words of prompts are tokens. Other words are encoded as bytes, which need more context.
 WORDS = (
     "Left", "Right", "Up", "Down", "rows", "columns", "From", "to",
     "by", "row", "column", "the", "a", "is", "are", "at",
@@ -61,7 +62,8 @@ def pretrain_tiny(
     in `folder`."""
     texts, states = prompt_texts()
     sentences = [line for state in states for line in state.splitlines() if "(" in line]
-    # Coordinate sentences are cut a second time, without whole states as separators.
+    # The first call cuts whole states out of the texts. The second call finds the phrases inside
+    # coordinate sentences.
     phrases = [*fixed_phrases(texts, states), *fixed_phrases(sentences, ()), *REPLY_PIECES]
     tokenizer = build_tokenizer([p for p in phrases if p.strip()], WORDS)
     model = new_model(len(tokenizer), seed, tokenizer)
@@ -85,12 +87,12 @@ def pretrain_tiny(
     for step in range(steps):
         ids, mask = next(batches)
         optimizer.at(step)
-        # float32 weights, bfloat16 products: the optimizer needs the precision, the matrices do
-        # not.
+        # Weights are float32, because the optimizer needs the precision. Matrix products are
+        # bfloat16.
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logprobs, _ = token_logprobs(model, ids, mask)
-        # Mean over trained tokens of the batch, so that long and short responses weigh by their
-        # tokens.
+        # The mean is over all trained tokens of the batch, so a token has the same weight in a long
+        # and in a short response.
         loss = -logprobs.sum() / mask.sum()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -99,7 +101,8 @@ def pretrain_tiny(
         tokens += ids.numel()
         speed = tokens / (time.monotonic() - started)
         progress.update(step + 1, {"loss": f"{loss.item():.4f}", "tokens/s": f"{speed:,.0f}"})
-        # Batches of ever new lengths fragment memory, which the C library then keeps.
+        # Batches of many different lengths fragment the memory, and the C library keeps the freed
+        # parts.
         if step % 100 == 0:
             release_memory()
     progress.close()
@@ -123,7 +126,7 @@ def new_model(vocabulary: int, seed: int, tokenizer) -> Qwen2ForCausalLM:
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
-    # Weights are seeded inside a fork: the caller's generator is left as it was.
+    # fork_rng leaves the caller's random generator as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "pretrain/weights"))
         model = Qwen2ForCausalLM(config)
@@ -150,8 +153,8 @@ def document_batches(
     not.
     """
     while True:
-        # Sorting within a pool keeps padding small; the shuffle keeps lengths from rising over the
-        # pool.
+        # Sorting within a pool keeps padding small. The shuffle keeps lengths from increasing over
+        # the pool.
         tokenised = [tokenise(documents.next(), template) for _ in range(pool)]
         lengths = torch.tensor([len(ids) for ids, _ in tokenised])
         rows = list(micro_batches(lengths, rows=None, max_tokens=max_tokens))
@@ -165,7 +168,7 @@ def tokenise(
     """Token ids of a document, and which of them are trained on."""
     if isinstance(document, str):
         ids = [*template.encode(document), template.end_id]
-        # Nothing predicts the first token.
+        # No token precedes the first one, so it cannot be predicted.
         return ids, [False, *[True] * (len(ids) - 1)]
     ids = template.start(document[:2], PREFILL)
     mask = [False] * len(ids)

@@ -21,7 +21,7 @@ CHAT_TEMPLATE = (
 )
 # `(1,2)` or ` (1,2)`: the space belongs to the token, as in sentences.
 _CELL = r" ?\(\d,\d\)"
-# What differs from puzzle to puzzle: cells and single digits.
+# Text that differs from puzzle to puzzle: cells and single digits.
 _VARYING = re.compile(_CELL + r"|\d")
 
 
@@ -43,7 +43,7 @@ def fixed_phrases(texts: Iterable[str], varying: Iterable[str]) -> list[str]:
 def build_tokenizer(phrases: Iterable[str], words: Iterable[str]) -> PreTrainedTokenizerFast:
     """A byte-level tokenizer that knows these phrases and words; a word is known with and without a
     space before it."""
-    # A phrase inside a longer one must come after it in the pattern below.
+    # Longest first: a phrase inside a longer one must come after it in the pattern below.
     phrases = sorted(dict.fromkeys(phrases), key=len, reverse=True)
     cells = [f" ({row},{column})" for row in range(10) for column in range(10)]
     known = [*phrases, *cells, *(form for word in words for form in (word, " " + word))]
@@ -54,7 +54,8 @@ def build_tokenizer(phrases: Iterable[str], words: Iterable[str]) -> PreTrainedT
         vocabulary[text] = len(vocabulary)
     for text in known:
         vocabulary.setdefault(_byte_characters(encoder, text), len(vocabulary))
-    # ignore_merges: a piece in the vocabulary is one token; any other falls apart into its bytes.
+    # ignore_merges: a piece in the vocabulary is one token. Any other piece is split into its
+    # bytes.
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
     pattern = "|".join(
         [*(re.escape(p) for p in phrases), _CELL, r" ?[A-Za-z]+", r"\d", r"\s", r"[^\sA-Za-z\d]"]

@@ -42,8 +42,8 @@ class GameChat:
         self.fault = ""
         try:
             with boundary("the puzzle"):
-                # Members of a group share the puzzle; a noise seed of its own gives each other
-                # chance.
+                # Members of a group share the puzzle. Each member has a noise seed of its own for
+                # random outcomes.
                 self.env.reset(
                     seed=seed, options={} if noise_seed is None else {"noise_seed": noise_seed}
                 )
@@ -73,11 +73,11 @@ class GameChat:
         # Parser and penalties must see what the trainer sees: a response that begins with the
         # prefill.
         text = reply.lstrip() if reply.lstrip().startswith(prefill) else prefill + reply
-        # One budget over the whole episode: actions of earlier turns count.
+        # The limit of actions is for the whole episode, so the actions of earlier turns count.
         used = sum(len(turn.executed) for turn in self.turns)
         left = self.prompter.max_actions_per_traj - used
         try:
-            # Turn and message in one boundary: either may fail inside the environment.
+            # One boundary for the turn and the message, since both may fail inside the environment.
             with boundary("the turn"):
                 turn, ended = take_turn(
                     self.env,
@@ -146,8 +146,8 @@ def token_episode(
     is `error`), nothing is trained on: its mask is 0.
     """
     prompt = template.start(chat.begin(seed, noise_seed), chat.prompter.prefill)
-    # Ids are only appended. Tokenising the conversation again could give other ids than were
-    # sampled, and log-probs would be those of another text.
+    # Token ids are only appended. If the conversation were tokenised again, its ids could differ
+    # from the sampled ids, and the log-probs would belong to other tokens.
     ids: list[int] = []
     logprobs: list[float] = []
     mask: list[int] = []
@@ -168,7 +168,7 @@ def token_episode(
         "prompt_ids": prompt,
         "completion_ids": ids,
         "logprobs": logprobs,
-        # An environment that broke says nothing about the policy.
+        # A fault of the environment says nothing about the policy, so nothing is trained on.
         "env_mask": [0] * len(mask) if chat.stop is StopReason.ERROR else mask,
         "score": chat.score,
         "success": chat.success,

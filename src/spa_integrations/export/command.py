@@ -28,7 +28,7 @@ def serve(options: argparse.Namespace) -> int:
         import uvicorn
 
         from spa_integrations.export.openenv import application
-    # Both are missing without the extra: the server and OpenEnv's base classes.
+    # Without the extra, both uvicorn and OpenEnv are missing.
     except ImportError as error:
         raise ConfigError(
             f"spa env serve needs OpenEnv: {install_hint('openenv')} ({error})"
@@ -38,6 +38,6 @@ def serve(options: argparse.Namespace) -> int:
         f"OpenEnv clients reach the environment {options.tag} at http://127.0.0.1:{options.port}\n"
     )
     sys.stdout.flush()
-    # 127.0.0.1 only: the server has no password, and anyone who reaches it may play.
+    # 127.0.0.1 only: the server has no password, so anyone who can connect may play.
     uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning")
     return 0

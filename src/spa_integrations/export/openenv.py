@@ -55,7 +55,7 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
 
     def __init__(self, env: TextEnv, mode: StateText) -> None:
         super().__init__()
-        # `over` until the first reset, so that a step before it is refused like one after the end.
+        # `over` is True until the first reset, so that a step before it is refused.
         self.env, self.now, self.over = env, GameState(), True
         self.mode: StateText = mode
 
@@ -84,7 +84,7 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
         info = {"action_is_valid": False, "success": False}
         if known is not None:
             reward, self.over, info = checked_step(self.env.step(known))
-        # A text that is no action still counts as a step: the client asked for one.
+        # A text that is not an action still counts as a step, since the client requested a step.
         self.now.step_count += 1
         self.now.score += reward
         return self._seen(
@@ -110,9 +110,9 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
 def application(tag: str, config: str = "base") -> Any:
     """The ASGI application that serves the game of a tag of a configuration. Raises ConfigError."""
     cfg = load_config(config)
-    make_game(cfg, tag)  # report its problems now, not to the first client
+    make_game(cfg, tag)  # raise its errors now, not for the first client
     return create_fastapi_app(
-        # A game for each connection: two clients must not move in the same one.
+        # Each connection has its own game: two clients must not play in the same one.
         lambda: GameServer(make_game(cfg, tag), cfg.state_text),
         GameAction,
         GameObservation,

@@ -52,8 +52,8 @@ class SpaTaskset(vf.Taskset[SpaTask, SpaConfig]):
         chat = make_chat(config.tag, config.config, mode=config.mode)
         for seed in range(config.first_seed, config.first_seed + config.puzzles):
             system, user = chat.begin(seed)
-            # Tasks travel between processes as data: the game is made again from tag, configuration
-            # and seed.
+            # Tasks are sent between processes as data. The receiver makes the game again from tag,
+            # configuration and seed.
             data = SpaData(
                 name=f"{config.tag}#{seed}",
                 prompt=user["content"],
@@ -121,10 +121,12 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
         """Play one puzzle. Raises EnvFault if its environment breaks: the trace is then an error
         and has no reward."""
         data: SpaData = task.data  # type: ignore[assignment]
-        # Making a game reads configuration files; a thread keeps the other rollouts going.
+        # Making a game reads configuration files. In a thread this does not block the other
+        # rollouts.
         chat = await asyncio.to_thread(make_chat, data.tag, data.config, mode=data.mode)
         async with agents.player.interaction(task) as interaction:
-            # The id of the trace is new for every rollout: the same puzzle with other chance.
+            # The trace's id is new for every rollout, so rollouts of one puzzle have different
+            # random outcomes.
             chat.begin(data.seed, stream_seed(data.seed, "verifiers/noise", interaction.trace.id))
             segment = await interaction.turn()
             while not segment.terminated:
@@ -132,7 +134,8 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
                 if told is None:
                     break
                 segment = await interaction.turn(told)
-            # Raised and not recorded: a broken environment must not become a reward of 0.
+            # Raised instead of recorded, so that a broken environment does not become a reward of
+            # 0.
             if chat.stop is StopReason.ERROR:
                 raise EnvFault(chat.fault)
         record(chat, interaction.trace)

@@ -39,7 +39,7 @@ def _own_logging() -> Iterator[None]:
     try:
         yield
     finally:
-        # Handlers and level as they were: a library's basicConfig would repeat every line of the
-        # run.
+        # Restore level and handlers: after a library's basicConfig, every line of the run would be
+        # logged twice.
         root.setLevel(before[0])
         root.handlers[:] = before[1]

@@ -7,7 +7,7 @@ import re
 import sys
 from functools import lru_cache
 
-# Only single letters besides these, so that no name of Python can be called.
+# All other names in a formula must be single letters, so that no Python function can be called.
 FUNCTIONS = {
     "sqrt",
     "exp",
@@ -31,7 +31,7 @@ FUNCTIONS |= {"sinh", "cosh", "tanh", "erf", "Abs", "Si", "Ci", "Ei", "li"}
 @lru_cache
 def evaluates(data: type) -> bool:
     """Whether the module of a data set runs text as Python (`eval`, SymPy's `parse_expr`)."""
-    # By the source of the scorer's module: a data set that only compares strings may see any
+    # The source of the scorer's module decides: a data set that only compares strings can take any
     # answer.
     source = inspect.getsource(sys.modules[data.__module__])
     return re.search(r"\beval\(", source) is not None or (
@@ -43,13 +43,14 @@ def is_harmless(answer: str) -> bool:
     """Whether an answer is a Python literal, or a formula of numbers, single letters and known
     functions."""
     try:
-        # A literal runs nothing. Whatever else is no formula is refused below.
+        # A literal executes nothing. Other text must pass the checks of a formula below.
         ast.literal_eval(answer)
         return True
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         # Names with two or more letters are checked; `2x` is a number and the letter x.
         words = re.findall(r"[^\W\d]\w*", answer)
-        # `.` before a letter is an attribute, `_` begins dunder names: neither occurs in a formula.
+        # `.` before a letter is attribute access, and `_` occurs in dunder names. A formula needs
+        # neither.
         plain = re.fullmatch(r"[\w\s+\-*/^().,=]*", answer) and not re.search(
             r"\.\s*[^\W\d]|_", answer
         )

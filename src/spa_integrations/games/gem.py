@@ -14,9 +14,9 @@ from spa_integrations.games import load_package
 from spa_integrations.games.randomness import OwnRandomness
 from spa_integrations.games.text import ANSWER_LIMIT, clean, content, require_task, similar
 
-TRIES = 20  # moves that are sampled before random play gives up finding one that is understood
-MISREAD = -0.1  # what GEM pays for an action that it cannot read; that ends the game, too
-# `\boxed{Up}` -> `Up`; braces inside are no move.
+TRIES = 20  # random moves that are sampled to find one that GEM can read
+MISREAD = -0.1  # reward of GEM for an action that it cannot read; the game ends, too
+# `\boxed{Up}` -> `Up`; a move contains no braces.
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 # Lines around the board that ask for a move, such as `Enter your guess`.
 _ASKS = re.compile(r"(?m)^(?:Enter your|Here is the current|Current board).*$\n?")
@@ -25,7 +25,7 @@ _ASKS = re.compile(r"(?m)^(?:Enter your|Here is the current|Current board).*$\n?
 class Gem(TextEnv):
     """A game of GEM; further options go to `gem.make`. Actions are written without the `\\boxed{}` that GEM reads."""
 
-    # Copied by `TextEnv.clone`; what is not named here is shared and never changes.
+    # `TextEnv.clone` copies these attributes. The others never change, so copies share them.
     changes = ("game", "own", "said")
 
     def __init__(self, task: str, **options: Any) -> None:
@@ -34,7 +34,8 @@ class Gem(TextEnv):
         # The Tower of Hanoi has a single opening.
         self.task, self.own, self.finite_puzzles = task, OwnRandomness(0), "TowerofHanoi" in task
         try:
-            # GEM's games draw from global generators too, so making one is kept inside its own.
+            # GEM's games sample from the global generators, so the constructor runs with the game's
+            # own.
             with self.own:
                 self.game: Any = library.make(task, **options)
         except Exception as error:
@@ -63,11 +64,11 @@ class Gem(TextEnv):
         self.own = OwnRandomness(stream_seed(puzzle, "gem/puzzle"))
         with self.own:
             self.prompt, info = self.game.reset(seed=stream_seed(puzzle, "gem/puzzle") % 2**31)
-        # One stream makes the puzzle, another one the chance after it.
+        # The puzzle and the random outcomes after it come from two different streams.
         self.own = OwnRandomness(stream_seed(noise, "gem/noise"))
         self.over, self.said, self.board = False, [], _board(info)
-        # Everything that the game holds goes into the puzzle's text: its hash must tell puzzles
-        # apart although the prompt looks alike.
+        # The puzzle's text contains everything that the game holds, so that its hash distinguishes
+        # puzzles with the same prompt.
         self.puzzle = f"{self.task}\n{self.prompt}\n{content(self.game)}"
         return self.state_text("grid"), {}
 
@@ -94,8 +95,8 @@ class Gem(TextEnv):
     def _tried(self, move: str) -> tuple[Any, OwnRandomness, tuple[Any, ...]] | None:
         """The game, its chance and what it answered after a move, all on copies; None if it could
         not be read."""
-        # GEM ends the game at a move that it cannot read. On a copy the move costs nothing, and the
-        # game continues from where it was.
+        # GEM ends the game at a move that it cannot read. Such a move is tried on a copy, so the
+        # game itself can continue.
         game = copy.deepcopy(self.game)
         own = copy.deepcopy(self.own)
         try:
@@ -103,7 +104,7 @@ class Gem(TextEnv):
                 answer = game.step(f"\\boxed{{{move}}}")
         except Exception:  # noqa: BLE001 - a game that breaks on a move has not taken it
             return None
-        # How GEM answers a move that it cannot read: it ends the game and pays exactly this.
+        # At a move that it cannot read, GEM ends the game and pays exactly this reward.
         return None if answer[2] and answer[1] == MISREAD else (game, own, answer)
 
     def state_text(self, mode: StateText) -> str:
@@ -124,13 +125,13 @@ class Gem(TextEnv):
 
     def random_action(self, rng: Any) -> str:
         """A move that GEM draws, or one like its prompt's examples, that the game can read."""
-        # After the end any move will do: it is not taken.
+        # After the end any move will do, because it is not played.
         drawn = (self._draw(rng) for _ in range(TRIES))
         return next((move for move in drawn if self.over or self._tried(move)), self._draw(rng))
 
     def _draw(self, rng: Any) -> str:
         try:
-            # Drawn from a generator seeded by `rng`, as GEM samples from the global one.
+            # GEM samples from the global generators, which are seeded from `rng` here.
             with OwnRandomness(int(rng.integers(2**31))):
                 return str(self.to_action(self.game.sample_random_action()))
         except NotImplementedError:

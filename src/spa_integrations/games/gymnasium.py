@@ -35,13 +35,12 @@ class GymnasiumGame(TextEnv):
     ) -> None:
         require_task("gymnasium", task, gymnasium.registry)
         name = task.rpartition("/")[2].rpartition("-v")[0]
-        # The goal of a cliff walk is its end; every step before it costs, so the last reward is
-        # negative.
+        # A cliff walk is won when it ends. Every step costs, so even the last reward is negative.
         success = success or ("end" if name.startswith("CliffWalking") else "reward")
         self.success_is = require_choice(f"gymnasium:{task}", "success", success, ("reward", "end"))
         try:
             self.game: Any = gymnasium.make(task, disable_env_checker=True, **options)
-            # Made twice: only the environment itself says whether it can draw as text.
+            # Created twice: only a created environment states whether it can render text.
             if "ansi" in self.game.metadata.get("render_modes", ()):
                 self.game = gymnasium.make(
                     task, disable_env_checker=True, **{"render_mode": "ansi", **options}
@@ -65,7 +64,8 @@ class GymnasiumGame(TextEnv):
                 f"env_type 'gymnasium:{task}': action_names has {len(self.names)} names for the action space {actions}."
                 " Give one name per action."
             )
-        # Text observations may come from a generator; start states of few numbers repeat.
+        # Text observations may come from a generator of puzzles without end. Start states of few
+        # numbers repeat.
         self.task, self.finite_puzzles = task, not isinstance(self.values, spaces.Text)
         self.observation_space, self.action_space = text_space(), label_space(len(self.names))
 
@@ -83,7 +83,8 @@ class GymnasiumGame(TextEnv):
         with self.own:
             self.seen, self.info = self.game.reset(seed=puzzle)
             self.drawing = self._draw()
-        # After the reset: the board comes from the puzzle seed, later chance from the noise seed.
+        # Set after the reset: the board comes from the puzzle seed, later outcomes from the noise
+        # seed.
         self.game.unwrapped.np_random = stream(noise, "gymnasium/noise")
         self.over, self.start = False, self.state_text("grid_and_coords")
         return self.state_text("grid"), {}
@@ -91,7 +92,7 @@ class GymnasiumGame(TextEnv):
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Gymnasium's step; an unknown action, or one after the end, changes nothing."""
         index = None if self.over else action_index(action, self.names)
-        # The drawing and the values are compared together: either may change without the other.
+        # Drawing and values are compared together, because either may change without the other.
         before = self.state_text("grid_and_coords")
         reward = 0.0
         ended = self.over
@@ -99,12 +100,12 @@ class GymnasiumGame(TextEnv):
         won = False
         if index is not None:
             with self.own:
-                # Discrete spaces may begin elsewhere than at 0.
+                # Discrete spaces may start at another number than 0.
                 number = index + int(self.game.action_space.start)
                 self.seen, reward, ended, cut, self.info = self.game.step(number)
                 self.drawing = self._draw()
             self.over = bool(ended or cut)
-            # Truncation is no win, whatever the last reward.
+            # A truncated episode is not won, whatever its last reward.
             won = bool(ended) and bool(
                 self.info.get("is_success", self.success_is == "end" or reward > 0)
             )
@@ -119,7 +120,7 @@ class GymnasiumGame(TextEnv):
     def _draw(self) -> str:
         if self.game.render_mode != "ansi":
             return ""
-        # The line with the last action, such as `(Right)`, is no part of the state.
+        # The line with the last action, such as `(Right)`, is not part of the state.
         return re.sub(r"(?m)^ *\(\w+\)\n?", "", uncoloured(str(self.game.render())))
 
     def state_text(self, mode: StateText) -> str:

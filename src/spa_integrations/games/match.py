@@ -26,11 +26,13 @@ class Match:
         self.over = False
         with self.own:
             self.game = library.make(task, **options)
-            # Wrappers rewrite observations into one text; the messages themselves are needed here.
+            # Wrappers rewrite observations into one text, but the separate messages are needed
+            # here.
             while isinstance(self.game, library.Wrapper):
                 self.game = self.game.env
             self.game.reset(num_players=players, seed=seed % 2**31)
-        self.game.state.error_allowance = 10**9  # a wrong move is this package's to judge
+        # `tried` handles wrong moves; TextArena must not end the game for them
+        self.game.state.error_allowance = 10**9
         self.prompt, self.chance = self.told("PROMPT"), stream(seed, "textarena/opponent")
 
     def puzzle(self) -> str:
@@ -45,8 +47,8 @@ class Match:
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Match":
-        # Word lists are never written to, so copies share them: `memo` makes deepcopy keep the
-        # object.
+        # Large collections such as word lists are never changed, so copies share them: deepcopy
+        # keeps every object in `memo`.
         for value in vars(self.game).values():
             if isinstance(value, list | set | dict) and len(value) > LARGE:
                 memo[id(value)] = value
@@ -65,14 +67,15 @@ class Match:
         """A copy in which whose turn it is has made a move; None if it is not valid."""
         trial = copy.deepcopy(self)
         state = trial.game.state
-        # Whose turn it is changes with a move, so the mover is remembered before.
+        # A move changes the current player, so the mover is stored before it.
         mover = trial.game.state.current_player_id
         try:
             with trial.own:
                 trial.game.step(move)
         except Exception:  # noqa: BLE001 - a game that breaks on a move has not taken it
             return None
-        # TextArena counts an invalid move, or ends the game with a note about the mover.
+        # After an invalid move TextArena either counts an error or ends the game with a note about
+        # the mover.
         if state.error_count or state.game_info[mover].get("invalid_move"):
             return None
         trial.over = bool(state.done)
@@ -91,7 +94,8 @@ class Match:
     def let_opponent_move(self) -> None:
         """Random valid moves until it is the agent's turn."""
         while not self.over and self.game.state.current_player_id != 0:
-            # Not one valid move in TRIES: the match ends here rather than running for ever.
+            # If none of TRIES moves is valid, the match ends, because the loop might never end
+            # otherwise.
             self.over = (
                 not any(self.attempt(self.candidate(self.chance)) for _ in range(TRIES))
                 or self.over
@@ -99,9 +103,10 @@ class Match:
 
     def listed(self) -> list[str]:
         """The moves that the game lists for whose turn it is, where its last board does so."""
-        # The newest message first: lists of earlier boards are out of date.
+        # Newest message first: lists in earlier messages are out of date.
         for _, text, _ in reversed(self.game.state.observations[self.game.state.current_player_id]):
-            # A board that lists moves, such as `Available Moves: [0], [4]`; each bracket is one.
+            # Some boards list the moves, such as `Available Moves: [0], [4]`; each bracket is one
+            # move.
             if found := re.search(
                 r"(?i)(?:available|valid|legal|possible) (?:moves|actions)[^\[\n]*(\[.*)", str(text)
             ):

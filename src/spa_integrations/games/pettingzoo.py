@@ -18,7 +18,7 @@ from spa_integrations.games import load_package
 from spa_integrations.games.randomness import OwnRandomness
 from spa_integrations.games.text import require_task
 
-# X and O by the order of the agents, a dot for a free cell.
+# X and O in the order of the agents; a dot is a free cell.
 MARKS = "XO."
 LABELS = {
     "connect_four": tuple(f"Column {number}" for number in range(1, 8)),
@@ -33,7 +33,7 @@ class PettingZooGame(TextEnv):
     given to it."""
 
     players = 2
-    finite_puzzles = True  # one opening each
+    finite_puzzles = True  # each game has a single opening
 
     def __init__(self, task: str, **options: Any) -> None:
         load_package("pettingzoo")
@@ -57,7 +57,7 @@ class PettingZooGame(TextEnv):
             )
         count = int(self.game.action_space(self.game.possible_agents[0]).n)
         numbered = tuple(f"Action {number}" for number in range(count))
-        # `connect_four_v3` -> `connect_four`: labels hold for all versions.
+        # `connect_four_v3` -> `connect_four`: all versions of a game have the same labels.
         self.task, self.names = task, LABELS.get(task.rpartition("_v")[0], numbered)
         self.observation_space, self.action_space = text_space(), label_space(count)
 
@@ -89,7 +89,7 @@ class PettingZooGame(TextEnv):
         """A move of whose turn it is; one that the mask does not allow changes nothing."""
         index = action_index(action, self.names)
         mover = self.current_player()
-        # Illegal moves never reach PettingZoo, which would end the game with a penalty.
+        # Illegal moves never reach PettingZoo, because it would end the game with a penalty.
         valid = index is not None and self.names[index] in self.legal_actions()
         rewards = [0.0, 0.0]
         if valid:
@@ -101,7 +101,7 @@ class PettingZooGame(TextEnv):
             self.ending = f"{winners[0]} has won." if winners else "A draw." if self.over else ""
         successes = [self.over and reward > 0 for reward in rewards]
         info = {"action_is_valid": valid, "action_is_effective": valid, "success": successes[mover]}
-        # The reward is the mover's; the other seat's is in `rewards`.
+        # The returned reward is that of the mover. `rewards` also has the other player's.
         info |= {"rewards": rewards, "successes": successes}
         return self.state_text("grid"), rewards[mover], self.over, False, info
 

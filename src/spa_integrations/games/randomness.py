@@ -16,10 +16,10 @@ class OwnRandomness:
     """
 
     def __init__(self, seed: int) -> None:
-        # Seeding is global, so the outer state is put back at once.
+        # Seeding changes the global generators, so their state is restored below.
         outside = _state()
         random.seed(seed)
-        # NumPy takes 32 bits.
+        # np.random.seed accepts at most 32 bits.
         np.random.seed(seed % 2**32)
         self.own = _state()
         _set_state(outside)

@@ -34,7 +34,7 @@ class ReasoningGym(QuestionGame):
         self.options = options
         self.create = library.create_dataset
         try:
-            # Options are checked by making a first question: only the data set knows them.
+            # Only the data set knows its options, so a first question is made to check them.
             self.question(0)
         except Exception as error:
             raise ConfigError(
@@ -51,7 +51,7 @@ class ReasoningGym(QuestionGame):
         """Draw the question of a seed: a data set of one, made with that seed."""
         self.own = OwnRandomness(stream_seed(seed, "reasoning_gym/global"))
         with self.own:
-            # One entry: the seed of the data set is the seed of the question.
+            # The data set has one entry, so its seed is the seed of the question.
             self.data = self.create(self.task, seed=seed % 2**31, size=1, **self.options)
             self.entry = self.data[0]
 
@@ -67,7 +67,7 @@ class ReasoningGym(QuestionGame):
         return clean(str(self.entry["question"]))
 
     def _judge(self, answer: str) -> tuple[bool, float]:
-        # Partial scores are paid, but only 1 counts as right.
+        # A partial score is paid as reward, but only a score of 1 is a success.
         score = self.score(answer)
         return score >= 1.0, score
 
@@ -93,7 +93,7 @@ class ReasoningGym(QuestionGame):
     def expert_actions(self, limit: int) -> tuple[str, ...]:
         """The library's own answer, if it can be written as an action and its scorer gives it 1."""
         answer = str(self.entry["answer"]).strip()
-        # `||` separates actions, so such an answer could not be written.
+        # `||` separates actions, so an answer that contains it cannot be written.
         fits = self.to_action(answer) is not None and "||" not in answer and not self._over
         return (answer,)[:limit] if fits and self.score(answer) >= 1.0 else ()
 

@@ -25,11 +25,11 @@ def in_sight(facts: Iterable[Any]) -> str:
     hold), exits, and what is carried, each with its conditions (open, locked, cooked …), in a fixed
     order."""
     known = [(fact.name, *(argument.name for argument in fact.arguments)) for fact in facts]
-    # `at(P, kitchen)`: the player's room.
+    # `at(P, kitchen)` gives the player's room.
     here = next(place for name, who, *place in known if name == "at" and who == "P")[0]
     conditions: dict[str, list[str]] = {}
     for name, *arguments in sorted(known):
-        # One-place facts such as `open(chest)` are conditions of a thing.
+        # Facts with one argument, such as `open(chest)`, are conditions of a thing.
         if len(arguments) == 1 and name not in ("edible", "visited"):
             conditions.setdefault(arguments[0], []).append(name)
 
@@ -37,7 +37,7 @@ def in_sight(facts: Iterable[Any]) -> str:
         inside = sorted(
             item for name, item, *holder in known if name in ("in", "on") and holder == [thing]
         )
-        # What lies in a closed container is hidden from the player.
+        # The player cannot see what a closed container holds.
         closed = {"closed", "locked"} & set(conditions.get(thing, ()))
         state = f" ({', '.join(conditions[thing])})" if thing in conditions else ""
         return (
@@ -63,7 +63,7 @@ def in_sight(facts: Iterable[Any]) -> str:
 def _exits(known: list[tuple[str, ...]], here: str, described: Any) -> list[str]:
     """Each exit, with its door. `north_of(a, b)`: a lies north of b."""
     exits = []
-    # Sides in a fixed order, since the facts come in none.
+    # The sides have a fixed order, because the facts have none.
     for side in SIDES:
         for name, *rooms in known:
             if name == f"{side}_of" and rooms[1] == here:
@@ -81,7 +81,7 @@ def made(task: str, settings: tuple[tuple[str, Any], ...], seed: int) -> Any:
     options = library.GameOptions()
     options.seeds = seed
     infos = library.EnvInfos(facts=True, policy_commands=True, admissible_commands=True)
-    # The generator writes a file, and the game is loaded from it; after that it is not needed.
+    # The generator writes a file, from which the game is loaded. Later the file is not needed.
     with OwnRandomness(seed), tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "game.json")
         load_package("textworld", "textworld.challenges").CHALLENGES[task][1](

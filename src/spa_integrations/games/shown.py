@@ -35,8 +35,8 @@ def uncoloured(drawing: str) -> str:
 
 
 def _mark(match: re.Match[str]) -> str:
-    # 41 to 47 are backgrounds: all become 4. Sorted, a background comes before a colour of the
-    # letter.
+    # Backgrounds (41 to 47) all become 4. So in sorted order a background comes before the colours
+    # of letters.
     codes = [
         int(code) // 10 if 40 < int(code) < 48 else int(code)
         for code in match[1].split(";")
@@ -49,7 +49,7 @@ def is_small(space: Any) -> bool:
     """Whether a space's values are text, or few whole numbers."""
     if isinstance(space, spaces.Tuple | spaces.Dict):
         return all(map(is_small, space.values() if isinstance(space, spaces.Dict) else space))
-    # Pixels are integers too, but far more than a text can show.
+    # Pixels are integers too, but there are far more than a text can show.
     if isinstance(space, spaces.Box):
         return (
             space.dtype is not None

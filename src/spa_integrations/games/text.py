@@ -10,9 +10,9 @@ from spa.errors import ConfigError, nearest
 ANSWER_LIMIT = 1000
 """Characters of the longest action that is read."""
 
-# Tags of the response format in a state would end the block that quotes it.
+# Tags of the response format inside a state would end the block that quotes the state.
 _TAGS = re.compile(r"<(/?(?:think|answer|observation|prediction))>", re.I)
-# Control characters without tab and newline.
+# All control characters except tab and newline.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -34,14 +34,14 @@ def content(value: Any) -> str:
 def _plain(value: Any, depth: int) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    # Objects may refer to each other in circles.
+    # The depth is limited, because objects may refer to each other in cycles.
     if depth > 8:
         return type(value).__name__
     if isinstance(value, Mapping):
         return {str(key): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, depth + 1) for item in value]
-    # The order of a set differs between processes; a hash of this text must not.
+    # Sorted: the order of a set differs between processes, but the hash of this text must not.
     if isinstance(value, set | frozenset):
         return sorted((_plain(item, depth + 1) for item in value), key=str)
     # NumPy arrays and scalars.
@@ -54,8 +54,8 @@ def similar(form: str, rng: Any) -> str:
     """A move of the same form with other numbers and letters, sampled from the NumPy generator
     `rng`."""
     numbers = [int(digits) for digits in re.findall(r"\d+", form)]
-    # Several numbers (`[1 2]`) are likely coordinates and go at most one beyond the example; a
-    # single number may be any digit.
+    # Several numbers (`[1 2]`) are probably coordinates, so they exceed the example's largest by at
+    # most one. A single number may be any digit.
     most = max(numbers, default=0) + 1 if len(numbers) > 1 else max([9, *numbers])
     form = re.sub(r"\d+", lambda _: str(int(rng.integers(most + 1))), form)
     return re.sub(r"\b[A-Z]\b", lambda _: "ABCDEFGHIJ"[int(rng.integers(10))], form)

@@ -31,7 +31,8 @@ class TextArena(TextEnv):
         self.task = task
         self.know = require_choice(f"textarena:{task}", "know", know, ("shown", "game_state"))
         problems = []
-        # Tried with one player, then with two: the registry does not say how many a game needs.
+        # The registry does not tell how many players a game needs, so one is tried first and then
+        # two.
         for players in (1, 2):
             self.how = (library, task, options, players)
             try:
@@ -44,7 +45,7 @@ class TextArena(TextEnv):
             raise ConfigError(
                 f"env_type 'textarena:{task}' does not start with one or two players ({why}). Choose another game."
             )
-        # Three seeds with the same puzzle: the game has one opening.
+        # If three seeds give the same puzzle, the game has only one opening.
         self.finite_puzzles = len({Match(*self.how, seed=seed).puzzle() for seed in range(3)}) == 1
         self.observation_space, self.action_space = text_space(), text_space(ANSWER_LIMIT)
 
@@ -62,7 +63,8 @@ class TextArena(TextEnv):
         self.match = Match(*self.how, seed=puzzle)
         self.puzzle = self.match.puzzle()
         self.since = 0
-        # The opponent may begin: its first moves belong to the puzzle, before chance is renewed.
+        # The opponent may begin. Its first moves belong to the puzzle, so they precede
+        # `renew_noise`.
         self.match.let_opponent_move()
         self.match.renew_noise(noise)
         return self.state_text("grid"), {}
@@ -125,7 +127,7 @@ class TextArena(TextEnv):
         text = text.strip()
         if not text or len(text) > ANSWER_LIMIT or not text.isprintable():
             return None
-        # Moves are read in square brackets, which are added where they are missing.
+        # TextArena reads moves in square brackets, so missing brackets are added.
         return text if "[" in text else f"[{text}]"
 
     def legal_actions(self) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ class TextWorldGame(TextEnv):
                 f"env_type 'textworld:{task}': there is no option {unknown[0]!r} ({nearest(unknown[0], given)})"
             )
         given = {name: DEFAULTS.get(name, value) for name, value in given.items()} | options
-        # Sorted and hashable: the key of the cache of games.
+        # Sorted and hashable, since the settings are part of the key of the cache of games.
         self.settings = tuple(sorted(given.items()))
         self.observation_space, self.action_space = text_space(), text_space(ANSWER_LIMIT)
 
@@ -61,7 +61,8 @@ class TextWorldGame(TextEnv):
         """The game of the seed; there is no chance in the episode."""
         puzzle, _ = reset_seeds(self, seed, options)
         try:
-            # Shallow: `reset` replaces the state, and the generated game is shared.
+            # A shallow copy is enough: `reset` replaces the state, and the generated game is
+            # shared.
             self.game = copy.copy(
                 made(self.task, self.settings, stream_seed(puzzle, "textworld/puzzle") % 2**31)
             )
@@ -84,7 +85,7 @@ class TextWorldGame(TextEnv):
         valid = isinstance(action, str) and action in self.legal_actions()
         if valid:
             self.now, score, self.over = self.game.step(action)
-            # Scores become shares, so that every game pays 1 in all.
+            # Divided by the highest score, so that every game pays at most 1 in all.
             reward = (score - self.score) / max(1, self.now["max_score"])
             self.score = score
         changed = fact_lines(self.now["facts"]) != before

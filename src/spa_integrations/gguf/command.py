@@ -28,7 +28,7 @@ def import_gguf(options: argparse.Namespace) -> int:
     SpaError."""
     from spa_integrations.gguf.smollm2 import NAME, get_smollm2
 
-    # A file of that name in this folder is meant before the known model.
+    # A file with the name of the known model in the working directory takes precedence over it.
     if options.file == NAME and options.folder is None and not Path(NAME).is_file():
         made = get_smollm2()
         if made is None:

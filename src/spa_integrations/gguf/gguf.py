@@ -48,12 +48,12 @@ def import_gguf(file: Path, folder: Path) -> Imported:
     it, or if the folder is there already.
     """
     check_file(file)
-    # An empty folder is taken: the user may have made it for this.
+    # An empty folder is accepted, since the user may have created it for the model.
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ModelError(f"the folder {folder} exists. Choose another folder, or remove {folder}.")
     fields = read_fields(file)
     remarks = []
-    # transformers warns that it unpacks the weights, which is intended here.
+    # transformers warns that it dequantises the weights, which is intended here.
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     try:
@@ -61,7 +61,7 @@ def import_gguf(file: Path, folder: Path) -> Imported:
         model = plain_model(file)
     except ModelError:
         raise
-    except Exception as error:  # what a wrong value raises is whatever meets it first
+    except Exception as error:  # the type depends on the code that reads a wrong value first
         text = one_line(error)[:300] or type(error).__name__
         raise ModelError(
             f"{file}: transformers cannot read this GGUF ({fields['architecture']}): {text}\n"
@@ -78,15 +78,15 @@ def import_gguf(file: Path, folder: Path) -> Imported:
     if tokenizer.chat_template is None:
         remarks.append("the GGUF has no chat template. Set actor_rollout_ref.model.chat_template")
     home = folder.resolve()  # `.` has no name
-    # Written next to the target and renamed at the end: a crash leaves no half model that would
-    # load.
+    # Written next to the target and renamed at the end, so that a crash leaves no incomplete model
+    # that would load.
     part = home.with_name(f".{home.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     model.save_pretrained(part)
     tokenizer.save_pretrained(part)
     (part / "README.md").write_text(card(file, fields), encoding="utf-8")
-    if folder.is_dir():  # the user may stand in it: it is filled, not replaced
+    if folder.is_dir():  # filled, not replaced: it may be the working directory
         for made in part.iterdir():
             made.rename(folder / made.name)
         part.rmdir()
@@ -150,7 +150,7 @@ def read_fields(file: Path) -> dict[str, str]:
         found = {name: one_line(values.get(key, "")) for name, key in keys.items()}
         parts = int(values.get("split.count", 1))
         scaling = _scaling(reader, values, found["architecture"])
-    except Exception as error:  # what a wrong value raises is whatever meets it first
+    except Exception as error:  # the type depends on the code that reads a wrong value first
         raise ModelError(
             f"{file} is damaged or truncated ({one_line(error)}). Download the file again."
         ) from error
@@ -171,7 +171,7 @@ def _scaling(reader: Any, values: dict[str, Any], architecture: str) -> str:
     """What in the file scales rotary positions, "" if nothing does. llama.cpp takes a factor
     without a type for a linear one."""
     if architecture == "gemma4":
-        return ""  # its factors are those of every Gemma 4, which transformers knows
+        return ""  # transformers knows the factors, which are the same for every Gemma 4
     # Factors per frequency are tensors of the file, not fields.
     tensors = [
         tensor.name
@@ -201,21 +201,22 @@ def plain_model(file: Path) -> Any:
         **source, dtype=torch.float32, output_loading_info=True
     )
     loaded, info = found
-    # A GGUF of adapters or of a part of the model loads without an error, its other weights random.
+    # A GGUF of adapters or of a part of the model loads without an error, but its other weights are
+    # random.
     if info["missing_keys"]:
         raise ModelError(
             f"{file} lacks the weights of {len(info['missing_keys'])} parameters, such as {min(info['missing_keys'])}. "
             "Use a GGUF of the whole model."
         )
     config = AutoConfig.from_pretrained(**source)
-    # With these the saved folder would ask for the GGUF again.
+    # With these keys, loading the saved folder would require the GGUF file.
     for name in ("quantization_config", "_name_or_path"):
         config.__dict__.pop(name, None)
-    # On meta, no memory is used for weights that `assign` replaces.
+    # The meta device allocates no memory for weights that `assign` replaces.
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(loaded.state_dict(), assign=True)
-    # After `assign`, input and output embeddings are two tensors again.
+    # `assign` makes input and output embeddings two separate tensors.
     model.tie_weights()
     model.generation_config = loaded.generation_config
     return model

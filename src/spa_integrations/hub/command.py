@@ -65,7 +65,7 @@ def pull(options: argparse.Namespace) -> int:
     """Download a model or a data set. Raises SpaError."""
     from spa_integrations.hub import share
 
-    # The name without its owner, as `git clone` does.
+    # The default folder is the name without its owner, as in `git clone`.
     folder = options.folder or Path(options.name.rpartition("/")[2])
     kind = share.pull(options.name, folder)
     use = (

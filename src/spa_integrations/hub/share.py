@@ -24,7 +24,7 @@ from spa.worldmodel.rows import by_reason
 
 PAPER = "https://arxiv.org/abs/2510.15047"
 DATA_FILES = (TRAIN_FILE, VAL_FILE, SUMMARY)
-# Settings that say how a data set or a model was made; paths and names of this machine stay here.
+# Settings that describe how a data set or a model was made. Paths and machine names are left out.
 SHOWN = (
     "generate.policy",
     "state_text",
@@ -74,7 +74,7 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
             f"{folder} is damaged: {problem}. Upload another checkpoint, or run the stage again."
         )
     parts = [folder, *([folder / "critic"] if critic else [])]
-    # Sorted, so that the list is the same on every machine.
+    # Sorted, so that the order is the same on every machine.
     paths = sorted(
         {
             path
@@ -93,14 +93,14 @@ def push(upload: HubUpload, name: str, *, private: bool = True, endpoint: str | 
     out."""
     api = HfApi(endpoint=endpoint)
     with explained(name, upload.kind, _error(upload.kind)):
-        # exist_ok: pushing again adds a commit to the same repository.
+        # exist_ok: another push adds a commit to the same repository.
         url = api.create_repo(name, repo_type=upload.kind, private=private, exist_ok=True)
         operations = [
             CommitOperationAdd(path_in_repo=target, path_or_fileobj=path)
             for target, path in upload.files.items()
         ]
         card = CommitOperationAdd(path_in_repo="README.md", path_or_fileobj=upload.card.encode())
-        # One commit for all files: a reader never sees a card without its model.
+        # One commit for all files, so that a reader never sees a card without its model.
         api.create_commit(
             name, [*operations, card], commit_message="Upload by spa", repo_type=upload.kind
         )
@@ -168,7 +168,7 @@ def model_card(folder: Path, name: str) -> str:
         "library_name": "transformers",
         "tags": ["world-model", "agents", "reinforcement-learning"],
     }
-    # A name that is also a folder here was a local model, although it looks like a Hub name.
+    # A name that is also a local folder was a local model, although it looks like a Hub name.
     if _NAME.fullmatch(base) and not Path(base).exists():
         head["base_model"] = base
     step = folder.name.removeprefix("global_step_")
@@ -194,7 +194,7 @@ def _stages(stage_dir: Path) -> str:
         return ""
     if known.fingerprint.stage == "sft":
         return ": fine-tuning on self-play episodes, without reinforcement learning"
-    # A stage with a parent started from another stage's result, which is SFT.
+    # A stage with a parent started from the result of SFT.
     return (
         ": fine-tuning on self-play episodes, then multi-turn PPO"
         if known.fingerprint.parent
@@ -236,7 +236,7 @@ def _last_validation(path: Path, step: int) -> dict[str, float]:
             if key.startswith(("val/", "val-env/"))
             and key.rpartition("/")[2] in ("success", "pass@1", "pass@8", "loss")
         }
-        # Lines without validation keep the figures of the last one.
+        # A line without validation keeps the figures of the last validation.
         last = {
             key: value for key, value in found.items() if isinstance(value, int | float)
         } or last
