@@ -107,7 +107,7 @@ def _own(name: str) -> Estimator:
 
 
 def _outcomes(batch: ScoredBatch, rewards: Tensor) -> Tensor:
-    # One outcome per episode, on whichever of its tokens the rewards are.
+    # One outcome per episode: the sum of its rewards, whichever tokens they are on.
     return torch.where(batch.mask, rewards, 0.0).sum(dim=1)
 
 
@@ -175,7 +175,7 @@ def _gigpo(
 
 
 def _per_turn(settings: Mapping[str, Any]) -> tuple[float, float]:
-    # The tokens of a turn share their credit, so only the way to the next turn is discounted.
+    # The tokens of a turn share their credit, so only the step to the next turn is discounted.
     return 1.0, settings["high_level_gamma"]
 
 

@@ -47,7 +47,7 @@ def normalize_scores(
     relative = scores.double() - stats.mean[stats.index]
     if method != "mean":
         std = stats.std[stats.index]
-        # Of equal scores only rounding errors are left, which a tiny deviation would blow up.
+        # Equal scores differ only by rounding errors, which a tiny deviation would magnify.
         relative = torch.where(std > 1e-6, relative / (std + 1e-6), 0.0)
     if method == "asym_clip":
         relative = relative.clamp(-1.0, 3.0)

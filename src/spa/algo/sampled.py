@@ -34,12 +34,12 @@ def policy_logits(logits: Tensor, sampling: SamplingParams, keep: Tensor | None 
     if sampling.top_p < 1:
         ordered, order = kept.sort(dim=-1, descending=True)
         probs = ordered.softmax(-1)
-        # By the mass before each token, so that the one which crosses top_p stays inside.
+        # Compared by the mass before each token, so that the token that crosses top_p is kept.
         outside = probs.cumsum(-1) - probs >= sampling.top_p
         kept = kept.masked_fill(
             torch.zeros_like(outside).scatter(-1, order, outside), float("-inf")
         )
-    # A sampled token that these weights would cut off must not get minus infinity.
+    # These weights may cut off the sampled token. It is kept, so that its log-prob is finite.
     if keep is not None and kept is not logits:
         kept = kept.scatter(-1, keep[:, None], logits.gather(-1, keep[:, None]))
     return kept

@@ -99,7 +99,7 @@ def turn_rloo(
     shape = (int(index.max()) + 1, to_go.shape[1])
     totals = torch.zeros(shape, dtype=torch.float64).index_add_(0, index, known)
     counts = torch.zeros(shape, dtype=torch.float64).index_add_(0, index, where.present.double())
-    # The mean without the own episode; if it is alone, 0 / 1.
+    # The mean of the other episodes. For an episode without others it is 0 / 1.
     baseline = (totals[index] - known) / (counts[index] - 1).clamp(min=1)
     return where.tokens(to_go - baseline, rewards.dtype), where.tokens(to_go, rewards.dtype)
 
@@ -199,11 +199,11 @@ class _Visits:
     """Which of N turns, in row order, meet the same state of a group (S states, V pairs of episode
     and state)."""
 
-    state: Tensor  # int64   [N]  of S
-    visit: Tensor  # int64   [N]  of V
+    state: Tensor  # int64   [N]  number of the state, below S
+    visit: Tensor  # int64   [N]  number of the pair, below V
     first: Tensor  # bool    [N]  the episode's first visit of the state
     episodes: Tensor  # float64 [S]  how many episodes visit it
-    count: int  # V
+    count: int  # V, the number of pairs
 
 
 def _visits(rows: Tensor, group: Tensor, anchors: Tensor) -> _Visits:

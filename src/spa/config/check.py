@@ -223,7 +223,7 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
             f"{groups.env_groups} groups are too few for {len(tags)} tags, because each tag needs at "
             "least one group; raise env_groups",
         )
-    # Not strict: if the lengths differ, that is noted above.
+    # Not strict: if the lengths differ, that is reported above.
     for tag, count in zip(tags, counts, strict=False):
         if (
             path.endswith("train")
@@ -258,7 +258,7 @@ def kept_episodes(cfg: Config) -> int:
         rollout.rollout_filter_type in ("std", "std_rev", "top_k")
         and rollout.rollout_filter_ratio < 1
     ):
-        # As `spa.algo.filters` rounds: at least one group.
+        # Rounded as in `spa.algo.filters`: at least one group.
         return max(1, int(rollout.rollout_filter_ratio * train.env_groups)) * train.group_size
     return train.env_groups * train.group_size
 
@@ -277,7 +277,8 @@ def _check_batches(cfg: Config, problems: Problems) -> None:
     train = cfg.es_manager.train
     ratio = cfg.actor_rollout_ref.rollout.rollout_filter_ratio
     story = f"{train.env_groups} groups x {train.group_size} episodes x filter ratio {ratio:g}"
-    # The number of mini-batches is set, so no key gives their size.
+    # If the number of mini-batches is set, their sizes have no keys, and the checks below do not
+    # apply.
     if actor.ppo_num_mini_batches is not None:
         if actor.ppo_num_mini_batches > kept:
             problems.add(
@@ -332,7 +333,7 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
     algorithm = cfg.algorithm
     actor = cfg.actor_rollout_ref.actor
     name = algorithm.adv_estimator
-    # With a colon it is a module's own, imported only where it is used.
+    # A name with a colon is an import path, which is imported only where it is used.
     if name not in ESTIMATORS and ":" not in name:
         problems.add(
             "algorithm.adv_estimator",

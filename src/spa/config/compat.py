@@ -30,8 +30,8 @@ class OriginalKey:
     files: Mapping[str, Any]
     status: Status
     note: str = ""
-    to: str = ""  # of a mapped key: ours
-    allow: tuple[Any, ...] = ()  # of a refused key: harmless values beside those of `files`
+    to: str = ""  # for a mapped key: its name in spa
+    allow: tuple[Any, ...] = ()  # for a refused key: harmless values besides those in `files`
 
     def harmless(self, value: Any) -> bool:
         """Whether a refused key may have this value."""
@@ -132,7 +132,7 @@ PRESETS = (
     Item("evaluation/llama-30b", "refused", "empty file in the original"),
 )
 
-# Values of the original's RENDER_MODE and `enable_response_mask`, and ours.
+# Values of the original's RENDER_MODE and `enable_response_mask` -> the values of spa.
 STATE_TEXTS = {"text": "grid", "text_with_coordinates": "grid_and_coords"}
 LOSS_MASKS = {True: "sampled", False: "all_after_system"}
 # At most this many ignored keys are named in one warning.
@@ -162,8 +162,8 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
     order = {key: place for place, key in enumerate(written)}
 
     def outdone(key: str, to: str) -> bool:
-        # Both were given: the later one wins, as if one key had been given twice. A key from a file
-        # has -1, so that an override of either wins over it.
+        # If both keys were given, the later one wins, as if one key had been given twice. A key
+        # from a file has -1, so that an override of either wins over it.
         return order.get(to, -1) > order.get(key, -1)
 
     if outdone("render_mode", "state_text"):
@@ -173,7 +173,7 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
     for key, entry in original_keys().items():
         if entry.status == "supported" or not _has(tree, key):
             continue
-        # Taken out before pydantic sees the tree: the schema allows no unknown key.
+        # Removed before pydantic validates the tree, because the schema forbids unknown keys.
         value = _pop(tree, key)
         if outdone(key, entry.to):
             continue
@@ -234,8 +234,8 @@ def _put(tree: dict[str, Any], key: str, value: Any, to: str, own: Any) -> list[
     for parent in parents:
         node = node.setdefault(parent, {})
         if not isinstance(node, dict):
-            return []  # a problem that the schema names
-    # The value is ours already; a warning would be of no use.
+            return []  # the schema reports this problem
+    # The new key has this value already, so a warning would be of no use.
     if node.get(last) == own:
         return []
     node[last] = own
@@ -253,7 +253,8 @@ def _rename_setting(tree: dict[str, Any], key: str, to: str, own: Any, *, keep: 
     if not keep:
         del section[last]
         return []
-    # In its place: the order of a mixture of policies decides who plays which episode.
+    # The new name keeps the position of the old one: the order of a mixture of policies decides
+    # which policy plays which episode.
     renamed = {
         name if old == last else old: own if old == last else item
         for old, item in section.items()
@@ -279,7 +280,7 @@ def one_model(tree: dict[str, Any]) -> list[str]:
     if _has(tree, policy):
         section = tree["actor_rollout_ref"]["model"]
         path = section["path"]
-        # Other keys of a file may refer to this one.
+        # The key is kept, because other keys of a file may refer to it.
         section["path"] = "${model_path}"
         if path not in (None, "${model_path}", tree.get("model_path")):
             tree["model_path"] = path

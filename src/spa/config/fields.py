@@ -87,12 +87,12 @@ def _copy_url(address: str) -> str:
         "put the secret into an environment variable of the file system, or into fsspec's "
         "configuration file"
     )
-    # A name before @ alone is a user or a container.
+    # A name before @ without a password is a user or a container, not a secret.
     return _without_secret(address, r"[^/]*://[^/@]*:[^/]*@", instead)
 
 
 def _server_url(address: str) -> str:
-    # Anything before an @ counts: a token may be the user's name.
+    # Anything before an @ counts as a secret: a token may be given as the user name.
     return _without_secret(
         address,
         r"[^/]*://[^?#]*@",
@@ -163,7 +163,7 @@ def section(cls: type[T]) -> type[T]:
         if members <= {int, float, bool}:
             most = MOST_INT if int in members else MOST_FLOAT
             ends = () if bool in members else (Field(ge=-most, le=most),)
-            # A key's own bounds come last: they take the place of the general ones.
+            # A key's own bounds come last, because they override the general ones.
             cls.__annotations__[name] = Annotated[(inner, Strict(), *ends, *extras)]
     settings = ConfigDict(extra="forbid", allow_inf_nan=False)
     decorate: Any = pydantic.dataclasses.dataclass(

@@ -40,8 +40,8 @@ log = logging.getLogger("spa.config")
 PARTS = ("ppo_trainer", "sft_trainer", "envs")
 """Shipped files that are parts of `base` and no configuration by themselves."""
 
-# What Hydra raises over impossible values of its own keys (`defaults: null`) and over files that
-# name each other.
+# Exceptions that Hydra raises for impossible values of its own keys (`defaults: null`) and for
+# files that include each other.
 HYDRA_TRIPS = (
     AttributeError,
     AssertionError,
@@ -81,7 +81,7 @@ def load_config(
     name = str(name_or_path)
     problems = Problems()
     tree = _compose(name)
-    # Before anything is resolved, so that every `${model_path}` follows.
+    # Before interpolations are resolved, so that `${model_path}` has its new value everywhere.
     notes = compat.one_model(tree)
     written = list[str]()
     for text in overrides:
@@ -91,7 +91,8 @@ def load_config(
     plain = _resolve(tree, problems, notes)
     notes += compat.translate(plain, problems, written)
     config = _validate(plain, problems)
-    # Combinations are checked when each key alone is right: one slip, one message.
+    # Combinations are checked only if each key alone is valid, so that one mistake gives one
+    # message.
     if config is not None and not problems:
         config = spread_groups(config)
         check(config, problems, stages)
@@ -208,8 +209,8 @@ def _composed(name: str, folder: Path | None) -> DictConfig:
         with initialize_config_module("spa.config", version_base=None):
             return compose(name)
     with initialize_config_dir(str(folder), version_base=None), warnings.catch_warnings():
-        # Without `_self_`, as the original's files are written, a file wins over its defaults: as
-        # it should.
+        # The original's files have no `_self_`. Hydra warns that a file without it wins over its
+        # defaults, but that is intended.
         warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`")
         return compose(name, overrides=["hydra.searchpath=[pkg://spa.config]"])
 
@@ -253,7 +254,8 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
                 return problems.add(
                     path, f"this key is not set, so there is nothing to remove{suggestion(path)}"
                 )
-            # Made if missing, so that the schema names the unknown key with its nearest neighbours.
+            # A missing section is made, so that the schema reports the unknown key with its nearest
+            # neighbours.
             section[parent] = {}
         section = section[parent]
         if not isinstance(section, dict):
@@ -287,7 +289,7 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
 def _resolve(tree: dict[Any, Any], problems: Problems, notes: list[str]) -> dict[str, Any]:
     """`tree` with its interpolations resolved by OmegaConf; one that cannot be is a problem of its
     key."""
-    # Before resolving, which would copy the secret into the tree and so into config.yaml.
+    # Checked before resolving, which would copy the secret into the tree and so into config.yaml.
     for key, value in flatten(tree).items():
         if (variable := re.search(r"\$\{oc\.env:\s*(\w+)", str(value))) and is_secret(variable[1]):
             problems.add(
@@ -309,7 +311,7 @@ def _resolve(tree: dict[Any, Any], problems: Problems, notes: list[str]) -> dict
                 f"${{oc.env:{unset[1]},VALUE}}"
             )
         raw = flatten(tree)
-        # The key at fault, and not one that only refers to it.
+        # Report the key at fault, not one that only refers to it.
         key = _source(getattr(error, "full_key", None) or "", raw)
         problems.add(key, f"cannot resolve {raw.get(key, 'its value')}: {said[:300]}")
         return {}
@@ -339,7 +341,7 @@ def _without_echoes(problems: Problems, raw: Mapping[str, Any]) -> list[str]:
         for (key, _), line in lines
         if (source := _source(key, raw)) == key or source not in blamed
     ]
-    # What is made of another key comes after it: `run_dir` before the folders inside it.
+    # Keys that refer to others come after them: `run_dir` before the folders inside it.
     return [line for _, line in sorted(kept, key=lambda item: "${" in str(raw.get(item[0])))]
 
 

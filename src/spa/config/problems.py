@@ -56,7 +56,7 @@ def add_validation_errors(
         details = item.get("ctx", {})
         got = f", got {show(item['input'])}"
         if item["type"] == "unexpected_keyword_argument":
-            # An unknown section: each of its keys is named.
+            # Each key of an unknown section is reported.
             for leaf in flatten({key: item["input"]}):
                 problems.add(leaf, f"unknown key{suggestion(leaf)}")
         elif item["type"] == "missing":
@@ -98,8 +98,8 @@ def suggestion(path: str) -> str:
     known = [name for name, _, _ in schema_keys()]
     head, _, last = path.rpartition(".")
     siblings = [name for name in known if name.rpartition(".")[0] == head]
-    # From the most to the least likely slip: a sibling, a similar path, the same last part
-    # elsewhere, anything that is a little alike.
+    # From the most to the least likely mistake: a sibling, a similar path, the same last part
+    # elsewhere, anything that is a little similar.
     close = (
         [
             f"{head}.{name}".strip(".")
@@ -110,7 +110,7 @@ def suggestion(path: str) -> str:
         or [name for name in known if name.rpartition(".")[2] == last]
         or _similar(path, known, 0.6)
     )
-    # More than three are no hint.
+    # More than three suggestions are no help.
     return f"; did you mean {' or '.join(close)}?" if 0 < len(close) <= 3 else ""
 
 

@@ -191,7 +191,7 @@ class APIModelConfig:
     generation_kwargs: Annotated[
         Mapping[str, Any], Key("extra fields in every API request", affects="semantics")
     ] = field(default_factory=dict)
-    # The same model at another address answers alike.
+    # `paths`, because the same model gives the same responses at another address.
     base_url: Annotated[
         ServerURL | None,
         Key(
@@ -235,7 +235,8 @@ class ActorRolloutRefConfig:
 class Config:
     """Everything that a run needs to know."""
 
-    # By content: a model that was moved is the same, one that was replaced is not.
+    # Compared by content: a model that was moved counts as the same, one that was replaced does
+    # not.
     model_path: Annotated[
         str,
         Key(
@@ -252,7 +253,7 @@ class Config:
             affects="semantics",
         ),
     ] = "grid_and_coords"
-    # This key and the next two are handed on: the YAML sections refer to them as `${…}`.
+    # The sections of the YAML files refer to this key and the next two as `${…}`.
     micro_batch_size_per_gpu: Annotated[
         int, Key("default of every micro-batch size per GPU", affects="numerics", ge=1)
     ] = 1

@@ -122,7 +122,7 @@ class ImagineConfig:
     @property
     def rows(self) -> int:
         """Approximate number of responses that an episode samples at a time."""
-        # About as many actions as a game has. It only sizes the batches of an evaluation.
+        # About as many actions as a game has. This number only sizes the batches of an evaluation.
         return 8 if self.proposals == "exhaustive" else self.n
 
 
@@ -229,7 +229,7 @@ class GenerateConfig:
         OutputFolder | None,
         Key("folder of the self-play data; null uses `<trainer.run_dir>/data`", affects="paths"),
     ] = None
-    # By puzzle, where the original splits by row: puzzles of training are in no validation.
+    # Split by puzzle, so that no puzzle of training is in validation. The original splits by row.
     val_fraction: Annotated[
         float,
         Key(
@@ -243,7 +243,7 @@ class GenerateConfig:
         int,
         Key("seed of the split of puzzles into training and validation", affects="semantics", ge=0),
     ] = 42
-    # The text of a state stays plausible, but no longer follows from the actions.
+    # The text of a shuffled state stays plausible, but no longer follows from the actions.
     shuffle_next_states: Annotated[
         bool,
         Key(

@@ -38,7 +38,8 @@ class FSDPConfig:
             affects="numerics",
         ),
     ] = True
-    # verl's three switches. `fully_shard` offloads everything or nothing, so they are one here.
+    # verl has these three switches. `fully_shard` offloads everything or nothing, so they are one
+    # here.
     offload_policy: Annotated[
         bool,
         Key("keep parameters, gradients and optimiser states in CPU memory", affects="numerics"),
@@ -56,7 +57,8 @@ class FSDPConfig:
 class ModelConfig:
     """A causal language model."""
 
-    # `semantics`, unlike the attention kernel: it changes more than the last digits.
+    # `semantics`, unlike the attention kernel: the dtype changes more than the last digits of
+    # results.
     dtype: Annotated[
         Dtype,
         Key(
@@ -344,7 +346,7 @@ class ActorConfig:
         float,
         Key("largest gradient norm; larger gradients are scaled down", affects="semantics", gt=0),
     ] = 1.0
-    # More room above than below (arXiv 2503.14476), with the original's numbers.
+    # A wider range above than below (arXiv 2503.14476), with the original's numbers.
     clip_ratio_low: Annotated[
         float,
         Key(
@@ -434,7 +436,7 @@ class ActorConfig:
 
     @model_validator(mode="after")
     def _kl_has_effect(self) -> Self:
-        # A switch without effect would pass for a run with KL.
+        # Refused, not ignored: with coefficient 0 the run would look like one with KL.
         if self.use_kl_loss and self.kl_loss_coef == 0:
             raise Invalid(
                 "kl_loss_coef",

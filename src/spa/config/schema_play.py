@@ -204,7 +204,7 @@ class WorldModelRewardConfig:
             ge=0,
         ),
     ] = 0.0
-    # VAGEN pays the similarity of whole states, which standing still earns, too.
+    # VAGEN rewards the similarity of whole states, which an agent that never moves earns, too.
     prediction: Annotated[
         float,
         Key(

@@ -148,7 +148,8 @@ class RolloutConfig:
             ge=1,
         ),
     ] = 1
-    # Of the default 32 groups these are the 8 with the largest standard deviation of scores.
+    # A share of 0.25 keeps 8 of the default 32 groups, those with the largest standard deviation of
+    # scores.
     rollout_filter_ratio: Annotated[
         float,
         Key(

@@ -27,7 +27,7 @@ class SFTDataConfig:
             content="data",
         ),
     ] = None
-    # 16 examples a step and 2,048 tokens each, as in the original.
+    # The defaults of this key and of `max_length` are the original's.
     train_batch_size: Annotated[
         int,
         Key(
@@ -55,7 +55,7 @@ class SFTDataConfig:
     max_length: Annotated[
         int, Key("largest number of tokens per example", affects="semantics", ge=2)
     ] = 2048
-    # The original cuts tokens from the left and leaves the loss mask where it was.
+    # The original cuts tokens from the left but does not shift the loss mask with them.
     truncation: Annotated[
         Literal["left", "error"],
         Key(
@@ -64,7 +64,7 @@ class SFTDataConfig:
             affects="semantics",
         ),
     ] = "left"
-    # What the turns of an episode have in common is computed once.
+    # The prompt that the turns of an episode have in common is then computed only once.
     merge_turns: Annotated[
         bool,
         Key(
@@ -149,7 +149,7 @@ class SFTTrainerConfig:
     default_local_dir: Annotated[Folder, Key("folder of the SFT checkpoints", affects="paths")] = (
         "runs/test/sft"
     )
-    # Counts by its content: on another machine its path may be another.
+    # Compared by content, since the path may differ on another machine.
     resume_path: Annotated[
         str | None,
         Key(
@@ -212,7 +212,7 @@ class SFTConfig:
 class GateConfig:
     """The look at the world model between SFT and PPO."""
 
-    # It decides whether PPO starts, and changes no number of a stage: `paths`.
+    # `paths`, because the gate decides whether PPO starts but changes no result of a stage.
     enable: Annotated[
         bool, Key("start PPO only if the world model passes the gate", affects="paths")
     ] = False
@@ -309,7 +309,7 @@ class TrainerConfig:
             affects="paths",
         ),
     ] = None
-    # 1,000 steps, a checkpoint every 100, a validation every 10: the original's.
+    # The original's numbers: 1,000 steps, a checkpoint every 100 and a validation every 10 steps.
     total_training_steps: Annotated[int, Key("number of PPO steps", affects="semantics", ge=1)] = (
         1000
     )
@@ -331,7 +331,7 @@ class TrainerConfig:
     val_before_train: Annotated[
         bool, Key("validate before the first PPO step", affects="logging")
     ] = True
-    # The original validates the same puzzles in every pass.
+    # In the original every pass plays the same puzzles.
     validation_steps: Annotated[
         int,
         Key(
@@ -377,7 +377,7 @@ class TrainerConfig:
             affects="logging",
         ),
     ] = ("console",)
-    # The original's name; every tracker takes its tables from here.
+    # Named as in the original, but every tracker gets its tables by these numbers.
     generations_to_log_to_wandb: GenerationsToLogConfig = field(
         default_factory=GenerationsToLogConfig
     )

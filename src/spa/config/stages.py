@@ -13,7 +13,7 @@ Stage = Literal["selfplay", "sft", "ppo", "eval"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 SECTIONS: dict[str, tuple[Stage, ...]] = {
-    "model_path": ("selfplay", "ppo", "eval"),  # stage 2 has its own name of it
+    "model_path": ("selfplay", "ppo", "eval"),  # SFT reads sft.model.partial_pretrain
     "state_text": ("selfplay", "ppo", "eval"),
     "micro_batch_size_per_gpu": ("ppo",),
     "ppo_mini_batch_size": ("ppo",),
@@ -41,7 +41,7 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     # Self-play trains on no reward.
     "custom_envs.*.reward": ("ppo", "eval"),
     "generate": ("selfplay",),
-    # replayed rollouts are corrected like self-play
+    # Replayed rollouts are corrected like self-play, by these three keys.
     "generate.shuffle_next_states": ("selfplay", "ppo"),
     "generate.states": ("selfplay", "ppo"),
     "generate.success_only": ("selfplay", "ppo"),
@@ -153,7 +153,7 @@ def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
         *(name for name in _REPLAYED if stage == "ppo" and not _replays(cfg, name)),
         *_not_of_others(cfg),
     )
-    # With a dot at its end `custom_envs.Sudoku` is no beginning of `custom_envs.Sudoku9x9`.
+    # The dot at the end keeps `custom_envs.Sudoku` from matching `custom_envs.Sudoku9x9`.
     off = tuple(f"{name}." for name in switched_off)
     return without_idle_replay(
         {key: value for key, value in found.items() if not f"{key}.".startswith(off)}
@@ -197,7 +197,7 @@ def _has_an_end(cfg: Config) -> bool:
     optims = (cfg.actor_rollout_ref.actor.optim, cfg.critic.optim)
     return any(
         optim.warmup_style == "cosine"
-        # A warm-up that is a share of all steps moves with their number.
+        # A warm-up that is a share of all steps changes with their number.
         or (optim.lr_warmup_steps < 0 and optim.lr_warmup_steps_ratio > 0)
         for optim in optims
     )

@@ -10,7 +10,7 @@ from spa.config.fields import Key
 from spa.config.schema import Config
 
 
-# Evaluates the annotations of a class, which is slow: once is enough.
+# Cached, because evaluating the annotations of a class is slow.
 @functools.cache
 def field_types(cls: type) -> dict[str, Any]:
     """Field name -> annotation of a schema dataclass, `Annotated` kept."""

@@ -20,7 +20,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     coef = context.cfg.algorithm.imagined_advantage
     if coef == 0:
         return batch
-    # Filtered episodes too: the agreement is estimated from all pairs that there are.
+    # Episodes that the filter dropped count, too: the agreement is estimated from all pairs.
     played = [episode for episode in episodes if is_trainable(episode)]
     values = {
         tag: _state_values(context, tag, played) for tag in {episode.tag for episode in played}

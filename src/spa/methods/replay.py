@@ -124,7 +124,7 @@ def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -
     wanted = [episode for episode in episodes if episode.success or not cfg.generate.success_only]
     picked = rng.permutation(len(wanted))[:count]
     found = corrected(cfg, context.template, [wanted[number] for number in picked])
-    # Too few examples are repeated in turn.
+    # If there are too few examples, they are repeated in turn.
     return [found[number % len(found)] for number in range(count)] if found else []
 
 
@@ -137,7 +137,8 @@ def corrected(cfg: Config, template: ChatTemplate, episodes: Sequence[Episode]) 
         for episode in episodes
         for row in episode_rows(episode, action_sep=cfg.action_sep(episode.tag))[0]
     ]
-    # The control of stage 2, or replay would show the truth that SFT withheld.
+    # As in SFT: with shuffled next states, replay must be shuffled too, or it would show the true
+    # states that SFT withheld.
     if cfg.generate.shuffle_next_states:
         rows = shuffle_next_states(rows, cfg.seed.train)
     sequences, _ = row_sequences(
