@@ -27,7 +27,9 @@ def run() -> NoReturn:
     """Do what the command line says and end the process, whatever environments and libraries have
     left running."""
     status = 1
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # what it is again while the interpreter ends
+    # Ignored until `stacks_on_request` sets a handler, and again while the interpreter ends: by
+    # default SIGUSR1 ends the process.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     _open_streams()
     from spa.run.signals import stacks_on_request
 
@@ -40,10 +42,10 @@ def run() -> NoReturn:
     except BrokenPipeError:  # the reader of the output has stopped (`| head`)
         status = 0
     finally:
-        # The interpreter ends with the default handler in place: one more Ctrl-C would change the
-        # exit status.
+        # Ignored from here on: while the interpreter ends, one more Ctrl-C would otherwise change
+        # the exit status.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # Ends the process if something still keeps it after the time of grace.
+        # Ends the process after GRACE_S if a thread or a library still keeps it alive.
         threading.Thread(target=_end, args=(status,), daemon=True, name="spa-end").start()
         _flush_streams()
     sys.exit(status)
@@ -70,7 +72,7 @@ def _flush_streams() -> None:
         try:
             stream.flush()
         except OSError:
-            # What Python flushes at its end then goes nowhere, without an error.
+            # The stream then discards what Python flushes at its end, without an error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

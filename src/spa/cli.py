@@ -122,7 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     name = " ".join(args[: 2 if actions(args[0]) else 1])
     try:
-        # A wrong SPA_LOG is the user's to solve, too, so it is read inside the try.
+        # Inside the try, so that an invalid SPA_LOG is reported like any other user error, without
+        # a traceback.
         verbosity_from(os.environ)
         with stoppable():
             if (new := new_words(args)) is not None:
@@ -130,8 +131,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 args = new
             run, options = prepare(args)
             status = run(options)
-            # A full disk or a closed pipe may show only at this flush, and still gets its message
-            # here.
+            # A full disk or a closed pipe may raise only at this flush. Inside the try the error
+            # gets its message.
             sys.stdout.flush()
             return status
     except (SpaError, EnvFault) as error:
@@ -139,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(printable(f"{trace}spa {name}: {error}\n"))
         return 2
     except SystemExit as stop:
-        # argparse leaves by SystemExit. From a user's reward function or template it would look
+        # argparse raises SystemExit. Raised by a user's reward function or template it would look
         # like success.
         if _is_ours(stop):
             raise
@@ -154,8 +155,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except OSError as error:
-        # Other OSErrors are bugs and keep their traceback; these have a way out that a sentence can
-        # name.
+        # The user can solve a full disk or a file in the way. Other OSErrors are bugs and keep
+        # their traceback.
         in_the_way = error.errno in NO_PLACE and error.filename is not None
         if error.errno not in DISK and not in_the_way:
             raise

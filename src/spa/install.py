@@ -31,7 +31,7 @@ def commit() -> str:
     """Return the Git commit of this installation: of its clone or of the repository that pip read;
     "" if unknown."""
     known = _origin().get("vcs_info", {}).get("commit_id")
-    # src/spa/install.py is two folders below the clone, if this is one.
+    # In a clone this file is src/spa/install.py, so parents[2] is the clone's root.
     root = Path(__file__).parents[2]
     if known or not (root / ".git").exists():
         return known or ""

@@ -22,7 +22,7 @@ def stream_seed(base: int, purpose: str, *indices: int) -> int:
     Python version."""
     # For example "10000/minibatch/3".
     key = "/".join([str(base), purpose, *map(str, indices)])
-    # 63 bits fit into signed integers, as those of NumPy and parquet are.
+    # 63 bits fit into the signed integers of NumPy and parquet.
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
 
 
@@ -33,7 +33,7 @@ def stream(base: int, purpose: str, *indices: int) -> np.random.Generator:
 
 def torch_stream(base: int, purpose: str, *indices: int) -> torch.Generator:
     """A CPU torch generator for the named stream."""
-    import torch  # environments draw with NumPy, and do not wait for it
+    import torch  # imported late: environments need only NumPy
 
     return torch.Generator().manual_seed(stream_seed(base, purpose, *indices))
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-if TYPE_CHECKING:  # playing and looking at environments should not wait for torch
+if TYPE_CHECKING:  # importing torch is slow, and playing environments does not need it
     import torch
 
 Message = dict[str, str]
@@ -84,11 +84,11 @@ class Prompt:
     seed: int  # of this row's own sampling stream
     images: tuple[bytes, ...] = ()  # the pictures of the messages, as PNG files
     mode: PromptMode = "base"  # of the response that is asked for, for policies without a model
-    action_sep: str = "||"  # between the actions of an answer, for the same
-    response_format: ResponseFormat = "prediction_first"  # of world-model responses, for the same
-    # turns left in the episode, this one included: the last is not cached; None: unknown
+    action_sep: str = "||"  # between the actions of an answer, for policies without a model
+    response_format: ResponseFormat = "prediction_first"  # for policies without a model
+    # turns left in the episode, this one included; None: unknown. The last turn is not cached.
     turns_left: int | None = None
-    actions_left: int | None = None  # of the episode; None: as many as a response may hold
+    actions_left: int | None = None  # left in the episode; None: as many as a response may hold
     context: Any = None  # the live environment, for policies and planners only; never sent anywhere
 
 
@@ -238,7 +238,7 @@ class Episode:
     def from_json(cls, data: dict[str, Any]) -> Episode:
         """The inverse of `to_json`."""
         data = dict(data)
-        if "reply_order" in data:  # its former name
+        if "reply_order" in data:  # the former name of response_format
             data["response_format"] = data.pop("reply_order")
         # JSON has neither int16 nor float32, so the types are put back.
         dtypes = {
@@ -293,7 +293,7 @@ def _turn_from_json(data: dict[str, Any]) -> Turn:
 def _check(name: str, value: torch.Tensor | None, shape: tuple[int, ...], dtype: str) -> None:
     if value is None:
         return
-    # The type's name, so that this module needs no torch to be imported.
+    # Dtypes are compared by name, so that this module need not import torch.
     if tuple(value.shape) != shape or str(value.dtype) != f"torch.{dtype}":
         raise ValueError(
             f"{name}: expected {dtype} {shape}, got {value.dtype} {tuple(value.shape)}"

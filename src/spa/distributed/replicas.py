@@ -70,7 +70,7 @@ class Replicated(Replica):
 
     def __init__(self, model: Any, world: World) -> None:
         super().__init__(model, world)
-        # Gradients live in the buckets that are sent: one copy less.
+        # Gradients are views of the buckets that are sent, which saves a copy.
         self._ddp = DistributedDataParallel(FunctionModule(model), gradient_as_bucket_view=True)
 
     def forward(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:

@@ -49,7 +49,7 @@ class Sharded(Replica):
     ) -> None:
         super().__init__(model, world)
         self._device = next(model.parameters()).device
-        # Copied before the cut, after which parameters are shards.
+        # Copied before `fully_shard` turns the parameters into shards.
         self._whole = copy.deepcopy(model).requires_grad_(False) if keeps_whole else None
         options: dict[str, Any] = {
             "mesh": mesh_of(world, sharding.group, self._device.type),
@@ -72,7 +72,7 @@ class Sharded(Replica):
     def full_model(self) -> Any:
         """The whole copy, brought up to date one parameter at a time; None on a rank that keeps
         none."""
-        # A forward pass may have left modules gathered; parameters are read as shards.
+        # A forward pass may have left modules gathered, but parameters are read as shards below.
         for module in self._root.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()

@@ -91,7 +91,7 @@ class World:
             return [value]
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         with self._together("exchange results"):
-            # Lengths first, since `all_gather` wants equal shapes.
+            # Lengths are exchanged first, since `all_gather` needs equal shapes.
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
             dist.all_gather(sizes, torch.tensor([len(data)]))
             most = int(torch.cat(sizes).max())
@@ -193,10 +193,11 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
         try:
             yield current_world()
         except StopRequested as stop:  # on all ranks at once
-            traceback.clear_frames(stop.__traceback__)  # they hold the models
+            traceback.clear_frames(stop.__traceback__)  # its frames refer to the models
             _leave()
             raise
-        _leave()  # not after an error: the others would have to be there
+        # Not after an error: `_leave` waits for all ranks, and this rank may be alone.
+        _leave()
 
 
 def _leave() -> None:

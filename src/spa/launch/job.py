@@ -84,7 +84,7 @@ def missing_stages(cfg: Config, job: Job) -> list[Stage]:
     if job.stage != "run":
         return ["selfplay" if job.stage == "generate" else job.stage]
     if job.generate_data is False:
-        return []  # from whatever checkpoint it finds, which it looks at
+        return []  # PPO alone starts from a checkpoint that is checked when it is found
     names: list[Stage] = ["selfplay", "sft", "ppo"]
     found = [result_of(folder) for folder in pipeline.stage_folders(cfg)]
     from_scratch = job.generate_data is True

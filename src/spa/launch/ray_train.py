@@ -39,12 +39,12 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
     ray.init(address=own.address or "local", num_cpus=own.num_cpus, ignore_reinit_error=True)
     on_gpu = trainer.device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
     check_cluster(cfg, ray.cluster_resources(), on_gpu=on_gpu)
-    if job.generate_data:  # once, not again at every restart
+    if job.generate_data:  # here and not in the job, which Ray repeats at every restart
         archive_stages(cfg)
         # After the restart of a worker Ray calls the same job again, and it must then resume.
         job = replace(job, generate_data=None)
-    # Unique per launch, in the shared folder: a restarted attempt sees that an earlier one has
-    # begun.
+    # Unique for each launch and in the shared folder, so that a restarted attempt sees that an
+    # earlier one has begun.
     note = Path(trainer.run_dir).absolute() / "ray" / f"begun-{uuid.uuid4().hex}"
     from ray.train.torch import TorchConfig, TorchTrainer
 

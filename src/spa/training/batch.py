@@ -144,7 +144,8 @@ def _shifted(rows: Sequence[np.ndarray], width: int) -> torch.Tensor:
 def _last_sampled(sampled: np.ndarray, turn_index: np.ndarray, turns: int) -> np.ndarray:
     """int64 [turns]: index of the last sampled token of each turn."""
     where = np.flatnonzero(sampled)
-    # `turn_index` never falls: the last token of turn k is left of the first one of a later turn.
+    # `turn_index` never decreases, so the last token of turn k is left of the tokens of later
+    # turns.
     last = np.searchsorted(turn_index[where], np.arange(turns), side="right") - 1
     return where[last]
 
@@ -177,7 +178,7 @@ def split_turns(batch: EpisodeBatch) -> EpisodeBatch:
     ends = list[int]()
     for row in range(len(batch)):
         length = int(batch.lengths[row])
-        # Entry a is the turn of token a + 1. The first prompt, of turn -1, counts to turn 0.
+        # Entry a is the turn of token a + 1. The first prompt, of turn -1, belongs to turn 0.
         index = batch.turns[row, : length - 1].clamp(min=0)
         first = [0, *(int(a) + 1 for a in (index[1:] != index[:-1]).nonzero()[:, 0] + 1)]
         rows += [row] * len(first)

@@ -42,7 +42,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory, of a GPU or of the machine, was not enough."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    # PyTorch's allocator for CPUs raises no class of its own.
+    # PyTorch's allocator for CPUs raises a plain RuntimeError.
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 

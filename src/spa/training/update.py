@@ -141,14 +141,14 @@ def update(
         # The shortest row, for passes that only keep the ranks in step.
         dummy = mini.lengths.argmin()[None]
         sums: dict[str, float] = {}
-        # Once, or again in smaller micro-batches after memory ran out.
+        # One attempt, and more in smaller micro-batches if memory runs out.
         for attempt in oom_retry(
             part, micro, mini.lengths[mine], packed=packed, repeatable=world.size == 1
         ):
             # A broken-off attempt may have left the gradients of some of its rows.
             part.optimizer.zero_grad()
             sums = defaultdict(float)
-            loss = None  # lets go of a graph that was too large
+            loss = None  # frees a graph that was too large
             with attempt as cut:
                 passes = list(
                     replica.passes([mine[picked] for picked in cut], dummy, backward=True)

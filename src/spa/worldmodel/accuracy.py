@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from spa.types import Episode, Metrics, StopReason, Turn
 
-# (1,2) and ( 0, 3 ) are cells, each one unit; (3) is none.
+# (1,2) and ( 0, 3 ) are cells, each one unit; (3) is not a cell.
 _CELL = r"\(\s*-?\d+(?:\s*,\s*-?\d+)+\s*\)"
 # Units of a sentence are cells, numbers, words and single signs; those of a grid line are cells and
 # single characters.
@@ -116,13 +116,14 @@ def score_state(predicted: str | None, truth: str, before: str | None) -> StateS
     Without a state before, nothing counts as changed. Places are line and position in the line; a
     place that only one of two texts has differs.
     """
-    # By line and place in it, so that a missing character costs only its own line.
+    # Compared by line and position in the line, so that a missing character affects only its own
+    # line.
     true_units = _grid(truth)
     units = _grid(predicted or "")
     places = true_units.keys() | units.keys()
     changed: set[tuple[int, int]] = set()
     moved: set[tuple[int, int]] = set()
-    # Judged by what changes: a copy of the state before predicts no change at all.
+    # Changes are counted separately, because a copy of the state before predicts none.
     if before is not None:
         old = _grid(before)
         changed = {

@@ -116,7 +116,7 @@ def _tried(
     done = list[Action]()
     env.reset(seed=episode.puzzle_seed, options=options)
     for index, turn in enumerate(episode.turns):
-        # A replay that differs would teach transitions from states that were never shown.
+        # A replay that differs would yield examples of states that were never shown.
         if env.state_text(prompter.state_text) != turn.state:
             raise DataError(
                 f"Episode {episode.episode_id}, turn {index}: replaying the actions leads to "
@@ -177,7 +177,7 @@ def _try(env: TextEnv, plan: Plan, prompter: Prompter, turn: Turn) -> Turn:
         if ended:
             break
     answer = f" {prompter.action_sep} ".join(executed)
-    # A stand-in in the right format, which relabelling fills with the truth.
+    # A placeholder in the right format, whose states relabelling replaces with the true ones.
     text = world_model_reply("unknown", "", "unknown", answer, order=prompter.response_format)
     return Turn(
         state=turn.state,

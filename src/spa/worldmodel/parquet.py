@@ -70,8 +70,8 @@ def write_table(path: Path | str, table: pa.Table) -> None:
             temporary = Path(file.name)
             # With checksums, so that damage is found when the file is read.
             pq.write_table(table, file, write_page_checksum=True)
-            # On the disk before it gets its name: a power
-            # cut leaves the old file or the whole new one.
+            # The content is on the disk before the file gets its name: a power cut leaves the old
+            # file or the whole new one.
             file.flush()
             os.fsync(file.fileno())
         # Temporary files are private; a data set is readable like other files.

@@ -142,7 +142,7 @@ def _on_own_lines(state: str) -> str:
 def _says_the_truth(
     text: str, turn: Turn, action_sep: str, order: ResponseFormat, options: Sequence[Option]
 ) -> bool:
-    # One more than was executed, so that a surplus action shows.
+    # One more than was executed, so that parsing reveals a surplus action.
     limit = len(turn.executed) + 1
     reply = parse_reply(
         text, mode="add_worldmodel", action_sep=action_sep, max_actions=limit, order=order

@@ -264,7 +264,7 @@ def _predicted_state(row: WorldModelRow) -> str:
             f"Episode {row.episode_id}, turn {row.turn}: the response must have exactly one "
             "prediction block; run `spa data filter` to remove other responses"
         )
-    # Exactly the newlines that relabelling put around the state.
+    # Remove only the newlines that relabelling put around the state.
     return row.response[span[0] : span[1]].removeprefix("\n").removesuffix("\n")
 
 

@@ -70,7 +70,7 @@ def row_sequences(
                 else:
                     found.append(sequence)
                     part = part[: -sequence.rows]
-            # Found from the last examples back to the first.
+            # The sequences were found from the last examples back to the first.
             sequences += reversed(found)
     return sequences, dropped
 
@@ -94,7 +94,7 @@ def spread_evenly(rows: Sequence[int], size: int, order: Sequence[int]) -> list[
             load, number = loads[0]
             batches[number].append(index)
             heapq.heapreplace(loads, (load + rows[index], number))
-        # A sequence larger than a batch gets one for itself.
+        # A sequence that is larger than a batch gets a batch of its own.
         if all(load <= size or len(batches[number]) == 1 for load, number in loads):
             return batches
         count += 1
@@ -124,7 +124,7 @@ def _mergeable(rows: list[WorldModelRow]) -> list[list[WorldModelRow]]:
     for row in rows:
         if runs:
             before = runs[-1][-1]
-            # Texts decide: an example with another history continues nothing.
+            # Prompts are compared as text: an example with another history begins a new run.
             conversation = (*before.prompt, {"role": "assistant", "content": before.response})
             if row.prompt[: len(conversation)] == conversation:
                 runs[-1].append(row)
@@ -156,8 +156,8 @@ def _sequence(
             )
         if len(messages) <= head + 1:
             return None
-        # The oldest response goes; the messages around it become one, so that rules and states stay
-        # in their order.
+        # The oldest response is removed; the messages around it become one, so that rules and
+        # states stay in their order.
         joined = f"{messages[head - 1]['content']}\n\n{messages[head + 1]['content']}"
         messages = (
             *messages[: head - 1],
@@ -177,7 +177,7 @@ def _tokenise(
     mask_of: SFTMask,
     images: Sequence[bytes] = (),
 ) -> tuple[list[int], list[bool]]:
-    # Pictures follow each other in the order of their marks.
+    # The pictures are in the order of their marks in the messages.
     left = iter(images)
 
     def shown(text: str) -> list[bytes]:

@@ -28,7 +28,7 @@ def states_only(message: Message, ids: Sequence[int], template: ChatTemplate) ->
     spans = [find_block(message["content"], tag) for tag in ("observation", "prediction")]
     if message["role"] == "user" or spans == [None, None]:
         return [False] * len(ids)
-    # Spans count in the response's text, which ends before the end marker.
+    # Spans are character offsets in the response's text, which excludes the end marker.
     body = ids[: len(ids) - len(template.end_ids)]
     touching = tokens_touching(body, [span for span in spans if span], template)
     return touching + [False] * len(template.end_ids)
