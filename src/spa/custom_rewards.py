@@ -36,7 +36,7 @@ def load_rewards(key: str, setting: str | Mapping[str, float] | None) -> tuple[W
     """
     if setting is None:
         return ()
-    # The name of one function is a sum of one term with weight 1.
+    # The name of one function means a sum of one term with weight 1.
     weights = {setting: 1.0} if isinstance(setting, str) else setting
     return tuple(
         WeightedReward(name, None if name == GAME else load_setting(key, name, (GAME,)), weight)

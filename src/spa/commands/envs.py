@@ -194,7 +194,7 @@ def measure(options: argparse.Namespace) -> int:
         )
     config = [] if options.config == "base" else ["--config", options.config]
     write = ["--write", options.write] if options.write else []
-    # The file records the command that repeats it.
+    # The file records the command that makes the file again.
     text = cards.to_json(
         measured, shlex.join(["spa", "env", "measure", *options.tags, *write, *config])
     )

@@ -283,7 +283,8 @@ def starts_again(made: Comparison) -> list[str]:
     lines = []
     home = made.cache_dirs[0]
     for task in made.grid.missing:
-        # The same stage in the run's own folder has another fingerprint, so something was changed.
+        # A finished stage of the run's own folder would be reused if its fingerprint were the same,
+        # so some setting has changed.
         old = home / task.folder.relative_to(made.root)
         if task.stage == "selfplay" and old != task.folder and recorded_digest(old):
             changed = changed_lines(changes(old, task.fingerprint))

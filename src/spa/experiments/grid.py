@@ -352,7 +352,7 @@ def do_task(task: StageJob, device: str) -> tuple[int, int]:
     known = task.fingerprint
     own = task.round
     cfg = own.ready() if own else task.config
-    # The device is chosen by the grid and is no part of the fingerprint.
+    # The grid chooses the device, which is not part of the fingerprint.
     cfg = replace(cfg, trainer=replace(cfg.trainer, device=device))
     with stoppable():
         if own and task.stage == "selfplay":
@@ -410,7 +410,7 @@ def run_grid(
     """
     waiting = plan.missing
     peaks = dict[int, int]()
-    # Checked before any process starts: a mistake must not cost the stages before it.
+    # Checked before any process starts, so that a mistake is found before hours of training.
     check_planning(task.round.cfg for task in waiting if task.round and task.stage == "selfplay")
     _settle(plan)
     _make_links(plan.links)

@@ -112,7 +112,7 @@ def render_page(name: str, folder: Path = _TEMPLATES, **content: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # Own CSS and JavaScript are marked safe; whatever comes from a run is escaped by Jinja.
+    # The package's own CSS and JavaScript are marked safe. Jinja escapes all text of a run.
     styles = [template("uplot.css"), template("charts.css"), template("report.css")]
     scripts = [template("uplot.js"), template("charts.js")]
     return environment.get_template(name).render(

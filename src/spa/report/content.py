@@ -188,7 +188,8 @@ def _provenance(runs: Sequence[Run], summaries: dict[str, Any]) -> tuple[tuple[s
     for run in runs:
         prefix = f"{run.name}: " if len(runs) > 1 else ""
         found = {**made_with(run), **flatten(summaries[run.name])}
-        # These keys of the summary are results, shown in the tables; the rest says how it was made.
+        # These keys of the summary are results, which the tables show. The other keys describe how
+        # the run was made.
         results_only = ("methods.", "difference.", "episodes.", "seeds", "descriptions.")
         rows += [
             (printable(prefix + key), _short(value))

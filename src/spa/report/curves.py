@@ -142,7 +142,7 @@ def pass_k(methods: Sequence[RunArm], k: int | None = None) -> Wanted | None:
     found = [
         int(match[1]) for name in names if (match := re.fullmatch(r"val-env/.+/pass@(\d+)", name))
     ]
-    # None: the largest k that any validation recorded.
+    # Without a given k, the largest k that any validation recorded is used.
     k = k or max(found, default=0)
     if k < 2:
         return None
@@ -192,7 +192,7 @@ def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
     training."""
     matcher = re.compile(pattern)
     names = {name for row in stage.metrics.values() for name in row if matcher.fullmatch(name)}
-    # All names of validation metrics start with `val`.
+    # Validation metrics, whose names start with `val`, are preferred to training metrics.
     held_out = {name for name in names if name.startswith("val")}
     names = held_out or names
     table: dict[int, float] = {}

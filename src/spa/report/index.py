@@ -76,7 +76,7 @@ class EpisodeIndex:
         self._path = cache or _cache_path(self.root)
         self._local = threading.local()
         self._updating = threading.Lock()
-        self.progress = (0, 0)  # files done, files to do, in the update under way
+        self.progress = (0, 0)  # files done and files to do in the running update
         self._prepare()
 
     def update(self) -> bool:
@@ -171,7 +171,7 @@ class EpisodeIndex:
         if not hasattr(self._local, "db"):
             self._local.db = sqlite3.connect(self._path, timeout=30)
             self._local.db.execute("PRAGMA journal_mode=WAL")
-            # The index is a cache: what a crash destroys is rebuilt.
+            # The index is a cache, so it is rebuilt if a crash destroys it.
             self._local.db.execute("PRAGMA synchronous=OFF")
             self._local.db.execute("PRAGMA cache_size=-16000")
         return self._local.db

@@ -355,7 +355,8 @@ def _certainty(first: str, row: MethodResult, seeds: int, *, numbers: bool) -> s
             text += " The comparison does not show that training on true next states helps."
         return text
     better, worse = (first, row.label) if lead.low > 0 else (row.label, first)
-    # From three seeds on, intervals are over seeds and cover the luck of training (`MANY_SEEDS`).
+    # From `MANY_SEEDS` = 3 seeds on, intervals are over seeds and include the variance between
+    # trainings.
     luck = "puzzles and training seeds" if seeds >= 3 else "puzzles"
     explained = (
         f"The CI excludes 0, so the choice of {luck} is an unlikely explanation of the difference."

@@ -17,7 +17,7 @@ from spa.tables import Table
 def markdown(report: Report) -> str:
     """The report as Markdown text."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
-    # autoescape is for HTML; Markdown has its own escaping, the filters below.
+    # autoescape is for HTML. The filters below escape text for Markdown.
     made = jinja2.Environment(loader=loader, autoescape=False, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {"md": _safe, "boards": _boards}
     page = made.get_template("report.md.j2").render(

@@ -145,7 +145,7 @@ def read_rows(row: Any, where: str) -> Iterator[Rollout]:
     """The rollouts of one row: several if it is a batch in columns, or an episode of several
     agents. Raises DataError for one that cannot be read."""
     try:
-        # an episode of verifiers
+        # An episode of verifiers contains a list of traces.
         if isinstance(row, Mapping) and isinstance(row.get("traces"), list):
             yield from [
                 _trace(trace, where) for trace in row["traces"] if isinstance(trace, Mapping)

@@ -205,7 +205,7 @@ def _gigpo(groups: Groups, anchors: Tensor) -> Tensor:
 
 def _with_turns_left(groups: Groups) -> Tensor:
     """Anchors that also say how many turns are left, on which the reward to come depends."""
-    # One integer per (state, turn), because the multiplier is larger than any turn.
+    # The multiplier is larger than any turn, so each (state, turn) has an integer of its own.
     return groups.states * (groups.turns.shape[1] + 1) + groups.turns.clamp(min=0)
 
 

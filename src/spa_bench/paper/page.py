@@ -74,7 +74,7 @@ def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
     for table in result["tables"].values():
         for finding in table["findings"]:
             said = finding.get("sentence", "–")
-            # A note for one environment comes before the note for the claim as a whole.
+            # A note for one environment takes precedence over the note for the claim as a whole.
             note = notes.get(f"{finding['text']} ({finding['environment']})") or notes.get(
                 finding["text"]
             )

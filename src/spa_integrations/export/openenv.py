@@ -110,7 +110,7 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
 def application(tag: str, config: str = "base") -> Any:
     """The ASGI application that serves the game of a tag of a configuration. Raises ConfigError."""
     cfg = load_config(config)
-    make_game(cfg, tag)  # raise its errors now, not for the first client
+    make_game(cfg, tag)  # report its errors now, not to the first client
     return create_fastapi_app(
         # Each connection has its own game: two clients must not play in the same one.
         lambda: GameServer(make_game(cfg, tag), cfg.state_text),

@@ -64,8 +64,8 @@ class GymnasiumGame(TextEnv):
                 f"env_type 'gymnasium:{task}': action_names has {len(self.names)} names for the action space {actions}."
                 " Give one name per action."
             )
-        # Text observations may come from a generator of puzzles without end. Start states of few
-        # numbers repeat.
+        # Text observations may come from an endless generator of puzzles. Observations of few
+        # numbers mean that start states repeat.
         self.task, self.finite_puzzles = task, not isinstance(self.values, spaces.Text)
         self.observation_space, self.action_space = text_space(), label_space(len(self.names))
 

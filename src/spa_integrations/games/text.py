@@ -44,7 +44,7 @@ def _plain(value: Any, depth: int) -> Any:
     # Sorted: the order of a set differs between processes, but the hash of this text must not.
     if isinstance(value, set | frozenset):
         return sorted((_plain(item, depth + 1) for item in value), key=str)
-    # NumPy arrays and scalars.
+    # NumPy arrays and scalars have `tolist`.
     if hasattr(value, "tolist"):
         return value.tolist()
     return {"type": type(value).__name__, **_plain(getattr(value, "__dict__", {}), depth + 1)}

@@ -194,7 +194,7 @@ def _stages(stage_dir: Path) -> str:
         return ""
     if known.fingerprint.stage == "sft":
         return ": fine-tuning on self-play episodes, without reinforcement learning"
-    # A stage with a parent started from the result of SFT.
+    # A fingerprint with a parent means that PPO started from the result of SFT.
     return (
         ": fine-tuning on self-play episodes, then multi-turn PPO"
         if known.fingerprint.parent
