@@ -50,14 +50,14 @@ ROWS = (
         name="rollout, 5 turns, built-in model", kind="rollout", size="small", asked=6,
         peers=("hf_float32", "hf_bfloat16"),
     ),
-    Row(name="rollout, 2 turns, 135M", kind="rollout", size="real", peers=("hf_bfloat16",), asked=4),
-    Row(name="rollout, 2 turns, 135M (vLLM)", kind="rollout", size="real", peers=("vllm_bfloat16",), asked=1.5),
+    Row(name="rollout, 2 turns, 135M", kind="rollout", size="real", peers=("hf_bfloat16",), asked=6),
+    Row(name="rollout, 2 turns, 135M (vLLM)", kind="rollout", size="real", peers=("vllm_bfloat16",), asked=2),
     Row(
         name="SFT step, built-in model", kind="sft", size="small", asked=2.5, memory=0.5,
         peers=("trl_bfloat16", "trl_float32", "trl_packed"),
     ),
     Row(name="SFT step, 135M", kind="sft", size="real", peers=("trl_bfloat16",), asked=2.5, memory=0.5),
-    Row(name="PPO score and update, built-in model", kind="ppo", size="small", peers=("plain",), asked=3, memory=0.5),
+    Row(name="PPO score and update, built-in model", kind="ppo", size="small", peers=("plain",), asked=2.5, memory=1),
 )  # fmt: skip
 
 
