@@ -20,8 +20,7 @@
 #   make chaos           fault-injection tests: a run killed 20 times ends like an undisturbed one; ten minutes
 #   make siege           fault-injection tests: bad environments, templates, servers, files, clocks; 20 minutes
 #   make overnight       fault-injection tests: faults at random moments of 300 PPO steps; half an hour
-#   make bench           time and memory against transformers, TRL, vLLM, Gymnasium; 20 minutes, environments of 6 GB;
-#                        MODEL=FOLDER takes real weights, else random ones are used
+#   make bench           time and memory against transformers, TRL, vLLM, Gymnasium; 20 minutes, environments of 6 GB
 #   make bench-quick     the same small, without vLLM; three minutes; fails if a ratio falls below the committed one
 # make demo PYTHON=python3.12 chooses the interpreter of .venv; make test JOBS=8 runs 8 test processes.
 
@@ -121,11 +120,10 @@ docs: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]' --constraint constraints-cpu.txt
 	$(BIN)/mkdocs build --strict
 
-MODEL ?= random
-BENCH := $(ONE_THREAD) $(BIN)/python benchmarks/bench.py --model $(MODEL)
+BENCH := $(ONE_THREAD) $(BIN)/python benchmarks/bench.py
 
-bench: $(READY) .venv-bench-trl/.ready .venv-bench-vllm/.ready
-	$(BENCH) --trl .venv-bench-trl/bin/python --vllm .venv-bench-vllm/bin/python --output benchmarks/results/bench.json
+bench: smollm2 .venv-bench-trl/.ready .venv-bench-vllm/.ready
+	$(BENCH) --model smollm2 --trl .venv-bench-trl/bin/python --vllm .venv-bench-vllm/bin/python --output benchmarks/results/bench.json
 	$(ONE_THREAD) $(BIN)/python benchmarks/environments.py
 	$(ONE_THREAD) $(BIN)/python benchmarks/viewer.py --episodes 10000
 

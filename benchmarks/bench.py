@@ -104,7 +104,7 @@ def command(row: Row, side: str, options: argparse.Namespace, tiny: str) -> list
         if python is None or not Path(python).exists():
             return f"there is no environment with {peer}. Run `make bench` to make the environment."
         if model == "random":
-            return "the model folder is missing. Give the folder with --model."
+            return "--model is missing: smollm2 or a folder"
         order = [model, row.size, setting]
         return [python, str(HERE / f"bench_{peer}.py"), *order, *quick]
     return [
@@ -300,7 +300,9 @@ def main() -> int:
         "--rounds", type=int, help="rounds per package (default: 7; with --quick: 3)"
     )
     parser.add_argument(
-        "--model", default="random", help="folder of a model of 135M parameters (make smollm2)"
+        "--model",
+        default="random",
+        help="a model of 135M parameters: smollm2 (make smollm2) or a folder",
     )
     parser.add_argument(
         "--trl",
@@ -337,6 +339,8 @@ def main() -> int:
     from spa.models.load import model_source
 
     tiny = str(model_source("builtin:tiny"))
+    if options.model != "random":
+        options.model = str(model_source(options.model))
     rows = []
     for row in ROWS:
         if options.only in row.name:

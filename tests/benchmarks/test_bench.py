@@ -47,9 +47,7 @@ def test_a_peer_that_cannot_run_is_in_the_table_with_its_reason(bench, tmp_path)
     assert lines[-1] == f"| rollout | vllm, bfloat16 | not measured: {why} | | 4 |"
     options.vllm = sys.executable
     lines = bench.table({"rows": [bench.measured(row, options, str(tmp_path))]})
-    assert (
-        "| not measured: the model folder is missing. Give the folder with --model. |" in lines[-1]
-    )
+    assert "| not measured: --model is missing: smollm2 or a folder |" in lines[-1]
 
 
 def test_a_side_that_failed_is_in_the_table_with_its_reason(bench):
