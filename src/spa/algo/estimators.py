@@ -71,7 +71,7 @@ class Estimator:
                     f"{KEY}: the estimator returned {label} of shape {tuple(value.shape)}; "
                     f"return the shape of rewards, {tuple(rewards.shape)}"
                 )
-        # A function of the user may leave anything outside the mask, NaN included.
+        # A user's function may leave anything outside the mask, NaN included.
         advantages, returns = (torch.where(batch.mask, value, 0.0) for value in results)
         return advantages, returns
 

@@ -114,7 +114,7 @@ def _choose(
     """Chosen groups, bool `[G]`. Ties go to the group with the smaller id."""
     groups = len(signal)
     rank = torch.argsort(signal, descending=not smallest, stable=True)
-    # Groups that may not be chosen drop out before any is counted.
+    # Groups that may not be chosen are removed here, so that none of them counts towards `keep`.
     rank = rank[eligible[rank]]
     match strategy:
         case "top_k":

@@ -35,6 +35,7 @@ def group_stats(scores: Tensor, group_ids: Tensor) -> GroupStats:
     # squares would cancel where scores are large and alike.
     squares = zeros.index_add(0, rows, (values - mean[rows]).square())
     std = (squares / (count - 1).clamp(min=1)).sqrt()
-    # Without the initial zeros, which would win where all scores of a group are negative.
+    # `include_self=False` leaves out the initial zeros, which would win where all scores of a group
+    # are negative.
     maximum = zeros.scatter_reduce(0, rows, values, "amax", include_self=False)
     return GroupStats(index=index, count=count, mean=mean, std=std, max=maximum)

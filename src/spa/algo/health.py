@@ -29,7 +29,7 @@ class StepHealth:
     kept: int  # groups that the rollout filter kept
     spread: float  # mean standard deviation of the scores within groups
     success: float  # share of the training episodes that succeeded
-    episodes: int  # how many of them there were
+    episodes: int  # number of training episodes
     faults: float  # share of the episodes that failed by a fault of environment or engine
     repetition: float  # share of the responses that end in a loop
     validation: float | None = None  # share of the validation episodes that succeeded
@@ -54,7 +54,8 @@ class FallingGuard:
     def observe(self, success: float, episodes: int) -> "FallingGuard":
         """The guard after one more step with so many episodes."""
         last = (*self.last, success)[-self.window :]
-        # Full windows only: a lucky first step is no level to fall from.
+        # Only full windows count: a lucky first step would set a level that later steps cannot
+        # keep.
         best = max(self.best, sum(last) / len(last)) if len(last) == self.window else self.best
         return replace(self, last=last, best=best, episodes=episodes)
 

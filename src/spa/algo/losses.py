@@ -109,7 +109,8 @@ def policy_loss(
     advantages = torch.where(live, advantages, 0.0)
     unclipped = -advantages * ratio
     clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
-    # The larger loss: clipping removes the gain from moving further, never the pull back.
+    # The larger of the two losses: clipping removes the incentive to move further, but never the
+    # gradient that pulls back.
     per_token = torch.maximum(unclipped, clipped)
     lower = torch.zeros_like(live)
     # For A < 0 the loss -A r grows with the ratio without bound; the dual clip bounds it at -A c.

@@ -43,7 +43,7 @@ def whiten(values: Tensor, mask: Tensor, moments: Tensor | None = None) -> Tenso
     """
     total, squares, count = (masked_moments(values, mask) if moments is None else moments).double()
     mean = total / count.clamp(min=1)
-    # E[x^2] - E[x]^2 cancels, hence float64; rounding can still end below 0.
+    # E[x^2] - E[x]^2 cancels, hence float64. Rounding can still make it negative, hence the clamp.
     variance = ((squares - count * mean.square()) / (count - 1).clamp(min=1)).clamp(min=0)
     scaled = (values.double() - mean) * torch.rsqrt(variance + 1e-8)
     return torch.where(mask, scaled, 0.0).to(values.dtype)

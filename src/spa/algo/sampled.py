@@ -39,7 +39,8 @@ def policy_logits(logits: Tensor, sampling: SamplingParams, keep: Tensor | None 
         kept = kept.masked_fill(
             torch.zeros_like(outside).scatter(-1, order, outside), float("-inf")
         )
-    # These weights may cut off the sampled token. It is kept, so that its log-prob is finite.
+    # With the present weights top_k or top_p may cut off the sampled token. The token is kept, so
+    # that its log-prob is finite.
     if keep is not None and kept is not logits:
         kept = kept.scatter(-1, keep[:, None], logits.gather(-1, keep[:, None]))
     return kept

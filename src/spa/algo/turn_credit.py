@@ -177,7 +177,7 @@ def gigpo(
 def _relative_to_anchor(to_go: Tensor, present: Tensor, group: Tensor, anchors: Tensor) -> Tensor:
     """float64 `[B, K]`: `to_go` minus its mean over the first visits of other episodes; 0 where
     there are none."""
-    # [B, K] to the N turns that were played, in row order.
+    # From [B, K] to the N turns that were played, in row order.
     rows, turns = torch.nonzero(present, as_tuple=True)
     visits = _visits(rows, group[rows], anchors[rows, turns])
     values = to_go[rows, turns]

@@ -52,7 +52,7 @@ HYDRA_TRIPS = (
     ValueError,
 )
 
-# Hydra has one search path for the whole process.
+# Hydra has one search path for the whole process, so files are composed one at a time.
 _ONE_AT_A_TIME = threading.Lock()
 
 FREE = ("custom_envs", "model_info")
@@ -263,7 +263,7 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
                 ".".join(parents[: depth + 1]),
                 f"this key has no keys below it, so the override {text!r} cannot be applied; correct the override",
             )
-    # `+key=value` is `key=value` here; the schema judges whether the key exists.
+    # `+key=value` is `key=value` here; validation reports keys that do not exist.
     if parsed.type != OverrideType.DEL:
         written += flatten({path: value})
         old = section.get(last)

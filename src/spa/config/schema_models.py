@@ -12,7 +12,8 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Attention = Literal["auto", "sdpa", "eager", "flash_attention_2"]
 Strategy = Literal["ddp", "fsdp", "fsdp2"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
-# token-mean is DAPO's, seq-mean-token-mean GRPO's, the last one Dr. GRPO's (arXiv 2503.20783).
+# token-mean is DAPO's, seq-mean-token-mean GRPO's, seq-mean-token-sum-norm Dr. GRPO's (arXiv
+# 2503.20783).
 LossAgg = Literal[
     "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
@@ -371,7 +372,7 @@ class ActorConfig:
             affects="semantics",
         ),
     ] = "ppo"
-    # For A < 0 the loss -A r has no bound in r; it is cut at -A c (arXiv 1912.09729).
+    # For A < 0 the loss -A r has no bound in r; dual clipping bounds it at -A c (arXiv 1912.09729).
     clip_ratio_c: Annotated[
         float,
         Key(

@@ -183,8 +183,8 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(dist.get_node_local_rank())  # pyright: ignore[reportPrivateImportUsage]
-    # Imported before the group exists: its functions take the group at import as their default
-    # argument, and DDP and FSDP2 would import it later.
+    # Imported before the group exists. DDP and FSDP2 would import this module later, and its
+    # functions would then hold the group in their default arguments.
     importlib.import_module("torch.distributed.nn.functional")
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_s)
@@ -192,7 +192,7 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
     with uninterrupted():
         try:
             yield current_world()
-        except StopRequested as stop:  # on all ranks at once
+        except StopRequested as stop:  # raised on all ranks at once
             traceback.clear_frames(stop.__traceback__)  # its frames refer to the models
             _leave()
             raise

@@ -26,7 +26,8 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     loss = context.cfg.actor_rollout_ref.actor.world_loss
     if not loss.on or loss.tokens != "correct_predictions":
         return batch
-    # Unlike ECHO's, these tokens were sampled: the loss reinforces what the policy wrote itself.
+    # Unlike the tokens of ECHO, these were sampled: the loss reinforces what the policy wrote
+    # itself.
     correct = on_tokens(
         batch, episodes, partial(believed_states, template=context.template, right=True)
     )

@@ -63,7 +63,7 @@ def seconds_expected(
     for stages in methods.values():
         total = 0.0
         for stage in [stage for stage in stages if stage.action == "run"]:
-            # A stage that has begun is measured by its own steps.
+            # For a stage that has begun, its own steps give the time that is left.
             if stage.recorded.seconds_left is not None:
                 total += stage.recorded.seconds_left
             elif stage.name in known:

@@ -129,7 +129,7 @@ class Mirror:
         # First, because resuming from a copied checkpoint needs the metrics of the steps before it.
         self._put_records(directory)
         folders = checkpoints_in(directory)
-        # Newest first: it is the one that another machine resumes from.
+        # Newest first: another machine resumes from the newest checkpoint.
         for folder in reversed(folders):
             target = f"{self._root}/{folder.name}"
             # A marker has the hashes of all files, so equal markers mean equal copies.

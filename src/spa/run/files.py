@@ -39,7 +39,7 @@ def _finite(value: float) -> float | str | None:
 def jsonable(value: Any) -> Any:
     """`value` with every part turned into what strict JSON knows; unknown objects become their
     text."""
-    # First: a StrEnum is a str, too, but `yaml.safe_dump` refuses it.
+    # Tested before str: a StrEnum is a str, but `yaml.safe_dump` refuses it.
     if isinstance(value, Enum):
         return jsonable(value.value)
     if isinstance(value, np.generic | np.ndarray):

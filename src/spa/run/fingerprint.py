@@ -82,7 +82,7 @@ def differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]
     if old.revision != new.revision:
         found[f"revision of {new.stage} in this version of spa"] = (old.revision, new.revision)
     if old.parent and new.parent:
-        # The earlier stage first: its change is usually the cause of the others.
+        # The differences of the earlier stage come first: they usually cause the others.
         return differences(old.parent, new.parent) | found
     if old.parent or new.parent:
         found["the previous stage"] = (

@@ -96,7 +96,7 @@ def fingerprint_of(
     numerics: dict[str, Any] = {}
     for name, value in values_of(cfg, stage).items():
         key = key_of(name)
-        # As JSON gives it back (tuples as lists), to compare equal with a stored fingerprint.
+        # Converted as JSON would (tuples become lists), to compare equal with a stored fingerprint.
         plain = json.loads(json.dumps(value, default=str))
         if key.affects == "numerics":
             numerics[name] = plain

@@ -208,7 +208,8 @@ class GridProgress:
         for method, stages in self._methods.items():
             for stage in stages:
                 folder = stage.folder.resolve()
-                # Finished since the last update: one line, even if methods share the stage.
+                # The stage has finished since the last update. It gets one line, even if methods
+                # share it.
                 if folder in self._unfinished and folder not in {*unfinished, *shown}:
                     shown.add(folder)
                     known = self._known[stage.folder].read()

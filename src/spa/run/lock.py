@@ -54,8 +54,8 @@ def held(directory: Path) -> bool | None:
     try:
         with (directory / LOCK).open(encoding="utf-8") as file:
             try:
-                # Fails while another process holds the exclusive lock; released when the file
-                # closes.
+                # Fails while another process holds the exclusive lock. The shared lock is released
+                # when the file closes.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True

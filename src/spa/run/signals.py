@@ -152,7 +152,7 @@ def _stop_children() -> None:
 
 def _asked(number: int, frame: FrameType | None) -> None:
     if number == signal.SIGINT and _STATE.asked:  # Ctrl-C was pressed again
-        # The exception below may interrupt `stopping_children` before it has stopped all of them.
+        # The exception below may interrupt `stopping_children` before it has stopped all children.
         if _STATE.stops_children:
             _stop_children()
         # Not StopRequested, for which a stage would still save a checkpoint.

@@ -102,7 +102,7 @@ def locked(directory: Path) -> Iterator[None]:
         uninterrupted() if world.size > 1 else nullcontext(),
     ):
         yield
-        # For a stop asked for during the last step: the ranks agree here, before `uninterrupted`
+        # If a stop was requested during the last step, the ranks agree here, before `uninterrupted`
         # raises on only some of them.
         stop_together()
 
@@ -187,12 +187,13 @@ class Stage:
         release the folder."""
         try:
             # After an error in the loop's body the generator is still inside `uninterrupted`.
-            # Signals would wait until Python collects it.
+            # Signals would wait until Python collects the generator.
             if self._loop is not None:
                 self._loop.close()
             if (
                 # StopRequested comes between two steps or in `interruptible`, before an update: the
-                # model is that of the last commit. After any other error it may be half updated.
+                # model is that of the last commit. After any other error the model may be half
+                # updated.
                 isinstance(error, StopRequested)
                 and self._trained is not None
                 and self.step > self._saved_step

@@ -148,7 +148,8 @@ def evaluate_target(
     if target.api is not None:
         played = {spec.episode_id for puzzle in puzzles for spec in puzzle.specs}
         result["usage"] = usage(replies, prices, played)
-    # Before the result is written: an evaluation in which every episode failed leaves none.
+    # Checked before the result is written: an evaluation in which every episode failed leaves no
+    # result.
     if not any(found["episodes"] for found in result["tags"].values()):
         errors = next(
             (a.error for group in groups for a in group.attempts if a.error),
@@ -358,7 +359,7 @@ class Store:
             except (TypeError, KeyError):
                 continue
             self._groups[group.tag, group.puzzle_hash, group.group] = group
-        # A kill may have cut off the last line; the next group then starts a new one.
+        # A kill may have cut off the last line; the next group then starts a new line.
         if not self.path.read_bytes().endswith(b"\n"):
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("\n")

@@ -209,8 +209,8 @@ def world_model_report(
     )
     rollouts = range(0, len(situations), 5)
     if any(situation.known != situation.state for situation in situations):
-        # The states have hidden parts, which a prediction includes: it cannot be shown as the next
-        # state.
+        # The states have hidden parts, which a prediction includes. So a prediction cannot be shown
+        # as the next state.
         steps = 1
     report["open_loop"] = open_loop_rollout(
         asking,

@@ -50,7 +50,8 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
         rounds = rounds_of(cfg, data, sft_dir)
         chain = fingerprints(rounds)
         policy = stage_fingerprint(cfg, "ppo", parent=chain[-1][1])
-        # Before any work, so that a folder of other work is refused before hours are spent.
+        # Before any work, so that a folder with work of other settings is refused before hours are
+        # spent.
         _settle(cfg, [*chain, (ppo_dir, policy)])
         _announce(cfg, rounds, [*chain, (ppo_dir, policy)])
         known = dict(chain)
@@ -80,7 +81,7 @@ def _settle(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
     """Archive changed work if the run is to begin from scratch, saying why; refuse it otherwise
     (ConfigError)."""
     world = current_world()
-    # Finished work of the same settings is kept.
+    # Only changed work is archived: finished work of the same settings is kept.
     if cfg.trainer.resume_mode == "disable" and world.is_main:
         for folder, fingerprint in chain:
             if changed := changes(folder, fingerprint):
@@ -218,7 +219,7 @@ def world_model(
     if fingerprint is None and cfg.generate.rounds > 1:
         rounds = _last_round(cfg, data, directory)
         if not rounds and cfg.generate.policy == "search":
-            cfg = first_round(cfg)  # its SFT on single moves has its own batch size and steps
+            cfg = first_round(cfg)  # SFT on single moves has its own batch size and steps
     if fingerprint is None and rounds:
         chain = fingerprints(rounds)
         # The stages before this one must be those of this configuration.

@@ -26,7 +26,8 @@ from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
 API = "api"
 STAGES = ("ppo", "sft")
 _HASH = re.compile(rb'"puzzle_hash":"([0-9a-f]+)"')
-# Bytes of a recorded episode that are searched for its hash, which comes before turns and tokens.
+# Bytes of a recorded episode that are searched for the puzzle's hash, which comes before turns and
+# tokens.
 _HEAD = 2000
 
 

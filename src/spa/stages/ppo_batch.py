@@ -125,8 +125,8 @@ def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> Epis
 def check_sampler(cfg: Config, kl: float, models: Models, step: int) -> None:
     """Warn if the engine samples from other numbers than the trainer computes; stop if that is so
     from the start."""
-    # Before the first update a large gap is a fault of the set-up
-    # (other weights or another precision); later it is only warned of.
+    # Before the first update a large gap is a fault of the set-up (other weights or another
+    # precision). Later a large gap only causes a warning.
     if kl > cfg.trainer.kl_stop and models.actor.optimizer.steps == 0:
         raise TrainingError(
             f"KL(sampler || trainer) is {kl:.3g} per token before the first update (limit "

@@ -209,7 +209,7 @@ class LearnedMoves:
                 state = env.text_of_key(question.text, key)
                 if state is not None:
                     successors.append((action, key, env.outcome_of_text(state)))
-            # One unreadable answer makes the line incomplete, which ends this search.
+            # One unreadable answer makes a line of the search incomplete, which ends this search.
             found.append(tuple(successors) if len(successors) == len(env.action_names()) else None)
         return found
 
@@ -362,7 +362,7 @@ def thoughts_of(
         for question, _ in chosen:
             world = dealt(question.true, stream(seed, "search/dealt", question.number))
             search = breadth_first(question.start, lambda key, world=world: world[key])
-            assert search.path is not None  # dealing keeps the distance of every state
+            assert search.path is not None  # dealing keeps each state's distance from the start
             found.append((write_search(search), search.path))
         return found
     others = (

@@ -205,7 +205,7 @@ def selfplay_engine(
             partial(require_tries, plans=plans_tried(cfg)),
         )
     players: dict[str, PlayingEngine] = {}
-    # The model comes first, since all policies write in its tokens.
+    # The model comes first, since the other policies use its template.
     order = sorted(cfg.generate.policies, key=lambda name: name != "self")
     for name in order:
         players[name] = _policy(
@@ -255,7 +255,7 @@ def policy_of(cfg: Config, episode_id: str) -> str:
     shares = cfg.generate.mixture
     if not shares:
         return cfg.generate.policy
-    # A point on the line of all shares: the policy whose interval holds it plays.
+    # A random point on the sum of all shares: the policy whose interval contains it plays.
     left = stream(cfg.seed.train, f"mixture/{episode_id}").random() * sum(
         map(float, shares.values())
     )

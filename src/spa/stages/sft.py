@@ -310,7 +310,7 @@ def find_probes(
     """The puzzles that are not in the examples of stage 2, nor in those of the rounds `before`."""
     worker = setup.make_worker(cfg, template, mode=setup.taught_mode(cfg))
     own = [*row_files(cfg, data, "train"), *row_files(cfg, data, "val")]
-    # None if a data set does not name its puzzles: then nothing can be said about seen ones.
+    # None if a data set does not name its puzzles: then the number of seen puzzles is unknown.
     trained = puzzles_in(
         [*own, *(folder / name for folder in before for name in (TRAIN_FILE, VAL_FILE))]
     )

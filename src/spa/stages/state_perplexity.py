@@ -69,8 +69,8 @@ def perplexity_of_tag(
     found: dict[str, Any] = {}
     for text in texts_of(env, situations):
         prompter = replace(base, state_text=text)
-        # `replay` puts `env` into the state that the
-        # prompt is then rendered from: the order counts.
+        # `replay` puts `env` into the state from which `prompt_of` renders the prompt, so the order
+        # of the two calls matters.
         shown = [
             (replay(env, situation).state_text(text), prompt_of(env, prompter))
             for situation in situations

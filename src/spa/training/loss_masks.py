@@ -51,8 +51,8 @@ def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
         span = find_block(turn.reply_text, "answer")
         start = len(where) - 1
         if span is not None:
-            # `reply_text` begins with the prefill, which
-            # is not sampled: positions in it are shifted.
+            # `reply_text` begins with the prefill, which is not sampled, so positions in
+            # `reply_text` are shifted.
             forced = len(turn.reply_text) - len(template.decode_reply(ids[where]))
             # Never beyond the last sampled token, which carries rewards and turn ends.
             start = min(start, token_at(template, ids[where], span[0] - forced))

@@ -128,7 +128,7 @@ def _tried(
         for number, plan in enumerate(
             _plans(env, episode.tag, prompter, turn, plans, rng), start=1
         ):
-            # `branch` replays a game that cannot be cloned up to this turn.
+            # If the game cannot be cloned, `branch` replays it up to this turn.
             past = Past(make=make, seed=episode.puzzle_seed, options=options, actions=done)
             twin = branch(env, past, stream_seed(episode.noise_seed, "branches", index, number))
             found.append(_try(twin, plan, prompter, turn))
