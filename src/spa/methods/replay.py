@@ -64,7 +64,6 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
 def with_rows(batch: PPOBatch, rows: Sequence[Replayed]) -> PPOBatch:
     """The batch with `rows` behind its own. They have no sampled token, so that they count in no
     mean of the policy loss; `ce_weights` is 1 on the tokens that are learned from them."""
-    # Replayed rows come last, so the played rows keep their places.
     count = len(rows)
     old = len(batch)
     width = max(batch.input_ids.shape[1], *(len(ids) for ids, _ in rows))

@@ -66,7 +66,8 @@ class Mirror:
         again. Returns whether all went well."""
         try:
             self._copy(directory, keep)
-        except Exception as error:  # noqa: BLE001 - file systems have errors of their own, and a run must outlive them
+        # fsspec file systems raise exceptions of their own, and a failed copy must not stop a run.
+        except Exception as error:  # noqa: BLE001
             log.warning(
                 "could not copy checkpoints to %s (%s); spa tries again after the next checkpoint",
                 self.url,
@@ -117,7 +118,7 @@ class Mirror:
             self._put_records(directory)
             self._put(directory, sums, self._root)
             self._fs.pipe_file(f"{self._root}/{MARKER}", json.dumps({"sha256": sums}).encode())
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - as in `copy`
             log.warning(
                 "%s: the folder %s could not be copied to this URL (%s); check trainer.default_hdfs_dir",
                 self.url,
