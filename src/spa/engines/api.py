@@ -79,7 +79,7 @@ class ApiResponse:
     reasoning: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    episode: str = ""  # that asked for it
+    episode: str = ""  # id of the episode that the request was made for
 
 
 class Pacer:
@@ -96,8 +96,8 @@ class Pacer:
             now = time.monotonic()
             slot = max(now, self._next)
             self._next = slot + self._gap
-        # Slots are given out under the lock and waited
-        # for outside it, so that threads wait together.
+        # Slots are given out under the lock, but threads sleep outside it, so they wait at the same
+        # time.
         time.sleep(slot - now)
 
 
@@ -122,7 +122,7 @@ class ResponseStore:
                     "%s: spa skipped a cached response, because its line cannot be read", path
                 )
         if text and not text.endswith("\n"):
-            self._append("")  # the next response begins on a line of its own
+            self._append("")  # ends the cut-off line, so that no response is added to it
         log.info(
             "spa takes %d responses from the cache %s; delete the file to send their "
             "requests again",
@@ -186,12 +186,12 @@ class ApiEngine:
         self.store = ResponseStore(store)
         self.usage = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0}
         self._usage_lock = threading.Lock()
-        self._reached = False  # whether a request was sent; the first is a probe
+        self._reached = False  # whether a request was sent; the first one is sent alone
         self._pacer = Pacer(per_minute)
         self._key = api_key(entry)
         self._sdk_error = openai.APIError
         try:
-            # The SDK insists on a key where a server asks for none.
+            # The SDK requires a key, even if the server does not.
             self._client = openai.OpenAI(
                 api_key=self._key or "none",
                 base_url=self.address,
@@ -223,7 +223,9 @@ class ApiEngine:
             for prompt in prompts:
                 first = not self._reached
                 futures.append(pool.submit(self._complete, prompt, settings))
-                if first:  # alone: a wrong key, model or address costs one request
+                # The first request is sent alone, so that a wrong key, model or address costs one
+                # request.
+                if first:
                     wait(futures)
                     if futures[-1].exception() is not None:
                         break
@@ -232,7 +234,7 @@ class ApiEngine:
                 (f.exception() for f in futures if f.done() and f.exception() is not None), None
             )
             if fatal is not None:
-                # Requests under way are still answered, and their responses are kept.
+                # Requests in flight are still answered, and their responses are kept.
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise ModelError(f"{fatal}\n{self._kept()}") from fatal
             answers = [future.result() for future in futures]
@@ -244,7 +246,8 @@ class ApiEngine:
         completions = [completion for completion, _ in answers]
         failed = [c.text for c in completions if c.finish_reason == "error"]
         silent = len(failed) > 1 and not any(refused for _, refused in answers)
-        # All have failed, and no earlier response shows that this server works at all.
+        # No request was answered. That is an error if several failed and the server refused none of
+        # them, or if no stored response shows that this server works at all.
         if failed and len(failed) == len(completions) and (silent or not len(self.store)):
             raise ModelError(
                 f"The server {self.address} answered none of {len(failed)} requests. The "
@@ -318,7 +321,7 @@ class ApiEngine:
         sendable: Any = [
             {**message, "content": as_unicode(message["content"])} for message in messages
         ]
-        # In `extra_body` the SDK lets fields pass that it does not know, such as top_k.
+        # `extra_body` passes on fields that the SDK does not know, such as top_k.
         request = {"model": self.name, "messages": sendable, "extra_body": dict(settings)}
         try:
             response = self._read(self._send(request))
@@ -406,15 +409,15 @@ class ApiEngine:
                 "chat completions API. Check model_name and base_url of the model in "
                 f"model_info. {text}"
             )
-        # Faults that may pass: connection, server, timeout, conflict, rate limit.
+        # These faults may be temporary: connection, server, timeout, conflict, rate limit.
         if status is None or status < 400 or status >= 500 or status in (408, 409, 425, 429):
             return Unanswered(
                 f"{where}: {text}"
                 if status is None
                 else f"{where}: the server returned HTTP status {status}: {text}"
             )
-        # An earlier response shows that the settings are accepted, so only this request is at
-        # fault.
+        # Only this request is at fault if the error concerns its conversation, or if a stored
+        # response shows that the server accepts the settings.
         if len(self.store) or any(word in lower for word in REFUSALS):
             return Refused(f"{where}: {text}")
         return ModelError(

@@ -142,7 +142,7 @@ def engine_name(cfg: Config, model_name: str = "") -> str:
     `auto`."""
     if model_name == RANDOM:
         return RANDOM
-    # An entry of `model_info` is always behind an API, whatever `rollout.name` says of others.
+    # Models of `model_info` are always behind an API; `rollout.name` is about all other models.
     if model_name in cfg.model_info:
         return "openai"
     return on_this_machine(cfg).actor_rollout_ref.rollout.name
@@ -226,7 +226,7 @@ def vllm_engine(
             "gpu_memory_utilization": rollout.gpu_memory_utilization,
             "tensor_parallel_size": rollout.tensor_model_parallel_size,
             "enable_chunked_prefill": rollout.enable_chunked_prefill,
-            # vLLM refuses fewer tokens in a batch than sequences.
+            # vLLM requires at least as many tokens in a batch as sequences.
             "max_num_batched_tokens": max(rollout.max_num_batched_tokens, rollout.max_num_seqs),
         }
     dtype = pick_autocast(rollout.dtype, device) or torch.float32
@@ -238,7 +238,7 @@ def vllm_engine(
         max_rows=rollout.max_num_seqs,
         sleeps=on_gpu and rollout.free_cache_engine,
         trust_remote_code=cfg.actor_rollout_ref.model.trust_remote_code,
-        # The user's own options win.
+        # The user's `engine_kwargs` override the options above.
         options=options | dict(rollout.engine_kwargs),
     )
 

@@ -19,9 +19,9 @@ from spa.engines.kv_cache import GrowingCache
 from spa.models.attention import attends_to_everything
 
 MODELS = ("llama", "mistral", "qwen2")
-SMALL = 256  # hidden size up to which a copy of float32 weights costs nothing
+SMALL = 256  # largest hidden size at which a second copy of float32 weights is cheap
 PREFILL_SCORES = 2**24  # elements of one block of attention scores: 64 MiB in float32
-DECODED_ROWS = 16  # rows that the matrices' layout is chosen for; others work
+DECODED_ROWS = 16  # the matrix layout is optimised for this many rows; other numbers work
 
 
 def can_fuse(model: Any, dtype: torch.dtype) -> bool:
@@ -35,7 +35,7 @@ def can_fuse(model: Any, dtype: torch.dtype) -> bool:
         type(module) is not nn.Linear for module in model.modules() if isinstance(module, nn.Linear)
     ):
         return False
-    # The pass below would leave out matrices other than these.
+    # `FusedModel` computes these matrices only and would leave out any other.
     linear = {
         name.rpartition(".")[2]
         for name, module in model.named_modules()
@@ -52,7 +52,7 @@ class Matrix:
     there is one."""
 
     def __init__(self, layers: list[Any], dtype: torch.dtype) -> None:
-        # A copy, hence `refresh` after every update.
+        # The weights are copied, so every update must be followed by `refresh`.
         weight = torch.cat([layer.weight.detach() for layer in layers]).to(dtype)
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
         self.bias = torch.cat(biases).to(dtype) if biases else None
@@ -117,7 +117,8 @@ class FusedModel:
         self.embed = body.embed_tokens
         self.rotary = body.rotary_emb
         self.norm = body.norm
-        self.layers: list[Layer] = []  # the old ones go first
+        # Drop the old layers before the new ones are made, which saves memory.
+        self.layers: list[Layer] = []
         self.layers += [Layer(layer, self.dtype) for layer in body.layers]
         self.head = Matrix([model.get_output_embeddings()], self.dtype)
 
@@ -158,7 +159,8 @@ class FusedModel:
                 layer.qkv(layer.before(x)).view(rows, q, -1, self.width), turn
             )
             keys, values = cache.append(index, keys, values)
-            if keys.shape[2] > mask.shape[-1]:  # columns that hold no token yet
+            # Buffers may have columns that hold no token yet, which the mask excludes.
+            if keys.shape[2] > mask.shape[-1]:
                 mask = nn.functional.pad(
                     mask, (0, keys.shape[2] - mask.shape[-1]), value=torch.finfo(self.dtype).min
                 )
@@ -166,7 +168,7 @@ class FusedModel:
             x = x + layer.out(self._attend(queries, keys, values, mask, head))
             gate, up = layer.gate_up(layer.between(x)).chunk(2, dim=-1)
             x = x + layer.down(layer.act(gate) * up)
-        # The head reads the last position alone: it is the largest matrix.
+        # The head, the largest matrix, reads the last position only.
         last = x.view(rows, q, -1)[:, -1]
         return self.head(self.norm(last))[:, None]
 
@@ -176,7 +178,7 @@ class FusedModel:
         """[B, q, H + 2 K, D] -> scaled queries [B, H, q, D] and keys [B, K, q, D], both turned, and
         values."""
         turned = self.heads + self.key_heads
-        # Rotated in float32, as in the trainer under autocast.
+        # Rotated in float32, as the trainer does under autocast.
         both = qkv[:, :, :turned].float()
         both = torch.addcmul(both * turn[0], both.roll(self.width // 2, -1), turn[1])
         queries = (both[:, :, : self.heads] * self.scale).to(self.dtype)
@@ -201,7 +203,8 @@ class FusedModel:
         shared = self.heads // self.key_heads
         columns = keys.shape[2]
         early = 0 if head is None else head[0].shape[1]
-        # As many rows at a time as keep their scores [rows, H, q, T] within PREFILL_SCORES numbers.
+        # The largest number of rows whose scores [rows, H, q, T] have at most PREFILL_SCORES
+        # elements.
         block = max(1, PREFILL_SCORES // (self.heads * q * (early + columns)))
         parts = []
         for i in range(0, rows, block):

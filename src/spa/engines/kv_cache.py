@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-# Takes the place of tensors that were given away.
+# Replaces tensors whose memory is released.
 _GONE = torch.empty(0)
 Head = list[tuple[torch.Tensor, torch.Tensor]]
 """Keys and values [K, c, D] of each layer, of the c tokens that all rows of a batch begin with."""
@@ -31,7 +31,7 @@ class KVStore:
         self.head = head
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
-        self.episodes: WeakSet[EpisodeKV] = WeakSet()  # those that may still be asked for
+        self.episodes: WeakSet[EpisodeKV] = WeakSet()  # episodes that may still have a next turn
 
     def columns(
         self, layer: int, part: int, rows: torch.Tensor, start: int, stop: int
@@ -47,7 +47,7 @@ class KVStore:
     def shrink(self) -> None:
         """Drop rows of finished episodes, once they are half of all rows."""
         living = list(self.episodes)
-        # Copying the rest pays once it frees half of the memory.
+        # Copying the remaining rows pays off once it frees half of the memory.
         if not living or 2 * len(living) > len(self.keys[0]):
             return
         rows = torch.tensor([episode.row for episode in living], device=self.keys[0].device)
@@ -99,7 +99,7 @@ class GrowingLayer(DynamicLayer):
                 (*value_states.shape[:2], 0, value_states.shape[-1])
             )
         if end > self._keys.shape[-2]:
-            # Room in proportion to the length keeps the copies a small share of the work.
+            # Spare columns in proportion to the length keep the total cost of copying small.
             self._keys = _grown(self._keys, self.length, end + max(64, end // 8))
             self._values = _grown(self._values, self.length, end + max(64, end // 8))
         self._keys[:, :, self.length : end] = key_states
@@ -187,8 +187,8 @@ class GrowingCache(DynamicCache):
         skipped = self.shared
         width = max(len(row.ids) for row in rows if row is not None) - skipped
         device = next(iter(parts)).keys[0].device
-        # For each store: its rows, their places in the
-        # batch, the columns to copy, whether it is used up.
+        # For each store: its rows, their places in the batch, the number of columns to copy, and
+        # whether all its episodes are in the batch.
         moves = [
             (
                 store,
@@ -201,7 +201,8 @@ class GrowingCache(DynamicCache):
         ]
         for index, layer in enumerate(self._growing):
             like = moves[0][0]
-            keys, values = (  # of some models values are of another width than keys
+            # In some models, values have another width than keys.
+            keys, values = (
                 held[index].new_zeros(
                     (len(rows), held[index].shape[1], width, held[index].shape[3])
                 )

@@ -37,9 +37,10 @@ from spa.types import Completion, Prompt, SamplingParams
 
 log = logging.getLogger(__name__)
 
-_SHRINK_AT = 0.75  # rows are moved together when fewer than this share of them still write
-# Common beginnings are read separately if this leaves at most this share of the tokens to read,
-# padding included.
+# Finished rows leave the batch when less than this share of its rows is still sampling.
+_SHRINK_AT = 0.75
+# Common prefixes are read separately if that reduces the tokens to read, padding included, to at
+# most this share.
 _MUCH_LESS = 0.75
 # A prefix that all rows share is stored once if its keys and values take at least this many bytes
 # per row.
@@ -71,7 +72,8 @@ class LocalEngine:
         self.model = model
         self.template = template
         self.version = version
-        # Windows and recurrent states cannot be cut out of a batch and put together again.
+        # Caches of windowed or recurrent layers cannot be cut out of a batch and put together
+        # again.
         self.safe = template.images is not None or not attends_to_everything(model.config)
         self.keep_cache = keep_cache and not self.safe
         self._episodes: dict[str, EpisodeKV] = {}
@@ -89,7 +91,7 @@ class LocalEngine:
                 "log-probs than a full forward pass. Use another model, or "
                 "actor_rollout_ref.rollout.name=vllm."
             )
-        # The trial run has left its own rows in the cache.
+        # `reads_right` has left the episodes of its trial in the cache.
         self._episodes.clear()
         self.autocast = autocast
         if not self.safe and can_fuse(model, autocast or next(model.parameters()).dtype):
@@ -110,7 +112,7 @@ class LocalEngine:
         with (
             torch.inference_mode(),
             torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None),
-            # a compiled trainer would be compiled again for every length
+            # A compiled model would be compiled again for every length.
             torch.compiler.set_stance("force_eager"),
         ):
             for start in range(0, len(prompts), self.max_rows):
@@ -167,7 +169,9 @@ class LocalEngine:
         made together."""
         gone = [self._episodes.pop(episode_id, None) for episode_id in episode_ids]
         stores = {kv.store for kv in gone if kv is not None}
-        gone.clear()  # what is still held counts as asked for
+        # `shrink` keeps the rows of all episodes that are still referenced, so drop these
+        # references.
+        gone.clear()
         for store in stores:
             store.shrink()
 
@@ -197,12 +201,12 @@ class _Batch:
         logits = self._read_prompts()
         stop_ids = torch.tensor(sorted(self.engine.template.stop_ids), device=self.device)
         alive = torch.ones(len(self.rows), dtype=torch.bool, device=self.device)
-        writing = [True] * len(self.rows)  # the same, known here
+        writing = [True] * len(self.rows)  # copy of `alive` on the CPU
         for step in range(self.sampling.max_tokens):
             watchdog.beat()
             ids, logprobs = sample_tokens(logits, self.uniforms[:, step], self.sampling)
             ended = torch.isin(ids, stop_ids)
-            # one transfer per token, the only point at which the CPU waits for the GPU
+            # One transfer per token: this is the only point at which the CPU waits for the GPU.
             told = torch.stack([ids.double(), logprobs.double(), ended.double()]).tolist()
             for row, writes, token, value in zip(self.rows, writing, *told[:2], strict=True):
                 if writes:
@@ -213,9 +217,10 @@ class _Batch:
             # Nothing more is sampled, so the last token need not be read.
             if not any(writing) or step + 1 == self.sampling.max_tokens:
                 break
-            # Moving rows together pays when few still write.
+            # Dropping finished rows pays off once few rows are still sampling.
             if not self.engine.safe and sum(writing) < len(self.rows) * _SHRINK_AT:
-                # Finished rows are put aside before they are dropped from the batch.
+                # The caches of finished rows are saved for their next turn before the rows are
+                # dropped.
                 keep = alive.nonzero()[:, 0]
                 self._leave([i for i, writes in enumerate(writing) if not writes])
                 self._keep_rows(keep)
@@ -257,17 +262,19 @@ class _Batch:
             for i, length in zip(unique, held.tolist(), strict=True)
         ]
         past = torch.arange(int(held.max()) - self.cache.shared, device=self.device)[None]
-        # Rows are laid out from column 0 on; what is beyond a row's own length is a hole.
+        # Every row begins at column 0; columns beyond the row's own length hold no token.
         valid = self.cache.shared + past < held[:, None]
         fresh = not any(rows)
         stores = {row.store for row in rows if row is not None}
-        del cached, rows  # laid out by now: holding them would keep every key and value twice
+        # The rows are in the cache by now, so these references would keep all keys and values
+        # twice.
+        del cached, rows
         for store in stores:
             store.shrink()
         if fresh and self.cache.shared and (groups := _alike(new)):
             new, valid, held = self._read_beginnings(new, groups, valid, held)
         logits, valid = self._read_chunk(new, valid, held)
-        # Back from rows that were read once to one row for each prompt.
+        # Equal prompts were read once; expand the batch to one row per prompt again.
         place = {prompt: row for row, prompt in enumerate(unique)}
         expand = torch.tensor([place[s] for s in source], device=self.device)
         if len(unique) < len(source):
@@ -306,7 +313,7 @@ class _Batch:
             return []
         first, *others = [prompt.token_ids for prompt in self.prompts]
         known = [kv for kv in cached if kv is not None]
-        # At least one token of each prompt is left to read, since its logits are wanted.
+        # At least one token of each prompt must be left to read, because its logits are needed.
         tokens = min([len(ids) - 1 for ids in (first, *others)] + [len(kv.ids) for kv in known])
         for ids in others:
             tokens = _common(first[:tokens], ids)
@@ -331,11 +338,11 @@ class _Batch:
         with the new columns."""
         ids, real = (part.to(self.device) for part in right_aligned(new))
         width = ids.shape[1]
-        # Positions count a row's own tokens; the pads before them get 0.
+        # Positions count a row's own tokens; the padding before them gets 0.
         positions = (held[:, None] + real.cumsum(1) - 1).clamp(min=0)
         causal = torch.ones((width, width), dtype=torch.bool, device=self.device).tril()
-        # Pad queries look at themselves, so that no row of the softmax is empty; their output is
-        # not read.
+        # Padding queries attend to themselves, so that no row of the softmax is empty. Their output
+        # is not used.
         own = torch.eye(width, dtype=torch.bool, device=self.device)
         inner = (causal[None] & real[:, None, :]) | own[None]
         allowed = torch.cat([valid[:, None, :].expand(-1, width, -1), inner], dim=-1)
@@ -344,7 +351,7 @@ class _Batch:
 
     def _read_next(self, ids: torch.Tensor, alive: torch.Tensor) -> torch.Tensor:
         """Read the token just sampled in every row; returns logits [B, V]."""
-        # Columns that a row writes after its response has ended are holes.
+        # A row whose response has ended still fills a column per step; the column counts as empty.
         self.valid = torch.cat([self.valid, alive[:, None]], dim=-1)
         if self.engine.safe:
             out = self.engine.sampler(
@@ -357,7 +364,7 @@ class _Batch:
             logits = out.logits[:, -1]
         else:
             allowed = self.valid.clone()
-            # Every query sees its own column, or the softmax of a row that has ended would be
+            # Every query attends to its own column, or the softmax of a finished row would be
             # empty.
             allowed[:, -1] = True
             logits = self._forward(
@@ -407,11 +414,11 @@ class _Batch:
         rows = torch.tensor(batch_rows, device=self.device)
         valid = self.valid[rows]
         lengths = valid.sum(1).tolist()
-        # The columns that hold tokens first, in their order: rows without holes.
+        # Moves the columns that hold tokens to the front, in order, so that rows have no gaps.
         columns = (~valid).int().argsort(dim=1, stable=True)[:, : max(lengths)]
         prompts = [self.prompts[self.rows[b]] for b in batch_rows]
         written = [self.ids[self.rows[b]] for b in batch_rows]
-        # The last sampled token was not read: it is new to the next turn.
+        # The last sampled token is not in the cache, so the next turn has to read it.
         ids = [
             np.concatenate([prompt.token_ids, np.asarray(reply, dtype=np.int32)])[
                 : self.cache.shared + length
@@ -444,7 +451,7 @@ def _alike(rows: Sequence[np.ndarray]) -> list[tuple[int, int]] | None:
     beginnings once saves too little."""
     groups: list[list[int]] = []
     tokens: list[int] = []
-    # In the order of their tokens, neighbours have the most in common.
+    # Sorted by their tokens, neighbouring rows have the longest common prefixes.
     for i in sorted(range(len(rows)), key=lambda i: rows[i].tolist()):
         shared = _common(rows[groups[-1][0]][: tokens[-1]], rows[i][:-1]) if groups else 0
         if groups and shared > (tokens[-1] - shared) * len(groups[-1]):
@@ -455,7 +462,7 @@ def _alike(rows: Sequence[np.ndarray]) -> list[tuple[int, int]] | None:
             tokens.append(len(rows[i]) - 1)
     found = {i: (number, tokens[number]) for number, group in enumerate(groups) for i in group}
     rest = max(len(ids) - found[i][1] for i, ids in enumerate(rows))
-    # Tokens that are read with groups, padding included, against those without.
+    # Compare the tokens to read with groups and without, padding included.
     if len(groups) * max(tokens) + len(rows) * rest > _MUCH_LESS * len(rows) * max(map(len, rows)):
         return None
     return [found[i] for i in range(len(rows))]

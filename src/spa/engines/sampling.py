@@ -10,7 +10,7 @@ from spa.algo.sampled import policy_logits
 from spa.types import Prompt, SamplingParams
 
 DIRECT = 4096  # vocabularies up to this size are summed id by id
-BLOCK = 256  # ids that larger ones are summed in
+BLOCK = 256  # size of the blocks, in ids, for larger vocabularies
 
 
 def row_uniforms(prompts: Sequence[Prompt], count: int) -> torch.Tensor:
@@ -74,8 +74,8 @@ def _invert(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     inside = (
         split[torch.arange(rows, device=probs.device), block[:, 0]].double().cumsum(-1) + before
     )
-    # The two sums may differ in the last digit; a draw at the very end of its block stays on an id
-    # that can be sampled.
+    # The sums over blocks and within a block may differ in the last digit. The bound keeps a draw
+    # at the end of its block on an id with a probability above 0.
     targets = torch.minimum(targets, inside[:, -1:] * (1 - 2**-52))
     place = torch.searchsorted(inside, targets, right=True).clamp(max=BLOCK - 1)
     return (block * BLOCK + place)[:, 0].clamp(max=size - 1)

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 # Equal log-probs differ by about 1e-5 in float32; those of a wrong position by much more.
 SAME = 0.05
-TOKENS = ((3, 14), (12, 17))  # of the two rows at the first turn, and at the second
+TOKENS = ((3, 14), (12, 17))  # prompt lengths of the two rows in the first turn and in the second
 
 MakeBatch = Callable[[Sequence[Prompt], SamplingParams], Any]
 """What makes the rows of one call of the local engine."""
@@ -52,7 +52,7 @@ def _gap(model: Any, make_batch: MakeBatch) -> float:
         np.arange(first, first + TOKENS[-1][-1] + 1, dtype=np.int32) % words for first in (3, 7)
     ]
     rows = [torch.from_numpy(talk.astype(np.int64)).to(device)[None] for talk in talks]
-    # [T, V] of one pass without a cache, which the engine's way has to agree with.
+    # [T, V] of one pass without a cache, which the engine must reproduce.
     expected = [
         model(input_ids=row, use_cache=False).logits[0].float().log_softmax(-1) for row in rows
     ]

@@ -27,9 +27,10 @@ class _Draw(LogitsProcessor):
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> Any:
         allowed = scores.clone()
-        allowed[:, self.barred] = float("-inf")  # a picture's token without a picture
+        # An image token stands for a picture, so it must not be sampled.
+        allowed[:, self.barred] = float("-inf")
         ids, _ = sample_tokens(allowed, self.uniforms[:, len(self.logprobs)], self.sampling)
-        # The trainer does not bar the picture's token, and compares its log-probs with these.
+        # The trainer does not exclude the image token, so these log-probs must not either.
         logits = policy_logits(scores.float(), self.sampling, keep=ids)
         self.logprobs.append(logits.log_softmax(-1).gather(-1, ids[:, None])[:, 0])
         return torch.full_like(scores, float("-inf")).scatter(-1, ids[:, None], 0.0)
@@ -45,14 +46,14 @@ def sample_seeing(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Ids, int32 [L], and their log-probs, float32 [L], of one response per prompt."""
     device = next(model.parameters()).device
-    # Any id will do, since pads are masked; it must only be none of a picture's.
+    # Padding is masked, so every id will do except an image token.
     pad = min(stop_ids)
     ids, real = (
         part.to(device) for part in right_aligned([prompt.token_ids for prompt in prompts], pad)
     )
     uniforms = row_uniforms(prompts, sampling.max_tokens).to(device)
     draw = _Draw(uniforms, sampling, reader.image_id)
-    # Greedy, among the single token that `_Draw` leaves.
+    # `_Draw` leaves a single token, which greedy decoding picks.
     settings = GenerationConfig(
         max_new_tokens=sampling.max_tokens,
         do_sample=False,
@@ -76,7 +77,7 @@ def sample_seeing(
     logprobs = torch.stack(draw.logprobs, dim=1).cpu().numpy().astype(np.float32)
     replies = []
     for row, value in zip(written, logprobs, strict=True):
-        # Rows that ended early were filled up to the longest.
+        # Rows that ended early are padded to the longest row.
         ends = np.flatnonzero(np.isin(row, list(stop_ids)))
         length = int(ends[0]) + 1 if len(ends) else len(row)
         replies.append((row[:length], value[:length]))

@@ -28,8 +28,8 @@ from spa.prompts.template import ChatTemplate
 from spa.types import Completion, Prompt, SamplingParams
 
 EXTENSION = "spa.engines.vllm_worker.Worker"
-PROBE_TOKENS = 8  # sampled to compare engine and trainer after every hand-over
-# Largest gap of a log-prob between engine and trainer that counts as equal.
+PROBE_TOKENS = 8  # sampled to compare engine and trainer after every weight sync
+# Largest difference of log-probs between engine and trainer that counts as equal.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
 
 
@@ -71,7 +71,7 @@ class VllmEngine:
         self.sleeps = sleeps
         self._asleep = False
         self._playing: set[str] = set()
-        # Token ids in both directions: vLLM needs no tokenizer.
+        # Prompts and responses are token ids, so vLLM needs no tokenizer.
         settings: dict[str, Any] = {
             "model": str(model_source(name, code=trust_remote_code)),
             "skip_tokenizer_init": True,
@@ -119,7 +119,7 @@ class VllmEngine:
         if isinstance(model, Path):
             self._reload(model)
         else:
-            # In main memory, if the system has a folder there.
+            # Use a folder in main memory if the system has one.
             place = "/dev/shm" if Path("/dev/shm").is_dir() else None
             with tempfile.TemporaryDirectory(prefix="spa-weights-", dir=place) as folder:
                 self._hand_over(model, Path(folder))
@@ -160,7 +160,7 @@ class VllmEngine:
             expected = token_logprobs(model, ids, mask)[0][mask].cpu().numpy()
         model.train(was_training)
         gap = float(np.abs(expected - reply.logprobs).max())
-        # Written so that NaN is too large as well.
+        # Written as `not ... <=`, so that NaN is an error as well.
         if not gap <= TOLERANCE[self.dtype]:
             raise TrainingError(
                 "vLLM does not sample from the trainer's weights: after syncing weights, "
@@ -183,7 +183,7 @@ class VllmEngine:
         return self._vllm.SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
-            # 0 is vLLM's word for no limit, -1 ours.
+            # 0 means no limit in vLLM, -1 in spa.
             top_k=max(sampling.top_k, 0),
             max_tokens=sampling.max_tokens,
             seed=seed,

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 MAX_LENGTH = 300
 MAX_DEPTH = 30
-# `0`, `12`, `(`; neither `007` nor an integer of ten digits.
+# Matches `0`, `12` and `(`, but neither `007` nor an integer of ten digits.
 _TOKEN = re.compile(r"\s*((?:0+|[1-9][0-9]{0,8})(?![0-9])|[-+*/()])")
 _ALIASES = str.maketrans({"×": "*", "÷": "/", "−": "-"})
 
@@ -91,7 +91,7 @@ class _Parser:
         return value
 
     def _factor(self, depth: int) -> Fraction | None:
-        # Depth is counted here: signs and brackets are all that can nest.
+        # Only signs and brackets nest, so checking the depth here is enough.
         if depth > MAX_DEPTH or self.place >= len(self.tokens):
             raise _NotArithmetic
         if sign := self._take("-+"):

@@ -31,7 +31,8 @@ class Bandit(TextEnv):
         *,
         lo_arm_name: str = "Phoenix",
         hi_arm_name: str = "Dragon",
-        # The original's arms: 0.1 for sure, against 1 with probability 0.25.
+        # As in the original, the low arm always pays 0.1, and the high arm pays 1 with probability
+        # 0.25.
         lo_arm_score: float = 0.1,
         hi_arm_loscore: float = 0.0,
         hi_arm_hiscore: float = 1.0,

@@ -50,7 +50,8 @@ class TextEnv(gymnasium.Env[str, Action]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "appraise" in cls.__dict__:
-            cls.state_value = cls.__dict__["appraise"]  # its former name
+            # `appraise` is the former name of `state_value`, which older environments still define.
+            cls.state_value = cls.__dict__["appraise"]
 
     @abstractmethod
     def state_text(self, mode: StateText) -> str:
@@ -153,11 +154,12 @@ class TextEnv(gymnasium.Env[str, Action]):
             action = None if twin is None else twin.to_action(plan[-1])
             if twin is not None and action is not None:
                 over = (
-                    # [1]: whether the episode is over.
+                    # `checked_step` returns (reward, ended, info).
                     checked_step(twin.step(action))[1]
                     or twin.current_player() != self.current_player()
                 )
-                # The other actions of the plan are drawn from the state at the start of the turn.
+                # Once the copy's turn is over, the rest of the plan is sampled in the state at the
+                # start of the turn.
                 twin = None if over else twin
         return tuple(plan)
 
@@ -171,7 +173,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         ):
             return None
         try:
-            # A copy of the generator: the plan itself is drawn alike, with and without a rehearsal.
+            # The seed comes from a copy of the generator, so that a rehearsal does not change the
+            # random numbers of the plan.
             return self.clone(int(copy.deepcopy(rng).integers(2**31)))
         except NotImplementedError:
             return None
@@ -219,9 +222,10 @@ class TextEnv(gymnasium.Env[str, Action]):
         """
         if self.changes is None:
             raise NotImplementedError
-        # Shallow: boards, tables and data that never change are shared with the original.
+        # A shallow copy: the twin shares what never changes, such as tables and data.
         twin = copy.copy(self)
-        # Gymnasium's generator counts as well: `reset(seed=None)` draws from it.
+        # `_np_random` is Gymnasium's generator. `reset(seed=None)` samples from it, so the twin
+        # needs its own.
         for name in ("_np_random", *self.changes):
             setattr(twin, name, copy.deepcopy(getattr(twin, name)))
         if noise_seed is not None:

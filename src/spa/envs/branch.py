@@ -34,7 +34,7 @@ def branch(env: TextEnv, past: Past, noise_seed: int | None = None) -> TextEnv:
     twin.reset(seed=past.seed, options=dict(past.options))
     for action in past.actions:
         twin.step(action)
-    # What a game hides is not compared: only states that can be shown.
+    # Hidden state cannot be compared, only the state text that a player sees.
     if twin.state_text("grid_and_coords") != env.state_text("grid_and_coords"):
         raise EnvFault(
             f"clone: replaying {len(past.actions)} actions of puzzle seed {past.seed} leads "

@@ -41,12 +41,12 @@ class Card:
     version: int
     options: dict[str, Any]
     max_actions_per_traj: int
-    distinct_puzzles: int  # among the first 1,000; fewer than 1,000 means that puzzles repeat
+    distinct_puzzles: int  # of the first 1,000 seeds; fewer than 1,000 means that puzzles repeat
     puzzles_hash: str  # sha256 of the puzzle texts of the seeds 0 to 999
-    # mean probability of success of the best policy within the cap; None if unknown
+    # Mean probability that the best policy succeeds within `max_actions_per_traj`; None if unknown.
     optimum: float | None
     optimum_by: str
-    random_success: float  # share of episodes that uniformly random legal actions end well
+    random_success: float  # share of successful episodes of uniformly random legal actions
     random_score: float  # mean sum of rewards of those episodes
 
     def describes(self, env_type: str, options: Mapping[str, Any] | None, max_actions: int) -> bool:
@@ -91,7 +91,7 @@ def measure(
     wins = 0
     score = 0.0
     for seed in range(puzzles):
-        # As in training, chance has another seed than the puzzle.
+        # As in training, the noise seed differs from the puzzle seed.
         env.reset(seed=seed, options={"noise_seed": stream_seed(seed, "card/noise")})
         texts.append(env.puzzle_text())
         best.append(env.best_success(max_actions))
@@ -131,7 +131,8 @@ def puzzles_hash(env: TextEnv, puzzles: int = PUZZLES) -> str:
 
 
 def _hash(texts: Sequence[str]) -> str:
-    # The zero byte keeps texts apart: "ab", "c" and "a", "bc" have other hashes.
+    # The zero byte separates the texts: without it, "ab", "c" and "a", "bc" would have equal
+    # hashes.
     whole = "".join(f"{text}\0" for text in texts)
     return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
 

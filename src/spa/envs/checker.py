@@ -194,7 +194,7 @@ def _gymnasium(make: Make) -> None:
 
 
 def _story(env: TextEnv, seed: int, steps: int) -> list[Any]:
-    # Another noise seed than the puzzle's, so that mixing them up shows.
+    # As in training, the noise seed differs from the puzzle seed.
     first, _ = env.reset(seed=seed, options={"noise_seed": seed + 1})
     return [
         first,
@@ -211,7 +211,7 @@ def _deterministic(make: Make, seeds: int, steps: int) -> None:
     advice = (
         "sample from spa.seeds.stream(seed, ...) in reset, and keep no data from the last episode"
     )
-    # One instance plays all seeds, so that anything it keeps from the last episode shows.
+    # One instance plays all seeds. If it keeps state from an earlier episode, its play differs.
     used = make()
     for seed in range(seeds):
         fresh = _story(make(), seed, steps)
@@ -320,7 +320,7 @@ def _reading(make: Make, seeds: int) -> None:
     """What later states allow is already understood at the start, and as the same action."""
     for seed in range(seeds):
         env = make()
-        # `first` never moves: it reads every text as at the start of the episode.
+        # `first` is never stepped: it reads every text in the initial state.
         first = make()
         for one in (env, first):
             one.reset(seed=seed, options={"noise_seed": seed + 1})
@@ -354,7 +354,7 @@ def _nonsense(make: Make) -> None:
         _require(
             action is None or isinstance(action, int | str), f"to_action gives {action!r}", advice
         )
-    # Other stacks call `step` with whatever a model's tool call holds.
+    # Other libraries pass the argument of a model's tool call to `step` unchecked.
     for action in (-1, 10**30, "no such action", None, [1], 1.5):
         env.reset(seed=0)
         before = env.state_text(env.default_state_text)
@@ -364,7 +364,7 @@ def _nonsense(make: Make) -> None:
             raise Flaw(
                 f"step({action!r}) raises {type(error).__name__}: {error}", advice
             ) from error
-        # A free-text game may answer in its state that it did not understand.
+        # A free-text game may say in its state text that it did not understand the action.
         same = not env.action_names() or env.state_text(env.default_state_text) == before
         effective = info["action_is_effective"] or info["success"]
         _require(
@@ -569,8 +569,8 @@ def _legal(make: Make, seeds: int) -> None:
                     f"to_action does not accept {text!r} from legal_actions",
                     advice,
                 )
-                # By default all names are listed in every state; that claims nothing about
-                # legality.
+                # The default `legal_actions` lists all action names in every state, which says
+                # nothing about legality.
                 if listed != env.action_names() and action is not None:
                     twin = branch(env, Past(make=make, seed=seed, options=options, actions=done))
                     _require(
@@ -592,7 +592,8 @@ def _clones(make: Make, seeds: int) -> None:
         done: list[Any] = []
         env.reset(seed=seed, options=options)
         for text, (_, _, terminated, truncated, _) in episode(env, seed, 2):
-            if terminated or truncated:  # the game has ended: copy the state before
+            # If the game ends here, the clone is made of the state before the last action.
+            if terminated or truncated:
                 env.reset(seed=seed, options=options)
                 for action in done:
                     env.step(action)
@@ -614,7 +615,7 @@ def _clones(make: Make, seeds: int) -> None:
             f"a clone shows another state than its original (seed {seed})",
             advice,
         )
-        # The copy plays first, so that changes of shared objects show in the original.
+        # The copy plays first: if it shares an object with the original, the original changes.
         twins = [(text, result[:4]) for text, result in episode(twin, seed + 1, 5)]
         _require(
             _seen(env) == before,
@@ -649,7 +650,8 @@ def _expert(make: Make, seeds: int, steps: int) -> str | None:
         best = env.optimal_steps()
         plan = env.expert_actions(steps)
         if best is None or best > steps or not plan or env.best_success(best) != 1.0:
-            continue  # no solver, a puzzle too long, or play that depends on chance
+            # Skip puzzles without a solver, puzzles that are too long, and games of chance.
+            continue
         played = True
         _require(
             len(plan) == best,

@@ -33,7 +33,7 @@ def generate_puzzle(rng: np.random.Generator) -> Puzzle:
     draw = uniforms(rng, 16)
     while True:
         numbers = tuple(1 + int(draw() * 99) for _ in range(3 if draw() < 0.5 else 4))
-        # A target that the numbers themselves make: every puzzle has a solution.
+        # The target is computed from the numbers, so every puzzle has a solution.
         target = sum(number if draw() < 0.5 else -number for number in numbers)
         if 1 <= target <= 100:
             return Puzzle(numbers, target)
@@ -93,7 +93,7 @@ class Countdown(TextEnv):
         split: str = "train",
         max_instances: int = 20_000,
         signs_only: bool = True,
-        # 1, 0.1 and 0, as in the original.
+        # As in the original: 1 for a right answer, 0.1 for the right numbers with a wrong value.
         score: float = 1.0,
         format_score: float = 0.1,
     ) -> None:
@@ -127,7 +127,7 @@ class Countdown(TextEnv):
         """Judge an expression and end. A text that is no expression, or comes after the end,
         changes nothing."""
         expression = (
-            # One attempt: once there is a verdict the episode is over.
+            # There is only one attempt: after a verdict, the episode is over.
             parse_expression(action) if isinstance(action, str) and not self._verdict else None
         )
         reward = 0.0
@@ -143,7 +143,8 @@ class Countdown(TextEnv):
     def _judge(self, expression: Expression) -> tuple[str, float]:
         if sorted(expression.numbers) != sorted(self.puzzle.numbers):
             return "wrong numbers", 0.0
-        # Exact fractions, where the original compares floats within 1e-5. None: a division by zero.
+        # The values are exact fractions; the original compares floats within 1e-5. A division by
+        # zero has the value None, which differs from every target.
         if expression.value != self.puzzle.target:
             return "right numbers, wrong value", self.format_score
         return "right", self.score

@@ -40,8 +40,8 @@ def _stickers() -> list[tuple[Vector, Vector]]:
 
 def _clockwise(vector: Vector, axis: Vector) -> Vector:
     """`vector` turned by a quarter, clockwise when looked at from the tip of `axis`."""
-    # A turn by -90 degrees around the axis: what lies along it stays, and the rest becomes its
-    # cross product with it.
+    # A rotation by -90 degrees: the component along `axis` stays, and the rest is replaced by its
+    # cross product with `axis`.
     x, y, z = np.dot(vector, axis) * np.array(axis) + np.cross(vector, axis)
     return (int(x), int(y), int(z))
 
@@ -56,11 +56,11 @@ def _quarter_turns() -> dict[str, tuple[int, ...]]:
         axis = _FRAMES[face][0]
         forward = list(range(24))
         for index, (corner, normal) in enumerate(stickers):
-            # Corners have coordinates of 1 and -1: these are in the layer of the face.
+            # Coordinates are 1 or -1, so the product is 1 for corners in the layer of this face.
             if np.dot(corner, axis) == 1:
                 forward[place[_clockwise(corner, axis), _clockwise(normal, axis)]] = index
         turns[face] = tuple(forward)
-        # The inverse permutation.
+        # The counter-clockwise turn is the inverse permutation.
         turns[face + "'"] = tuple(forward.index(index) for index in range(24))
     return turns
 

@@ -94,7 +94,6 @@ def read_rows(
         )
     else:
         rows = _hub(source, columns, split)
-    # `limit` None reads all of them.
     return itertools.islice(rows, limit)
 
 
@@ -112,7 +111,8 @@ def _parquet(source: str, columns: Sequence[str]) -> Iterator[Row]:
         with pyarrow.parquet.ParquetFile(source) as table:
             _require(source, columns, table.schema_arrow.names)
             number = 0
-            # A few thousand rows at a time, and only these columns: files may exceed the memory.
+            # Read a few thousand rows at a time and only these columns, since a file may not fit
+            # into memory.
             for batch in table.iter_batches(batch_size=4096, columns=list(columns)):
                 for values in batch.to_pylist():
                     number += 1
@@ -124,7 +124,7 @@ def _parquet(source: str, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _jsonl(source: str, columns: Sequence[str]) -> Iterator[Row]:
-    # The errors below name a line, also before the first one was read.
+    # The errors below name a line number; it is 0 if reading fails before the first line.
     number = 0
     try:
         with Path(source).open(encoding="utf-8") as lines:

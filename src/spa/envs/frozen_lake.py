@@ -18,7 +18,7 @@ from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 
 NAME = "frozen_lake"
-# Ids as in the original, for its option `grid_lookup`.
+# The ids are the original's, because its option `grid_lookup` refers to them.
 SYMBOLS = {0: "P", 1: "_", 2: "O", 3: "G", 4: "X", 5: "√"}
 MEANINGS = {0: "player", 1: "empty", 2: "hole", 3: "goal", 4: "player in hole", 5: "player on goal"}
 ACTIONS = {1: "Left", 2: "Down", 3: "Right", 4: "Up"}
@@ -60,7 +60,7 @@ class FrozenLake(GridGame):
         size: int = 4,
         p: float = 0.8,
         is_slippery: bool = True,
-        # A third each for the direction and its two sides, as in Gymnasium.
+        # The intended direction and its two sides have probability 1/3 each, as in Gymnasium.
         success_rate: float = 1 / 3,
         max_steps: int = 100,
         grid_lookup: Mapping[int, str] | None = None,
@@ -91,7 +91,8 @@ class FrozenLake(GridGame):
         # Label number -> index into TURNS; an `action_lookup` may have permuted the labels.
         self._turns = [TURNS.index(direction) for direction in self._means]
         self._names = [f"({row},{col})" for row in range(self.size) for col in range(self.size)]
-        # More than any state text has: the grid, every cell by its name, and the words.
+        # An upper limit for the length of a state text: the grid, the name of every cell, and the
+        # words.
         longest = self.size * (self.size + 1) + 16 * self.size**2 + 200
         self.observation_space = text_space(longest)
 
@@ -111,14 +112,15 @@ class FrozenLake(GridGame):
         self.player = self.lake.start
         self.steps = 0
         self._ends = self.lake.holes | {self.lake.goal}
-        # Both are written at the first state text of a lake; most of it never changes.
+        # Caches that the first state text of a lake fills: everything but the player stays the
+        # same.
         self._drawing = ""
         self._things = ""
-        # The stream is made at the first slip, since many lakes never need one.
+        # `_slip` creates the stream when a move first needs it, since many lakes never need one.
         self._noise_seed, self._noise = (
             noise_seed,
-            # `sample`: the prompt's example response is played without slips, see
-            # `spa.prompts.sample`.
+            # The option `sample` plays the prompt's example response without slips (see
+            # `spa.prompts.sample`).
             (lambda: 0.0) if (options or {}).get("sample") else None,
         )
         return self.state_text(self.default_state_text), {}
@@ -127,10 +129,10 @@ class FrozenLake(GridGame):
         """One move. An unknown action is an invalid turn that changes nothing."""
         self.steps += 1
         before = after = self.player
-        # After the end nothing moves and nothing is paid.
+        # After the end, an action neither moves the player nor earns a reward.
         over = before in self._ends
         index = (
-            # A number needs no parsing: the usual case, and the fast one.
+            # A number, the usual case, does not need the slower `action_index`.
             action - 1
             if type(action) is int and 0 < action <= 4
             else action_index(action, self._labels)
@@ -138,7 +140,7 @@ class FrozenLake(GridGame):
         if index is not None and not over:
             turn = self._turns[index]
             after = self.player = self._tables[
-                # TURNS is a circle: a slip goes one quarter turn to either side.
+                # TURNS is in circular order, so a slip is one index up or down.
                 (turn + self._slip()) % 4 if self.is_slippery else turn
             ][before]
         terminated = after in self._ends
@@ -167,17 +169,18 @@ class FrozenLake(GridGame):
         self._noise = None
 
     def _cell(self, cell: int) -> int:
-        # Ids of SYMBOLS. The player on the goal or in a hole has an id of its own.
+        # The result is an id of SYMBOLS. The player on the goal and in a hole have ids of their
+        # own.
         if cell == self.player:
             return 4 if cell in self.lake.holes else 5 if cell == self.lake.goal else 0
         return 2 if cell in self.lake.holes else 3 if cell == self.lake.goal else 1
 
     def _grid(self) -> str:
-        # Only the player moves: the rest of the grid, and of the sentence, is written once for
-        # a lake.
+        # Only the player moves, so the rest of the grid is drawn once per lake.
         drawing = self._drawing or self._draw()
         player = self.player
-        place = player + player // self.size  # line breaks before it
+        # Each row above the player adds one line break.
+        place = player + player // self.size
         symbol = self._symbols[self._cell(player) if player in self._ends else 0]
         return f"{drawing[:place]}{symbol}{drawing[place + 1 :]}"
 
@@ -261,8 +264,8 @@ class FrozenLake(GridGame):
         way = []
         cell = self.player
         while len(way) < limit:
-            # With just as many actions left as the way is long, only moves along a shortest way
-            # help.
+            # With exactly as many actions left as a shortest way has moves, only moves along a
+            # shortest way have a value above 0.
             turn = best_turn(self.lake, 1.0, cell, shortest_path(self.lake, cell) or 0)
             if turn is None:
                 break
@@ -330,8 +333,8 @@ class FrozenLake(GridGame):
 
     def _read(self, text: str) -> "_Sentence | None":
         """What a coordinate sentence says; None if the text is none."""
-        # `holes (O) are at (0,1) (1,0); goal (G) is at (2,0); player (P) is at (3,2).` or, at the
-        # end, `(2,0) on the goal.`
+        # Matches `holes (O) are at (0,1) (1,0); goal (G) is at (2,0); player (P) is at (3,2).` At
+        # the end of a game, `on the goal` or `in a hole` follows the player's cell.
         goal, player = (re.escape(f" ({self._symbols[kind]}) is at ") for kind in (3, 0))
         cell = r"\((\d),(\d)\)"
         found = re.fullmatch(
@@ -339,7 +342,8 @@ class FrozenLake(GridGame):
         )
         if found is None:
             return None
-        # Groups: all before the player's cell, the holes in it, row and column of goal and player.
+        # The groups are the text before the player's cell, the part of it before the goal (the
+        # holes), and row and column of the goal and of the player.
         things, holes, *digits = found.groups()
         numbers = [int(digit) for digit in digits[:4]]
         return _Sentence(

@@ -7,7 +7,7 @@ import numpy as np
 
 from spa.envs.options import uniforms
 
-TURNS = ("left", "down", "right", "up")  # a slip goes to a neighbour in this circle
+TURNS = ("left", "down", "right", "up")  # in circular order: a slip leads to a neighbour
 STEPS = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 
 
@@ -27,12 +27,14 @@ def generate_lake(rng: np.random.Generator, size: int, p: float) -> Lake:
     goal are uniform."""
     draw = uniforms(rng)
     cells = size * size
-    while True:  # even without ice, start and goal are neighbours now and then
-        # The order of these draws fixes the lake of every seed: ice, start, goal.
+    # The loop ends for every `p`: even without ice, start and goal are sometimes neighbours.
+    while True:
+        # Keep the order of these samples (ice, start, goal): it determines the lake of every seed.
         holes = frozenset([cell for cell in range(cells) if draw() >= p])
         start = int(draw() * cells)
         goal = int(draw() * cells)
-        # As in the original: the whole lake is drawn again, and start and goal replace holes.
+        # As in the original, an unsuitable lake is discarded as a whole, and start and goal replace
+        # holes.
         if start != goal:
             lake = Lake(size, start, goal, holes - {start, goal})
             if _reachable(lake):

@@ -136,7 +136,7 @@ class Game2048(TextEnv):
                 self._add_tile()
                 reward = float(earned) if self.reward == "merge" else 0.1 * math.log2(1 + earned)
         success = self._reached()
-        # A new tile has appeared if the move counted, so the board is another one.
+        # A move that slides tiles also adds one, so it always changes the board.
         changed = self.board != before
         info = {
             "action_is_valid": changed,
@@ -159,8 +159,8 @@ class Game2048(TextEnv):
         return f"{self._grid()}\n{self._sentence()}"
 
     def _grid(self) -> str:
-        # One space between cells and no alignment: responses are compared with white space stripped
-        # from their ends.
+        # Cells are not padded to align them: white space at the ends of a predicted state is
+        # stripped, which would remove the padding of its first row.
         return "\n".join(" ".join(str(tile) if tile else "_" for tile in row) for row in self.board)
 
     def _sentence(self) -> str:

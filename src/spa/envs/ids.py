@@ -15,6 +15,6 @@ IDS: dict[str, str] = {f"spa/{path.rpartition(':')[2]}-v0": path for path in ENV
 """Id -> module and class."""
 
 for _id, _path in IDS.items():
-    # Registering an id again would warn.
+    # Gymnasium warns if an id is registered twice.
     if _id not in gymnasium.registry:
         gymnasium.register(_id, entry_point=_path)

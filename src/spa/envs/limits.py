@@ -57,7 +57,7 @@ def boundary(what: str, seconds: float | None = None, *, advice: str = "") -> It
     try:
         with time_limit(seconds, what, advice=advice):
             yield
-    # GeneratorExit: an interpreter that ends closes this generator.
+    # GeneratorExit passes, because the interpreter closes this generator when it exits.
     except (EnvFault, SpaError, KeyboardInterrupt, GeneratorExit):
         raise
     except TimedOut as error:
@@ -65,7 +65,7 @@ def boundary(what: str, seconds: float | None = None, *, advice: str = "") -> It
         raise EnvFault(str(error)) from None
     except SystemExit as error:
         raise EnvFault(f"{what} called sys.exit({error.code!r})") from error
-    # Not only Exception: a panic of a library in Rust is none.
+    # BaseException, because the panic of a Rust library does not derive from Exception.
     except BaseException as error:
         raise EnvFault(f"{type(error).__name__}: {error!s:.2000}") from error
     raise_if_asked()
@@ -134,7 +134,8 @@ def checked_reward(value: Any) -> float:
         reward = float(value)
     except (TypeError, ValueError, OverflowError):
         raise EnvFault(f"step returned {value!r:.80} as the reward; return a number") from None
-    if not abs(reward) <= MOST_REWARD:  # NaN too
+    # Written as `not ... <=`, so that NaN is refused as well.
+    if not abs(reward) <= MOST_REWARD:
         raise EnvFault(
             f"step returned the reward {reward}; return a finite reward between "
             f"-{MOST_REWARD:g} and {MOST_REWARD:g}"
@@ -151,10 +152,11 @@ def plain(value: Any, kept: tuple[type, ...] = ()) -> Any:
         value = value.item()
     if value is None or isinstance(value, bool):
         return value
-    for base in (int, float, str):  # and classes of the environment's own made of them
+    # An instance of a subclass becomes an instance of the plain base type.
+    for base in (int, float, str):
         if isinstance(value, base):
             return base(value)
-    # `type(...) is`: a named tuple cannot be made from a list of its items.
+    # Exact types only, because a named tuple cannot be made from a list of its items.
     if type(value) in (list, tuple):
         return type(value)([plain(item, kept) for item in value])
     if type(value) is dict:

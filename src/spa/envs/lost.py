@@ -50,7 +50,8 @@ class LostEpisodes:
                     json.dumps({"episode_id": episode_id, "reason": str(error), "call": error.call})
                     + "\n"
                 )
-                # The process may end at once; the next start must know not to play this episode.
+                # Write to disk at once: this process may end any moment, and the next one must skip
+                # the episode.
                 file.flush()
                 os.fsync(file.fileno())
 
@@ -62,4 +63,4 @@ class LostEpisodes:
                 str(row.get("call", "")),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
-            return  # a line that was cut off
+            return  # the line was cut off when the process ended

@@ -83,7 +83,7 @@ class MetamathQA(QuestionGame):
         data: str | None = None,
         split: str = "train",
         max_instances: int | None = None,
-        # As in the original, whose limit of one action leaves no room for a second answer.
+        # No second answer, as in the original, which allows one action per episode.
         retries: int = 0,
     ) -> None:
         limit = (
@@ -104,7 +104,7 @@ class MetamathQA(QuestionGame):
         puzzle_seed, _ = reset_seeds(self, seed, options)
         rng = stream(puzzle_seed, f"{NAME}/puzzle")
         if self.problems:
-            # Not `rng.integers`, whose values may change with NumPy, see `uniforms`.
+            # `rng.integers` may return other values in another version of NumPy (see `uniforms`).
             self.problem = self.problems[int(rng.random() * len(self.problems))]
         else:
             self.problem = generate_problem(rng)

@@ -81,7 +81,7 @@ def read_table(env: str, name: str, table: object, default: Mapping[int, str]) -
     if not isinstance(table, Mapping):
         raise ConfigError(f"{env}: option {name!r} must map integer ids to strings, got {table!r}")
     for key, text in table.items():
-        # Ids are texts when the table comes from JSON or a quoted key.
+        # In JSON, and with quoted keys in YAML, ids are strings.
         identity = (
             int(key) if isinstance(key, int) or (isinstance(key, str) and key.isdecimal()) else -1
         )
@@ -144,8 +144,9 @@ def read_actions(
     labels = tuple(table[identity].strip() for identity in sorted(table))
     known = {name.lower() for name in default.values()}
     means = tuple(
-        # In the original the id decides even here, so its tag with permuted labels moves against
-        # them.
+        # A label that names a direction means that direction, whatever its id is. In the original
+        # the id decides, so a tag with permuted labels moves in other directions than its labels
+        # say.
         label.lower() if label.lower() in known else default[identity].lower()
         for identity, label in zip(sorted(table), labels, strict=True)
     )
@@ -167,7 +168,8 @@ def uniforms(rng: np.random.Generator, block: int = 64) -> Callable[[], float]:
 
     def numbers() -> Iterable[float]:
         while True:
-            # A list of Python floats: drawing NumPy scalars one by one is slower.
+            # Convert a whole block to Python floats, which is faster than sampling NumPy scalars
+            # one by one.
             yield from rng.random(block).tolist()
 
     return iter(numbers()).__next__
@@ -204,7 +206,7 @@ def reset_seeds(
 ) -> tuple[int, int]:
     """Gymnasium's own reset, then the puzzle seed and the noise seed."""
     gymnasium.Env.reset(env, seed=seed)
-    # Without a seed Gymnasium continues the generator of the last one.
+    # Without a seed, Gymnasium keeps the generator of the last one, which yields the puzzle seed.
     puzzle = int(env.np_random.integers(2**31)) if seed is None else int(seed)
     noise = (options or {}).get("noise_seed")
     return puzzle, puzzle if noise is None else int(noise)

@@ -80,7 +80,7 @@ def _puzzle(
             write(_answer(env, first, line.strip(), left))
             continue
         before = score.actions
-        # A model's turn is limited as well; actions beyond the limit are not played.
+        # As in a model's turn, actions beyond the limit are dropped.
         ended = _act(
             env, line, min(left, prompter.max_actions_per_turn), prompter.action_sep, score, write
         )
@@ -146,7 +146,7 @@ def read_actions(env: TextEnv, line: str, separator: str) -> list[str]:
     as it is."""
     names = env.action_names()
     parts = [part.strip() for part in line.split(separator) if part.strip()]
-    # `up up left` without separators: words are actions if no part is one as it is.
+    # If no part is an action (`up up left` without separators), its words may be actions.
     if names and all(env.to_action(part) is None for part in parts):
         parts = [word for part in parts for word in part.split()]
     return [_complete(part, names) for part in parts]
@@ -156,7 +156,7 @@ def _complete(text: str, names: tuple[str, ...]) -> str:
     lower = text.lower()
     if lower in (name.lower() for name in names):
         return text
-    # w, a, s and d first, then a unique beginning of a label.
+    # The keys w, a, s and d come first, then the only label that begins with the text.
     fitting = [name for name in names if name.lower() == KEYS.get(lower)]
     fitting = fitting or [name for name in names if name.lower().startswith(lower)]
     return fitting[0] if len(fitting) == 1 else text

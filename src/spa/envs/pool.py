@@ -21,10 +21,11 @@ class EpisodeSpec:
     member: int
     puzzle_seed: int
     noise_seed: int
-    sample_seed: int  # of the engine's sampling
+    sample_seed: int  # seeds the engine's sampling
     validation: bool = False
     seat: int = 0  # the player of this episode in a game of several players
-    # episodes of the same table are players of one game; "": the others are a fixed opponent
+    # Episodes with the same table are the players of one game. "": the other players are a fixed
+    # opponent.
     table: str = ""
 
     def reset_options(self) -> dict[str, Any]:
@@ -55,13 +56,13 @@ def group_specs(
     """
     groups = sum(n_groups)
     tag_of = [tag for tag, count in zip(tags, n_groups, strict=True) for _ in range(count)]
-    # Per group: its number among the groups of its tag.
+    # For each group, its index among the groups of the same tag.
     within = [number for count in n_groups for number in range(count)]
     specs = []
     for group in range(groups):
         paired = tag_of[group] in self_play
         seat = within[group] % 2
-        # Both seats of a pair take puzzle and chance from the pair's first group.
+        # Both groups of a pair play the puzzle and the noise of the pair's first group.
         first = group - seat if paired else group
         for member in range(group_size):
             specs.append(
@@ -72,7 +73,8 @@ def group_specs(
                     member=member,
                     puzzle_seed=base_seed + step * groups + first,
                     noise_seed=stream_seed(base_seed, f"{purpose}/noise", step, first, member),
-                    # By `group`, so that the two players sample differently.
+                    # Seeded by `group`, not by `first`, so that the two players of a game sample
+                    # differently.
                     sample_seed=stream_seed(base_seed, f"{purpose}/sample", step, group, member),
                     validation=purpose == "val",
                     seat=seat,

@@ -20,9 +20,9 @@ class Library:
     """Another library's games, which an installed package registers: `library:task`."""
 
     path: str  # module:Class of the TextEnv; its first argument is the task
-    package: str  # what is imported
-    extra: str | None  # the extra of this package that installs it; None if it always is there
-    summary: str  # one line for people
+    package: str  # name of the package to import
+    extra: str | None  # extra of spa that installs the package; None if it is always installed
+    summary: str  # one line for listings
 
 
 ENVS: dict[str, str] = {
@@ -70,11 +70,11 @@ def env_class(env_type: str) -> type[TextEnv]:
             f"env_type {env_type!r} is unknown; {nearest(env_type, env_types())}, or give an "
             "import path 'package.module:Class'"
         )
-    # A name of ours cannot be taken over by an installed package.
+    # A plugin cannot replace a shipped environment of the same name.
     if env_type not in ENVS and env_type in plugins("envs"):
         return load_plugin("envs", env_type)
     library, _, task = env_type.partition(":")
-    # `textarena:TASK` is a library's game, `my_pkg.env:MyEnv` a class.
+    # `textarena:TASK` names a game of a library, `my_pkg.env:MyEnv` a class.
     if library in libraries() and not task:
         raise ConfigError(
             f"env_type {env_type!r} names a library without a task; `spa env list {library}` "
@@ -91,8 +91,8 @@ def env_class(env_type: str) -> type[TextEnv]:
         raise
     except Exception as error:
         problem = f"env_type {env_type!r}: cannot import {module_name!r}: {_told(error)}"
-        # The module that was asked for is missing, and not one that it imports. A name without dots
-        # may be a misspelt library.
+        # True if the requested module itself is missing, not one of its imports. A name without
+        # dots may be a misspelt library.
         missing = (
             isinstance(error, ModuleNotFoundError)
             and error.name == module_name

@@ -26,7 +26,7 @@ class RubiksCube(TextEnv):
     # At depth 1 there are only twelve scrambles, so puzzles repeat.
     finite_puzzles = True
 
-    # The cube is a string that `step` replaces.
+    # A clone needs no deep copy: `cube` is a string that `step` replaces.
     changes = ()
 
     def __init__(self, *, scramble_depth: int = 3, max_steps: int = 20) -> None:
@@ -42,7 +42,8 @@ class RubiksCube(TextEnv):
         puzzle_seed, _ = reset_seeds(self, seed, options)
         draw = uniforms(stream(puzzle_seed, f"{NAME}/puzzle"))
         self.cube = SOLVED
-        # Random turns may undo each other, or turn the cube as a whole.
+        # Random turns may undo each other or turn the whole cube, so sample until the solver
+        # confirms the depth.
         while solver.distance(self.cube, limit=self.scramble_depth) != self.scramble_depth:
             self.cube = SOLVED
             for _ in range(self.scramble_depth):

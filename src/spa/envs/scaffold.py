@@ -161,7 +161,7 @@ def _taken(name: str, cls: str) -> str:
         )
     if name in sys.stdlib_module_names:
         return "Python has a standard module of that name"
-    # By module, as a distribution may have another name than its module.
+    # `packages_distributions` lists modules; a distribution may have another name than its module.
     if name == "spa" or name in packages_distributions():
         return "an installed package has a module of that name"
     if (CONFIGS / f"{name}.yaml").exists():

@@ -17,7 +17,7 @@ from spa.errors import ConfigError
 
 NAME = "sokoban"
 WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
-# Ids as in the original, for its option `grid_lookup`.
+# The ids are the original's, because its option `grid_lookup` refers to them.
 SYMBOLS = {0: "#", 1: "_", 2: "O", 3: "√", 4: "X", 5: "P", 6: "S"}
 MEANINGS = {
     0: "wall",
@@ -67,7 +67,7 @@ class Sokoban(GridGame):
         of the generator."""
         self.rows = require_int(NAME, "dim_x", dim_x, 3, 64)
         self.cols = require_int(NAME, "dim_y", dim_y, 3, 64)
-        # Three floor cells are the least for one box: the player, the box and its target.
+        # Boxes start on their targets. Besides the boxes, the player and one free cell need room.
         room_for = (self.rows - 2) * (self.cols - 2) - 2
         if room_for < 1:
             raise ConfigError(
@@ -92,7 +92,8 @@ class Sokoban(GridGame):
         # A row of the drawing has its line break at the end, so a step up or down is cols + 1.
         steps = {"up": -stride, "down": stride, "left": -1, "right": 1}
         self._deltas = [steps[direction] for direction in self._means]
-        # More than any state text has: the grid, three lists of cells, and the words.
+        # An upper limit for the length of a state text: the grid, three lists of cells, and the
+        # words.
         longest = self.rows * stride + 3 * 16 * self.num_boxes + 200
         self.observation_space = text_space(longest)
 
@@ -178,7 +179,7 @@ class Sokoban(GridGame):
         return out
 
     def _sentence(self) -> str:
-        # The walls are left out.
+        # The sentence does not list the walls.
         stride = self.cols + 1
         symbols = self._symbols
         boxes = [divmod(box, stride) for box in self.boxes]
@@ -210,9 +211,8 @@ class Sokoban(GridGame):
         cells: dict[str, list[int]] = {symbol: [] for symbol in SYMBOLS.values()}
         for row, line in enumerate(rows):
             for col, symbol in enumerate(line):
-                # An unknown symbol adds a key here, and `fits` below counts the keys.
+                # An unknown symbol adds a key here, so `fits` below finds too many keys.
                 cells.setdefault(symbol, []).append(row * stride + col)
-        # The values of SYMBOLS in their order.
         _wall, floor, target, both, box, player, player_on_target = (
             cells[symbol] for symbol in SYMBOLS.values()
         )
@@ -229,10 +229,10 @@ class Sokoban(GridGame):
         )
         free = frozenset(floor + target + both + box + player + player_on_target)
         if (
-            # `free - inner`: an open border would lead the player off the board.
             not fits
             or len(players) != 1
             or not len(targets) == len(boxes) == self.num_boxes
+            # An open border would lead the player off the board.
             or free - inner
         ):
             raise ConfigError(
@@ -266,7 +266,7 @@ class Sokoban(GridGame):
     def expert_actions(self, limit: int) -> tuple[str, ...]:
         """The first moves of a shortest solution."""
         moves = shortest_moves(self._now()) or ()
-        # The solver counts moves as up, down, left, right; labels may be permuted.
+        # The solver numbers moves in the order up, down, left, right; labels may be permuted.
         labels = [self._labels[self._deltas.index(delta)] for delta in self.room.deltas()]
         return tuple(labels[move] for move in moves[:limit])
 
@@ -278,7 +278,9 @@ class Sokoban(GridGame):
         """The share of boxes that the text shows on targets."""
         drawn = text.split("\n")[: self.rows] if "\n" in text else []
         shown = sum(line.count(self._symbols[BOX_ON_TARGET]) for line in drawn)
-        if not drawn:  # the sentence alone: cells behind the last `(√) is at` or `(√) are at`
+        # Without a grid, count the cells of the sentence after the last `(√) is at` or `(√) are
+        # at`.
+        if not drawn:
             shown = (
                 text.rpartition(f"({self._symbols[BOX_ON_TARGET]})")[2].count("(")
                 if "on target" in text

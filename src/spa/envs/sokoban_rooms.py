@@ -18,7 +18,7 @@ import numpy as np
 from spa.envs.options import uniforms
 from spa.errors import ConfigError
 
-# This and the other numbers of the generator are gym-sokoban's.
+# All constants of the generator are gym-sokoban's.
 TURN_PROBABILITY = 0.35
 MAX_STATES = 300_000
 # What one step of the carving walk opens around the walker, as (row, column) offsets.
@@ -63,10 +63,10 @@ def generate_room(
     too shallow).
     """
     draw = uniforms(rng, 128)
-    # The original gives up after four boards; then some seeds would have no puzzle.
+    # The original gives up after four boards, which would leave some seeds without a puzzle.
     for _ in range(1_000):
         floor = _carve(draw, rows, cols)
-        # A cell each for player and boxes, and one more to move to.
+        # The player and each box need a cell, and one more must be free to move to.
         if len(floor) <= num_boxes + 1:
             continue
         free = list(floor)
@@ -78,7 +78,8 @@ def generate_room(
         )
         moved = _displacement(room)
         if moved:
-            # As in the original, the player strolls more often if the box is one cell away.
+            # As in the original, the player strolls more often if the boxes were moved by one cell
+            # in all.
             return _stroll(draw, room, 0.8 if moved == 1 else 0.5)
     raise ConfigError(
         f"sokoban: 1,000 attempts gave no {rows}x{cols} room with {num_boxes} boxes; raise "
@@ -94,7 +95,7 @@ def _brush_tables(rows: int, cols: int) -> tuple[dict[int, tuple[int, ...]], tup
     mask = sum(1 << cell for cell in inner)
     brushes = {
         cell: tuple(
-            # Brushes never open the border.
+            # The mask keeps brushes from opening the border.
             sum(1 << (cell + down * stride + right) for down, right in brush) & mask
             for brush in BRUSHES
         )
@@ -154,8 +155,8 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
     states = 0
     best_score = 0
     best = (number[room.player], tuple(targets))
-    # Boxes as bits -> cells of the player seen with them. The list of one integer is shared by
-    # all layouts with these boxes, so that a visit counts for each of them.
+    # Maps the boxes (as bits) to the cells where the player was seen with them (as bits). The cells
+    # are in a list of one integer, because all layouts with these boxes share and update it.
     seen: dict[int, list[int]] = {target_bits: [0]}
     layout = (target_bits, seen[target_bits], 0, (best[1], 0, 0, -1))
     stack: list[tuple[int, int, Layout]] = [(best[0], 1, layout)]
@@ -164,13 +165,13 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
         flags, cells_seen, score, details = layout
         here = 1 << player
         visited = cells_seen[0]
-        # Another branch may have come here since this state was pushed.
+        # Another branch may have visited this state since it was pushed.
         if visited & here:
             continue
         cells_seen[0] = visited = visited | here
         states += 1
-        # A box or the player on a target makes the score 0. Flags of pulled boxes use the bits
-        # above all cells, so `target_bits` does not touch them.
+        # A state with a box or the player on a target has score 0. Flags of pulled boxes use the
+        # bits above all cells, so `target_bits` does not touch them.
         if score > best_score and not (flags | here) & target_bits:
             best = (player, details[0])
             best_score = score
@@ -179,11 +180,11 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
             continue
         closed = flags | visited
         for ahead, ahead_bit, behind, behind_bit in ways[player]:
-            # Nothing to pull behind the player: a walk, to a cell not yet seen with these boxes.
+            # Without a box behind, the player walks, to a free cell not yet seen with these boxes.
             if not flags & behind_bit:
                 if not closed & ahead_bit:
                     stack.append((ahead, depth, layout))
-            # The box behind follows to the player's cell and counts as pulled from now on.
+            # A pull: the box behind moves to the player's cell, and its flag marks it as pulled.
             elif not flags & ahead_bit:
                 after = flags & ~(behind_bit | behind_bit << count) | here | here << count
                 there = seen.setdefault(after, [0])
@@ -192,7 +193,8 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
                     index = boxes.index(behind)
                     boxes = (*boxes[:index], player, *boxes[index + 1 :])
                     moved += distances[index][player] - distances[index][behind]
-                    # The score counts changes of box: each sends the player round to another one.
+                    # The score rewards changes of the pulled box, which make the player walk to
+                    # another one.
                     swaps += index != last
                     stack.append(
                         (ahead, depth, (after, there, moved * swaps, (boxes, moved, swaps, index)))
@@ -247,7 +249,7 @@ def _stroll(draw: Callable[[], float], room: Room, probability: float) -> Room:
         return room
     player = room.player
     visited = {room.player, *room.boxes}
-    # One step, and a second and third with probability one half each.
+    # One to three steps: after each of the first two, the walk continues with probability 1/2.
     for _ in range(3):
         ways = [player + delta for delta in room.deltas() if player + delta in room.floor - visited]
         if not ways:

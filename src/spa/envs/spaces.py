@@ -16,7 +16,7 @@ class FreeText(spaces.Text):
     strings."""
 
     def __init__(self, max_length: int) -> None:
-        # The character set is that of samples alone: `contains` takes any alphabet.
+        # `charset` restricts samples only: `contains` accepts any alphabet.
         super().__init__(max_length, min_length=0, charset=_PRINTABLE)
 
     def contains(self, x: Any) -> bool:

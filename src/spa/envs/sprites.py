@@ -20,7 +20,7 @@ _COLOURS = {
     "d": (139, 94, 43),  # crate edge
     "r": (214, 64, 69),  # target and flag
     "e": (84, 160, 80),  # crate in place
-    "h": (48, 104, 48),  # its edge
+    "h": (48, 104, 48),  # edge of a crate in place
     "s": (240, 198, 160),  # skin
     "u": (52, 101, 176),  # coat
     "i": (206, 230, 244),  # ice
@@ -53,7 +53,7 @@ def tile(*layers: str) -> np.ndarray:
                 if letter != ".":
                     image[row, col] = _COLOURS[letter]
     scaled = image.repeat(TILE // 8, axis=0).repeat(TILE // 8, axis=1)
-    # Tiles are cached and shared by all pictures.
+    # Tiles are cached and shared by all pictures, so nothing may write to them.
     scaled.flags.writeable = False
     return scaled
 

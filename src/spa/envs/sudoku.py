@@ -23,10 +23,10 @@ from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 
 NAME = "sudoku"
-# As in the original, except for 4x4 easy: there two tables disagree, and its experiments say
-# easy12.
+# As in the original. Its two tables disagree on 4x4 easy; its experiments use 12.
 CLUES = {4: {"easy": 12, "medium": 9, "hard": 6}, 9: {"easy": 36, "medium": 30, "hard": 24}}
-# no board with fewer has a single solution (known for 4 and 9, best known for 16)
+# No board with fewer clues has a single solution. This is proven for 4x4 and 9x9; for 16x16, 55 is
+# the lowest known number.
 FEWEST_CLUES = {4: 4, 9: 17, 16: 55}
 
 
@@ -85,7 +85,8 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _SIGNED = re.compile(r"[-+−.][0-9]|[0-9]\.[0-9]")
 # A letter of any alphabet: a word character that is no digit and no underscore.
 _LETTER = re.compile(r"[^\W\d_]")
-_NAMED = [  # the names hold no digits: row1 and row_1 are row 1
+# `[^\W\d]*` keeps digits out of the name, so both row1 and row_1 mean row 1.
+_NAMED = [
     re.compile(rf"(?<![^\W\d_]){word}[^\W\d]*[^0-9]{{0,8}}([0-9])", re.IGNORECASE)
     for word in ("row", "col")
 ]
@@ -93,7 +94,7 @@ _NAMED = [  # the names hold no digits: row1 and row_1 are row 1
 _INTO = re.compile(r"\b(at|in|into|to|on|onto|for)\b", re.IGNORECASE)
 # `1,2 is 3`: such a word between the last two numbers means that the digit comes last.
 _BECOMES = re.compile(r"\b(is|to|gets|becomes|as|with|digit|value)\b", re.IGNORECASE)
-# `place 3 1 2`: nothing says whether 3 or 2 is the digit.
+# After such a word (`place 3 1 2`), either 3 or 2 may be the digit.
 _WRITE = re.compile(
     r"\b(place|put|write|set|fill|enter|insert|digit|number|value)\b", re.IGNORECASE
 )
@@ -119,7 +120,7 @@ def read_move(text: str) -> tuple[int, int, int] | None:
         row, column = labelled
         return numbers[row], numbers[column], numbers[3 - row - column]
     ends = [0, *(match.end() for match in found)]
-    # Not strict: the text behind the last number is not looked at.
+    # `ends` has one more item, the end of the last number; the text after it does not matter.
     before, first, second = (
         text[end : match.start()] for end, match in zip(ends, found, strict=False)
     )
@@ -135,7 +136,7 @@ def read_move(text: str) -> tuple[int, int, int] | None:
     if set("([") & set(first):
         return numbers[1], numbers[2], numbers[0]
     if _WRITE.search(before) and not set("([") & set(before):
-        return None  # the digit may come first
+        return None  # the first number may be the digit
     return numbers[0], numbers[1], numbers[2]
 
 
@@ -228,7 +229,7 @@ class Sudoku(TextEnv):
             effective = digit != self.cells[cell] and self.fits(cell, digit)
             if effective:
                 self.cells[cell] = digit
-        # Only digits that fit are ever written, so a full board is a right one.
+        # Only digits that fit are ever written, so a full board is a solution.
         solved = all(self.cells)
         info = {"action_is_valid": valid, "action_is_effective": effective, "success": solved}
         truncated = self.steps >= self.max_steps and not solved
@@ -326,7 +327,6 @@ class Sudoku(TextEnv):
         """The digits of the solution, row by row. A wrong digit of the player's is replaced first
         where it can be."""
         size = self.size
-        # A wrong digit of the player's may leave no solution; then it is corrected first.
         moves = self._missing() or self._corrections()
         return tuple(
             f"{cell // size + 1},{cell % size + 1},{digit}" for cell, digit in moves[:limit]

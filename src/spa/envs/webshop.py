@@ -42,13 +42,13 @@ ASKING = frozenset((
 def parse_action(text: str) -> tuple[str, str] | None:
     """("search", words) or ("click", label) from `search[words]` or `click[label]`; None for
     anything else."""
-    # Checked first, since models may write megabytes.
+    # Check the length first, since a model may write megabytes.
     if not isinstance(text, str) or len(text) > 2 * MAX_ACTION:
         return None
     text = text.strip()
     verb, bracket, rest = text.partition("[")
     verb = verb.strip().lower()
-    # `click[a [b]]` -> click, `a [b]`: only the last bracket belongs to the form.
+    # Only the last bracket is syntax: `click[a [b]]` clicks the label `a [b]`.
     argument = rest[:-1].strip()
     well_formed = (
         bool(bracket) and rest.endswith("]") and verb in ("search", "click") and bool(argument)
@@ -99,7 +99,7 @@ class WebShop(TextEnv):
         """Start at the search page with the request of the seed."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         given = options or {}
-        # In the original validation plays training requests, because its reset drops the mode.
+        # In the original, validation uses training requests, because its `reset` drops the mode.
         usual = self.split or ("val" if given.get("validation") else "train")
         split = require_choice(NAME, "split", given.get("split", usual), SPLITS)
         indices = self.shop.goal_indices(split)  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ class WebShop(TextEnv):
             "action_is_valid": target is not None,
             "action_is_effective": self.view != before,
             "success": bought and reward == 1.0,
-            # The original's names, for its metrics.
+            # These keys are the original's, because its metrics read them.
             "success_purchase": bought,
             "success_find": bought and reward == 1.0,
             "end_of_page": self.page.end_of_results,
@@ -178,7 +178,7 @@ class WebShop(TextEnv):
     def random_action(self, rng: Any) -> str:
         """A random link of the page; on the search page a search for three words of the request."""
         if self.page.has_search_bar:
-            # Words of the request: random letters would find no product.
+            # Use words of the request, since random letters would find no product.
             words = self.goal.instruction.replace("[", " ").replace("]", " ").split()
             return f"search[{' '.join(words[int(place)] for place in rng.integers(len(words), size=3))[:MAX_QUERY]}]"
         actions = self.legal_actions() or ("click[back to search]",)
@@ -222,7 +222,7 @@ class WebShop(TextEnv):
         found = [product.asin for product in self.shop.search(title)]
         if self.goal.asin not in found or self.view.kind == "done":
             return (), ()
-        # From the page that the visitor is on; a search needs the search page.
+        # A search is possible on the search page only, so go back to it first.
         start = () if self.page.has_search_bar else ("click[back to search]",)
         pages = found.index(self.goal.asin) // PER_PAGE
         view = View(kind="results", keywords=title, page=pages + 1)
@@ -250,7 +250,7 @@ class WebShop(TextEnv):
         for name, wish in self.goal.options:
             meant = [pair for pair in offered if pair[1] == wish or meets(pair[1], (name, wish))]
             if meant:
-                # An equal value first, then one of an option that has the name of the wish.
+                # Prefer a value that equals the wish, then an option that has the name of the wish.
                 option, value = min(meant, key=lambda pair: (pair[1] != wish, pair[0] != name))
                 chosen[option] = value
                 options = tuple(sorted(chosen.items()))

@@ -67,7 +67,7 @@ def generate_problem(rng: np.random.Generator) -> Problem:
     other = choose(_PEOPLE)
     while other == who:
         other = choose(_PEOPLE)
-    # All of these are drawn for every kind, needed or not.
+    # Things and place are sampled for every kind, even if it does not use them.
     question, answer = _KINDS[pick(0, len(_KINDS) - 1)](
         pick, who, other, choose(_THINGS), choose(_PLACES)
     )
@@ -157,5 +157,5 @@ def _rates(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[s
     ), (first + second) * hours
 
 
-# Number and order of the kinds fix the problem of every seed.
+# Changing the number or order of the kinds changes the problem of every seed.
 _KINDS = (_boxes, _giving, _sharing, _prices, _change, _twice, _weeks, _rates)

@@ -79,9 +79,9 @@ class RemoteEnv:
     ) -> None:
         self._worker = worker
         self._number = number
-        self._recipe = recipe  # None: a copy of another one, which is there and has `plain`
-        # Calls since the last reset with what they returned, to bring the game back in a new
-        # process.
+        # None for a clone: its game is already in the process, and `plain` is given.
+        self._recipe = recipe
+        # Calls since the last reset with their results, to replay the game in a new process.
         self._past: list[tuple[str, tuple, dict, Any]] = []
         with worker.lock:
             self._plain = worker.request("make", number, recipe) if plain is None else plain
@@ -90,7 +90,7 @@ class RemoteEnv:
         weakref.finalize(self, worker.forget, number)
 
     def __getattr__(self, name: str) -> Any:
-        # Private names are answered here: `copy` and `pickle` look some up.
+        # Private names are not forwarded, because `copy` and `pickle` look some of them up here.
         if name.startswith("_"):
             raise AttributeError(name)
         if name in PLAIN:
@@ -100,7 +100,7 @@ class RemoteEnv:
     def _request(self, kind: str, what: Any) -> Any:
         """What the game's process answers, to which it is brought back if need be."""
         with self._worker.lock:
-            # Another life: the process was replaced and has none of its games.
+            # `life` changes when the process is replaced; the new one has none of the games.
             if self._worker.life != self._life:
                 self._restore()
             return self._worker.request(kind, self._number, what)
@@ -144,7 +144,8 @@ class RemoteEnv:
         self._worker.request("make", self._number, self._recipe)
         for name, args, kwargs, value in self._past:
             again = self._worker.request("call", self._number, (name, args, kwargs))
-            # By repr: results may hold arrays, which `==` compares item by item, and NaN.
+            # Compared by repr, because results may hold NaN, and arrays, which `==` compares item
+            # by item.
             if repr(again) != repr(value):
                 raise EnvFault(
                     f"spa replaced the environment's process, but {name} returned another "
@@ -159,11 +160,12 @@ class _Worker:
     def __init__(self, timeout_s: float | None) -> None:
         self.timeout_s = timeout_s
         self.lock = threading.RLock()
-        self.life = 0  # how many processes have ended
+        self.life = 0  # number of processes that have ended
         self.process: Any = None
         self.pipe: Connection | None = None
         self.forgotten: list[int] = []
-        self.copies = itertools.count(-1, -1)  # numbers of copies; those that are made count up
+        # Copies are numbered down from -1, environments from `make` up from 1.
+        self.copies = itertools.count(-1, -1)
 
     def request(self, kind: str, number: int, what: Any) -> Any:
         """What the process answers. Raises EnvFault if it does not, and the environment's own error
@@ -171,7 +173,8 @@ class _Worker:
         first = self.process is None
         pipe = self._start() if self.pipe is None else self.pipe
         label = {"make": "making it", "clone": "clone"}.get(kind) or what[0]
-        # A new process imports the environment's module first, and making it may load data.
+        # A new process first imports the environment's module, and making an environment may load
+        # data.
         limit = (
             None
             if self.timeout_s is None
@@ -197,11 +200,11 @@ class _Worker:
                 label,
             ) from error
         finally:
-            # Also after an interrupt here: the late answer would be read as that of the next
-            # request.
+            # Stop the process after an interrupt here, too: its late answer would be read as the
+            # answer to the next request.
             if not answered:
                 self.stop()
-        # Errors travel as class name and text; only those of `spa.errors` are made again.
+        # Errors arrive as class name and text; only classes of `spa.errors` are raised as such.
         if outcome == "user":
             raise getattr(errors, value[0], ConfigError)(value[1])
         if outcome == "error":
@@ -228,7 +231,7 @@ class _Worker:
         """Kill the process; the next request starts another. What hangs says on stderr where."""
         if self.process is not None and self.process.is_alive():
             with contextlib.suppress(OSError):
-                # `_serve` has set a handler that writes the stack; it gets 0.2 s for it.
+                # `_serve` has set a handler that writes the stack. The handler gets 0.2 s.
                 os.kill(self.process.pid, signal.SIGUSR1)
             self.process.join(0.2)
             self.process.kill()
@@ -243,7 +246,7 @@ class _Worker:
 def _close(workers: list[_Worker]) -> None:
     for worker in workers:
         if worker.pipe is not None:
-            worker.pipe.close()  # the process reads the end and goes
+            worker.pipe.close()  # the process reads the end of the pipe and exits
         if worker.process is not None:
             worker.process.join(0.5)
         worker.stop()
@@ -251,15 +254,16 @@ def _close(workers: list[_Worker]) -> None:
 
 def _serve(pipe: Connection) -> None:
     """The loop of a process."""
-    os.setsid()  # an environment that signals its process group must not meet the trainer
+    # The new session keeps an environment that signals its process group from reaching the trainer.
+    os.setsid()
     ignore_interrupts()
     _limit_memory()
-    # A parent that ignores SIGTERM hands that on to its children.
+    # If the parent ignores SIGTERM, its children inherit that, so the default is restored.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.__stderr__ is not None:
         faulthandler.register(signal.SIGUSR1, file=sys.__stderr__)
     parent = multiprocessing.parent_process()
-    # Ends this process with the trainer, even while an environment hangs.
+    # This thread ends the process when the trainer ends, even while an environment hangs.
     if parent is not None:
         threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
     envs: dict[int, TextEnv] = {}
@@ -268,7 +272,7 @@ def _serve(pipe: Connection) -> None:
             kind, number, what, forgotten = pipe.recv()
         except (EOFError, OSError):
             return
-        # Games whose RemoteEnv was collected since the last request.
+        # Drop the games whose RemoteEnv was collected since the last request.
         for old in forgotten:
             envs.pop(old, None)
         try:

@@ -13,9 +13,11 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 NAME = "plain"
-PLAIN_MODELS = ("llama", "mistral", "qwen2", "qwen3")  # nothing but scaled products and a softmax
+# In these architectures, attention is only scaled products and a softmax.
+PLAIN_MODELS = ("llama", "mistral", "qwen2", "qwen3")
 BLOCK = 128  # queries at a time
-LONGEST = 1024  # above this the fused kernel is taken, which never holds the scores
+# Longer sequences use the fused kernel, which never stores the scores.
+LONGEST = 1024
 
 
 def plain_attention(
@@ -37,15 +39,15 @@ def plain_attention(
     rows, heads, q, width = query.shape
     key_heads = key.shape[1]
     columns = key.shape[2]
-    # `is_causal` puts the first query at the first key, which is right for whole sequences alone.
+    # `is_causal` aligns the first query with the first key, which is right only without a cache.
     if attention_mask is None and q == columns > LONGEST:
         out = nn.functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=scaling, enable_gqa=key_heads != heads
         )
         return out.transpose(1, 2), None
     shared = heads // key_heads
-    # Cast once, where autocast would copy the inputs of each product; the softmax still sums in
-    # float32. A cache may have made the values float32.
+    # Cast once, because autocast would copy the inputs of each product. The softmax still sums in
+    # float32. Values from a cache may be float32.
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else value.dtype
     with torch.autocast(device, enabled=False):
@@ -62,8 +64,8 @@ def plain_attention(
         for start in range(0, q, block):
             some = stacked[:, :, start : start + block]
             count = some.shape[2]
-            # Keys up to the block's last query; behind a cache,
-            # columns - q keys come before the first one.
+            # The number of keys up to the block's last query. With a cache, `columns - q` keys come
+            # before the first query.
             seen = columns - q + start + count
             scores = torch.bmm(
                 some.reshape(rows * key_heads, shared * count, width), keys[:, :, :seen]
@@ -79,7 +81,7 @@ def plain_attention(
 def _masked(scores: torch.Tensor, mask: torch.Tensor | None, rows: int, count: int) -> torch.Tensor:
     """`scores` [rows * K, shared * count, T] with what may not be seen far below zero: by `mask`,
     or all that follows each of the last `count` columns."""
-    # The last query sees all that there is.
+    # A single query is the last one, which may see every key.
     if mask is None and count == 1:
         return scores
     columns = scores.shape[2]
@@ -98,7 +100,7 @@ def attends_to_everything(config: Any) -> bool:
     kinds = getattr(text, "layer_types", None)
     if kinds is not None:
         return all(kind == "full_attention" for kind in kinds)
-    # GPT-Neo's, in which every other layer has a window
+    # GPT-Neo lists its layers in `attention_types`; every other layer has a window.
     if getattr(text, "attention_types", None) is not None:
         return all(kind == "global" for kinds, _ in text.attention_types for kind in kinds)
     return getattr(text, "sliding_window", None) is None

@@ -105,7 +105,7 @@ def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatT
         trust_remote_code=model_cfg.trust_remote_code,
     )
     check_vocabulary(name, model, template.tokenizer)
-    # A server of the saved checkpoint then stops at the same tokens.
+    # Saved with the checkpoint, so that a server stops at the same tokens.
     if getattr(model, "generation_config", None) is not None:
         model.generation_config.eos_token_id = sorted(template.stop_ids)
     check_context(name, model.config, cfg.actor_rollout_ref.rollout.max_model_len)
@@ -113,7 +113,7 @@ def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatT
     if device.type == "cpu" and not is_tiny(name, code=model_cfg.trust_remote_code):
         keep_freed_memory()
     autocast = pick_autocast(model_cfg.dtype, device)
-    # In the precision of training, whose numbers are the ones that have to agree.
+    # Checked in the precision of training, in which the log-probs have to agree.
     with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
         check_head(name, model)
     return model, template
@@ -145,7 +145,8 @@ def load_template(cfg: Config, name: str) -> ChatTemplate:
 @cache
 def _notice(text: str) -> None:
     """Log a notice once, however often a model is loaded."""
-    log.info(text, extra={"file_only": True})  # `FILE_ONLY` of spa.run.console, a higher layer
+    # The key is `FILE_ONLY` of spa.run.console, which this lower layer must not import.
+    log.info(text, extra={"file_only": True})
 
 
 def make_trainable(
@@ -174,13 +175,14 @@ def make_trainable(
         save_activations(body)
     if settings.packing or (settings.packing is None and device.type == "cuda"):
         autocast = pick_autocast(settings.dtype, device)
-        # Tried in the precision of training, which decides how exactly two ways can agree.
+        # Packing is tried in the precision of training, which limits how closely two ways can
+        # agree.
         with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
             pack_rows(model)
     if settings.use_torch_compile:
         compile_body(model)
     elif device.type == "cpu" and not settings.enable_gradient_checkpointing:
-        # Not with gradient checkpointing, which keeps no keys and values.
+        # Gradient checkpointing keeps no keys and values that rows could share.
         share_prefix(model)
 
 
@@ -193,7 +195,8 @@ def compile_body(model: Any) -> None:
 
 def check_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
     """Raises ModelError if the tokenizer has ids that the model has no embedding for."""
-    # The highest id, not their number: vocabularies have gaps, embeddings often spare rows.
+    # Compare the highest id, not the number of ids: vocabularies have gaps, and embeddings often
+    # have spare rows.
     highest = max(tokenizer.get_vocab().values())
     rows = model.get_input_embeddings().weight.shape[0]
     if highest >= rows:

@@ -19,7 +19,9 @@ from spa.types import SamplingParams
 log = logging.getLogger(__name__)
 
 PLAIN = SamplingParams()
-TOLERANCE = 1e-2  # float32 differs by 1e-6, bfloat16 by a few 1e-3; mixed rows by 0.1 and more
+# Differences relative to the largest number are 1e-6 in float32, a few 1e-3 in bfloat16, and 0.1 or
+# more if rows attend to each other.
+TOLERANCE = 1e-2
 # A shared prefix must spare at least this many tokens to pay for a second pass through the layers.
 WORTH_SHARING = 256
 LOGITS_CHUNK = 2**24  # elements of one [n, V] block of logits: 64 MiB in fp32
@@ -55,7 +57,7 @@ def token_logprobs(
     targets = input_ids[:, 1:][mask]  # [N]
     rows = chunk_rows(model)
     how = ((with_entropy, entropy_grad), sampling)
-    # Recomputed in the backward pass, so that one chunk is alive there, too.
+    # Each chunk is recomputed in the backward pass, so that only one is in memory at a time.
     parts = [
         checkpoint(
             _chunk, model, picked[i : i + rows], targets[i : i + rows], *how, use_reentrant=False
@@ -94,7 +96,7 @@ def raw_logits(model: Any, hidden: torch.Tensor) -> torch.Tensor:
     """The logits, float32 [n, V], of hidden states [n, H]."""
     # float32: over a whole vocabulary, bfloat16 loses too much of a log-prob.
     logits = model.get_output_embeddings()(hidden).float()
-    # Gemma 2 bounds its logits after the head, which is called alone here.
+    # Gemma 2 bounds its logits after the head, but only the head is called here.
     softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
     return torch.tanh(logits / softcap) * softcap if softcap else logits
 
@@ -115,7 +117,8 @@ def _chunk(
     with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_grad):
         probs = logits.softmax(-1)
         if sampling.top_k > 0 or sampling.top_p < 1:
-            logits = logits.masked_fill(logits == -torch.inf, 0.0)  # 0 times infinity
+            # Excluded tokens have probability 0 and logit -inf, and 0 times infinity would be NaN.
+            logits = logits.masked_fill(logits == -torch.inf, 0.0)
         # H = log Z - sum p logit.
         return logprobs, normalizer - (probs * logits).sum(-1)
 
@@ -151,19 +154,18 @@ def _read(
     """Hidden states [N, H] before each masked prediction, row by row."""
     if not packed:
         prefix = common_prefix(input_ids, mask) if shared else 0
-        # The tokens that all rows but the first are spared.
+        # The number of tokens saved: all rows but the first skip the prefix.
         if prefix * (len(input_ids) - 1) >= WORTH_SHARING:
             return _read_after(body, input_ids, prefix)[:, :-1][mask[:, prefix:]]
         seen = {} if images is None else images.inputs(input_ids)
         return _read_whole(body, input_ids, **seen)[:, :-1][mask]
-    # Nothing after a row's last wanted prediction is needed, so what is read of each row follows
-    # from the mask.
+    # Each row is read up to its last wanted prediction, which the mask shows.
     wanted = nn.functional.pad(mask, (0, 1))
     columns = torch.arange(input_ids.shape[1], device=mask.device)
     read = columns[None] <= (wanted * columns).amax(1, keepdim=True)
     read &= mask.any(1, keepdim=True)
     if not read.any():
-        read[0, 0] = True  # a model cannot read nothing
+        read[0, 0] = True  # a model needs at least one token
     # [1, N]: a position of 0 marks where the next row begins.
     positions = columns.expand_as(read)[read][None]
     hidden = body(
@@ -215,7 +217,7 @@ def _gap(model: Any, usual: Callable[[], torch.Tensor], other: Callable[[], torc
     """The largest difference between what two ways to read give, as a share of the largest number;
     the model is as it was afterwards."""
     was_training = model.training
-    # Without dropout, which would differ between the two readings.
+    # `eval` turns off dropout, which would differ between the two readings.
     model.eval()
     with torch.no_grad():
         expected = usual().float()
@@ -303,7 +305,7 @@ def micro_batches(
         longest = int(lengths[order[start]])
         if max_tokens is None:
             count = rows or len(order)
-        # Packed rows cost their own tokens, padded ones as many as the longest has.
+        # A packed row costs its own tokens, a padded row as many as the longest one.
         elif packed:
             before = int(ends[start]) - longest
             count = max(1, int((ends <= before + max_tokens).sum()) - start)

@@ -72,7 +72,7 @@ def explained(name: str, kind: Kind, error_type: type[SpaError]) -> Iterator[Non
     )
     try:
         yield
-    # Before RepositoryNotFoundError, of which it is a kind.
+    # Must come before RepositoryNotFoundError, its base class.
     except GatedRepoError as error:
         raise error_type(
             f"{name}: access to the {what} is restricted. Accept the terms on {page}, then "
@@ -84,7 +84,7 @@ def explained(name: str, kind: Kind, error_type: type[SpaError]) -> Iterator[Non
             f"Check the spelling (owner/name). For a private {what}, run `hf auth login` "
             "once."
         ) from error
-    # A kind of OSError, so it comes before that.
+    # Must come before OSError, one of its base classes.
     except LocalEntryNotFoundError as error:
         option = "" if kind == "model" else "--repo-type dataset "
         more = " or use builtin:tiny" if kind == "model" else ""

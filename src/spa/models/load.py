@@ -38,7 +38,7 @@ BUILTIN_GAMES = ("frozen_lake", "sokoban", "sudoku")
 pre-training."""
 KEPT = Path("~/.cache/spa/models")
 """Models that a plain name such as `smollm2` finds: what `spa model import-gguf smollm2` made."""
-# global_step_1505, in the original's checkpoints as in ours.
+# Matches `global_step_1505`, the folder name of the original's checkpoints and of spa's.
 _STEP = re.compile(r"global_step_(\d+)")
 
 
@@ -69,7 +69,7 @@ def model_source(name: str, *, code: bool = False) -> Path:
             (int(m[1]), m[0]) for child in path.iterdir() if (m := _STEP.fullmatch(child.name))
         )
         if (path / ADAPTER_CONFIG).is_file():
-            return path  # of an adapter alone
+            return path  # the folder holds an adapter only
         if not steps or not (path / steps[-1][1] / "config.json").is_file():
             raise ModelError(
                 f"{path}: the folder has no config.json, so it is not a model folder. Name "
@@ -216,7 +216,7 @@ def load_policy(
             output_loading_info=True,
         )
     model, found = loaded
-    # transformers would start these at random, with a warning only.
+    # transformers only warns about missing weights and initialises them at random.
     if found["missing_keys"]:
         raise ModelError(
             f"{name}: the weights of {len(found['missing_keys'])} parameters are missing, "
@@ -294,11 +294,12 @@ def load_critic(
 
 def save_activations(model: Any) -> None:
     """Recompute activations in the backward pass instead of keeping them (gradient checkpointing)."""
+    # The name of the method depends on the version of transformers.
     enable = (
         getattr(model, "activation_checkpointing_enable", None)
         or model.gradient_checkpointing_enable
     )
-    enable()  # the name depends on the version of transformers
+    enable()
 
 
 @contextmanager

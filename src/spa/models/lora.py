@@ -75,7 +75,7 @@ def add_adapters(
 
 
 def _inject(model: Any, config: Any, seed: int) -> None:
-    # The global generator is put back afterwards, so that no other code notices.
+    # `fork_rng` restores the global generator, so that other random numbers do not change.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # peft samples the first matrices from the global generator
         _peft().inject_adapter_in_model(config, model, _NAME)
@@ -99,7 +99,7 @@ def adapters_off(model: Any) -> Iterator[None]:
     finally:
         for layer in layers.values():
             layer.enable_adapters(True)
-        # `enable_adapters` changes `requires_grad`; only adapters are trained.
+        # `enable_adapters` changes `requires_grad`, so restore it: only adapters are trained.
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(_is_adapter(name))
 
@@ -110,7 +110,7 @@ def save_model(model: Any, folder: Path) -> None:
     if not has_adapters(model):
         model.save_pretrained(folder)
         return
-    # Merged weights to serve, the adapters apart to resume from.
+    # Servers read the merged weights; a resumed run reads the separate adapters.
     model.save_pretrained(folder, state_dict=merged_state(model))
     peft = _peft()
     apart = Path(folder) / ADAPTER
@@ -194,7 +194,7 @@ def apply_adapter(model: Any, folder: Path) -> None:
             "trained on."
         ) from error
     load_adapters(model, folder)
-    # Merged while the adapters are there, loaded once the plain layers are back.
+    # Merge while the adapters are attached; load the result once the plain layers are restored.
     state = merged_state(model)
     for name, layer in _tuner_layers(model).items():
         parent, _, last = name.rpartition(".")
@@ -213,7 +213,7 @@ def _saved_config(folder: Path) -> Any:
     try:
         config = lora.from_pretrained(str(folder))
         plain = lora()
-    except Exception as error:  # whatever a wrong value meets first
+    except Exception as error:  # a wrong value can raise any exception
         raise ModelError(
             f"{path}: peft cannot read the adapter's configuration ({one_line(error)[:300]}). "
             "Copy the file again, or install the version of peft that saved it."
@@ -226,7 +226,7 @@ def _saved_config(folder: Path) -> Any:
         if name not in _READ and value != getattr(plain, name)
     ]
     if start in _PLAIN_STARTS:
-        config.init_lora_weights = True  # the saved weights follow, whatever these begin as
+        config.init_lora_weights = True  # the saved weights replace the initial ones
     else:
         wrong.append(f"init_lora_weights={start}")
     if wrong:

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from spa.models.forward import LOGITS_CHUNK
 
-# bytes of float32, bfloat16
+# Bytes of one number in float32 and in bfloat16.
 FULL = 4
 HALF = 2
 LOGIT_COPIES = 4  # the chunk, its lower-precision original, its softmax, its gradient
@@ -82,7 +82,7 @@ def activations(shape: ModelShape, tokens: int, *, checkpointing: bool, width: i
     mlp = 4 * width * shape.intermediate
     block = residual + norms + attention + mlp
     last_norm = 2 * FULL * shape.hidden
-    # One input for each layer, and the layer that is being recomputed in full.
+    # Checkpointing keeps the input of each layer, and all activations of the one being recomputed.
     if checkpointing:
         return tokens * (shape.layers * FULL * shape.hidden + block + last_norm)
     return tokens * (shape.layers * block + last_norm)
@@ -95,5 +95,5 @@ def logits() -> int:
 
 def cache(shape: ModelShape, episodes: int, length: int, *, width: int = HALF) -> int:
     """Bytes of the keys and values of all `episodes` that are played, of `length` tokens each."""
-    # 2: keys and values.
+    # The factor 2 stands for keys and values.
     return episodes * 2 * length * shape.layers * shape.key_width * width

@@ -101,7 +101,7 @@ def _saved(folder: Path) -> dict[str, Dtype]:
     """The precisions in the `config.yaml` that a stage began with; empty if there is none that can
     be read."""
     try:
-        # Plain YAML: the file may be of a version with another schema.
+        # Read as plain YAML, since the file may come from a version with another schema.
         tree = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
         return {key: reduce(lambda part, name: part[name], key.split("."), tree) for key in KEYS}
     except (OSError, yaml.YAMLError, KeyError, TypeError):

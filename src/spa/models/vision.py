@@ -96,7 +96,7 @@ class RowImages:
     def inputs(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """The inputs of the model besides `input_ids` [B, T]; none without a picture."""
         keys = next((row.keys() for row in self.rows if row), ())
-        # One row's pictures behind the other's; the model finds them by its image tokens.
+        # Pictures are concatenated row by row; the model assigns them by their image tokens.
         out = {
             key: torch.cat([row[key] for row in self.rows if row]).to(input_ids.device)
             for key in keys
@@ -135,7 +135,7 @@ def image_reader(folder: Path, *, code: bool = False) -> ImageReader | None:
     ):
         return None
     config = AutoConfig.from_pretrained(folder, trust_remote_code=code)
-    # Two names for the same thing in transformers' configurations.
+    # Configurations in transformers use one of these two names.
     image_id = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
     if not sees(config) or image_id is None:
         return None

@@ -72,13 +72,14 @@ class BestOfNPlanner(Planner):
         if tree.fault:
             return tree.failed()
         values = [node.value for node in tree.nodes[: self.n]]
-        # A response counts by its own state, or as the goal if the search below it reached one.
+        # A response has the value of its own state, or of the goal if the search below it found
+        # the goal.
         for node in tree.nodes:
             values[node.root] = max(
                 values[node.root], node.value if node.value >= GOAL else NO_STATE
             )
-        # `argmax` takes the first of equal values: the response
-        # that the engine alone would give comes first.
+        # `argmax` takes the first of equal values, so the response that the engine alone would give
+        # wins ties.
         chosen = int(np.argmax(values))
         goals: list[Node] = [node for node in tree.goals() if node.root == chosen]
         if self.keep and goals:

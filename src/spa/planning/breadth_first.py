@@ -40,7 +40,7 @@ class BreadthFirstPlanner(Planner):
         self.search(searched, replace(sampling, temperature=0.0))
         plans = [plan or _shortest_path(tree) for tree, plan in zip(trees, plans, strict=True)]
         questions = [self._question(tree, plan) for tree, plan in zip(trees, plans, strict=True)]
-        # Games that have failed ask nothing, so responses are taken one by one.
+        # Games that have failed have no question, so the next response may belong to a later game.
         responses = iter(
             self.ask([question for question in questions if question is not None], sampling)
         )
@@ -112,16 +112,18 @@ class BreadthFirstPlanner(Planner):
     ) -> Completion:
         """The response as the episode has it, with what it was begun with; the search is recorded."""
         prompt = tree.prompt
-        plan = [] if question is prompt else plan  # its beginning may not fit
+        # `_question` returns the plain prompt if the begun response does not fit; the plan is
+        # dropped.
+        plan = [] if question is prompt else plan
         whole = with_prefill(question, prompt, response)
         played = self.expand(tree, Expansion(prompt=prompt, env=prompt.context), [whole])
         if tree.fault:
             return tree.failed()
         if self.keep and (rest := plan[len(self._turn(plan)) :] if plan else []):
             self.plans[prompt.episode_id] = rest
-        # A turn that follows a plan searches nothing.
+        # The turn follows an earlier plan if nothing was searched.
         kept = bool(plan) and not tree.nodes
-        # The response that is played is root 0 of the record, and those of the search move up.
+        # In the record, the played response is root 0, so the roots of the search move up by one.
         tree.nodes = [*played, *(replace(node, root=node.root + 1) for node in tree.nodes)]
         self.record({**tree.line(0), "named": bool(plan), **({"kept": True} if kept else {})})
         return whole

@@ -54,7 +54,7 @@ def move_question(
     """The question where `action` leads in `state`; `number` is its own among those that are asked
     together."""
     messages = move_messages(env, state)
-    # The action is given, so that every action of a state can be asked about.
+    # The response begins with the action, so that every action of a state can be asked about.
     begun = f"{PREFILL}{action}"
     ids = _NO_IDS
     if template is not None:

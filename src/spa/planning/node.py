@@ -31,9 +31,9 @@ class Node:
     correct: bool | None
     # a copy of the game in that state, if the game has not ended and the state is correct
     env: TextEnv | None = None
-    root: int = 0  # number of the response to the real state that this one descends from
+    root: int = 0  # index of this node's ancestor among the responses to the real state
     depth: int = 1  # turns from the real state to this one
-    actions_left: int | None = None  # of the episode, after it; None: no limit is known
+    actions_left: int | None = None  # in the episode after this response; None: no limit is known
     # the node in whose state the response was sampled; None: the real state
     parent: "Node | None" = None
 
@@ -123,7 +123,7 @@ def simulate(
 ) -> Outcome:
     """Where the actions lead in a copy with chance of its own; not known if it cannot be copied or
     nothing is done."""
-    # Sampled even if there is no copy, so that later samples do not depend on that.
+    # The seed is sampled even without a copy, so that later samples do not depend on the copy.
     seed = int(rng.integers(2**31))
     if env is None:
         return Outcome()

@@ -78,7 +78,7 @@ class Planner(ABC):
         self.rows = rows
         self.template = template
         self.record = record
-        # episode -> the nodes that are left of its path to the goal
+        # episode id -> the remaining nodes of its path to the goal
         self.plans: dict[str, list[Node]] = {}
 
     @abstractmethod
@@ -122,7 +122,7 @@ class Planner(ABC):
     def follow_plan(self, tree: Tree) -> list[Node]:
         """What is left of the path that the episode is on; empty if it is on none, if the path has
         led elsewhere, or if the game fails, which the tree notes."""
-        # Taken out here; what is left after this turn is put back by the caller.
+        # The plan is removed here; the caller stores what remains after this turn.
         plan = self.plans.pop(tree.prompt.episode_id, [])
         with tree.guarded():
             here = tree.prompt.context.state_text(self.state_text)
@@ -156,10 +156,10 @@ class Planner(ABC):
         if tree.fault:
             return []
         expansions = list[Expansion]()
-        # The real state is never entered again, however long the way back to it.
+        # The real state counts as entered, so that no path leads back to it.
         tree.entered.add(shown.strip())
         for node in tree.nodes:
-            # In the order in which nodes were found, as many as `width` allows.
+            # Nodes are expanded in the order in which they were found, at most `width` of them.
             if (
                 node.depth != depth - 1
                 or len(expansions) == self.width
@@ -198,7 +198,8 @@ class Planner(ABC):
         env = expansion.env
         parsed = [self._parse(prompt, response) for response in responses]
         rng = stream(prompt.seed, "imagine")
-        # Simulated for every kind of dynamics, since metrics count how often predictions are right.
+        # The true outcome is simulated for every kind of dynamics, because metrics count correct
+        # predictions.
         truths = [simulate(env, each.actions, self.state_text, rng) for each in parsed]
         outcomes = truths
         states = [each.prediction for each in parsed]
@@ -208,7 +209,7 @@ class Planner(ABC):
                 for each, truth in zip(parsed, truths, strict=True)
             ]
             states = [outcome.state for outcome in outcomes]
-        # A derangement: no response keeps its own prediction if that can be avoided.
+        # `derange` gives each response the prediction of another one, where that is possible.
         if self.dynamics == "shuffled":
             states = [states[number] for number in derange(states, rng)]
         nodes = list[Node]()
@@ -254,8 +255,8 @@ class Planner(ABC):
         """The true outcome or, with probability `noise_prob`, that of as many random actions."""
         if env is None:
             return truth
-        # Both are sampled whatever `noise_prob` is, so that a
-        # higher one corrupts the same states and more.
+        # Both are sampled for every `noise_prob`, so that a higher value corrupts the same states
+        # and more.
         other = simulate(env, env.random_plan(rng, len(parsed.actions)), self.state_text, rng)
         return other if rng.random() < self.noise_prob else truth
 
@@ -280,7 +281,7 @@ def with_prefill(question: Prompt, prompt: Prompt, response: Completion) -> Comp
     if response.finish_reason == "error":
         return response
     whole = replace(response, text=question.prefill.removeprefix(prompt.prefill) + response.text)
-    # Given tokens come before the sampled ones: the episode's buffer holds both.
+    # The tokens of the response include the given ones, which come before the sampled ones.
     begun = question.token_ids[len(prompt.token_ids) :]
     if response.token_ids is None or not len(begun):
         return whole

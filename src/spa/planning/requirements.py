@@ -28,7 +28,7 @@ def require_dynamics(
             "1, as in the preset tiny"
         ),
     )
-    # Predictions are in the words of `world_state_text`, prompts in those of `state_text`.
+    # Predictions are written like `world_state_text`, prompts like `state_text`.
     hidden = env.state_text("grid_and_coords") != env.world_state_text("grid_and_coords")
     if (depth > 1 or proposals == "exhaustive") and (
         hidden or env.image() is not None or env.players > 1

@@ -39,10 +39,10 @@ FAILURES = (
     "skipped",  # expands an open state that is not the next one
     "never_found",  # expands a state that no line has found
     "expanded_again",  # expands a state twice
-    "wrong_path",  # the path to a state, or to the goal at the end
+    "wrong_path",  # gives a wrong path to a state, or to the goal at the end
     "wrong_move",  # an action leads elsewhere, or is missing
     "wrong_status",
-    "wrong_open",  # the list of open states
+    "wrong_open",  # gives a wrong list of open states
     "no_goal",  # ends before a goal is found
     "over_limit",  # right as far as it goes, cut off by the length limit
     "unreadable",
@@ -100,7 +100,8 @@ def searching(
         moves = list[Move]()
         for action, next_key, outcome in (yield key):
             path = (*paths[key], action)
-            # The outcome first: a hole that was found before is a hole again.
+            # The outcome takes precedence: a hole that was found before has the status of a hole
+            # again.
             status = outcome or (SEEN if next_key in paths else "")
             moves.append(Move(action, next_key, status))
             if status == GOAL:
@@ -220,7 +221,7 @@ def dealt(true: Transitions, rng: np.random.Generator) -> dict[str, tuple[Succes
     world = dict[str, tuple[Successor, ...]]()
     for key, successors in true.items():
         order = rng.permutation(len(successors))
-        # Actions keep their positions; only their outcomes are permuted.
+        # Actions keep their positions; only the states that they lead to are permuted.
         world[key] = tuple(
             (action, *successors[int(other)][1:])
             for (action, _, _), other in zip(successors, order, strict=True)
@@ -238,7 +239,8 @@ class SearchScore:
     status_right: int = 0
     lines: int = 0
     next_right: int = 0  # lines that expand the state that is next
-    paths: int = 0  # of lines that expand a state which was found, and of the end
+    # Paths of lines that expand a state which was found, and the path at the end.
+    paths: int = 0
     paths_right: int = 0
     failure: str = ""
 
@@ -256,7 +258,7 @@ def read_line(text: str, actions: Sequence[str]) -> Line | None:
         action = next((name for name in actions if word.startswith(name) and word != name), None)
         if action is not None:
             moves.append(Move(action, word[len(action) :], ""))
-        # A word behind a move is its status, and a move has one.
+        # The word after a move is its status; a move has at most one.
         elif moves and not moves[-1].status:
             moves[-1] = replace(moves[-1], status=word)
         else:
@@ -287,7 +289,8 @@ def score_search(
     written = text.split("\n")
     for number, each in enumerate(written if complete else written[:-1]):
         line = read_line(each, actions)
-        # The line after the goal is the path; any other line that cannot be read ends the scoring.
+        # The line after the goal must be the path. Scoring ends with this line, or with one that
+        # cannot be read.
         if line is None or goal is not None:
             if not complete or number < len(written) - 1:
                 errors.append("unreadable")
@@ -296,7 +299,7 @@ def score_search(
             else:
                 _count_path(counts, errors, right=each == " ".join(goal))
             break
-        # Whether the line expands the state that is next, by the path that found it.
+        # The line should expand the first state of the queue.
         is_next = queue[:1] == [line.key]
         if not is_next:
             again = line.key in expanded
@@ -307,7 +310,7 @@ def score_search(
         if line.key in paths:
             _count_path(counts, errors, right=line.path == paths[line.key])
         expanded.add(line.key)
-        # The queue follows the text's own account: a state that the text skipped stays open.
+        # The queue follows the text's own order: a state that the text skipped stays open.
         queue = [key for key in queue if key != line.key]
         path = paths.get(line.key, line.path)
         known = {action: key for action, key, _ in true.get(line.key, ())}
@@ -323,7 +326,7 @@ def score_search(
             elif not status:
                 paths[move.key] = (*path, move.action)
                 queue.append(move.key)
-        # All actions in their order; only the goal may end a line early.
+        # A line must list all actions in their order; only the goal may end it early.
         done = [move.action for move in line.moves]
         if done != list(known)[: len(done)] or (goal is None and len(done) < len(known)):
             errors.append("wrong_move")
@@ -331,7 +334,7 @@ def score_search(
             errors.append("wrong_open")
     else:
         errors.append("no_goal" if complete else "over_limit")
-    # Every part is right but the text differs, in its white space for example.
+    # Every part is right, but the text differs, for example in its white space.
     if not errors and text != write_search(wanted):
         errors.append("unreadable")
     return SearchScore(**counts, failure=errors[0] if errors else "")

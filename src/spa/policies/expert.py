@@ -33,7 +33,7 @@ def expert_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
     def reply(prompt: Prompt) -> str:
         actions = prompt.context.expert_actions(max_actions)
         if not actions:
-            # From the prompt's seed, as a model's sample would be.
+            # Sampled from the prompt's seed, as a model's response would be.
             actions = (
                 prompt.context.random_action(np.random.Generator(np.random.PCG64(prompt.seed))),
             )

@@ -16,14 +16,14 @@ class MixedEngine:
     def __init__(self, players: Sequence[PlayingEngine], choose: Callable[[Prompt], int]) -> None:
         self.players = players
         self.choose = choose
-        # All players write in the tokens of the first.
+        # All players use the chat template of the first.
         self.template = players[0].template
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """One completion per prompt, in order."""
         chosen = [self.choose(prompt) for prompt in prompts]
         out: dict[int, Completion] = {}
-        # One batch for each player.
+        # Each player gets its prompts in one batch.
         for place, engine in enumerate(self.players):
             rows = [row for row, player in enumerate(chosen) if player == place]
             if rows:
@@ -53,7 +53,7 @@ class MixedEngine:
 def with_strays(player: PlayingEngine, other: PlayingEngine, *, epsilon: float) -> MixedEngine:
     """`player`, who leaves each turn to `other` with probability `epsilon`, sampled from the turn's
     own stream."""
-    # A stream apart from that of sampling, so that `epsilon` changes no response of `player`.
+    # The stream is not that of the responses, so `epsilon` changes no response of `player`.
     return MixedEngine(
         (player, other), lambda prompt: int(stream(prompt.seed, "epsilon").random() < epsilon)
     )

@@ -36,7 +36,7 @@ POLICIES: dict[str, Policy] = {
 
 def policy_names() -> tuple[str, ...]:
     """The names of all policies without a model."""
-    # Ours come first: a plugin of the same name does not replace them.
+    # Policies of this package come first: a plugin of the same name does not replace one.
     return tuple(dict.fromkeys((*POLICIES, *plugins("policies"))))
 
 

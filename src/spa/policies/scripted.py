@@ -35,7 +35,7 @@ class ScriptedEngine:
         try:
             with boundary("the player", MAKING_S):
                 reply = self.reply(prompt)
-        except EnvFault as error:  # a player that asks the environment
+        except EnvFault as error:  # the player may call the environment, which may fail
             return Completion(text=str(error), token_ids=None, logprobs=None, finish_reason="error")
         ids = (
             np.asarray(self.template.reply_ids(reply, prompt.prefill), dtype=np.int32)
@@ -77,13 +77,13 @@ def formatted(
     prompt: Prompt, answer: str, *, observation: str = "unknown", prediction: str = "unknown"
 ) -> str:
     """An answer in the format that the prompt asks for."""
-    # Without thoughts the prefill opens the answer.
+    # The prefill `<answer>` means that the format has no thoughts.
     if prompt.prefill == "<answer>":
         return f"<answer>{answer}</answer>"
     if prompt.mode == "add_worldmodel":
         thoughts = ""
         if prompt.response_format == "choose_plan":
-            # No limit: an answer has more characters than actions.
+            # `len(answer)` sets no limit, since an answer has more characters than actions.
             actions = split_actions(answer, action_sep=prompt.action_sep, max_actions=len(answer))
             thoughts = chosen_plan(actions, prediction)
         return world_model_reply(

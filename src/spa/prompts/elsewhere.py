@@ -20,7 +20,7 @@ def elsewhere(
     All before that message keeps its tokens. `template` None: an engine without tokens.
     """
     last: Message = prompt.messages[-1]
-    # The last occurrence: before it, the rules in the same message may quote a state.
+    # Take the last occurrence, since the rules in the same message may quote a state.
     before, found, after = last["content"].rpartition(f"{STATE}{shown}\n")
     if not shown or not found:
         return None
@@ -29,7 +29,8 @@ def elsewhere(
     ids = prompt.token_ids
     if template is not None and any(message["role"] == "assistant" for message in messages):
         end = template.end_ids
-        # `reply=end` leaves the end marker out, which stays with the tokens that are kept.
+        # `reply=end` makes `follow` leave out the end marker, so the marker stays with the kept
+        # tokens.
         kept = len(ids) - len(template.follow(last["content"], prompt.prefill, reply=end))
         ids = np.concatenate(
             [ids[:kept], np.asarray(template.follow(text, prompt.prefill, reply=end), np.int32)]

@@ -29,7 +29,7 @@ def read_options(thoughts: str) -> tuple[Option, ...]:
     """The options that the thoughts list, in their order. What is no option is left out: a head
     without a state, or without a plan."""
     found: list[Option] = []
-    # With a newline in front the first plan may begin at once, and none begins inside a line.
+    # A plan must begin a line; the newline in front lets the first plan begin the text.
     _, *parts = f"\n{thoughts}\n".split(f"\n{_COULD}")
     for part in parts:
         plan, colon, state = part.partition(":\n")

@@ -12,7 +12,7 @@ MARKERS = tuple(marker for tag in TAGS for marker in (f"<{tag}>", f"</{tag}>"))
 MODES = ("base", "add_worldmodel")
 ORDERS = get_args(ResponseFormat)
 
-# Matches "</think>\n<answer>", but no blocks with text in between, "</think> so <answer>".
+# Matches "</think>\n<answer>", but not "</think> so <answer>" with text in between.
 _ANSWER_NEXT = re.compile(r"</think>\s*<answer>")
 _REMOVED = ("<think>", "</think>", "<answer>", "</answer>", "<|im_start|>", "<|im_end|>")
 """What the original takes out of the thoughts and the answer in mode "base", in this order."""
@@ -29,7 +29,7 @@ def find_block(text: str, tag: str) -> Span | None:
     """
     opening = f"<{tag}>"
     closing = f"</{tag}>"
-    # Of two openings it would be a guess which one the closing belongs to.
+    # With two openings, it is unclear to which of them a closing belongs.
     if text.count(opening) != 1 or text.count(closing) != 1:
         return None
     start = text.index(opening) + len(opening)
@@ -54,7 +54,7 @@ def contains_marker(text: str) -> bool:
 
 def as_unicode(text: str) -> str:
     """`text` as UTF-8 can hold it, to be sent on and kept: lone surrogates become U+FFFD."""
-    # Encoding as UTF-16 accepts them; decoding replaces them.
+    # Encoding as UTF-16 accepts lone surrogates; decoding replaces them.
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -103,7 +103,7 @@ def parse_reply(
     if order not in ORDERS:
         raise ValueError(f"The response format must be one of {ORDERS}, got {order!r}")
     think = find_block(text, "think")
-    # No tags inside these: a tag in a state would move the borders of other blocks.
+    # `_leaf` refuses tags inside these blocks: a tag in a state would move the borders of others.
     observation, prediction, answer = (
         _leaf(text, tag) for tag in ("observation", "prediction", "answer")
     )
@@ -155,12 +155,12 @@ def _base_blocks(
     every character.
     """
     if not enable_think:
-        # A missing tag (-1) leaves `start` below the tag's own length.
+        # `find` returns -1 for a missing tag, which leaves `start` below the tag's own length.
         start = text.find("<answer>") + len("<answer>")
         end = text.find("</answer>", start) if start >= len("<answer>") else -1
         return think, (start, end) if end >= 0 else None
     thoughts = text.find("<think>")
-    # Where a lazy `.*?` would end: at the first closing that an answer follows.
+    # A lazy `.*?` ends at the first `</think>` that an answer follows.
     between = _ANSWER_NEXT.search(text, thoughts + len("<think>")) if thoughts >= 0 else None
     end = text.find("</answer>", between.end()) if between else -1
     if between is None or end < 0:
@@ -229,7 +229,7 @@ def _thoughts(text: str, think: Span, *states: Span | None) -> str:
     """The think block's text with the state blocks that lie inside it cut out."""
     start, end = think
     pieces = []
-    # In the order of the text, whatever the format asks for; None sorts first.
+    # The blocks are cut out in the order of the text; None sorts first.
     for tag, span in sorted(
         zip(("observation", "prediction"), states, strict=True), key=lambda item: item[1] or ()
     ):

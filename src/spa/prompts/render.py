@@ -57,7 +57,7 @@ class Prompter:
     @property
     def prefill(self) -> str:
         """What every response is forced to begin with."""
-        # Forced, so that a model that was never fine-tuned begins in the format, too.
+        # The prefill makes even a model that was never fine-tuned begin in the format.
         return "<think>" if self.enable_think or self.mode == "add_worldmodel" else "<answer>"
 
     def first_messages(
@@ -105,11 +105,11 @@ class Prompter:
     def _turn_block(self, env: TextEnv, turn: int, actions_left: int) -> str:
         state = IMAGE if env.image() is not None else env.state_text(self.state_text)
         legal = env.legal_actions() if self.show_legal_actions else ()
-        # Listed behind the state, where `shown_state` takes them off again.
+        # The list comes after the state, and `shown_state` removes it again.
         if legal:
             state += f"{_LEGAL}{', '.join(legal)}"
         block = f"Turn {turn}:\n{STATE}{state}{_LEFT}{actions_left}."
-        # A search may be as long as it needs, and the rules already give its format: no reminder.
+        # A search has no word limit, and the rules give its format, so it needs no reminder.
         if self.searches:
             return block
         return f"{block} Reply only with {self._format()} in at most {self.max_words} words."
@@ -176,14 +176,14 @@ def world_model_reply(
 
 def listed_actions(message: str, state: str) -> str:
     """The legal actions as a turn's message lists them after its state; "" if it lists none."""
-    # The last occurrence, since the rules may come before the state.
+    # Take the last occurrence, since the rules before it may quote a state.
     _, found, rest = message.rpartition(f"{STATE}{state}{_LEGAL}")
     return rest.partition(_LEFT)[0] if found else ""
 
 
 def shown_state(message: str) -> str:
     """The state as a later turn's message shows it; "" if it is not laid out as a turn's message."""
-    # No rules in a later message: its first mark is that of the state.
+    # A later message has no rules, so its first mark is that of the state.
     rest = message.partition(STATE)[2].rpartition(_LEFT)[0]
     state, listed, _ = rest.rpartition(_LEGAL)
     return state if listed else rest

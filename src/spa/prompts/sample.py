@@ -72,16 +72,16 @@ def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:
         if action is None:
             return None
         _, _, terminated, truncated, info = env.step(action)
-        # Nothing has changed: what was done so far is the sample.
+        # An action without effect ends the sample; the actions before it are kept.
         if env.state_text(prompter.state_text) == state:
             break
         done.append(text)
         over = terminated or truncated
-        # A losing sample is refused. In games of few puzzles, samples that always win would give
-        # the answers away.
+        # A losing sample is refused, except in games of few puzzles, where samples that always win
+        # would give the answers away.
         if over and not info["success"] and not env.finite_puzzles:
             return None
-        # A slip: after this action the goal is no nearer.
+        # The action slipped if it did not bring the goal one step nearer.
         if not over and left is not None and env.optimal_steps() != left - 1:
             return None
         if over:

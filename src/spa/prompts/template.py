@@ -24,7 +24,7 @@ NOT_SEEING = (
     "model (such as Qwen2-VL or LLaVA) with the files of its image processor, or set "
     "render_mode: text in custom_envs."
 )
-# Texts that no template writes, to be found again in what it renders.
+# Placeholders that no template writes, so that they can be found in rendered text.
 _BEFORE = "BEFOREPLACEHOLDER"
 _AFTER = "AFTERPLACEHOLDER"
 
@@ -48,13 +48,15 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: Any, images: Any = None, *, stop_ids: Iterable[int] = ()) -> None:
         own = read_template(tokenizer)
-        # The caller's tokenizer keeps the template that it came with.
+        # A copy, because the template is replaced below and the caller's tokenizer must keep its
+        # own.
         self.tokenizer = copy.copy(tokenizer)
         self._tokens = TextTokens(tokenizer)
         self._token_texts: dict[int, str] = {}
         self._stops = frozenset(int(i) for i in stop_ids)
         self._image_text = "" if images is None else self._find_image_text(own)
-        # Exactly one image token per picture can be expanded to as many as the picture needs.
+        # A template must write one image token per picture, which is then repeated as often as
+        # needed.
         writes_image = (
             images is not None and self.encode(self._image_text).count(images.image_id) == 1
         )
@@ -95,7 +97,7 @@ class ChatTemplate:
     def _begun(self, messages: tuple[Message, ...]) -> tuple[str, str]:
         """The text of the first prompt with guards in it, and the guard."""
         talk = list(messages) if self.has_system else without_system(messages)
-        # The template takes no conversation without a system message.
+        # The template requires a system message, so an empty one is added.
         if self.parts.user_open is None and talk and talk[0]["role"] != "system":
             talk = [{"role": "system", "content": ""}, *talk]
         guard, told = self._tokens.guarded([str(message["content"]) for message in talk])
@@ -125,10 +127,10 @@ class ChatTemplate:
         """How many tokens of the end marker stand at the end of a response."""
         end = self.end_ids
         tail = [int(i) for i in reply[-len(self.end_ids) :]]
-        # The token that ends a reply was sampled: nothing is written before it after the fact.
+        # The response ends with a sampled end token, and nothing may be inserted before that token.
         if tail and tail[-1] == end[-1]:
             return len(end)
-        # A reply that was cut off inside the marker has the first part of it.
+        # A response that was cut off inside the marker ends with the first part of the marker.
         return next(
             (n for n in range(min(len(tail), len(end) - 1), 0, -1) if tail[-n:] == end[:n]), 0
         )
@@ -213,7 +215,7 @@ class ChatTemplate:
         """The parts with the end of a response: white space and the first special token after it;
         the end-of-sequence token if the template writes none."""
         control = self._tokens.special_ids | self._stops_of_tokenizer()
-        # A begin token may follow a reply, but it ends none.
+        # A begin-of-sequence token may follow a response but does not end it.
         if (
             self.tokenizer.bos_token_id is not None
             and self.tokenizer.bos_token_id != self.tokenizer.eos_token_id
@@ -259,7 +261,7 @@ class TokenBuffer:
     ) -> None:
         self._template = template
         self._prefill = prefill
-        self._begin = 0  # of the conversation that is being written
+        self._begin = 0  # index of the current conversation's first token
         self._ids = template.start(messages, prefill, images)
         self._sampled = [False] * len(self._ids)
         self._logprobs = [0.0] * len(self._ids)
@@ -301,7 +303,7 @@ class TokenBuffer:
     def user_delta(self, text: str, images: Sequence[bytes] = ()) -> list[int]:
         """The ids that `append_user` would append."""
         count = len(self._template.end_ids)
-        # Sampled tokens alone: a marker that a prompt ends with is of another turn.
+        # Only sampled tokens count: an end marker in a prompt belongs to another turn.
         tail = zip(self._ids[-count:], self._sampled[-count:], strict=True)
         reply = [token for token, sampled in tail if sampled]
         return self._template.follow(text, self._prefill, reply=reply, images=images)

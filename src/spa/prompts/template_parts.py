@@ -30,7 +30,7 @@ SYSTEM = "SYSTEMPLACEHOLDER"
 JOINT = "\n\n"
 """Between a system message and the first user message, where the template has no system role."""
 
-# an empty think block, the start of one, the end of one
+# Matches an empty think block at the end of a text, or one of its tags alone.
 _THINK = re.compile(r"(<think>\s*)?(</think>\s*)?$")
 
 
@@ -116,7 +116,7 @@ def renderer(tokenizer: Any, template: str) -> Render:
                 strftime_now=DATE.strftime,
                 **tokenizer.special_tokens_map,
             )
-        except Exception as error:  # a template is other people's code
+        except Exception as error:  # a template is foreign code and may raise anything
             what = one_line(error) or type(error).__name__
             raise TemplateFault(
                 f"The chat template cannot be rendered: {what[:300]}. Name another template "
@@ -151,9 +151,9 @@ def take_apart(render: Render) -> Parts:
             "The chat template drops or reorders messages, so multi-turn episodes cannot "
             "use it. Name another template in actor_rollout_ref.model.chat_template."
         )
-    # What comes before a finished response may be more than the generation prompt: there may be
-    # none, or the model is expected to write the rest of the header itself (a channel's name).
-    # Responses begin after all of it.
+    # The header before a finished response may be longer than the generation prompt. Either the
+    # template has no generation prompt, or the model writes the rest of the header (such as a
+    # channel's name) itself. Responses begin after the whole header.
     prompt = _THINK.sub("", generation)
     after_user = _THINK.sub("", header) if header.startswith(prompt) else prompt
     user_end = render([*lead, *_talk(FIRST, REPLY, USER)], generation=False).partition(USER)[2]

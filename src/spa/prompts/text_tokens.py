@@ -40,8 +40,8 @@ class TextTokens:
     def know_markers(self, texts: Iterable[str]) -> None:
         """Added tokens in these texts of a chat template are control tokens, too."""
         joined = "\n".join(texts)
-        # Words such as `user` occur in ordinary messages, so only tokens with signs can mark a
-        # turn.
+        # Plain words such as `user` also occur in messages, so only tokens with a non-alphanumeric
+        # character count as turn markers.
         self._texts |= {
             text for text in self._others if text in joined and text.strip() and not text.isalnum()
         }
@@ -66,7 +66,7 @@ class TextTokens:
     def encode_with_ends(self, text: str, *, after: str) -> tuple[list[int], list[int]]:
         """Token ids of text behind the text `after`, control tokens read as text, and where in it
         each token ends."""
-        # Behind a control token a text is read like one at the beginning.
+        # After a control token, text has the same tokens as at the beginning.
         border = self._control is not None and any(
             match.end() == len(after) for match in self._control.finditer(after)
         )
@@ -142,7 +142,7 @@ class TextTokens:
         """What spells a control token. The marks of our own format are none, whatever the
         vocabulary says."""
         found = [re.escape(text) for text in texts if len(text) > 1 and not FORMAT.fullmatch(text)]
-        # The longest first, since one mark may begin with another.
+        # The longest first, since one token's text may begin with another's.
         return re.compile("|".join(sorted(found, key=len, reverse=True))) if found else None
 
 

@@ -12,7 +12,7 @@ from spa.prompts.template_parts import renderer
 from spa.types import Message
 
 PREFILLS = ("<think>", "<answer>")
-_LONGEST = 4000  # tokens that are compared piece by piece
+_LONGEST = 4000  # number of tokens that are compared
 
 
 def check_tokens(template: ChatTemplate) -> None:
@@ -49,7 +49,7 @@ def appended(template: ChatTemplate, messages: Sequence[Message]) -> tuple[list[
     borders = []
     for reply, user in zip(messages[head::2], messages[head + 1 :: 2], strict=True):
         said = template.reply_ids(reply["content"], prefill)
-        # Only where a reply begins or ends may a server's tokens differ.
+        # A server's tokens may differ only where a response begins or ends.
         borders += [len(ids), len(ids) + len(said) - len(template.end_ids)]
         ids += said
         ids += template.follow(user["content"], prefill, reply=said)

@@ -19,17 +19,17 @@ def token_bounds(ids: Sequence[int] | np.ndarray, template: ChatTemplate) -> lis
     ids = [int(token) for token in ids]
     text = template.decode_reply(ids)
     parts = [template.token_text(token) for token in ids]
-    # The usual case: no token holds a part of a character.
+    # In the usual case, no token holds only a part of a character.
     if "".join(parts) == text:
         ends = list(accumulate(map(len, parts)))
         return list(zip([0, *ends], ends, strict=False))
     bounds = []
-    whole = 0  # characters of which all tokens have been read
+    whole = 0  # number of characters whose tokens have all been read
     for place in range(len(ids)):
         read = template.decode_reply(ids[: place + 1])
         begin = whole
         whole = max(whole, _in_common(read, text))
-        half = not text.startswith(read)  # a character has begun that is not whole
+        half = not text.startswith(read)  # whether the last character read is incomplete
         bounds.append((begin, min(whole + half, len(text))))
     return bounds
 

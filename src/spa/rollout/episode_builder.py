@@ -29,7 +29,7 @@ class EpisodeBuilder:
         self.number: int | None = None
         self.turns: list[Turn] = []
         self.messages: list[Message] = []
-        self.begin = 0  # of the current turn's conversation, in messages
+        self.begin = 0  # index of the current conversation's first message
         self.images: list[bytes] = []
         self.buffer: TokenBuffer | None = None
         self.used_actions = 0
@@ -70,7 +70,8 @@ class EpisodeBuilder:
         )
         images = _see(env)
         if self.buffer is not None:
-            # Measured before it is appended: an episode does not end in a prompt without response.
+            # Check the length before appending: an episode must not end with a prompt without
+            # response.
             if (
                 room is not None
                 and len(self.buffer) + len(self.buffer.user_delta(message["content"], images))
@@ -102,14 +103,15 @@ class EpisodeBuilder:
             messages=tuple(self.messages[self.begin :]),
             token_ids=ids,
             prefill=self.prompter.prefill,
-            # One stream per turn: what is sampled does not depend on the rest of the batch.
+            # Each turn has its own stream, so that its samples do not depend on the rest of the
+            # batch.
             seed=stream_seed(self.spec.sample_seed, "turn", len(self.turns)),
             images=tuple(self.images),
             mode=self.prompter.mode,
             action_sep=self.prompter.action_sep,
             response_format=self.prompter.response_format,
-            # Without history no later turn continues this
-            # conversation, so nothing of it needs caching.
+            # Without history, no later turn continues this conversation, so the engine need not
+            # cache it.
             turns_left=self.prompter.max_turn - len(self.turns) if self.prompter.history else 1,
             actions_left=self.prompter.max_actions_per_traj - self.used_actions,
             context=env,
@@ -167,7 +169,7 @@ class EpisodeBuilder:
 
     def episode(self) -> Episode:
         """The finished episode."""
-        # Without a turn the buffer is a prompt alone, which nothing can be learned from.
+        # Without a turn, the buffer holds only a prompt, from which nothing can be learned.
         tokens = self.buffer.arrays() if self.buffer is not None and self.turns else {}
         return Episode(
             episode_id=self.spec.episode_id,

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 MakeEnv = Callable[[str], TextEnv]
 # At most this many reasons are logged per rollout; the trajectories have all of them.
 SHOWN_FAULTS = 3
-# An opponent that is always to move would keep the rollout for ever.
+# Without this limit, an opponent that is always to move would block the rollout forever.
 MOST_OPPONENT_MOVES = 1000
 
 
@@ -71,7 +71,7 @@ def collect(
     """
     room = max_model_len - sampling.max_tokens
     with ThreadPoolExecutor(lanes) if lanes else nullcontext() as pool:
-        # Threads pay only where environments compute in other processes.
+        # Threads help only if environments run in other processes.
         each = pool.map if pool is not None else map
         lost = LostEpisodes() if lost is None else lost
         # The players of one game share its environment.
@@ -85,7 +85,8 @@ def collect(
             )
         )
         _end_too_long([builder for game in games for builder in game.builders], room)
-        # One turn of every game that is not over: all prompts in one batch, then all environments.
+        # Each round plays one turn of every unfinished game: all prompts in one batch, then all
+        # environments.
         while active := [(game, builder) for game in games if (builder := game.asked) is not None]:
             completions = engine.generate(
                 [builder.prompt(game.env) for game, builder in active], sampling
@@ -199,7 +200,8 @@ class _Game:
                 checked_text(
                     self.env.state_text(self.builders[0].prompter.state_text), "state_text"
                 )
-                # A stream of its own: the opponent does not depend on what the policy samples.
+                # The opponent has its own stream, so that its moves do not depend on the policy's
+                # samples.
                 self.chance = stream(first.noise_seed, "opponent")
                 for builder in self.builders:
                     builder.assign_player(self.env.players)
@@ -229,7 +231,7 @@ class _Game:
         try:
             with boundary("the turn", self.env_timeout_s, advice=SLOW):
                 ended = builder.step(self.env, completion, format_penalty)
-                # A move may pay the other players as well.
+                # A move may reward the other players as well.
                 for info in builder.turns[-1].infos:
                     self._pay(info, but=builder)
                 if ended:
@@ -269,7 +271,7 @@ class _Game:
             self._pay(info)
             if ended:
                 return self._end(info)
-            # An illegal move that leaves the turn where it was would repeat without end.
+            # An opponent that moves illegally and stays to move would do so without end.
             if self.env.current_player() == mover and not info.get("action_is_valid"):
                 raise EnvFault(
                     "the environment's random_action returned an illegal action for the opponent"
@@ -297,7 +299,8 @@ class _Game:
                 builder.stop = builder.stop or StopReason.MAX_TURNS
 
     def _fail(self, error: EnvFault) -> None:
-        # Recorded when its process died, so that a resumed run does not try the episode again.
+        # If the environment's process died, the record keeps a resumed run from trying the episode
+        # again.
         if isinstance(error, EnvCrash):
             for builder in self.builders:
                 self.lost.mark(builder.spec.episode_id, error)

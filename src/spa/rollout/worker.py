@@ -48,7 +48,7 @@ class RolloutWorker:
     env_timeout_s: float | None = None
     workers: EnvWorkers | None = None  # None: environments live in this process
     lost: LostEpisodes = field(default_factory=LostEpisodes)
-    # by tag; they replace the game's own rewards
+    # tag -> rewards that replace the game's own
     rewards: Mapping[str, tuple[WeightedReward, ...]] = field(default_factory=dict)
 
     def make_env(self, tag: str) -> TextEnv:
@@ -113,7 +113,7 @@ class RolloutWorker:
             )
             return with_rewards(episodes, self.rewards)
 
-        # A group stays on one rank, as does a game of two players.
+        # All episodes of a group, or of a game of two players, stay on one rank.
         episodes = self.world.parallel_map(specs, play, by=first_group, pack=pack, unpack=unpack)
         check_room(episodes, sampling.max_tokens, self.max_model_len)
         return episodes

@@ -28,7 +28,7 @@ class Product:
     price: float = 100.0  # what buying costs, in dollars
     price_text: str = "$100.00"
     options: tuple[tuple[str, tuple[str, ...]], ...] = ()  # name -> values, both lower case
-    attributes: tuple[str, ...] = ()  # hidden from the pages
+    attributes: tuple[str, ...] = ()  # not shown on any page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def price_limit(price: float, seed_text: str) -> float:
         return NO_PRICE_LIMIT
     rng = stream(0, f"shop/price/{seed_text}")
     first = int(rng.random() * len(bands))
-    # Sampled from the other bands only: two different bands with two draws.
+    # Sampled from the other bands, so the two bands always differ.
     second = int(rng.random() * (len(bands) - 1))
     return max(bands[first], bands[second + (second >= first)])
 

@@ -30,7 +30,7 @@ MAX_COMBINATIONS = 20
 thousands."""
 
 Annotations = Mapping[str, Any]
-# `$1,299.00`, `$ 5`
+# Matches `$1,299.00` and `$ 5`.
 _PRICE = re.compile(r"\$\s*([0-9][0-9,]*(?:\.[0-9]+)?)")
 
 
@@ -148,7 +148,7 @@ def _price(row: Row, asin: str) -> tuple[float, str]:
         return 100.0, "$100.00"
     if not isinstance(value, str) or not (found := _PRICE.findall(value)):
         raise row.fail("pricing", "a price such as '$12.50' or '$5.00 to $9.00'")
-    # A range, `$5.00 to $9.00`, has two.
+    # A range such as `$5.00 to $9.00` has two prices.
     prices = [float(text.replace(",", "")) for text in found[:2]]
     if len(prices) == 1:
         return prices[0], f"${prices[0]:.2f}"
@@ -224,7 +224,7 @@ def human_goals(folder: str, products: Sequence[Product]) -> tuple[Goal, ...]:
 
 def _human_options(row: Row) -> tuple[OptionChoice, ...]:
     value = row.values.get("instruction_options")
-    # Some requests name options, others give values alone.
+    # Some requests name their options, others list values only.
     pairs = (
         value.items()
         if isinstance(value, dict)
@@ -247,7 +247,7 @@ def _combinations(product: Product) -> Iterator[tuple[OptionChoice, ...]]:
         for combination in itertools.product(*values):
             yield tuple(zip(names, combination, strict=True))
         return
-    # A product's goals are made from a stream of its own, whatever other products there are.
+    # The stream depends on this product alone, so its goals are the same in every catalogue.
     rng = stream(0, f"shop/options/{product.asin}")
     for _ in range(MAX_COMBINATIONS):
         yield tuple(

@@ -19,7 +19,7 @@ from spa.seeds import stream
 
 PER_KIND = 32  # 32 kinds of 32 products each: 1,024 products
 GOALS_PER_PRODUCT = 6
-# No vowels: random letters spell no words.
+# Without vowels, random letters spell no words.
 _ASIN_LETTERS = "0123456789BCDFGHJKLMNPQRSTVWXYZ"
 
 Draw = Callable[[], float]
@@ -66,7 +66,7 @@ def _product(kind: ProductKind, number: int, draw: Draw) -> Product:
     attributes = _some(kind.attributes, 2, 5, draw)
     options = tuple((name, _some(values, 2, 6, draw)) for name, values in kind.options)
     low, high = kind.prices
-    # Uniform in the logarithm, and ending in .99.
+    # The price is uniform in its logarithm and ends in .99.
     price = round(math.exp(math.log(low) + draw() * (math.log(high) - math.log(low)))) - 0.01
     shown = _some(attributes, 1, 2, draw)
     rating = f"{2.5 + 2.5 * draw():.1f} of 5"

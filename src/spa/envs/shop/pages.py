@@ -88,7 +88,7 @@ def render(shop: Shop, goal: Goal, view: View) -> Page:
 
 def _results(shop: Shop, view: View) -> Page:
     found = shop.search(view.keywords)
-    # Rounded up; without hits there is one empty page.
+    # Rounded up. A search without hits has one empty page.
     pages = max(1, -(-len(found) // PER_PAGE))
     links = [Link("back to search", View())]
     if view.page > 1:
@@ -104,7 +104,7 @@ def _results(shop: Shop, view: View) -> Page:
 
 def _item(product: Product, view: View) -> Page:
     back = Link("back to search", View())
-    # Back on the result page the chosen options are forgotten.
+    # A visitor who goes back to the results loses the chosen options.
     results = Link("prev", replace(view, kind="results", asin="", options=()))
     more = tuple(Link(kind, replace(view, kind=kind)) for kind in SUBPAGES)
     buy = Link("buy now", replace(view, kind="done"))
@@ -128,7 +128,8 @@ def _option_blocks(product: Product, view: View, taken: set[str]) -> list[Block]
     for name, choices in product.options:
         links = []
         for value in choices:
-            # Two options may share a value (`small`), and a value may read like a button (`prev`).
+            # Labels must be unique, but two options may share a value (`small`), and a value may
+            # equal a button (`prev`).
             label = value if value not in taken and values.count(value) == 1 else f"{name}: {value}"
             options = tuple(sorted((chosen | {name: value}).items()))
             links.append(Link(label, replace(view, options=options), chosen.get(name) == value))

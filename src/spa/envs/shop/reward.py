@@ -19,7 +19,7 @@ from spa.envs.shop.vocabulary import vocabulary
 
 THRESHOLD = 85
 
-# `t-shirt`, `men's`; no numbers and no single letters.
+# Matches `t-shirt` and `men's`, but no numbers and no single letters.
 _WORD = re.compile(r"[a-z][a-z'&-]*[a-z]")
 
 
@@ -70,10 +70,10 @@ def type_match(bought: Product, wanted: Product) -> tuple[float, float, bool, bo
     query = bought.query == wanted.query
     category = len(_levels(bought) & _levels(wanted)) >= 2
     nouns = title_nouns(wanted.title)
-    # Nothing to compare: 0.2 earns no bonus and takes nothing away.
+    # Without nouns to compare, a score of 0.2 neither raises nor lowers r_type.
     score = len(nouns & title_nouns(bought.title)) / len(nouns) if nouns else 0.2
     r_type = 1.0 if query or category or score > 0.2 else 0.5
-    # These two hold even if query or category match.
+    # A low title score lowers r_type even if query or category match.
     if score < 0.1:
         r_type = 0.1
     if score == 0.0:

@@ -25,7 +25,7 @@ def match_expression(query: str) -> str:
     """The FTS5 expression for a free-text query: each of its words, quoted, any of them; "" if it
     has none."""
     words = dict.fromkeys(_WORD.findall(query[:MAX_QUERY].lower()))
-    # Quoted, as FTS5 would read AND, NEAR or a star as its own syntax.
+    # The words are quoted, because FTS5 would read AND, NEAR or a star as operators.
     return " OR ".join(f'"{word}"' for word in list(words)[:MAX_WORDS])
 
 
@@ -35,11 +35,11 @@ class SearchIndex:
     def __init__(self, products: Iterable[Product]) -> None:
         self._lock = threading.Lock()
         self._asins = []
-        # The lock, not SQLite, keeps threads apart.
+        # Threads may share the connection, because `self._lock` serialises its use.
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
         try:
             self._database.execute(
-                # Stems: `shoes` finds `shoe`.
+                # `porter` reduces words to their stems, so `shoes` finds `shoe`.
                 "CREATE VIRTUAL TABLE items USING fts5(text, tokenize='porter unicode61')"
             )
         except sqlite3.OperationalError as error:
@@ -52,7 +52,7 @@ class SearchIndex:
             self._database.execute(
                 "INSERT INTO items(rowid, text) VALUES (?, ?)", (number, document(product))
             )
-        # Merges the pieces of the index into one; no product is added later.
+        # Merge the segments of the index into one, since no product is added later.
         self._database.execute("INSERT INTO items(items) VALUES ('optimize')")
         self._database.commit()
 

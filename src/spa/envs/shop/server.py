@@ -46,7 +46,7 @@ def read_address(shop: Shop, query: str) -> tuple[int, View]:
         values = fields.get("value", [])
         goal = int(fields.get("goal", ["0"])[0])
         page = int(fields.get("page", ["1"])[0])
-        # strict: an option without a value is a bad address.
+        # `strict` raises ValueError for an option without a value.
         options = tuple(zip(names, values, strict=True))
     except ValueError as error:
         raise BadAddress(str(error)) from error
@@ -130,7 +130,7 @@ def make_server(shop: Shop, port: int) -> ThreadingHTTPServer:
                 if parts.path != "/":
                     raise BadAddress("no such page")
                 goal, view = read_address(shop, parts.query)
-            except ValueError as error:  # no address at all, or a BadAddress
+            except ValueError as error:  # raised by urlsplit, or a BadAddress
                 self._answer(HTTPStatus.NOT_FOUND, "text/plain", f"Not found: {error}\n")
                 return
             self._answer(HTTPStatus.OK, "text/html", page_html(shop, goal, view))

@@ -17,7 +17,7 @@ from spa.seeds import stream
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
-# WebShop's split of its permuted goals.
+# Sizes of WebShop's test and validation splits.
 TEST_GOALS = 500
 VAL_GOALS = 1000
 
@@ -59,7 +59,8 @@ def build_shop(products: tuple[Product, ...], goals: tuple[Goal, ...]) -> Shop:
             "A shop needs at least three different goals, one per split, but the data have "
             f"{len(goals)}"
         )
-    # Mixed, so that a split does not have the goals of some products alone.
+    # Shuffled, because goals are listed product by product, and a split must not consist of a few
+    # products.
     mixed = shuffled(goals, uniforms(stream(0, "shop/goal-order")))
     return Shop(
         {product.asin: product for product in products}, tuple(mixed), SearchIndex(products)

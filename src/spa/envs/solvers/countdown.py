@@ -8,7 +8,7 @@ MAX_NUMBERS = 6
 """More numbers than these are not searched: pairing six already tries a few million expressions at
 worst."""
 
-# Exact: with floats 1 / 3 * 3 need not be 1.
+# Fractions are exact; with floats, 1 / 49 * 49 is less than 1.
 _Term = tuple[Fraction, str]
 
 

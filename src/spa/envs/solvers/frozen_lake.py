@@ -12,7 +12,7 @@ Values = tuple[float, ...]
 def values(lake: Lake, success_rate: float, limit: int) -> tuple[Values, ...]:
     """The values for 0 to `limit` actions left. `success_rate` is that of the intended move: 1
     without slips."""
-    # No action left: only the goal itself counts.
+    # With no actions left, the value is 1 on the goal and 0 elsewhere.
     now = tuple(float(cell == lake.goal) for cell in range(lake.size**2))
     out = [now]
     for _ in range(limit):

@@ -39,15 +39,16 @@ def distance(cube: str, *, limit: int = 14) -> int | None:
 def _search(cube: str, limit: int) -> tuple[str, ...] | None:
     """Breadth-first from both ends, one whole level at a time, so that the first meeting is a
     shortest one."""
-    ahead: dict[str, tuple[str, ...]] = {cube: ()}  # position -> turns from `cube` to it
-    # position -> turns from it to the goal
+    ahead: dict[str, tuple[str, ...]] = {cube: ()}  # position -> turns from `cube` to the position
+    # position -> turns from the position to the goal
     behind: dict[str, tuple[str, ...]] = {goal_of(cube): ()}
     edge_ahead = list(ahead)
     edge_behind = list(behind)
     if cube in behind:
         return ()
     for level in range(limit):
-        # The ends take turns, one level each: after n levels, any solution of n turns has shown.
+        # Levels alternate between the two ends, so after n levels every solution of n turns is
+        # found.
         forward = level % 2 == 0
         seen, other = (ahead, behind) if forward else (behind, ahead)
         fresh = []
@@ -55,7 +56,8 @@ def _search(cube: str, limit: int) -> tuple[str, ...] | None:
             for name in TURNS:
                 reached = turn(position, name)
                 if reached not in seen:
-                    # Going back from the goal, the turn that leads here has to be undone.
+                    # The search from the goal reaches positions backwards, so the turn must be
+                    # inverted.
                     seen[reached] = (
                         (*seen[position], name) if forward else (INVERSE[name], *seen[position])
                     )

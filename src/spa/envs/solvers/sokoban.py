@@ -26,7 +26,7 @@ def shortest_moves(room: Room) -> tuple[int, ...] | None:
     ahead, behind, boxes, player = found
     deltas = room.deltas()
     moves = []
-    # From the meeting back to the start, then on to the goal.
+    # Walk from the meeting state back to the start, then from the meeting state to the goal.
     at = boxes
     where = player
     for layer in reversed(ahead[:-1]):
@@ -42,7 +42,7 @@ def shortest_moves(room: Room) -> tuple[int, ...] | None:
 def fewest_moves(room: Room) -> int | None:
     """The length of a shortest solution; None if there is none."""
     found = _meet(room)
-    # Each list of layers begins with that of no moves.
+    # Each list begins with the layer of zero moves, which adds nothing to the length.
     return None if found is None else len(found[0]) + len(found[1]) - 2
 
 
@@ -55,7 +55,7 @@ def live_cells(floor: frozenset[int], targets: tuple[int, ...], cols: int) -> in
     while frontier:
         cell = frontier.pop()
         for step in (-cols - 1, cols + 1, -1, 1):
-            # the box came from here, pushed by a player who stood one cell further back
+            # The box came from `origin`, pushed by a player one cell further back.
             origin = cell - step
             if origin in floor and origin - step in floor and origin not in live:
                 live.add(origin)
@@ -73,7 +73,7 @@ def _meet(room: Room) -> tuple[list[Layer], list[Layer], int, int] | None:
     pushes = partial(_pushes, free=live & floor, stride=stride)
     pulls = partial(_pulls, free=floor, stride=stride)
     ahead: list[Layer] = [{_bits(room.boxes): 1 << room.player}]
-    # Solved, with the player on any free cell.
+    # The search from the goal begins with solved boxes and the player on any free cell.
     behind: list[Layer] = [{goal: floor & ~goal}]
     seen_ahead = dict(ahead[0])
     seen_behind = dict(behind[0])
@@ -87,7 +87,7 @@ def _meet(room: Room) -> tuple[list[Layer], list[Layer], int, int] | None:
             reached = _advance(behind[-1], seen_behind, floor, stride, pulls)
             behind.append(reached)
             state = _common(reached, seen_ahead)
-        # This side has seen all that it can reach: there is no solution.
+        # One side has seen all states that it can reach, so there is no solution.
         if not reached:
             return None
     return ahead, behind, *state
@@ -98,7 +98,7 @@ def _common(reached: Layer, others: Layer) -> tuple[int, int] | None:
     for boxes, players in reached.items():
         both = players & others.get(boxes, 0)
         if both:
-            # Any state that both have seen is on a shortest solution; take the highest cell.
+            # Any state that both sides have seen is on a shortest solution; take the highest cell.
             return boxes, both.bit_length() - 1
     return None
 
@@ -139,11 +139,11 @@ def _pushes(boxes: int, players: int, free: int, stride: int) -> list[tuple[int,
     found = []
     free &= ~boxes
     for step in (stride, 1):
-        # Shifts bind tighter than `&`. Boxes with a player right before them and a free cell right
-        # behind, for moves towards higher numbers.
+        # Pushes towards higher numbers: boxes with a player on the cell before and a free cell
+        # after. Shifts bind tighter than `&`.
         down = players << step & boxes & free >> step
         while down:
-            # The lowest bit that is set.
+            # Isolates the lowest bit that is set.
             box = down & -down
             down ^= box
             found.append((boxes ^ box ^ box << step, box))
@@ -161,8 +161,8 @@ def _pulls(boxes: int, players: int, free: int, stride: int) -> list[tuple[int, 
     found = []
     free &= ~boxes
     for step in (stride, 1):
-        # Players with a box right ahead and a free cell right behind: the box was pushed from where
-        # the player is, towards higher numbers.
+        # Undo pushes towards higher numbers: players with the pushed box on the cell after and a
+        # free cell before. The box was on the player's cell.
         down = players & boxes >> step & free << step
         while down:
             player = down & -down
@@ -183,7 +183,7 @@ def _step_back(
     for index, delta in enumerate(deltas):
         before = player - delta
         beyond = player + delta
-        # A walk from `before`; or a push, and the box that is `beyond` was on the player's cell.
+        # The move was a walk from `before`, or a push of a box from the player's cell to `beyond`.
         if layer.get(boxes, 0) >> before & 1:
             return index, boxes, before
         if boxes >> beyond & 1:
@@ -201,7 +201,7 @@ def _step_on(
     """The move from (boxes, player) into a state of `layer`, and that state."""
     for index, delta in enumerate(deltas):
         ahead = player + delta
-        # A box ahead moves one cell further.
+        # A push moves the box ahead one cell further.
         after = boxes ^ 1 << ahead ^ 1 << ahead + delta if boxes >> ahead & 1 else boxes
         if layer.get(after, 0) >> ahead & 1:
             return index, after, ahead

@@ -61,7 +61,7 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
                 fewest = mask.bit_count()
                 where = cell
                 options = mask
-                # Forced, or a dead end: no cell can be better.
+                # One option is forced, and none is a dead end: no other cell is a better choice.
                 if fewest <= 1:
                     break
         row, col, box = house[where]
@@ -70,7 +70,7 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
             bit = options & -options
             options ^= bit
             cells[where] = bit.bit_length() - 1
-            # XOR takes the digit away here, and gives it back after the search.
+            # XOR removes the digit from the free ones here and restores it after the search.
             rows[row] = rows[row] ^ bit
             cols[col] = cols[col] ^ bit
             boxes[box] = boxes[box] ^ bit
