@@ -13,9 +13,8 @@ SOLVED = "".join(colour * 4 for colour in COLOURS)
 Vector = tuple[int, int, int]
 
 
-# Axes: x to the right, y up, z towards the viewer. Per face: outward normal, the direction in which
-# its rows grow and the direction in which its columns grow, as seen when the cube is unfolded
-# around the front face.
+# Axes: x to the right, y up, z towards the viewer. For each face: the outward normal, and the
+# directions in which row and column numbers grow when the cube is unfolded around the front face.
 _FRAMES: dict[str, tuple[Vector, Vector, Vector]] = {
     "U": ((0, 1, 0), (0, 0, 1), (1, 0, 0)),
     "L": ((-1, 0, 0), (0, -1, 0), (0, 0, 1)),

@@ -124,7 +124,7 @@ def _parquet(source: str, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _jsonl(source: str, columns: Sequence[str]) -> Iterator[Row]:
-    # The errors below name a line number; it is 0 if reading fails before the first line.
+    # The last error below needs a row number, even if opening the file fails.
     number = 0
     try:
         with Path(source).open(encoding="utf-8") as lines:

@@ -206,7 +206,7 @@ def reset_seeds(
 ) -> tuple[int, int]:
     """Gymnasium's own reset, then the puzzle seed and the noise seed."""
     gymnasium.Env.reset(env, seed=seed)
-    # Without a seed, Gymnasium keeps the generator of the last one, which yields the puzzle seed.
+    # Without a seed, Gymnasium keeps its generator, from which the puzzle seed is sampled.
     puzzle = int(env.np_random.integers(2**31)) if seed is None else int(seed)
     noise = (options or {}).get("noise_seed")
     return puzzle, puzzle if noise is None else int(noise)

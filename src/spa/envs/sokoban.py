@@ -179,7 +179,6 @@ class Sokoban(GridGame):
         return out
 
     def _sentence(self) -> str:
-        # The sentence does not list the walls.
         stride = self.cols + 1
         symbols = self._symbols
         boxes = [divmod(box, stride) for box in self.boxes]

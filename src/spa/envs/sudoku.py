@@ -23,7 +23,7 @@ from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 
 NAME = "sudoku"
-# As in the original. Its two tables disagree on 4x4 easy; its experiments use 12.
+# As in the original, whose two tables disagree on 4x4 easy; its experiments use 12.
 CLUES = {4: {"easy": 12, "medium": 9, "hard": 6}, 9: {"easy": 36, "medium": 30, "hard": 24}}
 # No board with fewer clues has a single solution. This is proven for 4x4 and 9x9; for 16x16, 55 is
 # the lowest known number.
@@ -120,7 +120,7 @@ def read_move(text: str) -> tuple[int, int, int] | None:
         row, column = labelled
         return numbers[row], numbers[column], numbers[3 - row - column]
     ends = [0, *(match.end() for match in found)]
-    # `ends` has one more item, the end of the last number; the text after it does not matter.
+    # Not strict: `ends` has one more item, because the text after the last number does not matter.
     before, first, second = (
         text[end : match.start()] for end, match in zip(ends, found, strict=False)
     )

@@ -35,7 +35,7 @@ def keep_freed_memory() -> None:
     if sys.platform == "linux":
         set_option = getattr(ctypes.CDLL(None), "mallopt", None)
         if set_option is not None:
-            # -1: never shrink the heap; 0: map no block on its own.
+            # -1 never shrinks the heap; 0 never allocates a block by mmap.
             set_option(_TRIM_THRESHOLD, -1)
             set_option(_MMAP_MAX, 0)
 

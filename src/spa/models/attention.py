@@ -15,7 +15,7 @@ from transformers.masking_utils import AttentionMaskInterface, eager_mask
 NAME = "plain"
 # In these architectures, attention is only scaled products and a softmax.
 PLAIN_MODELS = ("llama", "mistral", "qwen2", "qwen3")
-BLOCK = 128  # queries at a time
+BLOCK = 128  # queries per block
 # Longer sequences use the fused kernel, which never stores the scores.
 LONGEST = 1024
 

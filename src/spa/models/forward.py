@@ -257,7 +257,7 @@ def pack_rows(model: Any) -> bool:
     if sees(body.config):
         return False
     ids = _trial_rows(body)
-    # Wanted predictions of unequal number, so that rows of unequal length are packed.
+    # The rows want different numbers of predictions, so that rows of unequal length are packed.
     mask = torch.tensor([[True] * 6, [True] * 3 + [False] * 3], device=body.device)
     gap = _gap(model, *(partial(_read, body, ids, mask, packed=flag) for flag in (False, True)))
     packs = gap <= TOLERANCE

@@ -66,7 +66,7 @@ def training_state(shape: ModelShape, *, lora_rank: int = 0) -> int:
     # Weights, gradients and two Adam moments, four numbers for each parameter.
     if lora_rank == 0:
         return 4 * FULL * shape.parameters
-    # The frozen base has weights alone.
+    # The frozen base needs only its weights.
     return FULL * shape.parameters + 4 * FULL * adapter_parameters(shape, lora_rank)
 
 

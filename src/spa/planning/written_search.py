@@ -40,7 +40,7 @@ FAILURES = (
     "never_found",  # expands a state that no line has found
     "expanded_again",  # expands a state twice
     "wrong_path",  # gives a wrong path to a state, or to the goal at the end
-    "wrong_move",  # an action leads elsewhere, or is missing
+    "wrong_move",  # gives a wrong next state for an action, or leaves an action out
     "wrong_status",
     "wrong_open",  # gives a wrong list of open states
     "no_goal",  # ends before a goal is found
@@ -108,7 +108,7 @@ def searching(
                 return Search((*lines, Line(key, paths[key], tuple(moves), ())), path)
             if not status:
                 paths[next_key] = path
-                # Beyond the limit a state is found, but never expanded.
+                # At the depth limit, a state is found but never expanded.
                 if len(path) < max_depth:
                     queue.append(next_key)
         lines.append(Line(key, paths[key], tuple(moves), tuple(queue)))

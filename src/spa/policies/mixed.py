@@ -53,7 +53,7 @@ class MixedEngine:
 def with_strays(player: PlayingEngine, other: PlayingEngine, *, epsilon: float) -> MixedEngine:
     """`player`, who leaves each turn to `other` with probability `epsilon`, sampled from the turn's
     own stream."""
-    # The stream is not that of the responses, so `epsilon` changes no response of `player`.
+    # The choice has its own stream, so `epsilon` changes no response of `player`.
     return MixedEngine(
         (player, other), lambda prompt: int(stream(prompt.seed, "epsilon").random() < epsilon)
     )

@@ -237,7 +237,7 @@ def _thoughts(text: str, think: Span, *states: Span | None) -> str:
             continue
         opening = span[0] - len(f"<{tag}>")
         closing = span[1] + len(f"</{tag}>")
-        # A prediction behind the answer is no part of the thoughts.
+        # A prediction after the answer is not part of the thoughts.
         if start <= opening and closing <= end:
             pieces.append(text[start:opening].strip())
             start = closing

@@ -74,7 +74,7 @@ def examine(
 def difference(render: Render, parts: Parts) -> str:
     """The first difference between whole conversations as rendered and what `parts` append turn by
     turn, or ""."""
-    # Some templates require a system message.
+    # Templates that require a system message are compared only with one.
     leads: list[list[Message]] = [[SYSTEM_TURN]] if parts.user_open is None else [[SYSTEM_TURN], []]
     for lead, (users, responses) in product(leads, CONVERSATIONS):
         messages = [*lead, *alternate(users, responses)]

@@ -135,7 +135,7 @@ def take_apart(render: Render) -> Parts:
     system_open, system_user = _find_system(render)
     lead: list[Message] = []
     user_open = None
-    # Some templates refuse a conversation without a system message, others one with it.
+    # Some templates refuse a conversation without a system message, others a conversation with one.
     try:
         user_open = render(_talk(FIRST)).partition(FIRST)[0]
     except ModelError:

@@ -101,7 +101,7 @@ def collect(
                     turns,
                 )
             )
-            # Caches of finished episodes make room for the others.
+            # Dropping the caches of finished episodes makes room for the others.
             engine.forget(
                 [
                     s.spec.episode_id
@@ -271,7 +271,7 @@ class _Game:
             self._pay(info)
             if ended:
                 return self._end(info)
-            # An opponent that moves illegally and stays to move would do so without end.
+            # An opponent that stays to move after an illegal move could repeat it without end.
             if self.env.current_player() == mover and not info.get("action_is_valid"):
                 raise EnvFault(
                     "the environment's random_action returned an illegal action for the opponent"
