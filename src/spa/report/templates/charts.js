@@ -28,7 +28,7 @@ const Charts = (() => {
     return node;
   }
 
-  // Exponential moving average with its start corrected, as TensorBoard smooths.
+  // Exponential moving average with a corrected start, as in TensorBoard.
   function smoothed(values, weight) {
     let last = 0, count = 0;
     return values.map((value) => {
@@ -157,7 +157,7 @@ const Charts = (() => {
     matchMedia(query).addEventListener("change", () => { for (const [, plot] of drawn.values()) plot.redraw(false); });
   }
 
-  // The choices that all charts of a page share: what the x axis counts, and how much lines are smoothed.
+  // All charts of a page share the unit of the x axis and the smoothing of the lines.
   function controls() {
     const axis = element("select");
     for (const [value, text] of Object.entries(AXES)) {
@@ -180,7 +180,7 @@ const Charts = (() => {
     return form;
   }
 
-  // In a report every chart is an element that carries its data.
+  // In a report, each chart's element holds the chart's data.
   for (const box of document.querySelectorAll("[data-chart]")) draw(box, JSON.parse(box.dataset.chart));
   for (const place of document.querySelectorAll("[data-controls]")) place.replaceWith(controls());
 

@@ -28,7 +28,7 @@ function table(head, rows, id = null) {
   return make("div", { class: "scroll" }, make("table", { id }, top, make("tbody", {}, ...rows)));
 }
 
-// Where the data comes from: the server, or the page itself (a static export).
+// The data comes from the server, or from the page itself (a static export).
 async function get(path) {
   const answer = await fetch(path);
   if (!answer.ok) throw new Error((await answer.text()) || answer.statusText);
@@ -69,7 +69,7 @@ const source = data ? embedded(JSON.parse(data.textContent)) : server;
 const state = { runs: [], tab: "", filters: {}, order: "", offset: 0, total: 0, rows: [], picked: null, episode: null, turn: 0, shade: "logprob", file: 0, from: 0 };
 let library = { runs: [], single: false, folder: "" };
 
-// The address says what is shown, so that it can be sent and so that the browser's way back works.
+// The URL holds the selection, so that it can be shared and so that the Back button works.
 function readAddress() {
   Object.assign(state, { runs: [], tab: "", filters: {}, order: "", offset: 0, picked: null, episode: null, turn: 0, file: 0, from: 0 });
   for (const [key, value] of new URLSearchParams(location.hash.slice(1))) {
@@ -134,7 +134,7 @@ let shownRuns = "";
 async function showRuns() {
   library = await source.runs();
   const text = JSON.stringify(library);
-  if (text === shownRuns && $("#runs").childElementCount) return; // nothing new: leave what one points at in place
+  if (text === shownRuns && $("#runs").childElementCount) return; // nothing new: redrawing would replace the element under the pointer
   shownRuns = text;
   $("#status").textContent = `${library.runs.length} ${library.runs.length === 1 ? "run" : "runs"}`;
   const kept = new Set([...document.querySelectorAll("#runs input:checked")].map((box) => box.value));
@@ -168,7 +168,7 @@ async function showReport() {
   const text = JSON.stringify([report, state.runs, state.tab]);
   const page = state.tab === "curves" ? $("#curves") : $("#config");
   $("#status").textContent = report.setting;
-  if (text === shownReport && page.childElementCount) return; // a live run that has logged nothing new
+  if (text === shownReport && page.childElementCount) return; // the live run has logged nothing new
   shownReport = text;
   if (state.tab === "curves") showCurves(report);
   else showConfig(report);
@@ -311,7 +311,7 @@ async function turnPage(offset) {
   state.offset = Math.max(0, offset);
   await loadPage();
 }
-// On a phone an episode is a page of its own, and the browser's way back leads to the list.
+// On a phone an episode fills the page, and the Back button leads to the list.
 async function open(id) {
   if (matchMedia("(max-width: 60rem)").matches && state.picked === null) history.pushState(null, "", address({ picked: id }));
   await pick(id);
@@ -369,7 +369,7 @@ function claimed(view, name, wrong) {
   return figure;
 }
 
-// Playing: each action is a frame, from the state before it to the state after it; the prediction stands beside.
+// Playback: each action is a frame, from the state before the action to the state after it, beside the prediction.
 let playing = null;
 let frame = null;
 function frames() {
@@ -430,7 +430,7 @@ function groupStrip(team) {
   return make("section", {}, make("h3", { text: `Group: ${won} of ${team.length} succeeded` }), make("div", { class: "team" }, ...members));
 }
 
-// Trees: what a planner imagined, and searches that a response writes out.
+// Trees: the plans that a planner imagined, and the searches that a response writes out.
 function plannerTree(nodes) {
   const item = (node, below) => {
     const right = node.right === null ? "" : node.right ? " · state right" : " · state wrong";
@@ -576,7 +576,7 @@ $("#last").addEventListener("click", () => turnPage(Math.floor((state.total - 1)
 $("#filters").addEventListener("submit", (event) => event.preventDefault());
 addEventListener("popstate", route);
 
-// While runs go on, new steps and episodes appear: look again, seldom if nothing changes.
+// A live run adds steps and episodes. Polling slows down while nothing changes.
 async function watch(seen) {
   let total = seen, busy = false;
   try {
@@ -593,7 +593,7 @@ async function watch(seen) {
       }
     }
   } catch (error) {
-    const gone = error instanceof TypeError; // no answer at all
+    const gone = error instanceof TypeError; // the server did not answer
     $("#status").textContent = gone ? "The server has stopped. This page is not updated." : error.message;
   }
   setTimeout(() => watch(total), busy ? 500 : 5000);
