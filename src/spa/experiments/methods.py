@@ -479,7 +479,10 @@ def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
     where `trainer.default_local_dir` says if that was chosen.
     """
     if name not in BASELINES:
-        raise ConfigError(f"there is no baseline {name!r}; choose from {', '.join(BASELINES)}")
+        raise ConfigError(
+            f"there is no baseline {name!r}; choose from {', '.join(BASELINES)}. "
+            "`spa compare --methods` trains every method."
+        )
     # Loaded twice: as the user asked, and as the method plays it. Where they differ, the user's
     # override contradicts the method.
     cfg = load_config(preset, overrides)
