@@ -3,6 +3,7 @@ model."""
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -87,11 +88,10 @@ def find_target(name: str) -> Target:
 
 def _near(folder: Path) -> str:
     """Where deeper in a folder there are checkpoints: a comparison has one run per method and seed."""
-    found = {
-        step.parent
-        for depth in ("*", "*/*", "*/*/*")
-        for step in folder.glob(f"{depth}/global_step_*")
-    }
+    found = set[Path]()
+    with suppress(OSError):  # folders can vanish, or be unreadable, during the search
+        for depth in ("*", "*/*", "*/*/*"):
+            found |= {step.parent for step in folder.glob(f"{depth}/global_step_*")}
     names = sorted(str(place) for place in found if place.name == STAGES[0])
     return f" Checkpoints are in {', '.join(names)}." if names else ""
 

@@ -31,8 +31,7 @@ class TextArena(TextEnv):
         self.task = task
         self.know = require_choice(f"textarena:{task}", "know", know, ("shown", "game_state"))
         problems = []
-        # The registry does not tell how many players a game needs, so one is tried first and then
-        # two.
+        # The registry does not tell how many players a game needs.
         for players in (1, 2):
             self.how = (library, task, options, players)
             try:
@@ -63,8 +62,7 @@ class TextArena(TextEnv):
         self.match = Match(*self.how, seed=puzzle)
         self.puzzle = self.match.puzzle()
         self.since = 0
-        # The opponent may begin. Its first moves belong to the puzzle, so they precede
-        # `renew_noise`.
+        # The opponent's first moves belong to the puzzle, so they precede `renew_noise`.
         self.match.let_opponent_move()
         self.match.renew_noise(noise)
         return self.state_text("grid"), {}
