@@ -196,6 +196,11 @@ def search() -> Iterator[Claim]:
                 for found in [evaluation(f"{name}-{how}")["pass@1"]]
             ),
         )
+    page = "experiments/0059-written-search-a-control-and-ppo-of-the-baseline.md"
+    for name in ("search_dealt_1600-0", "actions_only_1600-0", "random_format_1600-2-ppo-5e-6-8"):
+        found = evaluation(f"{name}-sampled")["pass@1"]
+        yield page, f"{percent(found['mean'])} {bracket(found, 1)}"
+        yield PAGE, f"{percent(found['mean'])} %"
     page = "experiments/0056-written-search-three-seeds.md"
     before_ppo = "experiments/0057-written-search-its-baseline-on-three-seeds.md"
     for how in ("sampled", "greedy"):
