@@ -13,6 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from search_curves import ARMS, over_distance
+
 from spa.evaluation.statistics import paired_by_puzzle, seeds_interval
 from spa_bench.leaderboard.tables import markdown
 
@@ -226,6 +228,8 @@ def search() -> Iterator[Claim]:
                     text,
                     f"{percent(mean['mean'])} % [{percent(mean['low'])}, {percent(mean['high'])}]",
                 )
+    far = dict(over_distance(*ARMS["written search"]))
+    yield PAGE, f"{percent(far[5], 0)} % at five moves and {percent(far[6], 0)} % at six"
     page = "experiments/0055-written-search-from-1600-examples.md"
     for name in ("search_model", "search_model_1600"):
         cells = [
