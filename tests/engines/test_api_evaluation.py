@@ -102,6 +102,8 @@ def test_several_models_stand_in_one_table(tmp_path, monkeypatch, capsys):
         assert cli.main([*command, "seed.val=7"]) == 2
         captured = capsys.readouterr()
         assert "random on unseen puzzles" in captured.out and "expired" in captured.err
+        # Intervals are printed as they are, not escaped as markup.
+        assert "[" in captured.out and "\\[" not in captured.out
 
 
 def test_refused_requests_cost_their_episodes_and_can_be_asked_again(tmp_path):

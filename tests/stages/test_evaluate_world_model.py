@@ -240,6 +240,7 @@ def test_command_line(tmp_path, monkeypatch, capsys):
     )
     out = capsys.readouterr().out
     assert "prediction exact" in out and "copying" in out
+    assert "[" in out and "\\[" not in out
     assert (tmp_path / "runs/tiny/eval/random-tiny-FrozenLakeNoSlip-world-model.json").is_file()
     with pytest.raises(SystemExit):
         cli.main(["eval", "random", "--config", "tiny", "--world-model", "--transitions", "0"])

@@ -54,10 +54,10 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
         ("well-formed responses", percent(found["format_rate"]), "", ""),
         # The copy baseline repeats the state that it is shown, so its observations are always
         # exact.
-        ("observation exact", _interval(found["observation_exact"]), "100.0", ""),
+        ("observation exact", interval_text(found["observation_exact"]), "100.0", ""),
         (
             "prediction exact",
-            _interval(found["prediction_exact"]),
+            interval_text(found["prediction_exact"]),
             percent(copy["prediction_exact"]),
             percent(other["prediction_exact"]),
         ),
@@ -83,7 +83,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
     return rows + [
         (
             f"open-loop rollout, step {part['step']}",
-            _interval(part["prediction_exact"]),
+            interval_text(part["prediction_exact"]),
             percent(part["copy_exact"]),
             "",
         )
@@ -115,8 +115,3 @@ def remarks(found: dict[str, Any]) -> list[str]:
                 "state is more likely than an unchanged state."
             )
     return lines
-
-
-def _interval(found: dict[str, Any]) -> str:
-    # Rich reads `[...]` as markup, so an opening bracket is escaped.
-    return interval_text(found).replace("[", "\\[")

@@ -251,7 +251,8 @@ def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
         name for tag in found for name in tag if name.startswith("pass@") and name != "pass@any"
     )
     rows += [
-        (name.replace("pass", "Pass"), [_interval(tag.get(name)) for tag in found]) for name in ks
+        (name.replace("pass", "Pass"), [interval_text(tag.get(name)) for tag in found])
+        for name in ks
     ]
     rows.append(
         ("percent of optimum", [_number(tag.get("percent_of_optimum"), 1) for tag in found])
@@ -378,10 +379,6 @@ def _changed(imagined: dict[str, Any]) -> str:
 
 def _searched(imagined: dict[str, Any]) -> bool:
     return imagined.get("proposals") == "exhaustive"
-
-
-def _interval(found: dict[str, Any] | None) -> str:
-    return interval_text(found).replace("[", "\\[")
 
 
 def _number(value: float | None, digits: int) -> str:
