@@ -47,7 +47,8 @@ def normalize_scores(
     relative = scores.double() - stats.mean[stats.index]
     if method != "mean":
         std = stats.std[stats.index]
-        # Equal scores differ only by rounding errors, which a tiny deviation would magnify.
+        # Scores that are equal up to rounding have a tiny standard deviation. Dividing by it would
+        # magnify the rounding errors.
         relative = torch.where(std > 1e-6, relative / (std + 1e-6), 0.0)
     if method == "asym_clip":
         relative = relative.clamp(-1.0, 3.0)

@@ -166,7 +166,8 @@ class RolloutConfig:
             affects="semantics",
         ),
     ] = "std"
-    # Episodes with equal scores have no advantage over each other.
+    # If the scores of a group are equal, its group-relative advantages are 0. With a critic they
+    # need not be 0.
     rollout_filter_include_zero: Annotated[
         bool, Key("also keep groups whose episodes all have the same score", affects="semantics")
     ] = False

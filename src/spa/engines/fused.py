@@ -146,7 +146,8 @@ class FusedModel:
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: GrowingCache
     ) -> torch.Tensor:
         rows, q = ids.shape
-        # float32 from here on: only products with matrices are in `dtype`.
+        # The residual stream, the norms and the rotation are float32. Matrix products, attention and
+        # the activation function are in `dtype`.
         x = self.embed(ids).float()
         cos, sin = self.rotary(x, positions)
         half = self.width // 2

@@ -14,7 +14,8 @@ def budget(training: Run) -> dict[int, Budget]:
     Raises DataError if the summary of a data set is missing or damaged.
     """
     before = Budget()
-    # Self-play and SFT run before PPO, so step 0 already includes their cost.
+    # Self-play runs before PPO, so step 0 already includes its cost. SFT plays no episodes and
+    # samples no tokens.
     for own in training.rounds:
         played = of_self_play(own.data, asdict(own.cfg.generate))
         if played is None:

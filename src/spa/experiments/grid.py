@@ -261,7 +261,8 @@ def plan_grid(trainings: Iterable[Run], cache_dirs: Sequence[Path] = ()) -> Plan
         else:
             owners.setdefault(task.digest, []).append(task)
             plan.tasks.append(replace(task, episodes=_episodes(task, played)))
-        # Only self-play of the first round: in later rounds each training plays with its own model.
+        # Other trainings reuse the episodes of the first round only: in later rounds each training
+        # plays with its own model.
         if _first_play(task):
             played.setdefault(
                 _selfplay_digest(task.config), same[0] if same and not own else task.folder

@@ -81,7 +81,6 @@ def _progress(stage: StageFolder) -> Progress:
         flatten(stage.config).get("trainer.total_training_steps") if stage.name == "ppo" else None
     )
     total = total if isinstance(total, int) else None
-    # The larger of the last recorded step and the step of the checkpoint that the stage returned.
     result = re.search(r"global_step_(\d+)", stage.result or "")
     step = max(int(result[1]) if result else 0, max(stage.metrics, default=0))
     # `spa eval` writes the result next to the folder when the evaluation ends.

@@ -271,7 +271,7 @@ def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     """The value with its tensors moved to `tensors` and replaced by their names. JSON keys are
     strings, so the type of each key is kept with it."""
     if isinstance(value, torch.Tensor):
-        # On the CPU, so that a state saved on a GPU can be loaded on a machine without one.
+        # safetensors refuses tensors that are not contiguous.
         tensors[path] = value.detach().cpu().contiguous()
         return {"tensor": path}
     if isinstance(value, Mapping):

@@ -322,7 +322,7 @@ def _ours(row: Mapping[str, Any], where: str) -> Rollout:
         stack="spa",
         chat=_chat(row["messages"], "user"),
         group=str(row.get("puzzle_hash")),
-        # a failed episode is no attempt
+        # An episode that ended with an error counts in no statistic of rewards.
         reward=None if row.get("stop") == "error" else sum(rewards),
         turn_rewards=rewards,
         token_ids=None if ids is None else tuple(ids),

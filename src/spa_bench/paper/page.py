@@ -35,7 +35,7 @@ def write_page(
         f"{MANY_SEEDS} seeds, brackets are 95 % t intervals over seeds. With fewer seeds, brackets "
         "are bootstrap intervals over puzzles, "
         "which do not cover training seeds. The column “paper” has Pass@1 and Pass@8 that the "
-        "paper reports for other models. The "
+        "paper reports for its models. The "
         "column “world model” has the percentage of exact observations and exact predictions after SFT.",
         "",
     ]
@@ -115,8 +115,8 @@ def _table(table: Mapping[str, Any]) -> list[str]:
     for row in finished:
         model = row["model"].rpartition("/")[2]
         before = row["before"].get("pass@1")
-        # The paper's numbers are those of other models, so they are shown but no difference to them
-        # is computed.
+        # Pass@1 and Pass@8 as the paper reports them for this model. Models that it did not train
+        # have none.
         paper = "–" if row["paper"] is None else " / ".join(f"{value:g}" for value in row["paper"])
         cells = [
             row["environment"],

@@ -52,7 +52,7 @@ class Scale:
 
 def _setting(preset: str, overrides: tuple[str, ...] = (), tag: str = "") -> Setting:
     """With `tag`, training and validation play this environment tag alone."""
-    # An OmegaConf value in braces. `n_groups: null` assigns all groups to this tag.
+    # A mapping in Hydra's override syntax. `n_groups: null` assigns all groups to this tag.
     groups = f"env_configs={{tags: [{tag}], n_groups: null}}"
     tags = (f"es_manager.train.{groups}", f"es_manager.val.{groups}") if tag else ()
     return Setting(preset=preset, overrides=(*overrides, *tags))

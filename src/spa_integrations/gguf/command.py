@@ -28,7 +28,8 @@ def import_gguf(options: argparse.Namespace) -> int:
     SpaError."""
     from spa_integrations.gguf.smollm2 import NAME, get_smollm2
 
-    # A file with the name of the known model in the working directory takes precedence over it.
+    # If the working directory has a file of this name, the argument means that file and not the
+    # download.
     if options.file == NAME and options.folder is None and not Path(NAME).is_file():
         made = get_smollm2()
         if made is None:
