@@ -3,7 +3,7 @@
 #   make install         .venv with the tested versions and nothing else (1.8 GB, a few minutes)
 #   make demo            SPA and plain PPO with the bundled model; under ten minutes on two cores
 #   make smollm2         fetch SmolLM2-135M-Instruct (100 MB), where model_path=smollm2 finds it
-#   make smol            written search and its baseline with SmolLM2 on the 4x4 lake; one seed, two hours, resumes
+#   make smol            written search and its baseline with SmolLM2 on the 4x4 lake; one seed, 70 minutes, resumes
 #   make smol-report     three seeds, with the controls; a day or more, resumes
 #   make hashed          .venv from scratch, from files with the hashes of the tested ones (torch differs by index)
 #   make test            all tests that need nothing beyond .venv

@@ -189,10 +189,10 @@ def search() -> Iterator[Claim]:
         before, after = (outcomes(f"{name}-sampled") for name in names)
         change = difference(after, before)
         cells = [percent(sum(found.values()) / len(found)) for found in (before, after)]
-        yield "README.md", points(change)
         yield PAGE, change_row(cells[0], cells[1], change)
         for name in names:
             yield page, sampled_and_greedy(name)
+    yield from after_ppo()
     yield control, sampled_and_greedy("search_other_puzzle_1600-0")
     found = evaluation("search_other_puzzle_1600-0-sampled")["pass@1"]
     yield PAGE, f"{percent(found['mean'])} %"
@@ -240,6 +240,29 @@ def search() -> Iterator[Claim]:
             for found in [evaluation(f"{name}-0-{how}")["pass@1"]]
         ]
         yield page, " | ".join(cells)
+
+
+def after_ppo() -> Iterator[Claim]:
+    """Written search before and after PPO, on the training of `make smol` and over all three."""
+    page = "experiments/0061-make-smol-in-one-piece.md"
+    names = ["make-smol-search_model{}", "search_model_1600-1{}", "search_model_1600-2{}"]
+    trainings = [
+        [outcomes(f"{name.format(ppo)}-sampled") for ppo in ("", last)]
+        for name, last in zip(names, ("-ppo", "-ppo-5e-6-8", "-ppo-5e-6-8"), strict=True)
+    ]
+    shares = [[sum(won.values()) / len(won) for won in pair] for pair in trainings]
+    changes = [difference(after, before) for before, after in trainings]
+    yield PAGE, change_row(percent(shares[0][0]), percent(shares[0][1]), changes[0])
+    before, after, gain = (
+        asdict(seeds_interval([[number] for number in numbers]))
+        for numbers in (*zip(*shares, strict=True), [change["mean"] for change in changes])
+    )
+    yield PAGE, change_row(percent(before["mean"]), percent(after["mean"]), gain)
+    yield "README.md", f"1,600: {percent(gain['mean'])} points {bracket(gain, 1)}"
+    yield page, f"mean {percent(after['mean'])} {bracket(after, 1)}"
+    made = load("search/make-smol.json")
+    yield page, f"In all {made['seconds']['total']:,.0f} seconds"
+    yield page, f"{made['peak_memory_gb']:.1f} GB together"
 
 
 def change_row(before: str, after: str, change: Mapping[str, float]) -> str:

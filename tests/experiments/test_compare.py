@@ -226,6 +226,18 @@ def test_puzzles_are_called_unseen_only_where_they_were_counted(compared, known,
     assert any(line.endswith(told) for line in sentences(compared[1] | {"world_model": world}))
 
 
+def test_the_better_method_is_named_first_and_empty_columns_are_left_out(compared, capsys):
+    gap = {"mean": -0.8, "low": -0.9, "high": -0.7, "n": 64}
+    rates = {
+        name: {when: {"pass@1": rate["pass@1"]} for when, rate in method.items()}
+        for name, method in compared[1]["methods"].items()
+    }
+    print_table(compared[1] | {"methods": rates, "difference": {"other": gap}})
+    out = capsys.readouterr().out
+    assert "other is better than SPA by 80 points of Pass@1 (95 % CI [70, 90] over 64" in out
+    assert "Pass@1" in out and "Pass@8" not in out
+
+
 @pytest.mark.parametrize("harm", ["torn", "gone"])
 def test_validation_episodes_that_are_not_those_of_the_stage_are_not_counted(compared, base, harm):
     root, _ = compared

@@ -17,19 +17,23 @@ shorter while they are trained."""
 
 def print_table(summary: dict[str, Any]) -> None:
     """Print a comparison's summary as a table and a few plain sentences."""
-    columns = ("method", "PPO episodes", "episodes", "tokens", "Pass@1", "Pass@8")
+    recorded = all_recorded(summary)
+    columns = ["method", "PPO episodes", "episodes", "tokens", "Pass@1"]
     rows = [
-        (
+        [
             one.label,
             f"{one.ppo_episodes:,}",
             f"{one.all_episodes:,}",
             "–" if one.tokens is None else f"{one.tokens:,}",
             f"{percent(one.before)} → {percent(one.after)}",
-            f"{percent(one.before_k)} → {percent(one.after_k)}",
-        )
-        for one in all_recorded(summary)
+        ]
+        for one in recorded
     ]
-    Table(columns, rows, right=range(1, 6)).print(
+    if any(one.after_k is not None for one in recorded):
+        columns.append("Pass@8")
+        for cells, one in zip(rows, recorded, strict=True):
+            cells.append(f"{percent(one.before_k)} → {percent(one.after_k)}")
+    Table(columns, rows, right=range(1, len(columns))).print(
         f"{summary['name']}: success on held-out puzzles, in percent"
     )
     described = (f"  {arm}: {text}" for arm, text in summary["descriptions"].items())
@@ -53,7 +57,8 @@ def sentences(summary: dict[str, Any]) -> list[str]:
         if low > 0:
             claim = f"{first} is better than {against} by {mean:.0f} points of Pass@1"
         elif high < 0:
-            claim = f"{first} is worse than {against} by {-mean:.0f} points of Pass@1"
+            claim = f"{against} is better than {first} by {-mean:.0f} points of Pass@1"
+            low, high = -high, -low
         else:
             claim = (
                 f"No difference found between {first} and {against} ({mean:+.0f} points of Pass@1)"
