@@ -6,9 +6,9 @@
 2. World-model SFT. The model is fine-tuned on these corrected responses. No reward is involved.
 3. PPO. The fine-tuned model learns to win, over episodes of several turns.
 
-The game is the 3x3 FrozenLake. The baseline is stage 3 alone, with the same prompts and settings.
-This is the package's preset `tiny` without options and checkpoints; a test keeps masks and losses
-of both equal. `python nano_spa.py` prints a table on held-out puzzles.
+The game is the 3x3 FrozenLake. The baseline is stage 3 alone, in the same format: the package's
+method `vanilla_wm`, not `vanilla`. The rest is its preset `tiny` without options and checkpoints;
+a test keeps masks and losses of both equal. `python nano_spa.py` prints a table of held-out puzzles.
 """
 
 import argparse
