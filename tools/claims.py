@@ -193,6 +193,14 @@ def search() -> Iterator[Claim]:
         for name in names:
             yield page, sampled_and_greedy(name)
     yield from after_ppo()
+    page = "experiments/0062-ppo-from-400-written-searches.md"
+    for seed in (1, 2):
+        names = [f"search_model_400-{seed}{ppo}" for ppo in ("", "-ppo-5e-6-8")]
+        before, after = (outcomes(f"{name}-sampled") for name in names)
+        cells = [percent(sum(found.values()) / len(found)) for found in (before, after)]
+        yield PAGE, change_row(cells[0], cells[1], difference(after, before))
+        for name in names:
+            yield page, sampled_and_greedy(name)
     yield control, sampled_and_greedy("search_other_puzzle_1600-0")
     found = evaluation("search_other_puzzle_1600-0-sampled")["pass@1"]
     yield PAGE, f"{percent(found['mean'])} %"
