@@ -17,8 +17,8 @@ from spa.algo.advantages import (
     rloo,
 )
 from spa.algo.estimators import ESTIMATORS, Estimator, estimator_named
+from spa.config.check import CRITIC_ESTIMATORS, GROUP_ESTIMATORS
 from spa.config.check import ESTIMATORS as CHECKED
-from spa.config.check import GROUP_ESTIMATORS
 from spa.errors import ConfigError
 from spa.types import ScoredBatch
 
@@ -288,6 +288,9 @@ def test_a_record_of_ones_own_has_the_rights_of_a_shipped_one():
 
 def test_the_check_of_configurations_knows_the_table():
     assert set(CHECKED) == set(ESTIMATORS)
+    assert set(CRITIC_ESTIMATORS) == {
+        name for name, found in ESTIMATORS.items() if found.needs_values
+    }
     assert set(GROUP_ESTIMATORS) == {
         name for name, found in ESTIMATORS.items() if found.needs_groups
     }

@@ -43,6 +43,7 @@ MESSAGES = {
     "actor_rollout_ref.actor.ppo_num_mini_batches=65": "actor_rollout_ref.actor.ppo_num_mini_batches: 65 mini-batches are more than the 64 episodes that a step keeps (32 groups x 8 episodes x filter ratio 0.25); use at most 64",
     "critic.ppo_micro_batch_size_per_gpu=64": "critic.ppo_micro_batch_size_per_gpu: micro-batches of 64 episodes on 1 process(es) exceed the mini-batch of 32 episodes; lower the micro-batch size",
     "actor_rollout_ref.rollout.rollout_filter_ratio=1.5": "actor_rollout_ref.rollout.rollout_filter_ratio: must be at most 1 with rollout_filter_type=std, got 1.5",
+    "actor_rollout_ref.rollout.rollout_filter_type=top_k_abs": "actor_rollout_ref.rollout.rollout_filter_ratio: must be at least 1 with rollout_filter_type=top_k_abs, which keeps this number of groups, got 0.25",
     "sft.data.micro_batch_size_per_gpu=32": "sft.data.micro_batch_size_per_gpu: must be at most sft.data.train_batch_size (16), got 32",
     "sft.data.train_files=a.parquet": "sft.data: train_files and val_files must both name files, or both be null",
     "algorithm.adv_estimator=remax": "algorithm.adv_estimator: must be one of gae, reinforce_plus_plus, turn_gae, grpo, rloo, reinforce_plus_plus_baseline, turn_rloo, gigpo or an import path package.module:name, got 'remax'",
@@ -292,3 +293,9 @@ def test_a_key_among_the_fields_of_a_request_is_refused_and_not_repeated(field):
     ) as caught:
         load_config("evaluate_api_llm", [f"model_info.gpt-4o.generation_kwargs.{field}=hunter2"])
     assert "hunter2" not in str(caught.value)
+
+
+def test_warm_up_of_a_critic_needs_a_critic():
+    load_config("base", ["trainer.critic_warmup=2"])
+    with pytest.raises(ConfigError, match=r"critic_warmup: must be 0 with adv_estimator=rloo"):
+        load_config("base", ["trainer.critic_warmup=2", "algorithm.adv_estimator=rloo"])

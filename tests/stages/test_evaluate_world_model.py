@@ -10,6 +10,7 @@ from spa import cli
 from spa.config.load import load_config
 from spa.errors import ConfigError, DataError
 from spa.evaluation.situations import ceiling, execute, has_chance, random_situation, replay
+from spa.evaluation.world_model import Asked, prediction_report
 from spa.policies.scripted import ScriptedEngine, formatted, random_engine
 from spa.stages import evaluate_world_model, setup
 from spa.stages.evaluate_world_model import Asking, find_situations, world_model_report
@@ -114,6 +115,16 @@ def test_a_copying_model_scores_the_copy_baseline():
     assert found["cell_accuracy"] == copied["cell_accuracy"] and found["changed_cell_f1"] == 0.0
     assert found["prediction_exact_where_changed"] == 0.0
     assert found["open_loop"][0]["prediction_exact"]["mean"] == found["open_loop"][0]["copy_exact"]
+
+
+def test_copying_is_not_right_where_the_response_is_malformed():
+    asked = [
+        Asked(tag="T", puzzle=str(n), state="a", next_state="b" if read else "a", observation="a" if read else None, prediction="b" if read else None)
+        for n, read in enumerate((True, True, False, False, False))
+    ]  # fmt: skip
+    found = prediction_report(asked, {})
+    assert found["prediction_exact"]["mean"] == 0.4
+    assert found["baselines"]["copy"]["prediction_exact"] == 0.0
 
 
 def test_a_random_model_scores_near_nothing():

@@ -241,6 +241,18 @@ def test_an_evaluation_has_the_scores(tmp_path: Path):
     assert 0 <= result["tags"]["FrozenLakeNoSlip"]["search/exact"] <= 1
 
 
+def test_states_of_later_turns_have_actions_left():
+    # 10 actions are spent after two turns of 5.
+    rows = examples(
+        "search_simulator",
+        "agent_proxy.max_turn=5",
+        "agent_proxy.max_actions_per_turn=5",
+        "generate.search.start_share=0",
+    )
+    assert rows and {row.turn for row in rows} <= {0, 1}
+    assert all(row.executed for row in rows)
+
+
 @pytest.mark.parametrize(
     ("override", "path"),
     [
@@ -249,6 +261,13 @@ def test_an_evaluation_has_the_scores(tmp_path: Path):
         ("agent_proxy.enable_think=false", "agent_proxy.enable_think"),
         ("generate.reply_format=world_model", "generate.reply_format"),
         ("agent_proxy.response_format=plan_first", "agent_proxy.response_format"),
+        # Without a history each turn is a row of its own.
+        ("algorithm.adv_estimator=grpo", "algorithm.adv_estimator: grpo needs"),
+        ("algorithm.gamma=0.97", "algorithm.gamma: must be 1"),
+        (
+            "actor_rollout_ref.actor.world_loss.tokens=env_observations",
+            "env_observations needs ctx_manager.history=true",
+        ),
     ],
 )
 def test_what_cannot_be_searched_is_refused(override: str, path: str):

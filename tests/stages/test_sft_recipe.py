@@ -21,6 +21,7 @@ from spa.run.checkpoint import load_state
 from spa.stages import gate, selfplay, setup, sft
 from spa.training.optim import Optimizer
 from spa.training.update import MicroBatching, Trainable
+from spa.types import StopReason
 from spa.worldmodel.rows import read_parquet
 
 CPU = torch.device("cpu")
@@ -341,6 +342,37 @@ def test_data_that_is_missing_or_corrupt_is_one_clear_message(base, tmp_path, co
         (tmp_path / "wm_train.parquet").write_bytes(content)
     with pytest.raises(DataError, match=message):
         sft.run_sft(small_config(base, tmp_path), directory=tmp_path / "sft", data=tmp_path)
+
+
+def test_dropped_rows_are_counted(base, data, tmp_path, caplog):
+    single = "sft.data.merge_turns=false"
+    rows = sft.load_data(small_config(base, data, single), template_of(base), data)[0]
+    # One of the shortest still fits; an example loses its oldest turns and is then dropped.
+    shortest = min(len(row.token_ids) for row in rows)
+    cfg = small_config(base, tmp_path, single, f"sft.data.max_length={shortest}")
+    caplog.clear()
+    left = sft.load_data(cfg, template_of(base), data)[0]
+    assert 0 < len(left) < len(rows)
+    said = next(line for line in caplog.messages if "wm_train.parquet" in line)
+    assert f"{len(rows) - len(left)} examples do not fit" in said
+    assert f"sft.data.max_length = {shortest} tokens" in said and f"{len(left)} sequences" in said
+
+
+def test_probes_that_cannot_be_played_do_not_end_the_fine_tuning(
+    base, data, tmp_path, monkeypatch, caplog
+):
+    real = setup.RolloutWorker.rollout
+
+    def down(*args, **kw):
+        return [
+            replace(episode, stop=StopReason.ERROR, error="the server is down")
+            for episode in real(*args, **kw)
+        ]
+
+    monkeypatch.setattr(setup.RolloutWorker, "rollout", down)
+    cfg = small_config(base, tmp_path, "sft.trainer.total_training_steps=1")
+    assert sft.run_sft(cfg, directory=tmp_path / "sft", data=data).is_dir()
+    assert "none of the held-out puzzles could be played: the server is down" in caplog.text
 
 
 def test_rows_that_are_too_long_stop_only_where_that_is_asked_for(base, data, tmp_path):

@@ -15,6 +15,7 @@ from spa.plugins import defined_by_methods, plugins
 # spa.worldmodel.sft_masks and spa.engines.factory, which import torch.
 GROUP_ESTIMATORS = ("grpo", "rloo", "reinforce_plus_plus_baseline", "turn_rloo", "gigpo")
 TURN_ESTIMATORS = ("turn_rloo", "turn_gae", "gigpo")
+CRITIC_ESTIMATORS = ("gae", "turn_gae")
 ESTIMATORS = ("gae", "reinforce_plus_plus", "turn_gae", *GROUP_ESTIMATORS)
 POLICY_LOSSES = ("ppo",)
 LOSS_ON = ("response", "states_only", "no_states")
@@ -260,6 +261,8 @@ def kept_episodes(cfg: Config) -> int:
     ):
         # Rounded as in `spa.algo.filters`: at least one group.
         return max(1, int(rollout.rollout_filter_ratio * train.env_groups)) * train.group_size
+    if rollout.rollout_filter_type == "top_k_abs":
+        return min(int(rollout.rollout_filter_ratio), train.env_groups) * train.group_size
     return train.env_groups * train.group_size
 
 
@@ -344,6 +347,14 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
             "es_manager.train.group_size",
             f"{name} compares the episodes of a group, so a group needs at least 2 episodes, got 1",
         )
+    if cfg.trainer.critic_warmup and name in ESTIMATORS and name not in CRITIC_ESTIMATORS:
+        problems.add(
+            "trainer.critic_warmup",
+            f"must be 0 with adv_estimator={name}, which has no critic: the policy would not be trained "
+            f"for {cfg.trainer.critic_warmup} steps",
+        )
+    if not cfg.ctx_manager.history:
+        _check_single_turns(cfg, problems)
     if name in TURN_ESTIMATORS and actor.loss_mask == "all_after_system":
         problems.add(
             "actor_rollout_ref.actor.loss_mask",
@@ -373,6 +384,29 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
         problems.add(
             "actor_rollout_ref.actor.use_ref",
             "must be true, because a KL term needs the reference model",
+        )
+
+
+def _check_single_turns(cfg: Config, problems: Problems) -> None:
+    """Without the history every turn is a row of its own."""
+    algorithm = cfg.algorithm
+    if algorithm.adv_estimator in GROUP_ESTIMATORS:
+        problems.add(
+            "algorithm.adv_estimator",
+            f"{algorithm.adv_estimator} needs ctx_manager.history=true: without it, an episode would be "
+            "compared with its own turns; use gae or reinforce_plus_plus",
+        )
+    if algorithm.gamma != 1:
+        problems.add(
+            "algorithm.gamma",
+            f"must be 1 with ctx_manager.history=false, which does not discount between turns, got "
+            f"{algorithm.gamma:g}",
+        )
+    if cfg.actor_rollout_ref.actor.world_loss.tokens == "env_observations":
+        problems.add(
+            "actor_rollout_ref.actor.world_loss.tokens",
+            "env_observations needs ctx_manager.history=true: without it, no state follows from what the "
+            "model reads",
         )
 
 

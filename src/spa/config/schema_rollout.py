@@ -190,6 +190,12 @@ class RolloutConfig:
                 f"must be at most 1 with rollout_filter_type={self.rollout_filter_type}, got "
                 f"{self.rollout_filter_ratio:g}",
             )
+        if self.rollout_filter_type == "top_k_abs" and self.rollout_filter_ratio < 1:
+            raise Invalid(
+                "rollout_filter_ratio",
+                "must be at least 1 with rollout_filter_type=top_k_abs, which keeps this number of "
+                f"groups, got {self.rollout_filter_ratio:g}",
+            )
         if self.tensor_model_parallel_size > 1 and self.name not in ("vllm", "auto"):
             text = (
                 f"the engine {self.name} cannot split a model over {self.tensor_model_parallel_size} GPUs; "

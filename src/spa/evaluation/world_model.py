@@ -81,7 +81,9 @@ def prediction_report(
     if agreement is not None and said:
         report["drawing_agrees"] = _share(agreement.holds(text) for text in said)
     report["baselines"] = {
-        "copy": _baseline(truths, [state for _, state in truths]),
+        # A malformed response is wrong here, too: without actions nothing changes, so copying would
+        # always be right.
+        "copy": _baseline(truths, [None if a.prediction is None else a.state for a in asked]),
         # A cyclic shift without randomness: every question gets the next state of another question.
         "other_state": _baseline(
             truths, [truths[(i + 1) % len(truths)][0] for i in range(len(truths))]
@@ -90,7 +92,7 @@ def prediction_report(
     return report
 
 
-def _baseline(truths: Sequence[tuple[str, str]], said: Sequence[str]) -> dict[str, Any]:
+def _baseline(truths: Sequence[tuple[str, str]], said: Sequence[str | None]) -> dict[str, Any]:
     scores = [
         score_state(text, truth, before) for text, (truth, before) in zip(said, truths, strict=True)
     ]

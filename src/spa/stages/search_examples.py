@@ -296,7 +296,11 @@ def questions(
 ) -> Iterator[Question]:
     """States of fresh puzzles, one of each; none of validation, and none twice."""
     own = cfg.generate.search
-    tags = cfg.es_manager.train.env_configs.tags
+    envs = cfg.es_manager.train.env_configs
+    # Each tag in proportion to its groups.
+    tags = [
+        tag for tag, count in zip(envs.tags, envs.n_groups or (), strict=True) for _ in range(count)
+    ]
     held_out = setup.validation_hashes(cfg, worker)
     known = set[str]()
     for number in range(most):
@@ -334,9 +338,13 @@ def questions(
         turn = 1
         # The first key is the state that the puzzle begins in.
         later = [key for key in true if key != next(iter(true))]
-        if later and prompter.max_turn > 1 and rng.random() >= own.start_share:
+        # The last turn in which an action is left.
+        last = min(
+            prompter.max_turn, -(-prompter.max_actions_per_traj // prompter.max_actions_per_turn)
+        )
+        if later and last > 1 and rng.random() >= own.start_share:
             env = copies[later[int(rng.integers(len(later)))]]
-            turn = int(rng.integers(2, prompter.max_turn + 1))
+            turn = int(rng.integers(2, last + 1))
         left = prompter.max_actions_per_traj - (turn - 1) * prompter.max_actions_per_turn
         yield Question(
             number=number,

@@ -332,13 +332,16 @@ def world_model_check(
     episodes = probes.worker.rollout(engine, probes.specs, setup.selfplay_sampling(cfg))
     engine.close()
     rec.trajectories(step, "sft_eval", episodes)
-    # A Monte Carlo estimate: the mean negative log-likelihood of the sampled tokens.
-    entropy = -float(
-        np.mean([lp for e in episodes if e.logprobs is not None for lp in e.logprobs[e.sampled]])
-    )
     metrics = pooled_metrics(episodes, "val") | pooled_search_metrics(
         episodes, probes.worker.make_env, "val"
     )
+    logprobs = [lp for e in episodes if e.logprobs is not None for lp in e.logprobs[e.sampled]]
+    if "val/success" not in metrics or not logprobs:
+        error = next((episode.error for episode in episodes if episode.error), "unknown error")
+        log.warning("sft step %d: none of the held-out puzzles could be played: %s", step, error)
+        return metrics
+    # A Monte Carlo estimate: the mean negative log-likelihood of the sampled tokens.
+    entropy = -float(np.mean(logprobs))
     metrics["val/sampled_nll"] = entropy
     metrics["val/puzzles"] = float(len(probes.specs))
     if probes.seen is not None:

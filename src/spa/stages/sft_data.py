@@ -38,6 +38,15 @@ def load_data(
                 f"{cfg.sft.data.max_length} tokens. Raise sft.data.max_length, or set "
                 "sft.data.truncation=left to remove the oldest turns of these examples."
             )
+        if dropped:
+            log.warning(
+                "%s: %d examples do not fit into sft.data.max_length = %d tokens and were dropped; %d "
+                "sequences are left",
+                files[0],
+                dropped,
+                cfg.sft.data.max_length,
+                len(sequences),
+            )
         if not sequences and split == "train":
             raise DataError(
                 f"{files[0]}: none of the {len(rows)} training examples fits into "
