@@ -17,7 +17,7 @@ from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.report.reading import open_run
 from spa.run.files import read_lines
 from spa.stages import evaluate, policies, setup
-from spa.stages.policies import find_target, run_of, training_hashes
+from spa.stages.policies import find_target, knows_all_data, run_of, training_hashes
 from spa.stages.validation import validation_episodes
 from spa.types import Episode
 from spa.worldmodel.parquet import TRAIN_FILE
@@ -261,6 +261,10 @@ def test_training_puzzles_are_left_out(tmp_path, untrained_model):
         pa.table({"puzzle_hash": ["learnt in round 1"]}), tmp_path / "run/round_1/data" / TRAIN_FILE
     )
     assert training_hashes(tmp_path / "run") == {*hashes[:2], "learnt in round 1"}
+    # An SFT model without examples in the folder: they are somewhere else.
+    assert knows_all_data(tmp_path / "run")
+    (tmp_path / "elsewhere" / "sft").mkdir(parents=True)
+    assert not knows_all_data(tmp_path / "elsewhere")
     puzzles, seen = evaluate.unseen_puzzles(cfg, player, training_hashes(tmp_path / "run"))
     assert seen == 2 and [puzzle.hash for puzzle in puzzles] == hashes[2:]
     with pytest.raises(DataError, match="All 6 validation puzzles were also training puzzles"):

@@ -1,9 +1,10 @@
 """How good a policy is on puzzles that it has not seen: Pass@1, unbiased Pass@k, and how it plays.
 
-The puzzles, noise and draws are those of the validation during training (`seed.val`), so that the
-last checkpoint of a run scores here what its last validation said; other puzzles are a matter of
-`seed.val=...`. Groups are played in fixed chunks, and a chunk is kept as soon as it is finished: a
-interrupted evaluation resumes and ends with the same bytes.
+The puzzles, noise and draws are those of the validation during training (`seed.val`). So the last
+checkpoint of a run scores here what its last validation said, if that had one pass
+(`trainer.validation_steps`). Other puzzles are a matter of `seed.val=...`. Groups are played in
+fixed chunks, and a chunk is kept as soon as it is finished: an interrupted evaluation resumes and
+ends with the same bytes.
 """
 
 import json
@@ -37,7 +38,13 @@ from spa.run.progress import ProgressLine
 from spa.run.watchdog import Watchdog
 from spa.stages import setup
 from spa.stages.imagination import imagination, imagining, recorder_of
-from spa.stages.policies import Target, behind_api, open_target, training_hashes
+from spa.stages.policies import (
+    Target,
+    behind_api,
+    knows_all_data,
+    open_target,
+    training_hashes,
+)
 from spa.stages.versions import versions
 from spa.types import Episode, tokens_in
 
@@ -91,8 +98,9 @@ def evaluate_target(
         lost=output.with_suffix(".lost.jsonl"),
         own_rewards=True,
     )
-    known = training_hashes(target.run) if target.run else None
-    puzzles, seen = unseen_puzzles(cfg, worker, known or frozenset())
+    known = training_hashes(target.run) if target.run else frozenset()
+    complete = target.run is not None and knows_all_data(target.run)
+    puzzles, seen = unseen_puzzles(cfg, worker, known)
     identity = eval_identity(cfg, target)
     # The key guards what is kept: an evaluation with other settings never resumes from it.
     key = groups_key(identity, side_by_side(cfg))
@@ -127,7 +135,7 @@ def evaluate_target(
         "puzzles": {
             "played": len(groups),
             "seen_in_training": seen,
-            "training_puzzles_known": None if known is None else len(known),
+            "training_puzzles_known": len(known) if complete else None,
         },
         "tags": {
             tag: tag_result(

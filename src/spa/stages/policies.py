@@ -113,16 +113,26 @@ def training_hashes(run: Path) -> frozenset[str]:
     """Content hashes of every puzzle that a run was trained on: the rows of all its rounds and its
     PPO episodes."""
     found: set[str] = set()
-    for path in (
-        part / "data" / name
-        for part in (run, *run.glob("round_*"))
-        for name in (TRAIN_FILE, VAL_FILE)
-    ):
-        if path.is_file() and "puzzle_hash" in pq.read_schema(path).names:
+    for path in _example_files(run):
+        if "puzzle_hash" in pq.read_schema(path).names:
             found |= set(pq.read_table(path, columns=["puzzle_hash"]).column(0).to_pylist())
     for path in sorted((run / "ppo" / "trajectories").glob("train-*.jsonl")):
         found.update(_recorded_hashes(path))
     return frozenset(found)
+
+
+def knows_all_data(run: Path) -> bool:
+    """Whether the examples of a run's SFT are in its folder, so that `training_hashes` has all."""
+    return not (run / "sft").is_dir() or bool(_example_files(run))
+
+
+def _example_files(run: Path) -> list[Path]:
+    return [
+        part / "data" / name
+        for part in (run, *run.glob("round_*"))
+        for name in (TRAIN_FILE, VAL_FILE)
+        if (part / "data" / name).is_file()
+    ]
 
 
 def _recorded_hashes(path: Path) -> Iterator[str]:
