@@ -84,6 +84,7 @@ SEARCH = (
     "generate.policy=search",
     "generate.reply_format=base",
     "gate.enable=false",
+    "algorithm.gamma=1.0",
 )
 FORMAT = (
     "generate.num_batches=6",

@@ -199,6 +199,7 @@ _SEARCH = (
     "generate.rounds=1",
     "generate.later_batches=null",
     "gate.enable=false",
+    "algorithm.gamma=1.0",  # turns are rows of their own, between which nothing is discounted
 )
 
 _WRITTEN: Mapping[str, Method] = {
