@@ -181,7 +181,7 @@ def _plan(text: str) -> list[str]:
         raise ConfigError(
             f"--plan is {text!r}; write best-of-N, beam-N or search-N, such as best-of-8"
         )
-    # `keep` follows a planned path over several turns. A search of depth 1 plans a single turn.
+    # `keep` follows a planned path over several turns. A search of depth 1 plans a single action.
     if kind == "search":
         return [
             "imagine.proposals=exhaustive",

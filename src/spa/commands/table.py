@@ -33,8 +33,8 @@ def _registered() -> list[str]:
 class _Commands(UserDict[str, Command]):
     """Our commands, then those of other packages, whose records are imported one by one."""
 
-    # A record of another package is imported only when its command is used: a broken package must
-    # not break `spa run`.
+    # A record of another package is imported only for its own command and for help texts: a broken
+    # package must not break `spa run`.
     def __missing__(self, words: str) -> Command:
         if words not in _registered():
             raise KeyError(words)

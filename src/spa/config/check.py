@@ -280,7 +280,7 @@ def _check_batches(cfg: Config, problems: Problems) -> None:
     train = cfg.es_manager.train
     ratio = cfg.actor_rollout_ref.rollout.rollout_filter_ratio
     story = f"{train.env_groups} groups x {train.group_size} episodes x filter ratio {ratio:g}"
-    # If the number of mini-batches is set, their sizes have no keys, and the checks below do not
+    # `ppo_num_mini_batches` replaces both `ppo_mini_batch_size` keys, so the checks below do not
     # apply.
     if actor.ppo_num_mini_batches is not None:
         if actor.ppo_num_mini_batches > kept:

@@ -122,7 +122,7 @@ class ImagineConfig:
     @property
     def rows(self) -> int:
         """Approximate number of responses that an episode samples at a time."""
-        # About as many actions as a game has. This number only sizes the batches of an evaluation.
+        # 8 stands for the number of actions of a game. It only sizes the batches of an evaluation.
         return 8 if self.proposals == "exhaustive" else self.n
 
 
@@ -280,7 +280,7 @@ class GenerateConfig:
             affects="semantics",
         ),
     ] = None
-    # So that rare outcomes of an action are trained as often as common ones.
+    # Resampling trains rare outcomes of an action as often as common ones.
     coverage: Annotated[
         bool,
         Key(

@@ -237,7 +237,7 @@ class WorldLossConfig:
 class AnswerFocusConfig:
     """Token weights of the policy loss (ActFocus, docs/methods.md); 1 and 0 weigh all tokens alike."""
 
-    # alpha=0 and beta=0 are `loss_mask: answer_only`.
+    # alpha=0 and beta=0 train only the answers, as `loss_mask: answer_only` does.
     alpha: Annotated[
         float,
         Key("weight in the policy loss of a token outside the answers", affects="semantics", ge=0),

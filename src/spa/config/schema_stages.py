@@ -377,7 +377,7 @@ class TrainerConfig:
             affects="logging",
         ),
     ] = ("console",)
-    # Named as in the original, but every tracker gets its tables by these numbers.
+    # The name is the original's, but these numbers apply to the tables of every tracker.
     generations_to_log_to_wandb: GenerationsToLogConfig = field(
         default_factory=GenerationsToLogConfig
     )

@@ -33,7 +33,7 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "es_manager.val": ("selfplay", "ppo", "eval"),
     # How often a puzzle is validated does not change which puzzles are held out.
     "es_manager.val.group_size": ("ppo", "eval"),
-    # The format of PPO and evaluation; self-play always writes the world-model format.
+    # The format of PPO and evaluation; self-play always plays in the world-model format.
     "ctx_manager": ("ppo", "eval"),
     "ctx_manager.example": ("selfplay", "ppo", "eval"),
     "ctx_manager.placeholders": ("selfplay", "ppo", "eval"),
@@ -53,7 +53,7 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "sft.data.merge_turns": ("sft", "ppo"),
     "sft.data.loss_on": ("sft", "ppo"),
     "gate": ("sft",),
-    # Keys of PPO, except for those of the engine, which also plays and evaluates.
+    # Only PPO reads this section, except for the keys below, which other stages read as well.
     "actor_rollout_ref": ("ppo",),
     "actor_rollout_ref.model.dtype": ("selfplay", "ppo", "eval"),
     "actor_rollout_ref.model.attn_implementation": ("selfplay", "ppo", "eval"),

@@ -146,8 +146,8 @@ class FusedModel:
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: GrowingCache
     ) -> torch.Tensor:
         rows, q = ids.shape
-        # The residual stream, the norms and the rotation are float32. Matrix products, attention and
-        # the activation function are in `dtype`.
+        # The residual stream, the norms and the rotation are float32. Matrix products, attention
+        # and the activation function are in `dtype`.
         x = self.embed(ids).float()
         cos, sin = self.rotary(x, positions)
         half = self.width // 2
@@ -169,7 +169,7 @@ class FusedModel:
             x = x + layer.out(self._attend(queries, keys, values, mask, head))
             gate, up = layer.gate_up(layer.between(x)).chunk(2, dim=-1)
             x = x + layer.down(layer.act(gate) * up)
-        # The head, the largest matrix, reads the last position only.
+        # Sampling needs the logits of the last position only, so the head reads no other position.
         last = x.view(rows, q, -1)[:, -1]
         return self.head(self.norm(last))[:, None]
 

@@ -206,7 +206,7 @@ class _Batch:
             watchdog.beat()
             ids, logprobs = sample_tokens(logits, self.uniforms[:, step], self.sampling)
             ended = torch.isin(ids, stop_ids)
-            # One transfer per token: this is the only point at which the CPU waits for the GPU.
+            # One transfer per token: unless rows leave, the CPU waits for the GPU only here.
             told = torch.stack([ids.double(), logprobs.double(), ended.double()]).tolist()
             for row, writes, token, value in zip(self.rows, writing, *told[:2], strict=True):
                 if writes:
@@ -217,7 +217,7 @@ class _Batch:
             # Nothing more is sampled, so the last token need not be read.
             if not any(writing) or step + 1 == self.sampling.max_tokens:
                 break
-            # Dropping finished rows pays off once few rows are still sampling.
+            # Dropping finished rows pays off once enough rows have finished.
             if not self.engine.safe and sum(writing) < len(self.rows) * _SHRINK_AT:
                 # The caches of finished rows are saved for their next turn before the rows are
                 # dropped.
@@ -338,7 +338,7 @@ class _Batch:
         with the new columns."""
         ids, real = (part.to(self.device) for part in right_aligned(new))
         width = ids.shape[1]
-        # Positions count a row's own tokens; the padding before them gets 0.
+        # Positions count a row's own tokens. Those of padding only have to be valid.
         positions = (held[:, None] + real.cumsum(1) - 1).clamp(min=0)
         causal = torch.ones((width, width), dtype=torch.bool, device=self.device).tril()
         # Padding queries attend to themselves, so that no row of the softmax is empty. Their output
@@ -364,8 +364,8 @@ class _Batch:
             logits = out.logits[:, -1]
         else:
             allowed = self.valid.clone()
-            # Every query attends to its own column, or the softmax of a finished row would be
-            # empty.
+            # Every query attends to its own column, as in `_read_chunk`. The output of a finished
+            # row is not used.
             allowed[:, -1] = True
             logits = self._forward(
                 ids[:, None], self.positions[:, None], allowed[:, None, :], self.cache

@@ -13,7 +13,7 @@ from spa.types import Prompt, SamplingParams
 
 log = logging.getLogger(__name__)
 
-# Equal log-probs differ by about 1e-5 in float32; those of a wrong position by much more.
+# Rounding changes log-probs by about 1e-5 in float32; a wrong position changes them by much more.
 SAME = 0.05
 TOKENS = ((3, 14), (12, 17))  # prompt lengths of the two rows in the first turn and in the second
 
@@ -52,7 +52,7 @@ def _gap(model: Any, make_batch: MakeBatch) -> float:
         np.arange(first, first + TOKENS[-1][-1] + 1, dtype=np.int32) % words for first in (3, 7)
     ]
     rows = [torch.from_numpy(talk.astype(np.int64)).to(device)[None] for talk in talks]
-    # [T, V] of one pass without a cache, which the engine must reproduce.
+    # Log-probs [T, V] of one pass without a cache, which the engine must reproduce.
     expected = [
         model(input_ids=row, use_cache=False).logits[0].float().log_softmax(-1) for row in rows
     ]

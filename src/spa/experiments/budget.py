@@ -14,8 +14,8 @@ def budget(training: Run) -> dict[int, Budget]:
     Raises DataError if the summary of a data set is missing or damaged.
     """
     before = Budget()
-    # Self-play runs before PPO, so step 0 already includes its cost. SFT plays no episodes and
-    # samples no tokens.
+    # Self-play runs before PPO, so step 0 already includes its cost. The episodes that measure the
+    # model during SFT do not count.
     for own in training.rounds:
         played = of_self_play(own.data, asdict(own.cfg.generate))
         if played is None:
@@ -32,7 +32,7 @@ def learnt_tokens(training: Run) -> int:
     and in replay."""
     read = [(own.sft, "train/tokens") for own in training.rounds]
     total = 0.0
-    # Replay in PPO trains on the same rows again, so its tokens count too.
+    # Replay in PPO trains on rows, too, so its tokens count as well.
     for folder, key in [*read, (training.folder / FOLDERS["ppo"], "actor/replay_tokens")]:
         if (path := folder / "metrics.jsonl").is_file():
             total += sum(line.get(key, 0.0) for _, line in read_lines(path))

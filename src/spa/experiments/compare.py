@@ -233,7 +233,7 @@ def values_tried(
             "no key has several values. Give a key several values, for example "
             "--sweep actor_rollout_ref.actor.optim.lr=1e-4,3e-4."
         )
-    # A key with one value is fixed for all arms. A key with several values makes one arm for each.
+    # A key with one value is the same in all arms. The other keys make one arm per combination.
     fixed = [text for text, _, values in parsed if len(values) == 1]
     short = {key: short_name(key) for key in tried}
     arms = []
@@ -321,8 +321,8 @@ def run_comparison(
         for line in starts_again(made):
             log.warning(line)
         peaks = run_grid(made.grid, devices=devices, pool=pool, work=work)
-        # If nothing was trained, no time was spent. Then an equal summary leaves the files as they
-        # are.
+        # If nothing was trained, the time counts as 0, so that the summary stays equal and no file
+        # is written.
         seconds = time.monotonic() - started if peaks else 0.0
         summary = summarise(
             made, seconds=seconds, peak_bytes=sum(peaks.values()) + peak_bytes(), before=old

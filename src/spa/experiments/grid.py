@@ -329,7 +329,7 @@ def own_process(errors: Path | None) -> Executor:
     There is one executor per device. One executor with several workers would end all of them with a
     worker that is killed.
     """
-    # spawn: a fork would inherit CUDA contexts and threads, neither of which survives it.
+    # spawn: after a fork, CUDA cannot be used, and locks that other threads held stay locked.
     return ProcessPoolExecutor(
         1,
         mp_context=get_context("spawn"),

@@ -175,8 +175,8 @@ def make_trainable(
         save_activations(body)
     if settings.packing or (settings.packing is None and device.type == "cuda"):
         autocast = pick_autocast(settings.dtype, device)
-        # Packing is tried in the precision of training, which limits how closely two ways can
-        # agree.
+        # Packing is tried in the precision of training, which limits how closely packed and padded
+        # rows can agree.
         with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
             pack_rows(model)
     if settings.use_torch_compile:

@@ -19,8 +19,8 @@ from spa.types import SamplingParams
 log = logging.getLogger(__name__)
 
 PLAIN = SamplingParams()
-# Differences relative to the largest number are 1e-6 in float32, a few 1e-3 in bfloat16, and 0.1 or
-# more if rows attend to each other.
+# Largest relative difference at which two ways to read count as equal. Rounding gives 1e-6 in
+# float32 and a few 1e-3 in bfloat16; rows that attend to each other give 0.1 or more.
 TOLERANCE = 1e-2
 # A shared prefix must spare at least this many tokens to pay for a second pass through the layers.
 WORTH_SHARING = 256
@@ -94,7 +94,7 @@ def chunk_rows(model: Any) -> int:
 
 def raw_logits(model: Any, hidden: torch.Tensor) -> torch.Tensor:
     """The logits, float32 [n, V], of hidden states [n, H]."""
-    # float32: over a whole vocabulary, bfloat16 loses too much of a log-prob.
+    # The softmax over the vocabulary needs float32: bfloat16 loses too much of a log-prob.
     logits = model.get_output_embeddings()(hidden).float()
     # Gemma 2 bounds its logits after the head, but only the head is called here.
     softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
