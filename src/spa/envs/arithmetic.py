@@ -38,7 +38,7 @@ def parse_expression(text: str) -> Expression | None:
     except _NotArithmetic:
         return None
     numbers = tuple(int(token) for token in tokens if token.isdigit())
-    # Text after a complete expression (`1 2`, `1)`) is an error.
+    # Text after a complete expression (`1 2`, `1)`) makes the whole text invalid.
     return Expression(value, numbers) if parser.place == len(tokens) else None
 
 

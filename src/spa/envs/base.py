@@ -158,8 +158,8 @@ class TextEnv(gymnasium.Env[str, Action]):
                     checked_step(twin.step(action))[1]
                     or twin.current_player() != self.current_player()
                 )
-                # Once the copy's turn is over, the rest of the plan is sampled in the state at the
-                # start of the turn.
+                # Once the game or the player's turn is over in the copy, the rest of the plan is
+                # sampled in the state at the start of the turn.
                 twin = None if over else twin
         return tuple(plan)
 
@@ -173,8 +173,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         ):
             return None
         try:
-            # The seed comes from a copy of the generator, so that a rehearsal does not change the
-            # random numbers of the plan.
+            # The seed of the game's copy comes from a copy of the generator, so that `rng` itself
+            # still gives the same random numbers for the plan.
             return self.clone(int(copy.deepcopy(rng).integers(2**31)))
         except NotImplementedError:
             return None
@@ -222,7 +222,7 @@ class TextEnv(gymnasium.Env[str, Action]):
         """
         if self.changes is None:
             raise NotImplementedError
-        # A shallow copy: the twin shares what never changes, such as tables and data.
+        # The shallow copy shares all objects; those that `step` changes in place are copied below.
         twin = copy.copy(self)
         # `_np_random` is Gymnasium's generator. `reset(seed=None)` samples from it, so the twin
         # needs its own.

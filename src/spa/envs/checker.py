@@ -354,7 +354,7 @@ def _nonsense(make: Make) -> None:
         _require(
             action is None or isinstance(action, int | str), f"to_action gives {action!r}", advice
         )
-    # Other libraries pass the argument of a model's tool call to `step` unchecked.
+    # Other libraries may pass the argument of a model's tool call to `step` unchecked.
     for action in (-1, 10**30, "no such action", None, [1], 1.5):
         env.reset(seed=0)
         before = env.state_text(env.default_state_text)

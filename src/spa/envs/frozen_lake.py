@@ -88,7 +88,7 @@ class FrozenLake(GridGame):
             state_text=state_text,
         )
         self._tables = [moves(self.size, direction) for direction in TURNS]
-        # Label number -> index into TURNS; an `action_lookup` may have permuted the labels.
+        # For each label its index into TURNS; an `action_lookup` may have permuted the labels.
         self._turns = [TURNS.index(direction) for direction in self._means]
         self._names = [f"({row},{col})" for row in range(self.size) for col in range(self.size)]
         # An upper limit for the length of a state text: the grid, the name of every cell, and the

@@ -57,7 +57,7 @@ def boundary(what: str, seconds: float | None = None, *, advice: str = "") -> It
     try:
         with time_limit(seconds, what, advice=advice):
             yield
-    # GeneratorExit passes, because the interpreter closes this generator when it exits.
+    # GeneratorExit passes: Python raises it to close this generator, as when the process ends.
     except (EnvFault, SpaError, KeyboardInterrupt, GeneratorExit):
         raise
     except TimedOut as error:

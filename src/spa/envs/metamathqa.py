@@ -83,7 +83,7 @@ class MetamathQA(QuestionGame):
         data: str | None = None,
         split: str = "train",
         max_instances: int | None = None,
-        # No second answer, as in the original, which allows one action per episode.
+        # The default allows no second answer, like the original with its one action per episode.
         retries: int = 0,
     ) -> None:
         limit = (

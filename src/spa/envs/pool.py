@@ -24,8 +24,8 @@ class EpisodeSpec:
     sample_seed: int  # seeds the engine's sampling
     validation: bool = False
     seat: int = 0  # the player of this episode in a game of several players
-    # Episodes with the same table are the players of one game. "": the other players are a fixed
-    # opponent.
+    # Episodes with the same table are the players of one game. It is empty if there are no other
+    # players, or if they are a fixed opponent.
     table: str = ""
 
     def reset_options(self) -> dict[str, Any]:

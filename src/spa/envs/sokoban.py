@@ -67,7 +67,8 @@ class Sokoban(GridGame):
         of the generator."""
         self.rows = require_int(NAME, "dim_x", dim_x, 3, 64)
         self.cols = require_int(NAME, "dim_y", dim_y, 3, 64)
-        # Boxes start on their targets. Besides the boxes, the player and one free cell need room.
+        # The generator puts each box on a target first. The player and one free cell also need
+        # room.
         room_for = (self.rows - 2) * (self.cols - 2) - 2
         if room_for < 1:
             raise ConfigError(
@@ -167,7 +168,7 @@ class Sokoban(GridGame):
         """The room's characters, line breaks included: cells are numbered like them."""
         stride = self.cols + 1
         out = [symbols[WALL]] * (self.rows * stride - 1)
-        # A line break after each row but the last.
+        # Each row but the last ends in a line break.
         out[self.cols :: stride] = "\n" * (self.rows - 1)
         for cell in self.room.floor:
             out[cell] = symbols[FLOOR]

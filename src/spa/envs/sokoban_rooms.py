@@ -18,7 +18,7 @@ import numpy as np
 from spa.envs.options import uniforms
 from spa.errors import ConfigError
 
-# All constants of the generator are gym-sokoban's.
+# The constants below are gym-sokoban's.
 TURN_PROBABILITY = 0.35
 MAX_STATES = 300_000
 # What one step of the carving walk opens around the walker, as (row, column) offsets.

@@ -23,7 +23,8 @@ from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 
 NAME = "sudoku"
-# As in the original, whose two tables disagree on 4x4 easy; its experiments use 12.
+# These are the original's numbers. It has two tables, which differ for 4x4 easy; its experiments
+# use 12.
 CLUES = {4: {"easy": 12, "medium": 9, "hard": 6}, 9: {"easy": 36, "medium": 30, "hard": 24}}
 # No board with fewer clues has a single solution. This is proven for 4x4 and 9x9; for 16x16, 55 is
 # the lowest known number.

@@ -48,7 +48,7 @@ def parse_action(text: str) -> tuple[str, str] | None:
     text = text.strip()
     verb, bracket, rest = text.partition("[")
     verb = verb.strip().lower()
-    # Only the last bracket is syntax: `click[a [b]]` clicks the label `a [b]`.
+    # Only the first and the last bracket are syntax: `click[a [b]]` clicks the label `a [b]`.
     argument = rest[:-1].strip()
     well_formed = (
         bool(bracket) and rest.endswith("]") and verb in ("search", "click") and bool(argument)

@@ -157,5 +157,5 @@ def _rates(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[s
     ), (first + second) * hours
 
 
-# Changing the number or order of the kinds changes the problem of every seed.
+# Changing the number or order of the kinds changes which problem a seed gives.
 _KINDS = (_boxes, _giving, _sharing, _prices, _change, _twice, _weeks, _rates)

@@ -81,12 +81,13 @@ class RemoteEnv:
         self._number = number
         # None for a clone: its game is already in the process, and `plain` is given.
         self._recipe = recipe
-        # Calls since the last reset with their results, to replay the game in a new process.
+        # The last reset and the later calls of CHANGES, with their results, to replay the game in a
+        # new process.
         self._past: list[tuple[str, tuple, dict, Any]] = []
         with worker.lock:
             self._plain = worker.request("make", number, recipe) if plain is None else plain
             self._life = worker.life
-        # The process drops its game when this object is collected.
+        # Once this object is collected, the process drops the game with the next request.
         weakref.finalize(self, worker.forget, number)
 
     def __getattr__(self, name: str) -> Any:
@@ -216,7 +217,7 @@ class _Worker:
         self.forgotten.append(number)
 
     def _start(self) -> Connection:
-        # A fork would share the trainer's threads, locks and GPU context.
+        # A forked process would inherit the trainer's locks and GPU context, but not its threads.
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(

@@ -138,7 +138,7 @@ def _placed(sentence: str, size: Size | None) -> list[list[str]]:
         for row, col in ((int(row), int(col)) for row, col in cells):
             if row < size[0] and col < size[1]:
                 here = rows[row][col]
-                # Symbols that share a cell are both shown, as in `PO` for a player in a hole.
+                # Symbols that share a cell are both shown, as in `OP` for a player in a hole.
                 rows[row][col] = symbol if here == EMPTY else here + symbol
     return rows
 

@@ -75,8 +75,8 @@ def _problem(path: Path) -> str:
         run = open_run(path)
         build([run])
     except Exception as error:
-        # A path without a run is the caller's mistake, so it raises. A damaged run is only left
-        # out.
+        # A path without a run is the caller's mistake, so the error is raised. A damaged run is
+        # only left out.
         if run is None and isinstance(error, DataError):
             raise
         return problem_text(error)

@@ -58,7 +58,7 @@ def thin(points: Sequence[Point], limit: int = _MAX_POINTS) -> list[int]:
     """Indices of at most about `limit` points, the first and the last among them."""
     if len(points) <= limit:
         return list(range(len(points)))
-    # Evenly spaced in index. round() may give the same index twice, hence the set.
+    # The indices are evenly spaced.
     return sorted({round(index * (len(points) - 1) / (limit - 1)) for index in range(limit)})
 
 

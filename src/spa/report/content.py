@@ -72,7 +72,7 @@ def build(runs: Sequence[Run], *, episodes: bool = True) -> Report:
     ]
     columns, differences = _differences(methods)
     verdict, certainty = results.verdict(rows, runs)
-    # Only labels of methods: a `trained longer` row has no episodes of its own.
+    # Keep the labels of methods only: a `trained longer` row has no episodes of its own.
     order = list(dict.fromkeys(row.label for row in rows if row.label in steps))
     return Report(
         title=printable(" and ".join(run.name for run in runs)),
@@ -110,7 +110,7 @@ def _setting(methods: list[RunArm], wins: dict[str, facts.Wins]) -> str:
         str(tag) for flat in flats for tag in flat.get("es_manager.val.env_configs.tags") or ()
     )
     models = dict.fromkeys(str(flat["model_path"]) for flat in flats if flat.get("model_path"))
-    # Counted over all seeds, like `Interval.n`.
+    # Puzzles are counted once per seed, as in `Interval.n`.
     puzzles = max((sum(map(len, found.values())) for found in wins.values()), default=0)
     parts = (
         f"Environment {', '.join(tags)}" if tags else "",
@@ -206,8 +206,8 @@ def _configs(methods: list[RunArm]) -> tuple[tuple[str, str], ...]:
     for method in methods:
         for stage in method.stages:
             path = stage.path / "config.yaml"
-            # A link that leads out of the run must not put a file from elsewhere into a report that
-            # people share.
+            # A link that leads out of the stage's folder must not put a file from elsewhere into a
+            # report that people share.
             inside = path.resolve().is_relative_to(stage.path.resolve())
             if (
                 inside

@@ -142,7 +142,6 @@ def pass_k(methods: Sequence[RunArm], k: int | None = None) -> Wanted | None:
     found = [
         int(match[1]) for name in names if (match := re.fullmatch(r"val-env/.+/pass@(\d+)", name))
     ]
-    # Without a given k, the largest k that any validation recorded is used.
     k = k or max(found, default=0)
     if k < 2:
         return None
@@ -207,8 +206,8 @@ def _average(rows: Sequence[dict[int, float]]) -> tuple[tuple[Point, ...], tuple
     for row in rows:
         for step, value in row.items():
             at[step].append(value)
-    # Steps that every seed has, so that the mean does not jump where one seed is behind. If seeds
-    # share no step, each step is shown with the seeds that have it.
+    # Only steps that every seed has are shown, so that the mean does not jump where one seed is
+    # behind. If seeds share no step, each step is shown with the seeds that have it.
     steps = sorted(step for step, values in at.items() if len(values) == len(rows)) or sorted(at)
     points = tuple((float(step), sum(at[step]) / len(at[step])) for step in steps)
     return points, tuple((min(at[step]), max(at[step])) for step in steps) if len(rows) > 1 else ()

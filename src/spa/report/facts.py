@@ -142,7 +142,7 @@ def difference(first: Wins, second: Wins) -> Interval | None:
     # Paired by training seed. `str` is the sort key, because a run without seed directories has
     # seed None.
     pairs = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys(), key=str)]
-    # two runs of one seed each are paired even if the seeds differ
+    # Two runs of one seed each are paired even if the seeds differ.
     if len(first) == len(second) == 1:
         pairs = [(next(iter(first.values())), next(iter(second.values())))]
     return paired_by_puzzle([pair for pair in pairs if pair[0].keys() & pair[1].keys()], seed=SEED)

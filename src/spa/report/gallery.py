@@ -160,7 +160,7 @@ def _same_puzzle(first: list[_Found], second: list[_Found]) -> tuple[list[_Found
 
 
 def _puzzle(episode: _Found) -> tuple[str, Any]:
-    # By content hash, since two runs may give a puzzle different seeds.
+    # Puzzles are compared by content hash, since two runs may give a puzzle different seeds.
     return str(episode.head.get("tag")), episode.head.get("puzzle_hash")
 
 

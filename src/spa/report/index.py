@@ -25,8 +25,8 @@ from spa.run.files import read_lines
 
 log = logging.getLogger(__name__)
 
-# Increase it with every change of the schema or of a column's content: caches of other versions are
-# rebuilt.
+# Increase this number with every change of the schema or of a column's content: caches of other
+# versions are rebuilt.
 VERSION = 5
 # `content=''`: the full-text index stores the positions of words, but no copy of the texts. Rows of
 # such an index cannot be deleted, so AUTOINCREMENT keeps ids from being reused.
@@ -185,7 +185,7 @@ class EpisodeIndex:
             pass
         self._db.close()
         del self._local.db
-        # -wal and -shm hold pages of the old database and would be replayed into the new one.
+        # -wal holds pages of the old database, which SQLite could replay into the new one.
         for suffix in ("", "-wal", "-shm"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         self._db.executescript(_SCHEMA)
@@ -272,8 +272,8 @@ def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
     if filters.get("q"):
         found = "SELECT rowid FROM words WHERE words MATCH ?"
         clauses.append(f"(instr(lower(episode), lower(?)) > 0 OR id IN ({found}))")
-        # A quoted phrase with `*`: its words in this order, the last one as a prefix. Quotes are
-        # doubled and NUL removed, since FTS5 has a query language of its own.
+        # A quoted phrase with `*` finds its words in this order, the last one as a prefix. Quotes
+        # are doubled and NUL removed, since FTS5 has a query language of its own.
         values += [filters["q"], '"' + filters["q"].replace('"', '""').replace("\0", "") + '"*']
     return ("WHERE " + " AND ".join(clauses) if clauses else ""), tuple(values)
 

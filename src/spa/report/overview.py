@@ -113,7 +113,7 @@ def _is_running(run: Run, now: float) -> bool:
     folders = (run.path, *(stage.path for stage in run.stages))
     known = [held(folder) for folder in folders if (folder / LOCK).is_file()]
     # A run is running if a process on this machine holds one of its locks. For a lock of another
-    # machine that is unknown (None), so the time of the last line decides.
+    # machine (None), and for a run without locks, the time of the last line decides.
     if True in known:
         return True
     return (None in known or not known) and any(
@@ -149,6 +149,7 @@ def _duration(run: Run) -> str:
         arms[stage.arm, stage.seed].append(stage)
     # The recorded total does not include sessions that were killed.
     recorded = (run.summary or {}).get("seconds", {}).get("total", 0)
-    # Seeds may train in parallel, so the longest seed is a lower bound of the elapsed time.
+    # Methods and seeds may train in parallel, so the longest one is a lower bound of the elapsed
+    # time.
     total = max([recorded, *map(_seconds, arms.values())])
     return clock(total) if total else "–"

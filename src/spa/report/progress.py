@@ -29,14 +29,14 @@ def progress(run: Run) -> list[Progress]:
     """One entry per method, for the seed that has come least far; the method that has come least
     far is first."""
     found: dict[str, list[tuple[tuple[bool, float, int, int], Progress]]] = {}
-    # A dict as an ordered set of (method, seed).
+    # This dict is used as an ordered set of (method, seed).
     for arm, seed in {(stage.arm, stage.seed): None for stage in run.stages}:
         last = max(
             (stage for stage in run.stages if (stage.arm, stage.seed) == (arm, seed)), key=_rank
         )
         state = _progress(last)
-        # Sorted by: unfinished first, then round, stage and step. Each method reports only its
-        # least advanced seed.
+        # The key puts unfinished stages first, then sorts by round, stage and step. Each method
+        # reports only its least advanced seed.
         found.setdefault(arm, []).append(((state.finished, *_rank(last), state.step), state))
     least = sorted(
         (min(states, key=lambda pair: pair[0]) for states in found.values()),

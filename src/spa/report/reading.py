@@ -30,7 +30,8 @@ class NoRunError(DataError):
     """A directory has no files of a run."""
 
 
-# Folders that are not stages: checkpoints, earlier attempts, records.
+# Folders that are not searched for stages: hidden ones, checkpoints, evaluations, earlier attempts,
+# records.
 _SKIPPED = re.compile(
     r"\..*|global_step_.*|eval|previous|trajectories|token_scores|tensorboard|wandb"
 )

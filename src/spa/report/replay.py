@@ -36,8 +36,8 @@ def shown(text: str | None, limit: int = MAX_TEXT) -> str:
 def prediction_wrong(turn: dict[str, Any]) -> bool | None:
     """Whether the turn's prediction is not exactly the state that was reached; None if there is no
     prediction."""
-    # In the world-model format the truth is `next_world_state`, if the game has one: it may say
-    # more than the agent is shown. A turn without an executed action has nothing to predict.
+    # The truth is `next_world_state` if it was recorded: it may say more than the agent is shown. A
+    # turn without an executed action has nothing to predict.
     return (
         _differs(
             turn["reply"].get("prediction"), turn.get("next_world_state") or turn["next_state"]
@@ -122,7 +122,7 @@ def replay(
 def written_search(text: str, actions: Sequence[str]) -> list[dict[str, Any]]:
     """The lines of a search that a response holds, as states with their moves; empty if it holds
     none."""
-    # Imported here, because it imports the games, which a list of episodes does not need.
+    # Imported here, because this module imports Gymnasium, which a list of episodes does not need.
     from spa.planning.written_search import read_line
 
     # A search names actions of the game; without their list no search can be read.

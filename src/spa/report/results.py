@@ -163,8 +163,8 @@ def common_steps(methods: Sequence[RunArm]) -> dict[str, int | None]:
         for stage in method.of("ppo"):
             if file := last_validation(stage):
                 found.append(
-                    # `also_test_at` is where a method with a larger budget is compared at equal PPO
-                    # steps.
+                    # A method that trains for more PPO steps than the others is compared with them
+                    # at the step `also_test_at`.
                     min(file.step, flatten(stage.config).get("trainer.also_test_at") or file.step)
                 )
     return {method.label: min(last[method.run], default=None) for method in methods}

@@ -32,5 +32,5 @@ def script_json(data: Any) -> str:
     """JSON that is safe inside a <script> element: no character there can close it or open a
     comment."""
     text = json.dumps(data, separators=(",", ":"))
-    # Escapes of JSON itself, so the data stay equal. `</script>` and `<!--` need a `<`.
+    # JSON parsers decode these escapes to the same data. `</script>` and `<!--` need a `<`.
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

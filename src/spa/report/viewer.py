@@ -50,7 +50,8 @@ HOST = "127.0.0.1"
 SECONDS_BETWEEN_LOOKS = 2.0
 STYLES = ("uplot.css", "charts.css", "viewer.css")
 SCRIPTS = ("uplot.js", "charts.js", "viewer.js")
-# Allows only files of this server: no inline script, and no other page may frame the viewer.
+# Allows only files of this server and `data:` images: no inline script, and no other page may frame
+# the viewer.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -88,7 +88,7 @@ def render(shop: Shop, goal: Goal, view: View) -> Page:
 
 def _results(shop: Shop, view: View) -> Page:
     found = shop.search(view.keywords)
-    # Rounded up. A search without hits has one empty page.
+    # The number of pages is rounded up. A search without hits has one empty page.
     pages = max(1, -(-len(found) // PER_PAGE))
     links = [Link("back to search", View())]
     if view.page > 1:

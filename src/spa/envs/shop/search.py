@@ -25,7 +25,7 @@ def match_expression(query: str) -> str:
     """The FTS5 expression for a free-text query: each of its words, quoted, any of them; "" if it
     has none."""
     words = dict.fromkeys(_WORD.findall(query[:MAX_QUERY].lower()))
-    # The words are quoted, because FTS5 would read AND, NEAR or a star as operators.
+    # FTS5 reads a quoted word as a search term, never as an operator.
     return " OR ".join(f'"{word}"' for word in list(words)[:MAX_WORDS])
 
 
