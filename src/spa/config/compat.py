@@ -163,7 +163,7 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
 
     def outdone(key: str, to: str) -> bool:
         # If both keys were given, the later one wins, as if one key had been given twice. A key
-        # from a file has -1, so that an override of either wins over it.
+        # from a file counts as -1, so that an override of the other key wins over it.
         return order.get(to, -1) > order.get(key, -1)
 
     if outdone("render_mode", "state_text"):
@@ -321,7 +321,7 @@ ORIGINAL_VARIABLES = {
 }
 """What the original's scripts set before its files are read, and with which value for PPO."""
 
-# `${oc.env:MODE}`; not `${oc.env:MODE,base}`, which has a default.
+# Matches `${oc.env:MODE}`, but not `${oc.env:MODE,base}`, which has a default.
 _VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
 
 

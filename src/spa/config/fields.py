@@ -54,7 +54,7 @@ def _output_folder(path: str) -> str:
 
 
 def _run_folder(path: str) -> str:
-    # Empty, or like `-x`, which other programs read as an option.
+    # Matches an empty name, and one like `-x`, which other programs read as an option.
     if re.match(r"\s*(-|$)", path):
         raise ValueError(
             f"must be a folder name that is not empty and does not begin with -, got {path!r}"
@@ -64,13 +64,14 @@ def _run_folder(path: str) -> str:
 
 def is_secret(name: str) -> bool:
     """Whether the value of a setting, header or environment variable of this name is a secret."""
-    # `api_key`, `HF_TOKEN`, `db.password`, `Authorization`; not `max_tokens` or `key_format`.
+    # Matches `api_key`, `HF_TOKEN`, `db.password` and `Authorization`, but not `max_tokens` or
+    # `key_format`.
     pattern = r"api.?key|secret|passw|authori[sz]ation|credential|headers|(^|[._-])(token|key|sig)$"
     return re.search(pattern, name, re.IGNORECASE) is not None
 
 
 def _without_secret(address: str, login: str, instead: str) -> str:
-    # `?token=…`, `&api_key=…`
+    # The second pattern matches `?token=…` and `&api_key=…`.
     if re.match(login, address) or re.search(
         r"[?&][^=&]*(key|token|secret|passw|sig)[^=&]*=", address, re.IGNORECASE
     ):

@@ -81,7 +81,8 @@ def load_config(
     name = str(name_or_path)
     problems = Problems()
     tree = _compose(name)
-    # Before interpolations are resolved, so that `${model_path}` has its new value everywhere.
+    # `one_model` runs before interpolations are resolved, so that `${model_path}` has its new value
+    # everywhere.
     notes = compat.one_model(tree)
     written = list[str]()
     for text in overrides:
@@ -350,7 +351,8 @@ def _source(key: str, raw: Mapping[str, Any]) -> str:
     value of its own."""
     seen = {key}
     while (
-        # `${trainer.run_dir}` as a whole; not `${trainer.run_dir}/sft` or `${oc.env:X}`.
+        # Matches `${trainer.run_dir}` as a whole, but neither `${trainer.run_dir}/sft` nor
+        # `${oc.env:X}`.
         (match := re.fullmatch(r"\$\{([^${}:]+)\}", str(raw.get(key))))
         and match[1] in raw
         and match[1] not in seen

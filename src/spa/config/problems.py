@@ -74,7 +74,8 @@ def add_validation_errors(
         else:
             words = WORDS.get(item["type"], item["msg"].removeprefix("Input should be "))
             wanted = words.format(**details)
-            # One error for each alternative of `str | tuple`: joined below as `a string or a list`.
+            # Pydantic reports one error for each alternative of `str | tuple`. They are joined
+            # below as `a string or a list`.
             found.setdefault(key, ([], got))[0].append(wanted)
     for key, (wanted, got) in found.items():
         problems.add(key, f"must be {' or '.join(dict.fromkeys(wanted))}{got}")

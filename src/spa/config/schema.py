@@ -120,7 +120,6 @@ class LoraConfig:
             "output head",
             affects="semantics",
         ),
-        # PEFT's name for every linear layer but the output head.
     ] = "all-linear"
 
 

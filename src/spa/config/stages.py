@@ -38,7 +38,7 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "ctx_manager.example": ("selfplay", "ppo", "eval"),
     "ctx_manager.placeholders": ("selfplay", "ppo", "eval"),
     "custom_envs": ("selfplay", "ppo", "eval"),
-    # Self-play trains on no reward.
+    # Only PPO and evaluation add these rewards.
     "custom_envs.*.reward": ("ppo", "eval"),
     "generate": ("selfplay",),
     # Replayed rollouts are corrected like self-play, by these three keys.
@@ -73,7 +73,7 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "trainer.nnodes": STAGES,
     "trainer.device": STAGES,
     "trainer.threads": STAGES,
-    # A comparison changes nothing in the stages that it runs.
+    # These settings change nothing in the stages that a comparison runs.
     "compare": (),
     "imagine": ("eval",),
     "model_config": ("selfplay", "eval"),

@@ -30,12 +30,12 @@ def can_fuse(model: Any, dtype: torch.dtype) -> bool:
     config = getattr(model, "config", None)
     if config is None or config.model_type not in MODELS or not attends_to_everything(config):
         return False
-    # Subclasses (adapters, quantised layers) compute more than a product with their weight.
+    # Subclasses such as quantised layers compute more than a product with their weight.
     if any(
         type(module) is not nn.Linear for module in model.modules() if isinstance(module, nn.Linear)
     ):
         return False
-    # `FusedModel` computes these matrices only and would leave out any other.
+    # `FusedModel` computes these matrices only and would leave out any other, such as adapters.
     linear = {
         name.rpartition(".")[2]
         for name, module in model.named_modules()
