@@ -86,7 +86,7 @@ def estimator_named(name: str, known: frozenset[str] | set[str]) -> Estimator:
     exist.
     """
     found = ESTIMATORS.get(name) or _own(name)
-    # Looked up before a run starts, so that a misspelt setting costs no rollout.
+    # Settings are looked up before a run starts, so that a misspelt one costs no rollout.
     unknown = [setting for setting in found.settings if setting not in known]
     if unknown:
         raise ConfigError(

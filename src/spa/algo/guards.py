@@ -70,7 +70,8 @@ class VarianceGuard:
         """The guard after an update with mean in-group standard deviation `std` (over all groups)."""
         if self.seen < self.window:
             return replace(self, seen=self.seen + 1, total=self.total + std)
-        # Relative to the start of this run, since the unit of scores differs from game to game.
+        # The limit is relative to the start of this run, since the unit of scores differs from game
+        # to game.
         low = std < self.fraction * self.baseline
         return replace(self, seen=self.seen + 1, run=self.run + 1 if low else 0)
 

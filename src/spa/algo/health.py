@@ -12,7 +12,7 @@ from typing import Any
 
 from spa.algo.guards import StreakGuard, VarianceGuard, empty_batch_guard, low_success_guard
 
-# Shares from which a step, or a validation, counts as bad.
+# A step is bad from the first two shares on. A validation is bad below LOW_SUCCESS.
 MANY_FAULTS = 0.5
 MUCH_REPETITION = 0.2
 LOW_SUCCESS = 0.01

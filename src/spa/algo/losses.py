@@ -109,8 +109,8 @@ def policy_loss(
     advantages = torch.where(live, advantages, 0.0)
     unclipped = -advantages * ratio
     clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
-    # The larger of the two losses: clipping removes the incentive to move further, but never the
-    # gradient that pulls back.
+    # The larger of the two losses counts: clipping removes the incentive to move further, but never
+    # the gradient that pulls back.
     per_token = torch.maximum(unclipped, clipped)
     lower = torch.zeros_like(live)
     # For A < 0 the loss -A r grows with the ratio without bound; the dual clip bounds it at -A c.
@@ -220,7 +220,7 @@ def value_loss(
     error = (values - returns).square()
     clip_active = torch.zeros_like(live)
     if clip is not None:
-        # Clipped around the old values, so that one step cannot move the critic far.
+        # Values are clipped around the old ones, so that one step cannot move the critic far.
         clipped_values = old_values + (values - old_values).clamp(-clip, clip)
         clipped = (clipped_values - returns).square()
         clip_active = clipped > error

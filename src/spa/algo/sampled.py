@@ -34,7 +34,7 @@ def policy_logits(logits: Tensor, sampling: SamplingParams, keep: Tensor | None 
     if sampling.top_p < 1:
         ordered, order = kept.sort(dim=-1, descending=True)
         probs = ordered.softmax(-1)
-        # Compared by the mass before each token, so that the token that crosses top_p is kept.
+        # Each token is judged by the mass before it, so that the token that crosses top_p is kept.
         outside = probs.cumsum(-1) - probs >= sampling.top_p
         kept = kept.masked_fill(
             torch.zeros_like(outside).scatter(-1, order, outside), float("-inf")

@@ -50,7 +50,7 @@ class Turns:
         """`[B, K]`: the entry of `values` `[B, A]` at the first masked token of each turn; 0 where
         there is no turn."""
         out = torch.zeros(self.present.shape, dtype=values.dtype)
-        # Backwards, so that the first token of a turn is written last and stays.
+        # The loop runs backwards, so that the first token of a turn is written last and stays.
         for position in reversed(range(values.shape[1])):
             rows = torch.nonzero(self.mask[:, position])[:, 0]
             out[rows, self.index[rows, position]] = values[rows, position]
@@ -184,7 +184,7 @@ def _relative_to_anchor(to_go: Tensor, present: Tensor, group: Tensor, anchors: 
     # [V]: the return from each episode's first visit of each state.
     own = torch.zeros(visits.count, dtype=torch.float64)
     own[visits.visit[visits.first]] = values[visits.first]
-    # First visits only, so that an episode that runs in circles counts once.
+    # Only first visits count, so that an episode that runs in circles counts once.
     totals = torch.zeros(len(visits.episodes), dtype=torch.float64)
     totals.index_add_(0, visits.state[visits.first], values[visits.first])
     episodes = visits.episodes[visits.state]

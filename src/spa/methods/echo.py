@@ -26,6 +26,6 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     loss = context.cfg.actor_rollout_ref.actor.world_loss
     if not loss.on or loss.tokens != "env_observations":
         return batch
-    # Tokens of the environment are outside `mask`, so only this loss trains on them.
+    # Most loss masks leave out the environment's tokens, so that only this loss trains on them.
     shown = on_tokens(batch, episodes, partial(observed_states, template=context.template))
     return replace(batch, ce_weights=batch.ce_weights + shown)

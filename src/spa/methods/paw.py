@@ -40,7 +40,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
         return batch
     weights = batch.ce_weights
     if loss.fade:
-        # Over all episodes of the step: the filter would hide how many succeed.
+        # All episodes of the step count: the filter would hide how many succeed.
         wins = [episode.success for episode in episodes if is_trainable(episode)]
         weights = weights * (wins.count(False) / len(wins))
     # Entropies cost a forward pass, so they are computed only where `turns` leaves some out.

@@ -75,7 +75,7 @@ def with_rows(batch: PPOBatch, rows: Sequence[Replayed]) -> PPOBatch:
     columns: dict[str, Any] = {item.name: getattr(batch, item.name) for item in fields(batch)}
     for name, value in columns.items():
         if isinstance(value, torch.Tensor):
-            # No turn and no episode (-1), and no sampled token.
+            # Replayed rows have no turn and no episode (-1) and no sampled token (0).
             fill = -1 if name in ("turns", "episodes") else 0
             columns[name] = _longer(value, count, width - (name != "input_ids"), fill=fill)
     columns["input_ids"][old:] = ids
@@ -112,7 +112,7 @@ def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -
     """`count` examples for a step, of those that are stored or of its episodes; none if there are
     none."""
     cfg = context.cfg
-    # By step, so that a resumed run replays the same examples.
+    # The stream depends on the step, so that a resumed run replays the same examples.
     rng = stream(cfg.seed.train, "replay", context.step)
     if context.stored:
         return [context.stored[number] for number in rng.integers(len(context.stored), size=count)]

@@ -299,8 +299,8 @@ class _Game:
                 builder.stop = builder.stop or StopReason.MAX_TURNS
 
     def _fail(self, error: EnvFault) -> None:
-        # If the environment's process died, the record keeps a resumed run from trying the episode
-        # again.
+        # If the environment's process died, the episode is marked, so that a resumed run does not
+        # try it again.
         if isinstance(error, EnvCrash):
             for builder in self.builders:
                 self.lost.mark(builder.spec.episode_id, error)

@@ -67,7 +67,7 @@ def save_checkpoint(
         # The marker lists every file of the folder, so it comes last.
         _write_marker(temporary, step, preemption=preemption)
         flush(temporary)
-        # An incomplete checkpoint of this step is removed first: `rename` replaces only an empty
+        # An earlier checkpoint of this step is removed first: `rename` replaces only an empty
         # folder.
         shutil.rmtree(final, ignore_errors=True)
         # All files are on the disk by now, so a folder with this name is always complete.

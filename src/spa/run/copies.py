@@ -85,8 +85,8 @@ class Mirror:
         """
         try:
             for step in sorted(self._steps(), reverse=True):
-                # Fetched as `.saving_…`, which `remove_leftovers` deletes if the process is killed
-                # meanwhile.
+                # The copy is fetched as `.saving_…`, which `remove_leftovers` deletes if the
+                # process is killed meanwhile.
                 name = f"global_step_{step}"
                 if self._get(
                     f"{self._root}/{name}", directory / f".saving_{name}", directory / name
@@ -127,7 +127,8 @@ class Mirror:
             )
 
     def _copy(self, directory: Path, keep: int | None) -> None:
-        # First, because resuming from a copied checkpoint needs the metrics of the steps before it.
+        # The records come first, because resuming from a copied checkpoint needs the metrics of the
+        # steps before it.
         self._put_records(directory)
         folders = checkpoints_in(directory)
         # Newest first: another machine resumes from the newest checkpoint.
@@ -204,8 +205,8 @@ class Mirror:
                 path.replace(place)
             shutil.rmtree(temporary)
             return
-        # A checkpoint of this name is damaged; an intact one would have been used instead of the
-        # copy.
+        # A local checkpoint of this name is damaged; an intact one would have been used instead of
+        # the copy.
         if final.exists():
             archive_files(directory, [final])
         temporary.rename(final)

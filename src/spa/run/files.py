@@ -39,7 +39,7 @@ def _finite(value: float) -> float | str | None:
 def jsonable(value: Any) -> Any:
     """`value` with every part turned into what strict JSON knows; unknown objects become their
     text."""
-    # Tested before str: a StrEnum is a str, but `yaml.safe_dump` refuses it.
+    # Enums are tested before str: a StrEnum is a str, but `yaml.safe_dump` refuses it.
     if isinstance(value, Enum):
         return jsonable(value.value)
     if isinstance(value, np.generic | np.ndarray):
@@ -77,7 +77,6 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):
-                # Skip only the damaged line and read on.
                 continue
             if isinstance(row, dict):
                 yield line, row
@@ -138,7 +137,7 @@ def archive_files(directory: Path, paths: Sequence[Path]) -> Path:
 def remove_leftovers(directory: Path) -> None:
     """Remove what a killed process was writing: temporary files of `write_atomic`, half-written
     folders."""
-    # `.metrics.jsonl.4711.tmp`, here or in trajectories/, and folders being saved or fetched.
+    # `.metrics.jsonl.4711.tmp`, here or one folder below, and folders being saved or fetched.
     for pattern in (".*.[0-9]*.tmp", "*/.*.[0-9]*.tmp", ".saving_*", ".fetching"):
         for path in directory.glob(pattern):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(

@@ -96,7 +96,8 @@ def fingerprint_of(
     numerics: dict[str, Any] = {}
     for name, value in values_of(cfg, stage).items():
         key = key_of(name)
-        # Converted as JSON would (tuples become lists), to compare equal with a stored fingerprint.
+        # The value is converted as JSON would (tuples become lists), to compare equal with a stored
+        # fingerprint.
         plain = json.loads(json.dumps(value, default=str))
         if key.affects == "numerics":
             numerics[name] = plain
@@ -111,7 +112,8 @@ def fingerprint_of(
             hashes[name] = checkpoint_content(value)
         elif key.content != "value":
             hashes |= {name: file_content(value)} if value is not None else {}
-        # A file among the options of an environment, such as levels or a word list.
+        # An option of an environment may name a file, such as levels or a word list, whose content
+        # counts.
         elif ".env_config." in name and isinstance(value, str) and Path(value).is_file():
             hashes[name] = file_content(value)
         else:
@@ -137,7 +139,7 @@ def environment() -> dict[str, Any]:
             continue
     cuda = torch.cuda.is_available()
     return found | {
-        # On a CPU the vector instructions (AVX2, AVX512): they decide which kernels run.
+        # On a CPU these are the vector instructions (AVX2, AVX512), which decide which kernels run.
         "processor": torch.cuda.get_device_name()
         if cuda
         else torch.backends.cpu.get_cpu_capability(),

@@ -98,7 +98,7 @@ class StageProgress:
         if size == self._sizes[name]:
             return
         text = complete_lines(path, self._sizes[name])
-        # Up to the last complete line: the rest is read next time.
+        # `text` ends with the last complete line: the rest is read next time.
         self._sizes[name] += len(text)
         for line in text.splitlines():
             with suppress(ValueError):

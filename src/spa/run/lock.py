@@ -39,7 +39,7 @@ def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Non
             time.sleep(0.1)
         about = {"pid": os.getpid(), "host": socket.gethostname()}
         try:
-            # Written only under the lock, because the text names the process that holds it.
+            # The text is written only under the lock, because it names the process that holds it.
             file.truncate(0)
             file.write(json.dumps(about))
             file.flush()
@@ -54,8 +54,8 @@ def held(directory: Path) -> bool | None:
     try:
         with (directory / LOCK).open(encoding="utf-8") as file:
             try:
-                # Fails while another process holds the exclusive lock. The shared lock is released
-                # when the file closes.
+                # This call fails while another process holds the exclusive lock. The shared lock is
+                # released when the file closes.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True

@@ -38,7 +38,7 @@ def log_file(path: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        # Only to the file: the code that catches the error prints it on the console.
+        # The error goes only to the file: the code that catches it prints it on the console.
         handler.handle(_ending(error))
         raise
     finally:

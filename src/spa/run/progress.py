@@ -27,7 +27,7 @@ class ProgressLine:
         self._first = start
         self._shown: dict[str, tuple[str, int]] = {}
         self._started = time.monotonic()
-        # So that the first step prints a line.
+        # This lets the first step print a line.
         self._last_line = self._started - SECONDS_BETWEEN_LINES
         self._bar: Any = None
         if get_console().is_terminal and not is_quiet() and not worker:

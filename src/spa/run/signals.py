@@ -86,7 +86,7 @@ def uninterrupted() -> Iterator[None]:
 def interruptible() -> Iterator[None]:
     """Within `uninterrupted()`: what is done here can be done again, so it may stop at once."""
     held = _STATE.held
-    # Suspends all enclosing blocks, however many.
+    # This suspends all enclosing `uninterrupted()` blocks, however many there are.
     _STATE.held = 0
     try:
         _raise_if_asked()

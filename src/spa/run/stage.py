@@ -296,7 +296,7 @@ class Stage:
         self.result = self.folder if played else last_checkpoint(self.folder, self._world)
         if self._world.is_main:
             seconds = self._manifest.seconds + time.monotonic() - self._started
-            # Relative, so that a finished run can be moved.
+            # The path is relative, so that a finished run can be moved.
             result = self.result.relative_to(self.folder).as_posix()
             self._manifest = replace(self._manifest, result=result, seconds=round(seconds, 1))
             self._record(DATA_FILES, VALIDATIONS, SUMMARY)
@@ -316,12 +316,12 @@ class Stage:
     def _save(self, trained: Trained, *, preemption: bool = False) -> Path:
         """A checkpoint of everything that is needed to resume, gathered by all ranks and written by
         rank 0."""
-        # On all ranks: gathering sharded weights is a collective.
+        # All ranks call this: gathering sharded weights is a collective.
         snapshot = trained.snapshot()
         if self._world.is_main:
             notes = {
                 "fingerprint": self.fingerprint.to_json(),
-                # So that resuming notices a metrics.jsonl that lost lines, see
+                # Resuming compares this size to notice a metrics.jsonl that lost lines, see
                 # `_warn_of_lost_lines`.
                 "metrics_bytes": (self.folder / METRICS).stat().st_size,
             }

@@ -210,7 +210,8 @@ class _TensorBoardSink:
 
     def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
         rows = _table_rows(episodes)
-        # Without the conversations, which are long: each is logged below as a text of its own.
+        # The table leaves out the conversations, which are long: each is logged below as a text of
+        # its own.
         cells = [[printable(str(value)) for value in row[:-1]] for row in rows]
         table = Table(_TABLE[:-1], cells, right=(4, 5))
         self._writer.add_text(f"episodes/{split}", table.markdown(), step)

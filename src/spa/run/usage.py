@@ -33,8 +33,8 @@ def of_self_play(folder: Path, generate: Mapping[str, Any]) -> Budget | None:
         return None
     played = summary["played"]
     shares = generate.get("mixture") or {generate.get("policy", "self"): 1.0}
-    # The share of turns that the model played: its share of the mixture, minus epsilon's random
-    # actions.
+    # The share of turns that the model played: its share of the mixture, less the share `epsilon`
+    # of random turns.
     share = float(shares.get("self", 0.0)) / sum(map(float, shares.values()))
     share *= 1 - generate.get("epsilon", 0.0)
     # With planning each turn samples several responses, which this count includes.

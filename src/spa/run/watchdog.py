@@ -100,7 +100,8 @@ class Watchdog:
             now = time.monotonic()
             count = beats()
             moved = self._moved
-            # A longer gap means that the process was suspended, not that it hung.
+            # A gap counts as at most two checks: a longer one means that the process was suspended,
+            # not that it hung.
             idle = 0.0 if moved or count != seen else idle + min(now - before, 2 * look)
             seen = count
             before = now

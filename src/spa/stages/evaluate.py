@@ -89,7 +89,7 @@ def evaluate_target(
         )
     output.parent.mkdir(parents=True, exist_ok=True)
     target = behind_api(cfg, target)
-    # `auto` is resolved on a CPU, because the result depends on the precision.
+    # On a CPU, `auto` becomes a definite precision here, because the result depends on it.
     cfg = with_precision(cfg, precision_of(replace(cfg, model_path=target.model or cfg.model_path)))
     worker = setup.make_worker(
         cfg,
@@ -266,7 +266,8 @@ def play_puzzles(
         for chunk in (puzzles[i : i + size] for i in range(0, len(puzzles), size)):
             finished = kept.find(chunk)
             if finished is None:
-                # Loaded at the first unfinished chunk, so that a repeated command loads no model.
+                # The model is loaded at the first unfinished chunk, so that a repeated command
+                # loads none.
                 if engine is None:
                     engine, worker = open_target(
                         cfg, target, worker, replies=replies, loaded=loaded
@@ -469,7 +470,7 @@ def side_by_side(cfg: Config) -> int:
 def groups_key(identity: Fingerprint, episodes: int) -> str:
     """A hash of everything that a group's outcome depends on, the number of groups aside, and how
     many `episodes` are played at a time."""
-    # Without the number of groups, so that finished groups are kept if more are asked for.
+    # The number of groups is left out, so that finished groups are kept if more are asked for.
     kept = {name: value for name, value in identity.settings.items() if name not in HOW_MANY}
     return f"{replace(identity, settings=kept).digest[:16]} {episodes}"
 

@@ -151,7 +151,8 @@ def find_situations(
     prompter = asking.worker.prompters[tag]
     chance = has_chance(env, prompter, base_seed=asking.base_seed)
     found: list[Situation] = []
-    # Some candidates are lost: random play ends their game, or their puzzle was in training.
+    # Some candidates are left out: their state allows no random action, or their puzzle was in
+    # training.
     for index in range(4 * count + 100):
         if len(found) == count:
             break
@@ -245,7 +246,7 @@ def open_loop_rollout(
             asked = asking.ask(
                 [situations[i] for i in alive], [envs[i] for i in alive], shown, step
             )
-            # A copy, since the caller still reads its own responses of the first step.
+            # A copy, so that the caller's list keeps the responses of the first step.
             replies = list(replies)
             for i, reply in zip(alive, asked, strict=True):
                 replies[i] = reply
@@ -288,7 +289,7 @@ def likelihood(
         return reply_sequence(template, prompt, text, "<think>")
 
     pairs = list(zip(situations, replies, strict=True))
-    # Where nothing changes, the copy is the truth and there is nothing to compare.
+    # If the state does not change, the copy is the true next state and there is nothing to compare.
     changed = [
         i for i, (situation, _) in enumerate(pairs) if situation.known != situation.next_state
     ]

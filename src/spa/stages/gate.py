@@ -24,7 +24,7 @@ Diagnosis = Literal["not_measured", "bad_format", "bad_observation", "does_not_p
 """Each one supposes the ones before it: who cannot write the format has no states to be judged, and
 who cannot read the present state has nothing to predict from."""
 
-# Share of responses cut off at the length limit from which the limit is named as a cause.
+# If at least this share of the responses is cut off, the advice names the length limit as a cause.
 MANY_CUT_OFF = 0.1
 RISE = 1.05  # factor of the validation loss; a smaller rise counts as noise
 

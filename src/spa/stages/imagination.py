@@ -110,7 +110,8 @@ def imagination(own: ImagineConfig, records: Iterable[Path]) -> dict[str, Any] |
         return None
     episodes = len({episode for episode, _ in turns})
     tokens = [sum(count or 0 for count in line["tokens"]) for line in turns.values()]
-    # A turn that follows an earlier plan samples no responses, so it has nothing to measure.
+    # A turn that follows an earlier plan runs no search, so it does not count in `right` and
+    # `changed`.
     drawn = [line for line in turns.values() if not line.get("kept")]
     right = [
         part["right"] for line in drawn for part in line["imagined"] if part["right"] is not None

@@ -50,8 +50,8 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
         rounds = rounds_of(cfg, data, sft_dir)
         chain = fingerprints(rounds)
         policy = stage_fingerprint(cfg, "ppo", parent=chain[-1][1])
-        # Before any work, so that a folder with work of other settings is refused before hours are
-        # spent.
+        # This runs before any work, so that a folder with work of other settings is refused before
+        # hours are spent.
         _settle(cfg, [*chain, (ppo_dir, policy)])
         _announce(cfg, rounds, [*chain, (ppo_dir, policy)])
         known = dict(chain)

@@ -59,12 +59,13 @@ def find_target(name: str) -> Target:
     if name in (*policy_names(), API):
         return Target(name=name, label=name, model=None)
     folder = Path(name).expanduser()
-    # A Hub name or an imported model such as smollm2, resolved when it is loaded.
+    # The bundled model, a Hub name and an imported model such as smollm2 are resolved when they are
+    # loaded.
     if not folder.is_dir() or name == BUILTIN:
         return Target(name=name, label=slug(name), model=name)
     checkpoint = folder
     if not (folder / "config.json").is_file():
-        # PPO before SFT, since PPO trains the final model of a run.
+        # PPO comes before SFT, since PPO trains the final model of a run.
         stages = [folder / stage for stage in STAGES if latest_checkpoint(folder / stage)]
         place = stages[0] if stages else folder
         if not checkpoints_in(place):
@@ -72,7 +73,7 @@ def find_target(name: str) -> Target:
                 f"{folder} has neither a model (config.json) nor checkpoints "
                 f"(global_step_N). Name a folder that has one.{_near(folder)}"
             )
-        # A finished stage names its result; an unfinished one has its newest checkpoint.
+        # A finished stage names its result. For an unfinished one the newest checkpoint is used.
         checkpoint = result_of(place) or find_checkpoint(place, "last")
     run = run_of(checkpoint)
     label = slug(str(checkpoint.absolute().relative_to(run)) if run else checkpoint.name)

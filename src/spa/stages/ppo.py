@@ -73,7 +73,7 @@ def train_ppo(cfg: Config, stage: Stage, models: Models, rollouts: Rollouts) -> 
         with stage.interruptible("rollout"):
             episodes = rollouts.play(step)
         empty = empty_steps(episodes, empty)
-        # Over all episodes: the filter would bias success and format rates.
+        # Metrics cover all episodes: the filter would bias success and format rates.
         metrics = rollouts.metrics(episodes)
         batch = filter_groups(cfg, rollouts.batch(episodes), metrics)
         if batch is not None:  # None: no group has any reward variance
@@ -99,12 +99,12 @@ def train_ppo(cfg: Config, stage: Stage, models: Models, rollouts: Rollouts) -> 
                     loss = ActorLoss(actor, models.sampling, replayed=not batch.played.all())
                     found = update(models.actor, minis, loss, training_cut(actor), models.device)
                     metrics |= prefixed("actor", found)
-            # For the viewer: which token got which advantage.
+            # The viewer shows advantages, returns and values per token.
             stage.recorder.token_scores(
                 step, "train", token_scores(batch, episodes[:SHOWN_EPISODES])
             )
-        # Also after a step without an update: episodes record the step as the version of the
-        # weights, and validation below plays with this version.
+        # The engine gets the step also if nothing was updated: episodes record the step as the
+        # version of the weights, and validation below plays with this version.
         models.engine.load_weights(models.actor.full_model(), version=step)
         release_memory()
         if stage.due(step, cfg.trainer.test_freq) or step == cfg.trainer.also_test_at:

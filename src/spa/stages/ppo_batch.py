@@ -65,8 +65,8 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
     if models.critic is not None:
         micro = micro_batching(cfg.critic, cfg.critic.forward_micro_batch_size_per_gpu)
         values = score_values(models.critic, batch, micro, models.device)
-        # Added to the rewards, so that every estimator
-        # with a critic handles a cut-off episode alike.
+        # The value of what was cut off is added to the rewards, so that every estimator with a
+        # critic handles a cut-off episode alike.
         if algorithm.bootstrap_truncated and batch.truncated is not None:
             batch = bootstrapped(
                 cfg, batch, score_last_values(models.critic, batch, micro, models.device)
@@ -89,8 +89,7 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
         cap=correction.cap,
         floor=correction.floor,
     )
-    # Only the policy loss is reweighted. Entropy bonus and KL loss use `token_weights`, whose
-    # denominator remains the number of tokens.
+    # Only the policy loss is reweighted: entropy bonus and KL loss use `token_weights` alone.
     if importance is not None:
         batch = replace(batch, rl_weights=batch.rl_weights * importance)
     metrics |= {
@@ -174,8 +173,8 @@ def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Met
         metrics["critic/vf_explained_var"] = float(
             explained_variance(batch.values, returns, batch.mask)
         )
-    # Whitened only after the returns are made, so that the critic's targets keep the unit of the
-    # rewards.
+    # Advantages are whitened only after the returns are made, so that the critic's targets keep the
+    # unit of the rewards.
     if alg.whiten_advantages and estimator.whitened:
         advantages = whiten(advantages, batch.mask)
     known = {item.name: getattr(batch, item.name) for item in fields(ScoredBatch)}

@@ -45,8 +45,8 @@ class ActorLoss:
             entropy_grad=cfg.entropy_coeff > 0,
             sampling=self.sampling,
         )
-        # A token of weight 0 leaves the policy loss but not
-        # its denominator, so the others do not count more.
+        # A token whose `rl_weights` entry is 0 leaves the policy loss, but the denominator stays
+        # the same: other tokens do not count more.
         weights = batch.token_weights * batch.rl_weights
         loss, sums = self.policy.compute(
             logprobs, batch.old_logprobs, batch.advantages, weights, cfg

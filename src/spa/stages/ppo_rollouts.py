@@ -85,8 +85,8 @@ def make_rollouts(
         models=models,
         template=template,
         worker=worker,
-        # Training never samples a puzzle of validation; contents
-        # are compared, since two seeds can make the same board.
+        # Training skips the puzzles of validation, except in games that have too few puzzles.
+        # Contents are compared, since two seeds can make the same board.
         held_out=setup.validation_hashes(cfg, worker),
         stored=stored,
     )

@@ -93,8 +93,8 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
     model_cfg = cfg.actor_rollout_ref.model
     actor_cfg = cfg.actor_rollout_ref.actor
     total = cfg.trainer.total_training_steps
-    # With LoRA the base model is loaded, and the saved adapters are put onto it. Without LoRA the
-    # saved weights are loaded.
+    # A resumed run with LoRA loads the model that it began with and adds the saved adapters.
+    # Without LoRA it loads the saved weights.
     source = str(resume) if resume and model_cfg.lora_rank == 0 else path
     policy, template = setup.load_actor(cfg, source, device)
     setup.make_trainable(
@@ -105,7 +105,7 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
         adapters=resume / ADAPTER if resume else None,
     )
     autocast = setup.pick_autocast(model_cfg.dtype, device)
-    # Before the optimiser is made, since shards are new parameters.
+    # This comes before the optimiser is made, since shards are new parameters.
     parallel = parallelize(
         policy, actor_cfg.strategy, actor_cfg.fsdp_config, autocast=autocast, played=True
     )

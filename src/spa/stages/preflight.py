@@ -83,7 +83,7 @@ def _collect(checks: Iterator[Callable[[], None]]) -> list[str]:
 
 
 def _is_local(name: str) -> bool:
-    # Everything but a Hub name (owner/name), which would have to be downloaded.
+    # Every name is local except a Hub name (owner/name), which would have to be downloaded.
     return (
         Path(name).expanduser().is_dir()
         or name.startswith((".", "/", "~", "builtin:"))
@@ -186,7 +186,7 @@ def _data_checks(cfg: Config) -> Iterator[Callable[[], None]]:
         given = own or getattr(cfg.data, f"{split}_files")
         key = f"sft.data.{split}_files" if own else f"data.{split}_files"
         for name in (given,) if isinstance(given, str) else given or ():
-            # Only local names: a Hub name (owner/name) can be checked only after its download.
+            # Only local names are checked: a Hub name (owner/name) needs its download first.
             if name.count("/") != 1 or name.startswith((".", "/", "~")) or Path(name).exists():
                 yield lambda key=key, name=name, split=split: _check_data(key, split, name)
 
@@ -277,5 +277,6 @@ def _prompt_length(
     messages = prompter.first_messages(env)
     if template is None:
         return 0
-    # The tokens of a picture depend on its size, which only the image processor knows.
+    # Prompts with pictures are not measured: only the image processor knows how many tokens a
+    # picture takes.
     return len(template.start(messages, prompter.prefill)) if env.image() is None else 0

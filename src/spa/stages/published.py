@@ -15,7 +15,7 @@ CONFIGS = {"SimpleSokoban": "_2_sokoban", "FrozenLake": "_3_frozen_lake", "Sudok
 """Tags that the original published data and checkpoints for, and its names for their
 configurations."""
 
-# Our names first, then those that data sets on the Hub use.
+# File name patterns of each split: our own first, then those that data sets on the Hub use.
 SPLITS = {
     "train": ("wm_train*.parquet", "train*.parquet"),
     "val": ("wm_val*.parquet", "val*.parquet", "test*.parquet"),

@@ -74,7 +74,8 @@ def first_round(cfg: Config) -> Config:
     plan with yet."""
     if cfg.generate.policy == "search" and cfg.generate.rounds > 1:
         return round_of_moves(cfg)
-    # With one round every value selects the same examples, so all have one fingerprint.
+    # With one round every value of `train_on` selects the same examples. One value for all of them
+    # gives one fingerprint.
     own = replace(cfg.generate, train_on="all_rounds")
     if cfg.generate.rounds > 1:
         own = replace(own, rounds=1, later_batches=None, imagine=ImagineConfig())
@@ -101,8 +102,8 @@ def round_of_moves(cfg: Config) -> Config:
         generate=replace(
             cfg.generate, rounds=1, group_size=1, policy="random", reply_format="moves"
         ),
-        # `moves` counts examples, `moves_per_step` is the
-        # batch: together they fix the number of steps.
+        # `moves` counts examples and `moves_per_step` is the batch size: together they fix the
+        # number of steps.
         sft=replace(
             cfg.sft,
             data=replace(cfg.sft.data, train_batch_size=own.moves_per_step),
@@ -163,7 +164,7 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
         return [Round(number=1, cfg=own, data=data, sft=sft)]
     rounds: list[Round] = []
     for number in range(1, count + 1):
-        # Another seed: examples of earlier rounds are repeated in another order.
+        # Each round has another seed: examples of earlier rounds are repeated in another order.
         seed = trainer.seed + number - 1
         own = replace(
             cfg,

@@ -297,7 +297,7 @@ def questions(
     """States of fresh puzzles, one of each; none of validation, and none twice."""
     own = cfg.generate.search
     envs = cfg.es_manager.train.env_configs
-    # Each tag in proportion to its groups.
+    # Each tag appears in proportion to its number of groups.
     tags = [
         tag for tag, count in zip(envs.tags, envs.n_groups or (), strict=True) for _ in range(count)
     ]

@@ -59,8 +59,8 @@ from spa.worldmodel.states import with_states
 
 log = logging.getLogger(__name__)
 
-# Share of the words of observations that the prompt does not show, as in partially observed games.
-# Above this share self-play warns.
+# Self-play warns if more than this share of the words of observations appears in no message, as in
+# partially observed games.
 MUCH_HIDDEN = 0.05
 
 
@@ -225,7 +225,8 @@ def selfplay_engine(
     engine = next(iter(players.values()))
     if len(players) > 1:
         names = list(players)
-        # Chosen by the name of the episode: the same on every rank and after resuming.
+        # The episode's name decides who plays, so the choice is the same on every rank and after
+        # resuming.
         engine = MixedEngine(
             list(players.values()), lambda prompt: names.index(policy_of(cfg, prompt.episode_id))
         )
@@ -290,8 +291,8 @@ def make_rows(
         setup.make_worker(cfg, None, mode="base") if cfg.generate.reply_format == "base" else None
     )
     for episode in episodes:
-        # Play avoided its own validation puzzles; stored episodes may come from a run that held out
-        # other puzzles.
+        # Self-play skipped the validation puzzles of its own configuration. Stored episodes of
+        # another configuration may contain puzzles that are held out here.
         if episode.puzzle_hash in held_out:
             counts["validation_puzzle"] += len(episode.turns)
             continue
@@ -336,7 +337,7 @@ def _episode_rows(
         found = [replace(row, extra={**row.extra, "tried": tried[row.turn][1]}) for row in found]
     if found and base is not None:
         env = base.make_env(episode.tag)
-        # The same puzzle and the same chance as in the episode.
+        # The environment starts with the same puzzle and the same noise as in the episode.
         env.reset(
             seed=episode.puzzle_seed,
             options={"noise_seed": episode.noise_seed, "validation": False},
@@ -409,7 +410,7 @@ def write_dataset(
         trained=puzzles_in([folder / TRAIN_FILE for folder in before]) or (),
         validated=puzzles_in([folder / VAL_FILE for folder in before]) or (),
     )
-    # Shuffled within each part, so that no state crosses from validation to training.
+    # States are shuffled within each part, so that none crosses from validation to training.
     if cfg.generate.shuffle_next_states:
         train = shuffle_next_states(train, cfg.seed.train)
         val = shuffle_next_states(val, cfg.seed.train)
@@ -434,7 +435,7 @@ def write_dataset(
         "shuffled_next_states": cfg.generate.shuffle_next_states,
         "states": cfg.generate.states,
     }
-    # Relative, so that the folder of the run can be moved.
+    # The path is relative, so that the folder of the run can be moved.
     if (where := os.path.relpath(played_in.resolve(), out.resolve())) != ".":
         summary["episodes_in"] = where
     if imagined := imagination(cfg.generate.imagine, (played_in / IMAGINED).glob("*.jsonl")):

@@ -77,7 +77,7 @@ def make_worker(
 
     `own_rewards`: episodes get the rewards of `custom_envs.TAG.reward`, as in PPO and evaluation.
     """
-    # Not a set: its order differs from process to process.
+    # A dictionary, because the order of a set differs from process to process.
     tags = dict.fromkeys(
         (*cfg.es_manager.train.env_configs.tags, *cfg.es_manager.val.env_configs.tags)
     )
@@ -193,7 +193,7 @@ def _drawn(
         # A puzzle that cannot be made keeps its seed: its episode then reports the reason.
         if look is None or look.finite or look.hash not in held_out:
             return seed, look.hash if look else ""
-        # Derived from the first seed: the same on every rank and after resuming.
+        # The next seed is derived from the first: it is the same on every rank and after resuming.
         seed = stream_seed(spec.puzzle_seed, "redraw", attempt) % 2**31
     return None
 
@@ -243,7 +243,7 @@ def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
             look = worker.peek_reset(spec) if spec.member == 0 else None
             if look is not None and not look.finite:
                 hashes.setdefault(spec.tag, set()).add(look.hash)
-    # A list first, since the loop removes tags from `hashes`.
+    # The list is made first, since the loop removes tags from `hashes`.
     for tag in [
         tag for tag, found in hashes.items() if not leaves_puzzles(cfg, worker, tag, found)
     ]:

@@ -54,7 +54,7 @@ def load_data(
                 "sft.data.max_length"
             )
         sets.append(sequences)
-    # The data have a single puzzle, or all validation examples are too long.
+    # This happens if the data have a single puzzle or if all validation examples are too long.
     if not sets[1]:
         log.warning(
             "The data have no validation example, so spa does not log val/loss. spa still "

@@ -58,8 +58,8 @@ def batch_episodes(
         turns[row, :n] = index
         logprobs[row, :n] = episode.logprobs
         mask[row, :n] = sampled if mask_of is None else mask_of[row]
-        # Found in `sampled`, not in the loss mask: every mask keeps the last sampled token of a
-        # turn.
+        # The last tokens are found in `sampled`, not in the loss mask: every mask keeps the last
+        # sampled token of a turn.
         last = _last_sampled(sampled, index, len(episode.turns))
         ends[row, last] = True
         scores = [turn.score for turn in episode.turns]

@@ -54,7 +54,8 @@ def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
             # `reply_text` begins with the prefill, which is not sampled, so positions in
             # `reply_text` are shifted.
             forced = len(turn.reply_text) - len(template.decode_reply(ids[where]))
-            # Never beyond the last sampled token, which carries rewards and turn ends.
+            # The mask never starts after the last sampled token, which carries rewards and turn
+            # ends.
             start = min(start, token_at(template, ids[where], span[0] - forced))
         mask[where[start:]] = True
     return mask
@@ -77,10 +78,12 @@ def observed_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
     """
     ids, sampled, turn_index = _tokens(episode)
     mask = np.zeros(len(ids), dtype=bool)
-    # Not the first state: no action led to it, so predicting it would mean guessing the puzzle.
+    # The first state is left out: no action led to it, so predicting it would mean guessing the
+    # puzzle.
     for number, turn in enumerate(episode.turns[1:], start=1):
         where = np.flatnonzero(~sampled & (turn_index == number))
-        # The last occurrence, since rules or a reward before the state may hold the same text.
+        # The last occurrence counts, since rules or a reward before the state may hold the same
+        # text.
         start = template.decode_reply(ids[where]).rfind(turn.state) if turn.state else -1
         if start >= 0:
             span = (start, start + len(turn.state))

@@ -34,7 +34,8 @@ class Optimizer:
 
     def at(self, finished: int) -> None:
         """Set the rates of the step after `finished` steps of the stage."""
-        # Computed from the base rates, so that a resumed stage needs no state of the schedule.
+        # Rates are computed from the base rates, so that a resumed stage needs no state of the
+        # schedule.
         factor = self._schedule(finished)
         for part, rates in zip(self.parts, self._base, strict=True):
             for group, rate in zip(part.param_groups, rates, strict=True):
@@ -90,7 +91,7 @@ def make_optimizer(
         return Optimizer([torch.optim.AdamW([p for _, p in trained], **adam)], schedule)
     # Muon orthogonalises hidden matrices; embeddings and heads stay with AdamW.
     matrices = [p for key, p in trained if p.ndim == 2 and "embed" not in key and "head" not in key]
-    # Compared by identity, since `==` compares the numbers of tensors.
+    # Parameters are compared by identity, since `==` compares the numbers of tensors.
     chosen = {id(p) for p in matrices}
     rest = [p for _, p in trained if id(p) not in chosen]
     muon = torch.optim.Muon(matrices, lr=muon_lr, weight_decay=weight_decay)

@@ -96,7 +96,7 @@ class Trainable:
             self.optimizer.step()
         else:
             self.bad_steps += 1
-        # Also after a bad step, whose gradient must not reach the next one.
+        # Gradients are dropped after a bad step, too: they must not reach the next step.
         self.optimizer.zero_grad()
         if self.bad_steps >= MAX_BAD_STEPS:
             raise TrainingError(
@@ -291,7 +291,7 @@ def score_last_values(
     # The critic gives the value before each token. One padding token more gives the value after the
     # last token.
     ids = nn.functional.pad(batch.input_ids, (0, 1))
-    # True at the appended token only: column a belongs to token a + 1.
+    # True only for the token after the last one of each row: column a belongs to token a + 1.
     ends = nn.functional.one_hot(batch.lengths - 1, batch.input_ids.shape[1]).bool()
     longer = TokenBatch(input_ids=ids, lengths=batch.lengths + 1, mask=ends, images=batch.images)
     return score_values(part, longer, micro, device).sum(dim=1)
