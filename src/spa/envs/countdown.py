@@ -93,7 +93,7 @@ class Countdown(TextEnv):
         split: str = "train",
         max_instances: int = 20_000,
         signs_only: bool = True,
-        # As in the original: 1 for a right answer, 0.1 for the right numbers with a wrong value.
+        # The original gives 1 for a right answer, 0.1 for the right numbers with a wrong value.
         score: float = 1.0,
         format_score: float = 0.1,
     ) -> None:

@@ -187,7 +187,7 @@ class Noise:
     def __call__(self) -> float:
         """The next number."""
         if not self._drawn:
-            # Reversed, because `pop` takes from the end.
+            # The block is reversed, because `pop` takes from the end.
             self._drawn = self._rng.random(self._block)[::-1].tolist()
         return self._drawn.pop()
 

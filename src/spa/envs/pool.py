@@ -73,7 +73,7 @@ def group_specs(
                     member=member,
                     puzzle_seed=base_seed + step * groups + first,
                     noise_seed=stream_seed(base_seed, f"{purpose}/noise", step, first, member),
-                    # Seeded by `group`, not by `first`, so that the two players of a game sample
+                    # This seed uses `group`, not `first`, so that the two players of a game sample
                     # differently.
                     sample_seed=stream_seed(base_seed, f"{purpose}/sample", step, group, member),
                     validation=purpose == "val",

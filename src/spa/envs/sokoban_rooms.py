@@ -21,7 +21,7 @@ from spa.errors import ConfigError
 # The constants below are gym-sokoban's.
 TURN_PROBABILITY = 0.35
 MAX_STATES = 300_000
-# What one step of the carving walk opens around the walker, as (row, column) offsets.
+# The cells that one step of the carving walk opens, as (row, column) offsets from the walker.
 BRUSHES = (
     ((0, -1), (0, 0), (0, 1)),
     ((-1, 0), (0, 0), (1, 0)),
@@ -184,7 +184,7 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
             if not flags & behind_bit:
                 if not closed & ahead_bit:
                     stack.append((ahead, depth, layout))
-            # A pull: the box behind moves to the player's cell, and its flag marks it as pulled.
+            # In a pull, the box behind moves to the player's cell, and its flag marks it as pulled.
             elif not flags & ahead_bit:
                 after = flags & ~(behind_bit | behind_bit << count) | here | here << count
                 there = seen.setdefault(after, [0])

@@ -145,8 +145,8 @@ class RemoteEnv:
         self._worker.request("make", self._number, self._recipe)
         for name, args, kwargs, value in self._past:
             again = self._worker.request("call", self._number, (name, args, kwargs))
-            # Compared by repr, because results may hold NaN, and arrays, which `==` compares item
-            # by item.
+            # Results are compared by repr, because they may hold NaN, and arrays, which `==`
+            # compares item by item.
             if repr(again) != repr(value):
                 raise EnvFault(
                     f"spa replaced the environment's process, but {name} returned another "

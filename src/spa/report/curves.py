@@ -281,7 +281,7 @@ def _seconds(method: RunArm) -> defaultdict[str, float]:
         for row in stage.timings.values():
             for name, seconds in row.items():
                 phase = name.removeprefix("timing_s/")
-                # `step` and `total` contain the other phases and would count them twice.
+                # A timer `step` or `total` contains the other phases, which would count twice.
                 if phase != name and phase not in ("step", "total"):
                     totals[f"{stage.name}: {phase}"] += seconds
     return totals

@@ -139,8 +139,8 @@ def _rate(values: tuple[tuple[float, ...], ...]) -> Interval:
 
 def difference(first: Wins, second: Wins) -> Interval | None:
     """Pass@1 of `first` minus `second` over the puzzles that both played; None if there are none."""
-    # Paired by training seed. `str` is the sort key, because a run without seed directories has
-    # seed None.
+    # Results are paired by training seed. `str` is the sort key, because a run without seed
+    # directories has seed None.
     pairs = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys(), key=str)]
     # Two runs of one seed each are paired even if the seeds differ.
     if len(first) == len(second) == 1:

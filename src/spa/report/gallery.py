@@ -84,7 +84,7 @@ def _of_method(
     def those(test: Callable[[Head], bool]) -> list[_Found]:
         return [episode for episode in episodes if test(episode.head)]
 
-    # More than one turn: a puzzle solved in one turn shows little of a world model.
+    # A puzzle that is solved in one turn shows little of a world model.
     good = those(
         lambda head: head["success"] and any_wrong(head) is False and len(head["turns"]) > 1
     )

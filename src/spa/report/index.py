@@ -222,7 +222,7 @@ class EpisodeIndex:
         for done, (name, stage, file, status) in enumerate(work):
             self.progress = (done, len(work))
             try:
-                # One transaction per file: a crash leaves a file indexed as a whole or not at all.
+                # A transaction adds the whole file, so a crash leaves no file indexed in part.
                 with self._db:
                     self._forget(name)
                     row = (name, status.st_size, status.st_mtime_ns)

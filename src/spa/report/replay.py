@@ -77,7 +77,7 @@ def replay(
     `token_scores`.
     """
     turns = episode.get("turns") or []
-    # System and first user message: the rules, which name the symbols and the board's size.
+    # The system and first user message hold the rules, which name the symbols and the board's size.
     texts = [message["content"] for message in episode.get("messages", ())[:2]]
     states = [text for turn in turns for text in (turn["state"], turn["next_state"])]
     size = boards.board_size([*texts, *states])
@@ -260,8 +260,8 @@ def _texts(ids: Sequence[int], tokenizer: "Tokenizer | None") -> list[str]:
     for number in ids:
         pending.append(number)
         text = tokenizer.decode(pending, skip_special_tokens=False)
-        # U+FFFD at the end: the bytes so far are an incomplete UTF-8 character, of at most four
-        # bytes.
+        # U+FFFD at the end means that the bytes so far are an incomplete UTF-8 character, which has
+        # at most four bytes.
         if text.endswith("\ufffd") and len(pending) < 4:
             texts.append("")
             continue

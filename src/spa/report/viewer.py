@@ -242,7 +242,7 @@ def _is_loopback(host: str) -> bool:
 
 def _keep_up(library: Library) -> None:
     while True:
-        # Cleared before the update, so that a run that is opened during the update is indexed next.
+        # `wake` is cleared first, so that a run that is opened during the update is indexed next.
         library.wake.clear()
         library.update()
         library.wake.wait(SECONDS_BETWEEN_LOOKS)
@@ -288,7 +288,7 @@ class _Handler(BaseHTTPRequestHandler):
         # The token moves into a cookie, because it could be copied from the address bar or kept in
         # the history.
         if address.path == "/" and "token=" in address.query:
-            # Lax, not Strict: the address may be opened from a file or a terminal.
+            # `Strict` would drop the cookie if the address is opened by a link on another page.
             cookie = f"{self._own.cookie}={self._own.token}; Path=/; HttpOnly; SameSite=Lax"
             return self._send(
                 HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie}
@@ -322,7 +322,7 @@ class _Handler(BaseHTTPRequestHandler):
         except CookieError:
             shown = None
         given = (token, shown.value if shown else "")
-        # Compared in constant time, so that the answer's delay tells nothing about the token.
+        # The comparison takes constant time, so that the delay tells nothing about the token.
         return any(hmac.compare_digest(text.encode(), self._own.token.encode()) for text in given)
 
     def _data(self, path: str, query: dict[str, str], names: list[str]) -> Any:

@@ -68,7 +68,7 @@ def price_limit(price: float, seed_text: str) -> float:
         return NO_PRICE_LIMIT
     rng = stream(0, f"shop/price/{seed_text}")
     first = int(rng.random() * len(bands))
-    # Sampled from the other bands, so the two bands always differ.
+    # The second band is sampled from the others, so the two bands always differ.
     second = int(rng.random() * (len(bands) - 1))
     return max(bands[first], bands[second + (second >= first)])
 

@@ -59,7 +59,7 @@ def build_shop(products: tuple[Product, ...], goals: tuple[Goal, ...]) -> Shop:
             "A shop needs at least three different goals, one per split, but the data have "
             f"{len(goals)}"
         )
-    # Shuffled, because goals are listed product by product, and a split must not consist of a few
+    # The goals are listed product by product. They are shuffled, so that no split consists of a few
     # products.
     mixed = shuffled(goals, uniforms(stream(0, "shop/goal-order")))
     return Shop(

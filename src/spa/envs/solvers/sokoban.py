@@ -143,7 +143,7 @@ def _pushes(boxes: int, players: int, free: int, stride: int) -> list[tuple[int,
         # after. Shifts bind tighter than `&`.
         down = players << step & boxes & free >> step
         while down:
-            # Isolates the lowest bit that is set.
+            # This expression isolates the lowest bit that is set.
             box = down & -down
             down ^= box
             found.append((boxes ^ box ^ box << step, box))
