@@ -288,7 +288,7 @@ class _Handler(BaseHTTPRequestHandler):
         # The token moves into a cookie, because it could be copied from the address bar or kept in
         # the history.
         if address.path == "/" and "token=" in address.query:
-            # `Strict` would drop the cookie if the address is opened by a link on another page.
+            # `Strict` would withhold the cookie if the address is opened by a link on another page.
             cookie = f"{self._own.cookie}={self._own.token}; Path=/; HttpOnly; SameSite=Lax"
             return self._send(
                 HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie}
