@@ -94,7 +94,7 @@ def _backward_pass(
         )
     rows, width = rewards.shape
     advantages = torch.zeros_like(rewards)
-    # What follows the last token of a row is worth 0: the rewards already contain all that counts.
+    # What follows the last token of a row is worth 0, because the row ends there.
     next_value = rewards.new_zeros(rows)
     next_advantage = rewards.new_zeros(rows)
     next_turn_value = rewards.new_zeros(rows)

@@ -78,7 +78,7 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         _STATE.held -= 1
-    # Not in `finally`, where StopRequested would replace an error that is being raised.
+    # This is not in `finally`, where StopRequested would replace an error that is being raised.
     _raise_if_asked()
 
 
@@ -155,7 +155,7 @@ def _asked(number: int, frame: FrameType | None) -> None:
         # The exception below may interrupt `stopping_children` before it has stopped all children.
         if _STATE.stops_children:
             _stop_children()
-        # Not StopRequested, for which a stage would still save a checkpoint.
+        # This is not StopRequested, for which a stage would still save a checkpoint.
         raise KeyboardInterrupt
     _STATE.asked = _STATE.asked or signal.Signals(number).name
     _raise_if_asked()

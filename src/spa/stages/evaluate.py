@@ -257,7 +257,7 @@ def play_puzzles(
     `imagined`: the file of the planner's records; `played`: the file of the episodes."""
     engine: Engine | None = None
     samples = cfg.es_manager.val.group_size
-    # Chunks of whole groups, so that every group of a finished chunk is finished.
+    # A chunk has whole groups, so that every group of a finished chunk is finished.
     size = max(1, side_by_side(cfg) // samples)
     groups: list[Group] = []
     started = time.monotonic()

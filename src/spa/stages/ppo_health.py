@@ -59,7 +59,7 @@ def step_health(metrics: Metrics) -> StepHealth:
             else None
         )
 
-    # `/episodes` counts those without an error, `/errors` the others.
+    # `/episodes` counts episodes without an error, `/errors` those with one.
     played = sum(
         value
         for key, value in metrics.items()

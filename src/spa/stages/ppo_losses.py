@@ -57,8 +57,8 @@ class ActorLoss:
             "sampled": batch.mask.sum(),
             "entropy": (entropy.detach() * batch.mask).sum(),
         }
-        # [b, 1]. `ce_weights` has the weights of both losses, normalised separately: the world loss
-        # takes the played rows, the replay loss the others.
+        # [b, 1]. `ce_weights` has the weights of the world loss on played rows and of the replay
+        # loss on the others, normalised separately.
         played = batch.played[:, None]
         if cfg.world_loss.on:
             world = world_loss(cfg.world_loss, logprobs, batch.ce_weights * played)

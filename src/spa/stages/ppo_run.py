@@ -185,7 +185,8 @@ def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.devic
         trust_remote_code=critic_cfg.model.trust_remote_code,
     ).to(device)
     adapters = saved / ADAPTER if saved else None
-    # A seed of its own: new adapters of policy and critic start from different matrices.
+    # The critic has a seed of its own: new adapters of policy and critic start from different
+    # matrices.
     setup.make_trainable(
         model, critic_cfg.model, device, seed=cfg.seed.train + 1, adapters=adapters
     )

@@ -119,7 +119,7 @@ def self_play(
     """Play what is not played yet and make examples of everything."""
     out = stage.folder
     world = current_world()
-    # Filled by the planner while a batch is played.
+    # The planner fills this list while a batch is played.
     imagined: list[dict[str, Any]] = []
     engine = selfplay_engine(cfg, setup.pick_device(cfg), imagined.append)
     worker = setup.make_worker(

@@ -47,7 +47,7 @@ from spa.worldmodel.sequences import TrainingSequence, batch_order, spread_evenl
 
 log = logging.getLogger(__name__)
 
-# Steps between returns of freed memory to the system, which take time.
+# Freed memory goes back to the system after every so many steps, since that takes time.
 RELEASE_EVERY = 10
 
 
