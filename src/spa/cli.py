@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if text is not None:
         sys.stdout.write(text)
         return 0
-    # Unknown words fail here, before the imports below: a typo should answer at once.
+    # Unknown words fail here, before the imports below, so that a typo is reported at once.
     if args[0] not in TOP and args[0] not in RENAMED and args[0] not in CHANGED:
         sys.stderr.write(f"spa: {_unknown(args[0])}\n")
         return 2

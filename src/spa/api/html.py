@@ -67,6 +67,6 @@ def _cell(text: str, differs: int) -> str:
 
 def show_in_notebooks() -> None:
     """Let a notebook draw every episode that it shows."""
-    # Set here and not in `spa.types`: every module imports `spa.types`, and most have no use for
+    # Set here and not in `spa.types`, because most modules that import `spa.types` have no use for
     # HTML.
     setattr(Episode, "_repr_html_", episode_html)  # noqa: B010 - pyright knows no new attribute

@@ -369,8 +369,8 @@ def configuration(
         found = config
     else:
         found = load_config(config, texts, stages=[stage for stage in stages if stage in STAGES])
-    # Imported last, because it imports PyTorch: a mistake in the configuration is reported without
-    # that delay.
+    # Imported after the configuration is loaded, because it imports PyTorch: for the method `spa`,
+    # a mistake in the configuration is reported without that delay.
     from spa.experiments.methods import seeded
 
     return seeded(found, seed)

@@ -19,7 +19,7 @@ ARRAYS = {
 
 def pack(episode: Episode) -> dict[str, Any]:
     """A JSON-ready dict; `unpack` restores an equal episode."""
-    # Without the arrays, which JSON would write number by number.
+    # The arrays are packed as base64 below, since JSON would write them number by number.
     bare: Any = replace(episode, **dict.fromkeys(ARRAYS))
     arrays = {name: getattr(episode, name) for name in ARRAYS}
     return bare.to_json() | {
@@ -30,7 +30,7 @@ def pack(episode: Episode) -> dict[str, Any]:
 
 def unpack(data: dict[str, Any]) -> Episode:
     """The inverse of `pack`."""
-    # `frombuffer` is read-only, hence the copy.
+    # `frombuffer` returns a read-only array, hence the copy.
     arrays: dict[str, Any] = {
         name: None
         if data[name] is None

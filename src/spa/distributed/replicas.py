@@ -56,7 +56,8 @@ class Replica:
     ) -> Iterator[tuple[torch.Tensor, bool]]:
         """The rows of each forward pass and whether they count. Where ranks must stay in step,
         those with fewer micro-batches than others read `dummy` rows that do not."""
-        # A rank without rows still makes one backward pass where gradients are averaged.
+        # A rank without rows still makes one backward pass, because averaging the gradients needs
+        # every rank.
         count = (
             self.world.all_reduce_max(len(cut)) if self.in_step else max(len(cut), int(backward))
         )

@@ -61,7 +61,7 @@ class Sharded(Replica):
         for layer in decoder_layers(model):
             fully_shard(layer, mp_policy=_precision(sharding.dtype, cast_inputs=True), **options)
         self._root: Any = FunctionModule(model)
-        # The root's inputs are ids and loss weights, which must keep their dtypes.
+        # The root's inputs are ids, masks, log-probs and weights, which must keep their dtypes.
         fully_shard(self._root, mp_policy=_precision(sharding.dtype, cast_inputs=False), **options)
 
     def forward(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:

@@ -62,7 +62,7 @@ class World:
         if self.size == 1:
             return work(list(items))
         keys = [by(item) if by else index for index, item in enumerate(items)]
-        # Numbered in the order of their first item, the same on every rank.
+        # Keys are numbered in the order of their first item, which is the same on every rank.
         turn = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         mine = [
             item
@@ -80,8 +80,8 @@ class World:
         if self.size == 1:
             return torch.arange(len(lengths))
         order = torch.argsort(lengths, stable=True, descending=True)
-        # 0 1 2 2 1 0 0 1 ...: the rank with the longer
-        # row of a round gets the shorter one of the next.
+        # Three ranks get rows in the order 0 1 2 2 1 0 0 1 ...: the rank that takes the longest row
+        # of one round takes the shortest row of the next.
         place = torch.arange(len(order)) % (2 * self.size)
         return order[torch.minimum(place, 2 * self.size - 1 - place) == self.rank]
 

@@ -29,7 +29,8 @@ class Node:
     value: float
     # whether the actions really lead to `state` from where the response was sampled; None: unknown
     correct: bool | None
-    # a copy of the game in that state, if the game has not ended and the state is correct
+    # a copy of the game in that state; None if the game has ended there, or if no copy is in that
+    # state
     env: TextEnv | None = None
     root: int = 0  # index of this node's ancestor among the responses to the real state
     depth: int = 1  # turns from the real state to this one

@@ -255,8 +255,8 @@ class Planner(ABC):
         """The true outcome or, with probability `noise_prob`, that of as many random actions."""
         if env is None:
             return truth
-        # Both are sampled for every `noise_prob`, so that a higher value corrupts the same states
-        # and more.
+        # The other outcome and the random number are sampled whatever `noise_prob` is, so that a
+        # higher value corrupts the same states and more.
         other = simulate(env, env.random_plan(rng, len(parsed.actions)), self.state_text, rng)
         return other if rng.random() < self.noise_prob else truth
 

@@ -65,7 +65,7 @@ def random_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
 
     def reply(prompt: Prompt) -> str:
         rng = np.random.Generator(np.random.PCG64(prompt.seed))
-        # Turns of every length, so that the data show long plans and short ones.
+        # The number of actions is random, so that the data show long plans and short ones.
         count = int(rng.integers(1, max_actions + 1))
         answer = f" {prompt.action_sep} ".join(prompt.context.random_plan(rng, count))
         return formatted(prompt, answer)

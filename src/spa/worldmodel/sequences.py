@@ -109,8 +109,8 @@ def batch_order(rows: Sequence[int], size: int, *, seed: int, skip: int = 0) -> 
     while True:
         rng = stream(seed, "sft/order", epoch)
         batches = spread_evenly(rows, size, rng.permutation(len(rows)).tolist())
-        # The sizes of the sequences determine the number of each batch, so the order is shuffled,
-        # too.
+        # The sizes of the sequences determine which batch they are in, so the order of the batches
+        # is shuffled, too.
         for number in rng.permutation(len(batches)):
             if passed >= skip:
                 yield batches[number]

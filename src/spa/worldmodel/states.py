@@ -67,7 +67,7 @@ def random_coordinates(rows: Sequence[WorldModelRow], *, seed: int) -> list[Worl
         rng, (low, high) = stream(seed, "random_coordinates", index), ranges[row.tag]
         text = row.response
         for tag in ("observation", "prediction"):
-            # some layouts have no prediction
+            # some response formats have no prediction
             if tag == "observation" or find_block(row.response, tag) is not None:
                 text = replace_state(text, tag, _scattered(_block(row, tag), rng, low, high))
         responses.append(text)

@@ -33,7 +33,8 @@ def diagnose(
     if tokenizer is not None:
         rollouts = [with_text(rollout, tokenizer) for rollout in rollouts]
     replays = [] if game is None else [replayed(rollout, game) for rollout in rollouts]
-    # From here on, rollouts contain the true states of their replay, which all checks below use.
+    # If there is a game, the rollouts now contain the true states of their replay, which the checks
+    # below use.
     rollouts = [replay.rollout for replay in replays] or rollouts
     report: dict[str, Any] = {
         "rollouts": len(rollouts),
@@ -332,8 +333,8 @@ def _world_findings(report: Mapping[str, Any]) -> list[str]:
             f"{model['copied']} of {model['prediction']} predictions repeat the observation, so the model is copying "
             "instead of predicting"
         )
-    # Only rows in which all predictions have true states. In other rows, copying is judged on fewer
-    # predictions.
+    # Only rows in which all predictions have true states are compared. In other rows, copying is
+    # judged on fewer predictions.
     rows = [
         row for row in report["drift"]["by_turn"] if row.get("with_states") == row["predictions"]
     ]

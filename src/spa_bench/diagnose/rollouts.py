@@ -360,7 +360,7 @@ def _chat(value: Any, role: str) -> Chat:
         text = message.get("content", message.get("value")) or ""
         parts = text if isinstance(text, list) else [{"text": text}]
         text = "".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
-        # ShareGPT's names of the roles.
+        # ShareGPT calls the roles `gpt` and `human`.
         out.append(({"gpt": "assistant", "human": "user"}.get(name, name), text))
     return tuple(out)
 
@@ -381,7 +381,8 @@ def _tokens(row: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[bool,
         step.get("tokens") for step in row.get("trajectory") or () if isinstance(step, Mapping)
     ]
     steps = [step for step in steps if isinstance(step, Mapping)]
-    # with several turns (verifiers), each turn has its own prompt
+    # With several turns (verifiers), each turn has its own prompt, so there is no single sequence
+    # of tokens.
     if len(steps) == 1:
         row = {
             "completion_ids": steps[0].get("completion_ids"),

@@ -54,7 +54,7 @@ def learn(
     done = 0
     for env in starts:
         for _ in range(most):
-            # The actions of a state are listed only at the first visit.
+            # A state keeps the actions that were listed at its first visit.
             known = values.setdefault(
                 env.state_text("grid"), dict.fromkeys(env.legal_actions(), (0.0, 0))
             )

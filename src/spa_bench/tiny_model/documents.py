@@ -43,7 +43,7 @@ class Game:
     weight: float
 
 
-# Weights add up to 1. Two thirds are coordinate sentences of FrozenLake without slipping.
+# Weights add up to 1. Two thirds are coordinate sentences of 4x4 FrozenLake without slipping.
 GAMES = (
     Game("frozen_lake", {"is_slippery": False}, "coords", 0.66),
     Game("frozen_lake", {"is_slippery": False}, "grid", 0.06),

@@ -30,7 +30,8 @@ SCHEDULE = 3000  # length of the learning rate's cosine schedule, in steps
 # Steps that are trained. A base model that follows the schedule to its end fine-tunes worse
 # (experiments/0003).
 STEPS = 1300
-# Frequent words of prompts are tokens. Other words are encoded as bytes, which need more context.
+# Frequent words of prompts are tokens. Other words outside the phrases are encoded as bytes, which
+# make prompts longer.
 WORDS = (
     "Left", "Right", "Up", "Down", "rows", "columns", "From", "to",
     "by", "row", "column", "the", "a", "is", "are", "at",

@@ -25,7 +25,8 @@ _ASKS = re.compile(r"(?m)^(?:Enter your|Here is the current|Current board).*$\n?
 class Gem(TextEnv):
     """A game of GEM; further options go to `gem.make`. Actions are written without the `\\boxed{}` that GEM reads."""
 
-    # `TextEnv.clone` copies these attributes. The others never change, so copies share them.
+    # `TextEnv.clone` copies these attributes. The others are never changed in place, so copies
+    # share them.
     changes = ("game", "own", "said")
 
     def __init__(self, task: str, **options: Any) -> None:

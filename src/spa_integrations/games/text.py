@@ -55,7 +55,7 @@ def similar(form: str, rng: Any) -> str:
     `rng`."""
     numbers = [int(digits) for digits in re.findall(r"\d+", form)]
     # Several numbers (`[1 2]`) are probably coordinates, so they exceed the example's largest by at
-    # most one. A single number may be any digit.
+    # most one. A single number is at most 9, or at most the example's if that is larger.
     most = max(numbers, default=0) + 1 if len(numbers) > 1 else max([9, *numbers])
     form = re.sub(r"\d+", lambda _: str(int(rng.integers(most + 1))), form)
     return re.sub(r"\b[A-Z]\b", lambda _: "ABCDEFGHIJ"[int(rng.integers(10))], form)

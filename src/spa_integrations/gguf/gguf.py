@@ -216,7 +216,7 @@ def plain_model(file: Path) -> Any:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(loaded.state_dict(), assign=True)
-    # `assign` makes input and output embeddings two separate tensors.
+    # `assign` makes input and output embeddings two separate parameters.
     model.tie_weights()
     model.generation_config = loaded.generation_config
     return model
