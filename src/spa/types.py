@@ -210,7 +210,7 @@ class Episode:
                 if value:
                     out["images"] = [base64.b64encode(image).decode() for image in value]
                 continue
-            # Defaults are left out, which keeps the files of most runs smaller.
+            # The defaults of these three are left out, which keeps the files of most runs smaller.
             if (item.name, value) in (
                 ("response_format", "prediction_first"),
                 ("history", True),

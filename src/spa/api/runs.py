@@ -167,7 +167,8 @@ def _read(path: Path) -> Iterator[Episode]:
 def load_run(path: str | Path) -> Run:
     """The run in a folder. Raises DataError if the folder has no run."""
     folder = Path(path).expanduser()
-    # Raises DataError if there is no run: here, and not at the first use of an attribute.
+    # `open_run` raises DataError if there is no run: here, and not at the first use of an
+    # attribute.
     open_run(folder)
     return Run(folder)
 

@@ -33,8 +33,7 @@ class BestOfNPlanner(Planner):
     def proposals(self, expansion: Expansion) -> list[Prompt]:
         """`n` samples of the prompt, each with a seed of its own."""
         prompt = expansion.prompt
-        # Ids with # mark the planner's own questions, whose caches are dropped right after the
-        # call.
+        # Ids with # mark the planner's own prompts. `ask` drops their caches right after the call.
         others = [
             replace(
                 prompt,

@@ -61,8 +61,8 @@ def row_sequences(
         for part in _mergeable(sorted(group, key=lambda row: row.turn)):
             found: list[TrainingSequence] = []
             while part:
-                # As many of the last examples as fit; the examples before them get a sequence of
-                # their own.
+                # The sequence takes as many of the last examples as fit. The examples before them
+                # get a sequence of their own.
                 sequence = _sequence(part, template, max_length if truncate else None, mask_of)
                 if sequence is None or len(sequence.token_ids) > max_length:
                     part = part[:-1]

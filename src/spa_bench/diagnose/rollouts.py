@@ -86,8 +86,8 @@ def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
 
 def _dated(file: Path) -> Iterator[Rollout]:
     """The rollouts of a file, those of a run's own with the step and the purpose that its name has."""
-    # A spa run has the split and the step in its file names. Rows of other stacks contain their
-    # own.
+    # A spa run has the split and the step in its file names. Rows of other stacks contain the step
+    # at most.
     name = _OURS.fullmatch(file.stem)
     for rollout in _file(file):
         named = name and rollout.stack == "spa"

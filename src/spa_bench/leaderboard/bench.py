@@ -83,8 +83,8 @@ BENCHES: Mapping[str, BenchScale] = {
         hours={"selfplay": 0.1, "sft": 1.0, "ppo": 1.2},
         common=(
             "trainer.test_freq=5",
-            # The shipped presets of this size replay states in PPO; here every method starts from
-            # plain PPO.
+            # The shipped presets of this size keep states out of the policy loss and replay
+            # examples with true states in PPO; here every method starts from plain PPO.
             "actor_rollout_ref.actor.loss_mask=sampled",
             "actor_rollout_ref.actor.replay.rows=0",
             "actor_rollout_ref.actor.replay.loss_on=null",
