@@ -28,7 +28,7 @@ def serve(options: argparse.Namespace) -> int:
         import uvicorn
 
         from spa_integrations.export.openenv import application
-    # Without the extra, both uvicorn and OpenEnv are missing.
+    # Without the extra, OpenEnv or uvicorn is missing.
     except ImportError as error:
         raise ConfigError(
             f"spa env serve needs OpenEnv: {install_hint('openenv')} ({error})"

@@ -48,7 +48,7 @@ class Match:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Match":
         # Large collections such as word lists are never changed, so copies share them: deepcopy
-        # keeps every object in `memo`.
+        # returns objects that `memo` names without copying them.
         for value in vars(self.game).values():
             if isinstance(value, list | set | dict) and len(value) > LARGE:
                 memo[id(value)] = value

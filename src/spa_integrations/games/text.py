@@ -12,7 +12,7 @@ ANSWER_LIMIT = 1000
 
 # Tags of the response format inside a state would end the block that quotes the state.
 _TAGS = re.compile(r"<(/?(?:think|answer|observation|prediction))>", re.I)
-# All control characters except tab and newline.
+# All ASCII control characters except tab and newline.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
