@@ -181,7 +181,6 @@ def search() -> Iterator[Claim]:
     shares = [percent(sum(found.values()) / len(found)) for found in (model, baseline, ppo)]
     yield PAGE, f"| {shares[0]} | {shares[1]} | {row(difference(model, baseline))} |"
     harm = difference(ppo, model)
-    yield "README.md", points(harm)
     yield PAGE, change_row(shares[0], shares[2], harm)
     control = "experiments/0060-written-search-second-control-and-ppo-on-another-seed.md"
     for seed, page in ((1, control), (2, "experiments/0058-ppo-from-1600-written-searches.md")):
@@ -193,14 +192,17 @@ def search() -> Iterator[Claim]:
         for name in names:
             yield page, sampled_and_greedy(name)
     yield from after_ppo()
-    page = "experiments/0062-ppo-from-400-written-searches.md"
-    for seed in (1, 2):
-        names = [f"search_model_400-{seed}{ppo}" for ppo in ("", "-ppo-5e-6-8")]
-        before, after = (outcomes(f"{name}-sampled") for name in names)
-        cells = [percent(sum(found.values()) / len(found)) for found in (before, after)]
-        yield PAGE, change_row(cells[0], cells[1], difference(after, before))
-        for name in names:
-            yield page, sampled_and_greedy(name)
+    for examples, page in (
+        (400, "experiments/0062-ppo-from-400-written-searches.md"),
+        (800, "experiments/0063-ppo-from-800-written-searches.md"),
+    ):
+        for seed in (1, 2):
+            names = [f"search_model_{examples}-{seed}{ppo}" for ppo in ("", "-ppo-5e-6-8")]
+            before, after = (outcomes(f"{name}-sampled") for name in names)
+            cells = [percent(sum(found.values()) / len(found)) for found in (before, after)]
+            yield PAGE, change_row(cells[0], cells[1], difference(after, before))
+            for name in names:
+                yield page, sampled_and_greedy(name)
     yield control, sampled_and_greedy("search_other_puzzle_1600-0")
     found = evaluation("search_other_puzzle_1600-0-sampled")["pass@1"]
     yield PAGE, f"{percent(found['mean'])} %"
