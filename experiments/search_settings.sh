@@ -1,10 +1,11 @@
 # What the runs of the written-search experiment share; sourced by search.sh and search_ppo.sh with ARM SEED [RUNS].
-# EXAMPLES: 10 a step of SFT. 1,600 were chosen on development puzzles (0055).
+# EXAMPLES: 10 a step of SFT. 1,600 were chosen on development puzzles (0055). BOARD=5x5: the larger lake, with five turns.
 arm=$1
 seed=$2
 runs=${3:-runs/search}
 examples=${EXAMPLES:-1600}
 name=${arm}_$examples-$seed
+if [ "${BOARD:-4x4}" = 5x5 ]; then name=$name-5x5; fi
 folder=$runs/$name
 python=${PYTHON:-.venv/bin/python}
 results=${RESULTS:-benchmarks/results/search}
@@ -28,6 +29,8 @@ frozen=(
   es_manager.train.env_groups=4
   generate.num_batches=32
 )
+large_board=(custom_envs.FrozenLakeNoSlip.env_config.size=5 agent_proxy.max_turn=5 actor_rollout_ref.rollout.response_length=840)
+if [ "${BOARD:-4x4}" = 5x5 ]; then frozen+=("${large_board[@]}"); fi
 
 # evaluate STAGE_FOLDER NAME SUFFIX_OF_METRICS: sampled twice and greedy, on the 256 puzzles
 evaluate() {

@@ -13,5 +13,4 @@ transfer() {
     --puzzles 256 --samples 2 --output "$output"
 }
 transfer slip 'es_manager.val.env_configs.tags=[FrozenLake]' custom_envs.FrozenLake.env_config.success_rate=0.8
-transfer 5x5 custom_envs.FrozenLakeNoSlip.env_config.size=5 agent_proxy.max_turn=5 \
-  actor_rollout_ref.rollout.response_length=840
+transfer 5x5 "${large_board[@]}"
