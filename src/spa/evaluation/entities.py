@@ -159,8 +159,8 @@ def entity_scores(triples: Iterable[tuple[str | None, str, str]]) -> dict[str, E
     read = [
         (entities(said or ""), entities(truth), entities(before)) for said, truth, before in triples
     ]
-    # Names from all transitions: an entity that is missing from one true state still counts there
-    # if another true state has it.
+    # Names from all transitions: a prediction that invents an entity counts as wrong if any
+    # true state has this entity.
     known = {name for _, true, _ in read for name in true}
     counts: dict[str, list[int]] = {}
     for said, true, old in read:

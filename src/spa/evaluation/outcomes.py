@@ -87,7 +87,7 @@ class Group:
 def outcome_of(episode: Episode, searches: Sequence[SearchScore] = ()) -> Outcome:
     """The counts of an episode, with the scores of the searches that it wrote."""
     infos = [info for turn in episode.turns for info in turn.infos]
-    # A malformed response has neither observation nor prediction and counts as wrong.
+    # The states of a malformed response count as wrong, even where they can be read.
     replies = [(turn, turn.reply) for turn in episode.turns if turn.reply.well_formed]
     return Outcome(
         success=episode.success,

@@ -36,8 +36,9 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     env.reset(
         seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed, "validation": False}
     )
-    # Skip games that name no states, and games that have changed since the recording: the scores
-    # would be about other puzzles.
+    # Without names of states there is nothing to compare a search with. If
+    # the puzzle has another hash, the game has changed since the recording,
+    # and scores would be about another puzzle.
     if env.state_key() is None or puzzle_hash(env) != episode.puzzle_hash:
         return []
     scores = list[SearchScore]()

@@ -15,8 +15,8 @@ Floats = NDArray[np.float64]
 Strata = Sequence[ArrayLike] | NDArray[np.floating]
 """One array of numbers per training seed (or environment); the arrays may differ in length."""
 
-# With this many training seeds an interval is over seeds. With fewer it is over puzzles and ignores
-# the variance between training runs.
+# With this many training seeds an interval is over seeds, unless their means are all equal.
+# With fewer seeds it is over puzzles and ignores the variance between training runs.
 MANY_SEEDS = 3
 _CHUNK = 1_000_000  # numbers held in memory at once
 
@@ -159,7 +159,8 @@ def _interval(values: Strata, *, seed: int, level: float, resamples: int) -> Int
     all equal: few puzzles tie easily, and a spread of 0 would claim that nothing else can come."""
     if len(values) >= MANY_SEEDS:
         interval = seeds_interval(values, level=level)
-        # Not == 0: each mean is a sum in an order of its own, so rounding makes equal means differ.
+        # Not == 0: each mean is a sum in an order of its own, so rounding may make equal means
+        # differ.
         if interval.high - interval.low > 1e-9:
             return interval
     return bootstrap_mean(values, seed=seed, level=level, resamples=resamples)
@@ -209,8 +210,8 @@ def _resample(
     values: Floats, statistic: Callable[..., Floats], resamples: int, rng: np.random.Generator
 ) -> Floats:
     """`statistic(draws, axis=1)` of samples of `values` `[P]` with replacement -> `[resamples]`."""
-    # Samples are made in blocks: 10,000 resamples of thousands of puzzles would need gigabytes at
-    # once.
+    # Samples are made in blocks: 10,000 resamples of 6,000 puzzles, indices and values of 8
+    # bytes each, would need 1 GB at once.
     rows = max(1, _CHUNK // len(values))
     # [rows, P] indices per block -> [rows] statistics
     parts = [

@@ -58,8 +58,8 @@ def prediction_report(
         "prediction_exact": _by_puzzle(
             asked, [is_exact(a.prediction, a.next_state) for a in asked], seed
         ),
-        # A copy of the state is wrong only where something changed, so this share separates a world
-        # model from a copier.
+        # A copy of the state is wrong wherever something changed, so this share separates a
+        # world model from a copier.
         "prediction_exact_where_changed": _share(
             is_exact(a.prediction, a.next_state) for a in asked if a.changed
         ),
