@@ -82,8 +82,8 @@ class Comparison:
     @cached_property
     def grid(self) -> Plan:
         """The stages that are to be done, the longest first."""
-        # Arms that start with self-play come first: they take longest, and other arms may reuse
-        # their stages.
+        # Arms with self-play and SFT come first: their stages run one after
+        # another, so they usually take longest.
         arms = sorted(self.arms.values(), key=lambda arm: not arm.method.fine_tuned)
         # One seed after the other, so that an interrupted comparison has the first seed of all
         # arms.
@@ -242,8 +242,8 @@ def values_tried(
         shown = ",".join(f"{short[key]}={value}" for key, value in pairs)
         arms.append(
             Arm(
-                # The name is also a folder name, such as `lr=0.0001,seed=1`. Other characters
-                # become dashes.
+                # The name is also a folder name, such as `lr=0.0001,seed=1`. Characters other
+                # than letters, digits and `_.=,+-` become dashes.
                 name=re.sub(r"[^\w.=,+-]", "-", shown),
                 method=method(name),
                 overrides=tuple(f"{key}={value}" for key, value in pairs),
@@ -283,8 +283,8 @@ def starts_again(made: Comparison) -> list[str]:
     lines = []
     home = made.cache_dirs[0]
     for task in made.grid.missing:
-        # A finished stage of the run's own folder would be reused if its fingerprint were the same,
-        # so some setting has changed.
+        # A finished stage of the run's own folder would be reused if its fingerprint were the
+        # same, so a setting or a file that it read has changed.
         old = home / task.folder.relative_to(made.root)
         if task.stage == "selfplay" and old != task.folder and recorded_digest(old):
             changed = changed_lines(changes(old, task.fingerprint))

@@ -60,8 +60,9 @@ ROWS_ONLY = (
     "coverage",
 )
 """Settings of stage 1 that do not touch self-play, only what rows are made of it."""
-# Depths at which a folder is searched for finished stages. The deepest layout of an experiment is
-# <root>/<model>/<environment>/seed_<n>/<method>/<stage>.
+# Depths at which a folder is searched for finished stages. The deepest layout that is searched
+# is <root>/<model>/<environment>/seed_<n>/<method>/<stage>. Stages of earlier rounds lie one
+# level deeper, in round_<n>/, so they are not found in this layout.
 _DEPTH = "*/", "*/*/", "*/*/*/", "*/*/*/*/", "*/*/*/*/*/"
 
 
@@ -329,7 +330,8 @@ def own_process(errors: Path | None) -> Executor:
     There is one executor per device. One executor with several workers would end all of them with a
     worker that is killed.
     """
-    # spawn: after a fork, CUDA cannot be used, and locks that other threads held stay locked.
+    # spawn: after a fork, CUDA is unusable if the parent has initialised it, and locks that
+    # other threads held stay locked.
     return ProcessPoolExecutor(
         1,
         mp_context=get_context("spawn"),
@@ -445,8 +447,8 @@ def run_grid(
                 future = worker.submit(work, task, device)
                 running[future] = (task, (worker, device))
                 future.add_done_callback(ended.put)
-            # No worker is left, because every worker was killed. Without this check the loop would
-            # wait forever.
+            # No worker is left, because every worker was killed. Without
+            # this check the loop would never end.
             if not running and not free:
                 failed |= {
                     task.folder.resolve(): f"{task.name}: not started, because every worker process was killed"

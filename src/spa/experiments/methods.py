@@ -56,7 +56,8 @@ _RECIPE: Mapping[str, Method] = {
         overrides=("ctx_manager.mode=base", "state_text=grid_and_coords"),
         fine_tuned=False,
     ),
-    # Without states in the responses, the gate has nothing to measure and replay has no rows.
+    # Without states in the responses, the gate has nothing to measure. Replay is off, because
+    # it is meant to show states, and these examples have none.
     "vanilla_format": Method(
         description="self-play, then SFT on the self-play conversations in base format (without states), then PPO",
         overrides=("ctx_manager.mode=base", "generate.reply_format=base", "gate.enable=false"),
@@ -78,7 +79,7 @@ _ALL_EPISODES = (
 
 _ABLATIONS: Mapping[str, Method] = {
     # Separates the effect of the format from that of the states: the examples are the same, but
-    # only the tokens around the states are trained.
+    # only the response tokens outside the states are trained.
     "masked_states": Method(
         description="method spa, but SFT computes no loss on the tokens of states",
         overrides=("sft.data.loss_on=no_states",),
@@ -91,7 +92,8 @@ _ABLATIONS: Mapping[str, Method] = {
         description="method spa, but SFT examples contain states that the model predicted instead of true states",
         overrides=("generate.states=model",),
     ),
-    # Keeps the format and the words of the states, but makes their content wrong.
+    # Keeps the format, the words and the grids of the states;
+    # only their coordinates are random.
     "random_coordinates": Method(
         description="method spa, but the states in SFT examples have random coordinates in the right format",
         overrides=("generate.states=random_coords",),
@@ -119,8 +121,8 @@ _ABLATIONS: Mapping[str, Method] = {
         overrides=("generate.success_only=true",),
     ),
     **{
-        # The effect of few epochs is measured here, but the gate would stop such a training. The
-        # number of steps follows from the epochs.
+        # The effect of few epochs is measured here, so the gate must not stop such a training.
+        # The number of steps follows from the epochs.
         f"sft_epochs_{epochs}": Method(
             description=f"method spa, but with {epochs} epoch{'s' if epochs > 1 else ''} of SFT",
             overrides=(
@@ -395,8 +397,8 @@ def _control(plain: str) -> Method:
         chosen,
         description=f"control of the method {label(plain)}, with next states of other turns in all "
         "world-model examples",
-        # The method's own overrides come first, so that a control differs in nothing but the
-        # shuffling.
+        # A control keeps all overrides of its method. The shuffling follows
+        # them, so that none of them undoes it.
         overrides=(*chosen.overrides, *METHODS["spa_shuffled"].overrides),
     )
 
@@ -421,7 +423,7 @@ def configured(preset: str, overrides: tuple[str, ...], seed: int = 0) -> Config
 def seeded(cfg: Config, seed: int) -> Config:
     """A configuration as training number `seed`, counted from 0: the same experiment with other
     seeds and other validation puzzles."""
-    # The offsets are larger than the number of puzzles of any training, so the seeds of two
+    # Usual trainings have fewer puzzles than these offsets, so the puzzle seeds of two
     # trainings do not overlap.
     return replace(
         cfg,
@@ -450,7 +452,8 @@ def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
             experiment_name=f"{cfg.trainer.experiment_name}-{name}",
         ),
     )
-    # `auto` is resolved now, so that a resumed training keeps its precision on another CPU.
+    # On a CPU `auto` is resolved here, so that a resumed training
+    # keeps its precision on another CPU.
     return with_precision(found, precision_of(found, every_folder(found)))
 
 
@@ -466,7 +469,8 @@ def of_comparison(cfg: Config) -> Config:
     folder = next(
         (place for place in (root / REFERENCE, root / "seed_0" / REFERENCE) if place.is_dir()), None
     )
-    # Only a folder without stages of its own follows the comparison.
+    # Stages of the run's own take precedence, and stages elsewhere
+    # are no part of the comparison.
     if folder is None or any(place.exists() or not place.is_relative_to(root) for place in own):
         return cfg
     return placed(cfg, folder, REFERENCE, root=root)
@@ -484,8 +488,8 @@ def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
             f"there is no baseline {name!r}; choose from {', '.join(BASELINES)}. "
             "`spa compare --methods` trains every method."
         )
-    # Loaded twice: as the user asked, and as the method plays it. Where they differ, the user's
-    # override contradicts the method.
+    # Loaded twice: as the user asked, and as the method plays it. An override contradicts the
+    # method if its key has different values in the two.
     cfg = load_config(preset, overrides)
     own = load_config(preset, [NO_ROWS, *overrides, *METHODS[name].overrides])
     # `+key=value` adds a key; the `+` is not part of its name.

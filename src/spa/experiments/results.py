@@ -36,8 +36,8 @@ Curve = dict[int, tuple[float, float | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedResult:
-    """One training: outcomes per puzzle `before` PPO, `after` the steps that all methods have, and
-    `after_total`, where it continued; Pass@k at every validation."""
+    """One training: outcomes per puzzle `before` PPO, `after` its steps, and `after_total`,
+    where it continued beyond them for equal total episodes; Pass@k at every validation."""
 
     seed: int
     moments: Mapping[str, Puzzles]
@@ -55,14 +55,15 @@ def read_training(training: Run, seed: int) -> SeedResult | None:
         return None
     ppo = tasks[-1].folder
     trainer = training.ppo.trainer
-    # All methods have this step: a training that continues is compared where the others stop.
+    # A training that continues for equal total episodes is also compared where the others stop.
     steps = {"before": 0, "after": trainer.also_test_at or trainer.total_training_steps}
     if trainer.also_test_at:
         steps["after_total"] = trainer.total_training_steps
     files = {
         name: path for name, step in steps.items() if (path := validation(ppo, step)).is_file()
     }
-    # Compared with the stage's record: a file that was cut or edited would change results silently.
+    # Sizes are compared with the stage's record, since a file that was cut or edited would
+    # change results silently.
     known = Manifest.read(ppo)
     for path in files.values():
         if known and (problem := known.problem(path, ppo)):
@@ -136,7 +137,8 @@ def read_curve(path: Path) -> Curve:
 
 
 def _mean_of(line: Mapping[str, Any], name: str) -> float | None:
-    # Each tag has a metric of its own. The mean over tags gives every game the same weight.
+    # Each tag has a metric of its own. The mean over tags gives every tag the same weight,
+    # however many puzzles it has.
     values = [
         value
         for key, value in line.items()

@@ -64,8 +64,8 @@ def sentences(summary: dict[str, Any]) -> list[str]:
                 f"No difference found between {first} and {against} ({mean:+.0f} points of Pass@1)"
             )
         out.append(f"{claim} (95 % CI [{low:.0f}, {high:.0f}] {over}).{limit}")
-    # Methods that plan sample many more tokens per episode, so gains have to be compared at equal
-    # tokens.
+    # SPA may sample many more tokens than a baseline, in self-play and in longer responses, so
+    # gains have to be compared at equal tokens.
     if (more := equal_tokens(summary)) is not None:
         out.append(more)
     world = summary.get("world_model") or {}
