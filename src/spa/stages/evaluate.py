@@ -102,7 +102,8 @@ def evaluate_target(
     complete = target.run is not None and knows_all_data(target.run)
     puzzles, seen = unseen_puzzles(cfg, worker, known)
     identity = eval_identity(cfg, target)
-    # The key guards what is kept: an evaluation with other settings never resumes from it.
+    # The key guards what is kept: an evaluation resumes from it
+    # only if all its settings but the number of groups are the same.
     key = groups_key(identity, side_by_side(cfg))
     kept = Store(output.with_suffix(".groups.jsonl"), key)
     record = output.with_suffix(f".imagined-{key[:8]}.jsonl")

@@ -210,8 +210,8 @@ def world_model_report(
     )
     rollouts = range(0, len(situations), 5)
     if any(situation.known != situation.state for situation in situations):
-        # The states have hidden parts, which a prediction includes. So a prediction cannot be shown
-        # as the next state.
+        # Here a prediction tells what should be known of a state (`world_state_text`),
+        # which is not the text that prompts show. So it cannot be shown as the next state.
         steps = 1
     report["open_loop"] = open_loop_rollout(
         asking,

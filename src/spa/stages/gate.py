@@ -24,7 +24,8 @@ Diagnosis = Literal["not_measured", "bad_format", "bad_observation", "does_not_p
 """Each one supposes the ones before it: who cannot write the format has no states to be judged, and
 who cannot read the present state has nothing to predict from."""
 
-# If at least this share of the responses is cut off, the advice names the length limit as a cause.
+# If at least this share of the responses is cut off,
+# the advice on a bad format names the length limit as a cause.
 MANY_CUT_OFF = 0.1
 RISE = 1.05  # factor of the validation loss; a smaller rise counts as noise
 
@@ -101,7 +102,7 @@ def diagnose(cfg: Config, measured: Metrics) -> Diagnosis:
         return "bad_observation"
     exact = measured["val/wm/prediction_em"]
     least = limits.prediction_exact_min
-    # A limit of 0 switches the test off, the comparison with copying included.
+    # A limit of 0 switches the test of accuracy off, the comparison with copying included.
     better = least == 0 or (exact >= least and exact > measured["val/wm/copy_exact"])
     return (
         "predicts"
@@ -116,7 +117,7 @@ def measured_text(measured: Metrics) -> str:
         return ""
     puzzles = on_puzzles(measured.get("val/puzzles", 0), measured.get("val/puzzles_seen"))
     entropy = f"entropy {measured['val/sampled_nll']:.2f} nats per token"
-    # Without a well-formed response no action ran, so copying the state would always be right.
+    # All shares count well-formed responses only. Without any they are 0 and say nothing more.
     if measured["val/wm/format_rate"] == 0:
         return f"{puzzles} (no response is well-formed; {entropy})"
     shares = {name: f"{100 * measured[f'val/wm/{name}']:.0f} %" for name in _SHARES}

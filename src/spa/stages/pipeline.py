@@ -37,7 +37,8 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
     checkpoint of the SFT stage: `last` or a step number. Returns the last PPO checkpoint."""
     root, (data, sft_dir, ppo_dir) = Path(cfg.trainer.run_dir), stage_folders(cfg)
     inside = any(folder.is_relative_to(root) for folder in stage_folders(cfg))
-    # One lock for the whole run. Each stage locks its own folder, too.
+    # One lock for the whole run, if the folder of any stage is in the
+    # run's folder. Each stage locks its own folder, too.
     with locked(root) if inside else stoppable():
         if generate_data is True:
             archive_stages(cfg)

@@ -33,8 +33,8 @@ def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> 
         return None
     rollout = cfg.actor_rollout_ref.rollout
     kind, strategy = FILTERS[rollout.rollout_filter_type]
-    # Groups are selected by raw scores: after `mean_std` every group of mixed outcomes would have a
-    # deviation of 1.
+    # Groups are selected by raw scores: `mean_std` within groups
+    # would give every group of mixed outcomes a deviation of 1.
     keep, found = select_groups(
         batch.scores,
         batch.group_ids,
@@ -65,21 +65,23 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
     if models.critic is not None:
         micro = micro_batching(cfg.critic, cfg.critic.forward_micro_batch_size_per_gpu)
         values = score_values(models.critic, batch, micro, models.device)
-        # The value of what was cut off is added to the rewards, so that every estimator with a
-        # critic handles a cut-off episode alike.
+        # The value of what was cut off is added to the rewards, so that every
+        # estimator with a critic handles a cut-off episode alike.
         if algorithm.bootstrap_truncated and batch.truncated is not None:
             batch = bootstrapped(
                 cfg, batch, score_last_values(models.critic, batch, micro, models.device)
             )
-    # k3 estimate of KL(sampler || trainer): zero if both compute the same numbers from the same
-    # weights.
+    # k3 estimate of KL(sampler || trainer): zero if both
+    # compute the same numbers from the same weights.
     gap = kl_penalty(batch.sampler_logprobs, old, "low_var_kl")
     sampled = batch.mask
-    # This mask includes the tokens of the environment, which were not sampled and have log-prob 0.
+    # This mask includes the tokens of the environment,
+    # which were not sampled and have log-prob 0.
     if actor.loss_mask == "all_after_system":
         sampled = sampled & (batch.sampler_logprobs < 0)
     correction = algorithm.rollout_correction
-    # The mismatch is measured in any case. `importance` is None unless a correction is configured.
+    # The mismatch is measured in any case.
+    # `importance` is None unless a correction is configured.
     importance, weighed = rollout_weights(
         old,
         batch.sampler_logprobs,
@@ -124,8 +126,8 @@ def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> Epis
 def check_sampler(cfg: Config, kl: float, models: Models, step: int) -> None:
     """Warn if the engine samples from other numbers than the trainer computes; stop if that is so
     from the start."""
-    # Before the first update a large gap is a fault of the set-up (other weights or another
-    # precision). Later a large gap only causes a warning.
+    # Before the first update a large gap is a fault of the set-up (other weights
+    # or another precision). Later a large gap only causes a warning.
     if kl > cfg.trainer.kl_stop and models.actor.optimizer.steps == 0:
         raise TrainingError(
             f"KL(sampler || trainer) is {kl:.3g} per token before the first update (limit "
@@ -173,8 +175,8 @@ def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Met
         metrics["critic/vf_explained_var"] = float(
             explained_variance(batch.values, returns, batch.mask)
         )
-    # Advantages are whitened only after the returns are made, so that the critic's targets keep the
-    # unit of the rewards.
+    # Advantages are whitened only after the returns are made,
+    # so that the critic's targets keep the unit of the rewards.
     if alg.whiten_advantages and estimator.whitened:
         advantages = whiten(advantages, batch.mask)
     known = {item.name: getattr(batch, item.name) for item in fields(ScoredBatch)}

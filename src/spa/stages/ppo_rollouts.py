@@ -129,8 +129,8 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
     estimator = named_estimator(cfg)
     settings = {key: getattr(cfg.algorithm, key) for key in estimator.settings}
     within_turn, between_turns = estimator.discounts(settings)
-    # Normalisation scales the rewards of all turns. What it adds goes to the end of the last turn
-    # and, with a discount, partly to the other sampled tokens.
+    # Normalisation scales the rewards of all turns. What it adds to the return goes to the end
+    # of the last turn and, with a discount, in part to earlier sampled tokens as well.
     last = last_turn_ends(batch)
     given = (batch.scores, batch.group_ids, batch.tag_ids)
     # One reward at the end and no discount: the return

@@ -26,7 +26,8 @@ def mini_batches(
         count=cfg.actor_rollout_ref.actor.ppo_num_mini_batches,
         epochs=part.ppo_epochs,
         shuffle=part.shuffle,
-        # The seed does not depend on `part`, so policy and critic get the episodes in one order.
+        # The seed does not depend on `part`: with the same `shuffle`,
+        # policy and critic get the episodes in one order.
         generator=torch_stream(cfg.seed.train, "minibatch", step),
     )
     # The most response tokens of an episode: `seq-mean-token-sum-norm` divides by this constant.

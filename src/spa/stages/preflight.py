@@ -250,7 +250,7 @@ def _check_env(
     kinds: dict[PromptMode, int] = {}
     if "ppo" in stages or "eval" in stages:
         kinds[cfg.ctx_manager.mode] = cfg.actor_rollout_ref.rollout.response_length
-    # Self-play is in the world-model format, whatever the prompts of PPO are.
+    # Episodes of self-play are in the world-model format, whatever the prompts of PPO are.
     if selfplay:
         reply = cfg.generate.sampling.response_length
         kinds["add_worldmodel"] = max(reply, kinds.get("add_worldmodel", 0))

@@ -59,8 +59,8 @@ from spa.worldmodel.states import with_states
 
 log = logging.getLogger(__name__)
 
-# Self-play warns if more than this share of the words of observations appears in no message, as in
-# partially observed games.
+# Self-play warns if more than this share of the words of observations
+# appears in no system or user message, as in partially observed games.
 MUCH_HIDDEN = 0.05
 
 

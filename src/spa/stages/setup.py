@@ -268,7 +268,7 @@ def leaves_puzzles(cfg: Config, worker: RolloutWorker, tag: str, held_out: set[s
         "fresh", base_seed=base, step=0, tags=[tag], n_groups=[FRESH_OF], group_size=1
     ):
         look = worker.peek_reset(spec)
-        # A puzzle that cannot be made counts as fresh; its episode reports the reason.
+        # A puzzle that cannot be made counts as fresh, since it is no held-out one.
         fresh += look is None or look.hash not in held_out
         if fresh >= FRESH:
             return True

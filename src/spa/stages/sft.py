@@ -325,8 +325,8 @@ def world_model_check(
 ) -> Metrics:
     """World-model accuracy and entropy on the probes, by playing them in the format that the
     examples teach."""
-    # The engine shares the weights under training. It is closed after one check, so that no cache
-    # outlives an update.
+    # The engine computes with the present weights. It is closed
+    # after one check, so that no cache outlives an update.
     engine = LocalEngine(model, probes.template, autocast=setup.engine_autocast(cfg, device))
     started = time.monotonic()
     episodes = probes.worker.rollout(engine, probes.specs, setup.selfplay_sampling(cfg))

@@ -54,7 +54,8 @@ def load_data(
                 "sft.data.max_length"
             )
         sets.append(sequences)
-    # This happens if the data have a single puzzle or if all validation examples are too long.
+    # This happens, for example, if the data have a single puzzle,
+    # or if all validation examples are too long.
     if not sets[1]:
         log.warning(
             "The data have no validation example, so spa does not log val/loss. spa still "

@@ -17,7 +17,7 @@ def validation_episodes(cfg: Config, worker: setup.RolloutWorker, engine: Engine
     groups = sum(cfg.es_manager.val.env_configs.n_groups or ())
     for part in range(cfg.trainer.validation_steps):
         specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part)
-        # Each pass gets group numbers of its own, since Pass@k pools by group.
+        # Each pass gets group numbers of its own, so that no two groups share a number.
         shifted = [setup.shift_group(spec, part * groups) for spec in specs]
         episodes += worker.rollout(engine, shifted, setup.val_sampling(cfg))
     return episodes
