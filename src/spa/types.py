@@ -51,7 +51,8 @@ class StopReason(StrEnum):
     MAX_ACTIONS = "action_cap"  # the trajectory's budget of actions is used up
     MAX_TURNS = "turn_cap"  # max_turn responses were given
     CONTEXT = "context"  # the next turn would not fit into max_model_len
-    # the environment or the engine failed; the episode is reported and not trained on
+    # the environment, the engine or the chat template failed; the episode is reported and not
+    # trained on
     ERROR = "error"
 
 
@@ -78,7 +79,8 @@ class Prompt:
     # stable over the turns of an episode, so that an engine can keep the episode's KV cache
     episode_id: str
     messages: tuple[Message, ...]
-    # int32 [T], the conversation so far, generation prompt and prefill included
+    # int32 [T], the conversation so far, generation prompt and prefill included; empty for
+    # engines without tokens
     token_ids: np.ndarray
     prefill: str  # text that the response is forced to begin with (already part of token_ids)
     seed: int  # of this row's own sampling stream
@@ -86,7 +88,8 @@ class Prompt:
     mode: PromptMode = "base"  # of the response that is asked for, for policies without a model
     action_sep: str = "||"  # between the actions of an answer, for policies without a model
     response_format: ResponseFormat = "prediction_first"  # for policies without a model
-    # turns left in the episode, this one included; None: unknown. The last turn is not cached.
+    # turns left in this conversation, this one included: 1 if each turn has a conversation of
+    # its own; None: unknown. The last turn is not cached.
     turns_left: int | None = None
     actions_left: int | None = None  # left in the episode; None: as many as a response may hold
     context: Any = None  # the live environment, for policies and planners only; never sent anywhere
@@ -97,7 +100,8 @@ class Completion:
     """What an engine returned for one prompt."""
 
     text: str  # without the prefill and without the end marker
-    # int32 [L], end marker included if sampled; None only for text-only APIs
+    # int32 [L], end marker included if the response ends with it; None from an engine without
+    # tokens (an API, scripted play without a chat template) and after an error
     token_ids: np.ndarray | None
     # float32 [L], of the ids under the distribution that they were sampled from
     logprobs: np.ndarray | None
@@ -132,7 +136,7 @@ class Turn:
     actions_left: int
     reply_text: str  # prefill included
     reply: ParsedReply
-    # the actions that the environment took, in order, as canonical labels
+    # the actions that the environment took, in order, as its own labels; free text as written
     executed: tuple[str, ...]
     reward: float  # sum over the executed actions
     penalty: float  # format penalty, 0 or negative
@@ -142,7 +146,8 @@ class Turn:
     finish_reason: str = "stop"
     world_state: str | None = None  # what the agent should know of `state`; None: `state` itself
     next_world_state: str | None = None
-    # values of the user's own reward functions, before they are weighted
+    # values of the terms of the user's own reward, before they are weighted; the game's own
+    # reward may be one of them
     reward_terms: dict[str, float] | None = None
 
     @property
@@ -331,7 +336,8 @@ class EpisodeBatch(TokenBatch):
     them.
     """
 
-    # int64   [B, A]  turn index of the predicted token; -1 outside turns and in padding
+    # int64   [B, A]  turn index of the predicted token, which a later prompt shares with the
+    # response to it; -1 in the first prompt, in padding and in replayed rows
     turns: torch.Tensor
     turn_ends: torch.Tensor  # bool    [B, A]  True on the last sampled token of each turn
     # float32 [B, A]  on the last sampled token of the episode (or of each turn)
@@ -348,7 +354,8 @@ class EpisodeBatch(TokenBatch):
     starts: torch.Tensor  # int64   [B]     the token of that episode at which the row begins
     # bool [B]  cut off by max_turn or max_model_len, not ended by the game
     truncated: torch.Tensor | None = None
-    # int64 [B, A]  equal on tokens of turns that begin in the same state
+    # int64 [B, A]  equal on tokens of turns that begin in the same state with equally many
+    # actions left
     anchors: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
