@@ -70,7 +70,7 @@ def save_checkpoint(
         # An earlier checkpoint of this step is removed first: `rename` replaces only an empty
         # folder.
         shutil.rmtree(final, ignore_errors=True)
-        # All files are on the disk by now, so a folder with this name is always complete.
+        # All files are on the disk by now, so the folder is complete when it gets this name.
         temporary.rename(final)
         # The name must be on the disk, too, before older checkpoints are removed.
         flush_directory(directory)

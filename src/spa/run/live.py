@@ -133,8 +133,8 @@ class GridProgress:
             self._folder = tempfile.TemporaryDirectory(prefix="spa-")
             self.worker_errors = Path(self._folder.name) / "stderr"
             self.worker_errors.touch()
-            # Only `update` draws the table. The table disappears at the end, where the command
-            # prints its results.
+            # `update` redraws the table, no timer does. The table
+            # disappears at the end, where the command prints its results.
             self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
         return self

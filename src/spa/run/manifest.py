@@ -126,7 +126,8 @@ def result_of(folder: Path) -> Path | None:
         path = folder / name
         if found := known.problem(path, folder):
             problem = problem or found
-            # The file was edited or replaced by hand. Running the stage again would overwrite it.
+            # Somebody may have edited or replaced the file,
+            # and running the stage again would overwrite it.
             if path.is_file():
                 raise DataError(
                     f"{found}. Put the original file back, or remove this file so that the stage writes it again. "
@@ -179,8 +180,8 @@ def changes(folder: Path, fingerprint: Fingerprint) -> dict[str, tuple[Any, Any]
     if known is None:
         return {"record of the stage": ("missing or damaged", f"needed ({MANIFEST})")}
     found = differences(known.fingerprint, fingerprint)
-    # If settings differ, the stage is refused anyway, so a warning about the last digits would only
-    # distract.
+    # If settings differ, the work is refused or archived anyway,
+    # so a warning about the last digits would only distract.
     numerics = {} if found else numerical_differences(known.fingerprint, fingerprint)
     if numerics:
         _warn_once(

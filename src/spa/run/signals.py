@@ -35,7 +35,8 @@ class _State:
 
     installed: bool = False
     asked: str = ""  # the name of the signal
-    # True once StopRequested was raised, so that code that cleans up after it is not interrupted.
+    # True once StopRequested was raised, so that another
+    # SIGTERM does not interrupt the code that cleans up.
     raised: bool = False
     # Depth of the enclosing `uninterrupted()` blocks.
     held: int = 0

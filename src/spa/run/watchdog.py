@@ -84,7 +84,8 @@ class Watchdog:
             self._file.close()
 
     def _watch(self, timeout_s: float) -> None:
-        # Usually twenty checks or more per time-out: a stall is noticed at most 5 % late.
+        # Usually twenty checks or more per time-out:
+        # a stall is noticed at most two checks, or 10 %, late.
         look = max(0.02, min(LONGEST_LOOK_S, timeout_s / 20))
         idle = 0.0
         seen = beats()
@@ -100,8 +101,8 @@ class Watchdog:
             now = time.monotonic()
             count = beats()
             moved = self._moved
-            # A gap counts as at most two checks: a longer one means that the process was suspended,
-            # not that it hung.
+            # A gap counts as at most two checks. In a longer one the process was suspended,
+            # or this thread could not run, for which there is the timer.
             idle = 0.0 if moved or count != seen else idle + min(now - before, 2 * look)
             seen = count
             before = now
