@@ -40,7 +40,8 @@ log = logging.getLogger(__name__)
 MakeEnv = Callable[[str], TextEnv]
 # At most this many reasons are logged per rollout; the trajectories have all of them.
 SHOWN_FAULTS = 3
-# Without this limit, an opponent that is always to move would block the rollout forever.
+# Without this limit, an opponent that is always to move could block the rollout forever: a
+# turn in worker processes has a time limit per call only, and `env_timeout_s` may be null.
 MOST_OPPONENT_MOVES = 1000
 
 
@@ -200,8 +201,8 @@ class _Game:
                 checked_text(
                     self.env.state_text(self.builders[0].prompter.state_text), "state_text"
                 )
-                # The opponent has its own stream, so that its moves do not depend on the policy's
-                # samples.
+                # The opponent samples from a stream of its own, so that its random numbers depend
+                # neither on the policy's nor on the environment's.
                 self.chance = stream(first.noise_seed, "opponent")
                 for builder in self.builders:
                     builder.assign_player(self.env.players)
@@ -299,8 +300,8 @@ class _Game:
                 builder.stop = builder.stop or StopReason.MAX_TURNS
 
     def _fail(self, error: EnvFault) -> None:
-        # If the environment's process died, the episode is marked, so that a resumed run does not
-        # try it again.
+        # If the environment ended its process, or hung and was ended with it, its episodes are
+        # marked, so that a resumed run does not try them again.
         if isinstance(error, EnvCrash):
             for builder in self.builders:
                 self.lost.mark(builder.spec.episode_id, error)
