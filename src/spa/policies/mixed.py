@@ -53,7 +53,8 @@ class MixedEngine:
 def with_strays(player: PlayingEngine, other: PlayingEngine, *, epsilon: float) -> MixedEngine:
     """`player`, who leaves each turn to `other` with probability `epsilon`, sampled from the turn's
     own stream."""
-    # The choice has its own stream, so `epsilon` changes no response of `player`.
+    # The choice has its own stream, so `player` responds to a prompt in the same way whatever
+    # `epsilon` is.
     return MixedEngine(
         (player, other), lambda prompt: int(stream(prompt.seed, "epsilon").random() < epsilon)
     )

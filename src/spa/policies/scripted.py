@@ -83,7 +83,7 @@ def formatted(
     if prompt.mode == "add_worldmodel":
         thoughts = ""
         if prompt.response_format == "choose_plan":
-            # `len(answer)` sets no limit, since an answer has more characters than actions.
+            # `len(answer)` sets no limit, since an answer has no more actions than characters.
             actions = split_actions(answer, action_sep=prompt.action_sep, max_actions=len(answer))
             thoughts = chosen_plan(actions, prediction)
         return world_model_reply(
