@@ -124,7 +124,8 @@ def simulate(
 ) -> Outcome:
     """Where the actions lead in a copy with chance of its own; not known if it cannot be copied or
     nothing is done."""
-    # The seed is sampled even without a copy, so that later samples do not depend on the copy.
+    # The seed is sampled even without a copy, so that later samples do not depend on whether
+    # there is one.
     seed = int(rng.integers(2**31))
     if env is None:
         return Outcome()

@@ -209,7 +209,7 @@ class Planner(ABC):
                 for each, truth in zip(parsed, truths, strict=True)
             ]
             states = [outcome.state for outcome in outcomes]
-        # `derange` gives each response the prediction of another one, where that is possible.
+        # `derange` gives each response a prediction that differs from its own, where it can.
         if self.dynamics == "shuffled":
             states = [states[number] for number in derange(states, rng)]
         nodes = list[Node]()
@@ -281,7 +281,7 @@ def with_prefill(question: Prompt, prompt: Prompt, response: Completion) -> Comp
     if response.finish_reason == "error":
         return response
     whole = replace(response, text=question.prefill.removeprefix(prompt.prefill) + response.text)
-    # The tokens of the response include the given ones, which come before the sampled ones.
+    # The returned tokens begin with those that the question gave; the sampled ones follow.
     begun = question.token_ids[len(prompt.token_ids) :]
     if response.token_ids is None or not len(begun):
         return whole
