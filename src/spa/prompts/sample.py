@@ -60,8 +60,9 @@ def sample_reply(env: TextEnv, prompter: Prompter) -> str:
 
 
 def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:
-    """The environment's example actions from its current state; None if one of them changes
-    nothing, leads away from the goal (a slip), or loses the game."""
+    """The environment's example actions from its current state, up to the first that changes
+    nothing. None if none is left, or if one leads away from the goal (a slip) or loses the
+    game."""
     before = env.world_state_text(prompter.state_text)
     done: list[str] = []
     over = False

@@ -15,7 +15,8 @@ import numpy as np
 FORMAT = re.compile(r"</?(think|answer|observation|prediction)>")
 """Marks of our responses: tokens of their own in some vocabularies, never turns of a
 conversation."""
-# Tried in this order; the first that merges with no following text is used.
+# Tried in this order, for a tokenizer that needs an anchor: the first that merges with none of
+# `_PROBES` is used.
 _ANCHORS = ("\x01", "\n", ")", "§")
 # What tokenizers treat differently at the start of a text: a letter, a space, a tag, a line break.
 _PROBES = ("x", " x", "<", "\n")
@@ -66,7 +67,7 @@ class TextTokens:
     def encode_with_ends(self, text: str, *, after: str) -> tuple[list[int], list[int]]:
         """Token ids of text behind the text `after`, control tokens read as text, and where in it
         each token ends."""
-        # After a control token, text has the same tokens as at the beginning.
+        # Most tokenizers encode text behind a control token like text at the beginning.
         border = self._control is not None and any(
             match.end() == len(after) for match in self._control.finditer(after)
         )
