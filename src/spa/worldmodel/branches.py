@@ -177,7 +177,8 @@ def _try(env: TextEnv, plan: Plan, prompter: Prompter, turn: Turn) -> Turn:
         if ended:
             break
     answer = f" {prompter.action_sep} ".join(executed)
-    # A placeholder in the right format, whose states relabelling replaces with the true ones.
+    # A placeholder, whose states relabelling replaces with the true ones; `turn_options` reads
+    # only where the plan led.
     text = world_model_reply("unknown", "", "unknown", answer, order=prompter.response_format)
     return Turn(
         state=turn.state,

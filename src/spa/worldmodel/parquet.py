@@ -174,7 +174,7 @@ def parse_prompt(value: Any, where: str = "prompt") -> tuple[Message, ...]:
 
 
 def _is_sequence(value: Any) -> bool:
-    # pandas and pyarrow give list columns as arrays.
+    # pandas gives the cells of a list column as NumPy arrays, which are no `Sequence`.
     return isinstance(value, Sequence) or (hasattr(value, "tolist") and hasattr(value, "__len__"))
 
 

@@ -54,7 +54,8 @@ def relabel_turn(
     if not parse_reply(
         text, mode="add_worldmodel", action_sep=action_sep, max_actions=most, order=order
     ).well_formed:
-        # The response is well formed in base mode, but its state blocks are in the wrong places.
+        # The response is well formed in the format that it was played in, such as that of base
+        # mode, but not in this one.
         return Relabelled(None, MALFORMED)
     if not turn.executed:
         return Relabelled(None, NOTHING_EXECUTED)
@@ -71,7 +72,7 @@ def relabel_turn(
     text = replace_block(text, "answer", f" {action_sep} ".join(turn.executed))
     last = "</prediction>" if order == "answer_first" else "</answer>"
     text = text[text.find("<think>") : text.rfind(last) + len(last)]
-    # A state that holds a tag of the format ends its own block early.
+    # For example, a state that holds a tag of the format ends its own block early.
     if not _says_the_truth(text, turn, action_sep, order, options):
         return Relabelled(None, UNWRITABLE)
     return Relabelled(text)

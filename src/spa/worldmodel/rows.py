@@ -150,7 +150,8 @@ def hidden_share(rows: Sequence[WorldModelRow]) -> float:
     for row in rows:
         if row.images:
             continue
-        # Earlier responses do not count: what appears only in them is the model's guess.
+        # Earlier responses do not count: in play the model writes them, so what appears only in
+        # them was guessed.
         texts = [message["content"] for message in row.prompt if message["role"] != "assistant"]
         shown = {word for text in texts for word in _WORD.findall(text)}
         target = _WORD.findall(row.state)

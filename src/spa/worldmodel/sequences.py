@@ -51,8 +51,8 @@ def row_sequences(
     mask_of = sft_mask(loss_on)
     groups: dict[str, list[WorldModelRow]] = {}
     for index, row in enumerate(rows):
-        # A branch (a plan tried in a copy of the game) has no next turn: it gets a group of its
-        # own.
+        # No later turn continues a branch (a plan tried in a copy of the game). Among the turns
+        # of its episode it would break the runs that `_mergeable` finds.
         line = f"{row.episode_id}#{row.extra.get('branch', 0)}"
         groups.setdefault(line if merge_turns else str(index), []).append(row)
     sequences = []
