@@ -26,8 +26,9 @@ from spa.types import IMAGE
 
 Make = Callable[[], TextEnv]
 INFO_KEYS = ("action_is_valid", "action_is_effective", "success")
-# Texts that name no action: among them tags and separators of the format, a number that int()
-# refuses (over 4,300 digits), a long text, and a lone surrogate, which is no valid UTF-8.
+# Texts that name no action, except perhaps in a game of free text: among them tags and
+# separators of the format, a number that int() refuses (over 4,300 digits), a long text, and a
+# lone surrogate, which UTF-8 cannot encode.
 NONSENSE = (
     "",
     " ",

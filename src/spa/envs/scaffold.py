@@ -136,7 +136,7 @@ def write_env(name: str, folder: Path) -> list[Path]:
     words = {"name": name, "cls": cls, "title": name.replace("_", " ").capitalize()}
     files = {f"{name}.py": MODULE, f"test_{name}.py": TEST, f"{name}.yaml": CONFIG}
     paths = {folder / file: template for file, template in files.items()}
-    # All paths are checked before the first write, so a failure leaves no file behind.
+    # Paths and name are checked before the first write, so a refusal leaves no file behind.
     existing = [str(path) for path in paths if path.exists()]
     if existing:
         raise ConfigError(

@@ -278,8 +278,8 @@ class Sokoban(GridGame):
         """The share of boxes that the text shows on targets."""
         drawn = text.split("\n")[: self.rows] if "\n" in text else []
         shown = sum(line.count(self._symbols[BOX_ON_TARGET]) for line in drawn)
-        # Without a grid, count the cells of the sentence after the last `(√) is at` or `(√) are
-        # at`.
+        # Without a grid, count the cells of the sentence after the last `(√)`, as in `boxes on
+        # targets (√) are at (1,2) (3,4)`.
         if not drawn:
             shown = (
                 text.rpartition(f"({self._symbols[BOX_ON_TARGET]})")[2].count("(")

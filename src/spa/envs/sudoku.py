@@ -26,8 +26,8 @@ NAME = "sudoku"
 # These are the original's numbers. It has two tables, which differ for 4x4 easy; its experiments
 # use 12.
 CLUES = {4: {"easy": 12, "medium": 9, "hard": 6}, 9: {"easy": 36, "medium": 30, "hard": 24}}
-# No board with fewer clues has a single solution. This is proven for 4x4 and 9x9; for 16x16, 55 is
-# the lowest known number.
+# The fewest clues of a board with a single solution: proven for 4x4 and 9x9, the lowest known
+# number for 16x16.
 FEWEST_CLUES = {4: 4, 9: 17, 16: 55}
 
 

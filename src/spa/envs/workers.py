@@ -205,7 +205,8 @@ class _Worker:
             # answer to the next request.
             if not answered:
                 self.stop()
-        # Errors arrive as class name and text; only classes of `spa.errors` are raised as such.
+        # Errors for the user arrive as class name and text. A class that is not in `spa.errors`
+        # becomes ConfigError.
         if outcome == "user":
             raise getattr(errors, value[0], ConfigError)(value[1])
         if outcome == "error":
@@ -264,7 +265,8 @@ def _serve(pipe: Connection) -> None:
     if sys.__stderr__ is not None:
         faulthandler.register(signal.SIGUSR1, file=sys.__stderr__)
     parent = multiprocessing.parent_process()
-    # This thread ends the process when the trainer ends, even while an environment hangs.
+    # This thread ends the process when the trainer ends, even while an environment's Python
+    # code hangs. C code that holds the interpreter's lock can delay it.
     if parent is not None:
         threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
     envs: dict[int, TextEnv] = {}

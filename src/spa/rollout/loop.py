@@ -201,8 +201,8 @@ class _Game:
                 checked_text(
                     self.env.state_text(self.builders[0].prompter.state_text), "state_text"
                 )
-                # The opponent samples from a stream of its own, so that its random numbers depend
-                # neither on the policy's nor on the environment's.
+                # The opponent samples from a stream of its own, so that its random numbers do not
+                # depend on the policy's or the environment's.
                 self.chance = stream(first.noise_seed, "opponent")
                 for builder in self.builders:
                     builder.assign_player(self.env.players)

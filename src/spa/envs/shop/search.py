@@ -57,7 +57,7 @@ class SearchIndex:
         self._database.commit()
 
     def search(self, query: str) -> Sequence[str]:
-        """The numbers of the at most 50 best products, best first; ties in catalogue order."""
+        """The asins of the at most 50 best products, best first; ties in catalogue order."""
         expression = match_expression(query)
         if not expression:
             return ()

@@ -61,7 +61,8 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
                 fewest = mask.bit_count()
                 where = cell
                 options = mask
-                # One option is forced, and none is a dead end: no other cell is a better choice.
+                # A single option has to be taken in any case, and none is a dead end, so the
+                # search for a better cell stops.
                 if fewest <= 1:
                     break
         row, col, box = house[where]
