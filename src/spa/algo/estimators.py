@@ -41,9 +41,10 @@ class Estimator:
     function: Callable[..., Estimate]
     settings: tuple[str, ...] = ()
     needs_values: bool = False  # a critic is trained, and batch.values are its values
-    # The estimator compares episodes of one puzzle, so a group of one carries no signal.
+    # The estimator compares episodes of one puzzle. A group of one has nothing to compare with.
     needs_groups: bool = False
-    # advantages are whitened over the masked tokens of the whole batch before the update
+    # If `algorithm.whiten_advantages` is set, advantages are whitened
+    # over the masked tokens of the whole batch before the update.
     whitened: bool = False
     discounts: Callable[[Mapping[str, Any]], tuple[float, float]] = lambda settings: (1.0, 1.0)
     """settings -> the discount of returns between the tokens of a turn, and from a turn's last

@@ -12,7 +12,8 @@ from typing import Any
 
 from spa.algo.guards import StreakGuard, VarianceGuard, empty_batch_guard, low_success_guard
 
-# A step is bad from the first two shares on. A validation is bad below LOW_SUCCESS.
+# Limits of shares: a step is bad from MANY_FAULTS or
+# MUCH_REPETITION on, a validation below LOW_SUCCESS.
 MANY_FAULTS = 0.5
 MUCH_REPETITION = 0.2
 LOW_SUCCESS = 0.01
