@@ -42,7 +42,7 @@ def annotate_all(batch: PPOBatch, episodes: Sequence[Episode], context: Context)
     for annotate in defined_by_methods("annotate").values():
         batch = annotate(batch, episodes, context)
     if context.cfg.actor_rollout_ref.actor.world_loss.on:
-        # Trained tokens of world text per sampled token.
+        # Tokens with the world loss per token in the mask of the policy loss.
         known = batch.ce_weights[batch.played] > 0
         context.metrics["rollout/world_tokens_ratio"] = float(
             known.sum() / batch.mask.sum().clamp(min=1)

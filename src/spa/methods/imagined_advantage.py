@@ -32,7 +32,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
         for _, turn, taken in _chosen_plans(episode):
             imagined.append(known[turn.reply.options[taken][1]])
             came.append(known[turn.next_target])
-    # One factor for the whole step: predictions that do not follow the real values get weight 0.
+    # One factor for the whole step: 0 unless predicted and real values correlate positively.
     trust = np.float32(coef * agreement(imagined, came))
     added = on_tokens(batch, episodes, lambda episode: trust * _leads(episode, values[episode.tag]))
     context.metrics["critic/advantages/imagined"] = float(masked_mean(added.abs(), batch.mask))
