@@ -57,8 +57,8 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
     try:
         yield cfg
     except (SystemExit, GeneratorExit) as error:
-        # The user's code (a template, tracker or function) exited; without an error the run would
-        # look successful.
+        # The user's code (a template, tracker or function) exited.
+        # After `sys.exit(0)` the run would look successful.
         raise TrainingError(
             f"code outside spa ended the run with {type(error).__name__}({error}). Add --debug to see "
             "where, and run the same command again to resume from the last checkpoint."

@@ -48,7 +48,7 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
     note = Path(trainer.run_dir).absolute() / "ray" / f"begun-{uuid.uuid4().hex}"
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    # gloo for CPU tensors also on GPUs: objects are broadcast from the CPU.
+    # gloo also on GPUs: the ranks exchange JSON values as tensors on the CPU.
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     fitted = TorchTrainer(
         _worker,

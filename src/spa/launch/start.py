@@ -16,7 +16,7 @@ def launch(cfg: Config, job: Job) -> Path | None:
 
         return launch_on_ray(cfg, job)
     with joined(cfg.trainer.device, cfg.trainer.rank_timeout_s) as world:
-        # One copy of every log line; the main rank logs for all.
+        # The main rank logs for all; the others only warn.
         if not world.is_main:
             set_verbosity(quiet=True)
         with prepared(cfg, job) as cfg:
