@@ -16,7 +16,8 @@ NAME = "plain"
 # In these architectures, attention is only scaled products and a softmax.
 PLAIN_MODELS = ("llama", "mistral", "qwen2", "qwen3")
 BLOCK = 128  # queries per block
-# Longer sequences use the fused kernel, which never stores the scores.
+# Longer sequences without a mask or a cache use
+# the fused kernel, which never stores the scores.
 LONGEST = 1024
 
 

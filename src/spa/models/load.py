@@ -309,7 +309,7 @@ def _explained(name: str) -> Iterator[None]:
         yield
     except (SpaError, MemoryError):
         raise
-    # Every other exception, whatever its class, comes from the folder's content.
+    # A damaged file or a model's own code can raise any exception.
     except Exception as error:
         text = one_line(error) or type(error).__name__
         hint = "Check that the model folder is complete and that its weights match its config.json."

@@ -135,7 +135,7 @@ def image_reader(folder: Path, *, code: bool = False) -> ImageReader | None:
     ):
         return None
     config = AutoConfig.from_pretrained(folder, trust_remote_code=code)
-    # Configurations in transformers use one of these two names.
+    # Most configurations in transformers use one of these two names.
     image_id = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
     if not sees(config) or image_id is None:
         return None
