@@ -246,8 +246,8 @@ class ApiEngine:
         completions = [completion for completion, _ in answers]
         failed = [c.text for c in completions if c.finish_reason == "error"]
         silent = len(failed) > 1 and not any(refused for _, refused in answers)
-        # No request was answered. That is an error if several failed and the server refused none of
-        # them, or if no stored response shows that this server works at all.
+        # No request was answered. That is an error if several failed and the server refused
+        # none of them, or if nothing is stored that would show that the server works.
         if failed and len(failed) == len(completions) and (silent or not len(self.store)):
             raise ModelError(
                 f"The server {self.address} answered none of {len(failed)} requests. The "
@@ -416,8 +416,8 @@ class ApiEngine:
                 if status is None
                 else f"{where}: the server returned HTTP status {status}: {text}"
             )
-        # Only this request is at fault if the error concerns its conversation, or if a stored
-        # response shows that the server accepts the settings.
+        # Only this request is at fault if the error concerns its conversation, or if
+        # any response is stored, since the server then probably accepts the settings.
         if len(self.store) or any(word in lower for word in REFUSALS):
             return Refused(f"{where}: {text}")
         return ModelError(

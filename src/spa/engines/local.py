@@ -2,15 +2,15 @@
 
 * Keys and values are kept from turn to turn: a turn reads only the tokens that are new.
 * Equal prompts (the members of a group at their first turn) are read once.
-* On a CPU, in bfloat16, a long enough prefix of all prompts (the rules of the game) is read and
-  held once. A longer prefix of some of them is read once.
+* In models that `spa.engines.fused` reads, a long enough prefix of all prompts (the rules of
+  the game) is read and held once. A longer prefix of some of them is read once.
 * Rows that have finished leave the batch.
 * Models whose layers do not all attend to the whole sequence (sliding windows, linear attention)
   take the safe path: the whole conversation is read again at every turn and rows stay until the
   end. It is announced once.
+* Models that see pictures do too, in the generation loop of transformers (`spa.engines.vision`).
 * Architectures that are not known to be read right are tried with a few tokens when the engine is
   made.
-* Models that see pictures do too, in the generation loop of transformers (`spa.engines.vision`).
 """
 
 import logging
@@ -39,11 +39,11 @@ log = logging.getLogger(__name__)
 
 # Finished rows leave the batch when less than this share of its rows is still sampling.
 _SHRINK_AT = 0.75
-# Common prefixes are read separately if that reduces the tokens to read, padding included, to at
-# most this share.
+# Prefixes that groups of rows share are read separately if that
+# reduces the tokens to read, padding included, to at most this share.
 _MUCH_LESS = 0.75
-# A prefix that all rows share is stored once if its keys and values take at least this many bytes
-# per row.
+# `FusedModel` holds a prefix that all rows share once if
+# its keys and values take at least this many bytes per row.
 _HELD_ONCE = 2**20
 
 
@@ -112,7 +112,7 @@ class LocalEngine:
         with (
             torch.inference_mode(),
             torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None),
-            # A compiled model would be compiled again for every length.
+            # A compiled model may be compiled again and again while the cache grows.
             torch.compiler.set_stance("force_eager"),
         ):
             for start in range(0, len(prompts), self.max_rows):
@@ -266,8 +266,8 @@ class _Batch:
         valid = self.cache.shared + past < held[:, None]
         fresh = not any(rows)
         stores = {row.store for row in rows if row is not None}
-        # The rows are in the cache by now, so these references would keep all keys and values
-        # twice.
+        # The rows are in the cache by now. While these references
+        # exist, `shrink` would keep them in their stores as well.
         del cached, rows
         for store in stores:
             store.shrink()
