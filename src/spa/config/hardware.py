@@ -61,7 +61,7 @@ def clamp_to_hardware(
             f"actor_rollout_ref.rollout.name is vllm, but spa uses the local engine, because {reason}"
         )
         name = "local"
-    # Without a GPU one process works on the CPU.
+    # Without a GPU the count is 1, for the CPU.
     most = max(gpus, 1)
     count = min(trainer.n_gpus_per_node, most)
     if count < trainer.n_gpus_per_node:

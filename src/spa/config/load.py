@@ -255,8 +255,8 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
                 return problems.add(
                     path, f"this key is not set, so there is nothing to remove{suggestion(path)}"
                 )
-            # A missing section is made, so that the schema reports the unknown key with its nearest
-            # neighbours.
+            # A missing section is made: it may be a new tag, or options that were null. For
+            # an unknown one the schema then reports the key with its nearest neighbours.
             section[parent] = {}
         section = section[parent]
         if not isinstance(section, dict):

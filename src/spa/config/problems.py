@@ -99,8 +99,8 @@ def suggestion(path: str) -> str:
     known = [name for name, _, _ in schema_keys()]
     head, _, last = path.rpartition(".")
     siblings = [name for name in known if name.rpartition(".")[0] == head]
-    # From the most to the least likely mistake: a sibling, a similar path, the same last part
-    # elsewhere, anything that is a little similar.
+    # From the most to the least likely mistake: a sibling, a similar path, a path without
+    # its first parts, the same last part elsewhere, anything that is a little similar.
     close = (
         [
             f"{head}.{name}".strip(".")

@@ -196,7 +196,7 @@ class WorldLossConfig:
             ge=0,
         ),
     ] = 0.05
-    # 1 - p is bounded: a state that cannot be predicted costs at most `most`.
+    # 1 - p is bounded: a token that cannot be predicted costs at most `most`.
     kind: Annotated[
         Literal["cross_entropy", "clipped_error"],
         Key(

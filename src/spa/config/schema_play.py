@@ -179,7 +179,7 @@ class RewardNormalizationConfig:
             affects="semantics",
         ),
     ] = "state"
-    # The standard deviation is the unbiased one; scores without variance become 0.
+    # The z-scores use the unbiased standard deviation, and are 0 for scores without variance.
     method: Annotated[
         Literal["identity", "mean", "mean_std", "asym_clip"],
         Key(

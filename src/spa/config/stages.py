@@ -53,7 +53,8 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "sft.data.merge_turns": ("sft", "ppo"),
     "sft.data.loss_on": ("sft", "ppo"),
     "gate": ("sft",),
-    # Only PPO reads this section, except for the keys below, which other stages read as well.
+    # The results of the other stages depend on the keys below. What
+    # else they read of this section changes at most the last digits.
     "actor_rollout_ref": ("ppo",),
     "actor_rollout_ref.model.dtype": ("selfplay", "ppo", "eval"),
     "actor_rollout_ref.model.attn_implementation": ("selfplay", "ppo", "eval"),
