@@ -134,8 +134,8 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
                 if told is None:
                     break
                 segment = await interaction.turn(told)
-            # Raised instead of recorded, so that a broken environment does not become a reward of
-            # 0.
+            # Raised instead of recorded, so that the score
+            # until the fault does not become a reward.
             if chat.stop is StopReason.ERROR:
                 raise EnvFault(chat.fault)
         record(chat, interaction.trace)

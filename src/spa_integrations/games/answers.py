@@ -7,7 +7,8 @@ import re
 import sys
 from functools import lru_cache
 
-# All other names in a formula must be single letters, so that no Python function can be called.
+# All other names in a formula must be single letters,
+# so that no builtin of Python can be called.
 FUNCTIONS = {
     "sqrt",
     "exp",
@@ -47,7 +48,7 @@ def is_harmless(answer: str) -> bool:
         ast.literal_eval(answer)
         return True
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        # Names with two or more letters are checked; `2x` is a number and the letter x.
+        # Names of two or more characters must be known; `2x` is a number and the letter x.
         words = re.findall(r"[^\W\d]\w*", answer)
         # `.` before a letter is attribute access, and `_` occurs in dunder names. A formula needs
         # neither.

@@ -18,7 +18,7 @@ TRIES = 20  # random moves that are sampled to find one that GEM can read
 MISREAD = -0.1  # reward of GEM for an action that it cannot read; the game ends, too
 # `\boxed{Up}` -> `Up`; a move contains no braces.
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
-# Lines around the board that ask for a move, such as `Enter your guess`.
+# Lines around the board that announce it or ask for a move, such as `Enter your guess`.
 _ASKS = re.compile(r"(?m)^(?:Enter your|Here is the current|Current board).*$\n?")
 
 
@@ -65,7 +65,7 @@ class Gem(TextEnv):
         self.own = OwnRandomness(stream_seed(puzzle, "gem/puzzle"))
         with self.own:
             self.prompt, info = self.game.reset(seed=stream_seed(puzzle, "gem/puzzle") % 2**31)
-        # The puzzle and the random outcomes after it come from two different streams.
+        # A stream of its own, so that one puzzle can be played with different random outcomes.
         self.own = OwnRandomness(stream_seed(noise, "gem/noise"))
         self.over, self.said, self.board = False, [], _board(info)
         # The puzzle's text contains everything that the game holds, so that its hash distinguishes

@@ -47,8 +47,8 @@ class Match:
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Match":
-        # Large collections such as word lists are never changed, so copies share them: deepcopy
-        # returns objects that `memo` names without copying them.
+        # Large collections are taken to be word lists that never change, so copies
+        # share them: deepcopy returns objects that `memo` names without copying them.
         for value in vars(self.game).values():
             if isinstance(value, list | set | dict) and len(value) > LARGE:
                 memo[id(value)] = value

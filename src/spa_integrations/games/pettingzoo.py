@@ -89,7 +89,7 @@ class PettingZooGame(TextEnv):
         """A move of whose turn it is; one that the mask does not allow changes nothing."""
         index = action_index(action, self.names)
         mover = self.current_player()
-        # Illegal moves never reach PettingZoo, because it would end the game with a penalty.
+        # Illegal moves never reach the game, which does not handle them without its wrappers.
         valid = index is not None and self.names[index] in self.legal_actions()
         rewards = [0.0, 0.0]
         if valid:

