@@ -56,8 +56,8 @@ def _right(rollout: Rollout, text: str, *, state: int, message: int) -> bool | N
         return words(text) == words(rollout.states[state])
     if rollout.states or not 0 <= message < len(rollout.chat):
         return None
-    # Without recorded states the next message is searched, because it shows the state among other
-    # text.
+    # Without recorded states the given message, before or after the
+    # response, is searched, since it shows the state among other text.
     return words(text) in words(rollout.chat[message][1])
 
 
@@ -77,8 +77,8 @@ def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     for rollout in rollouts:
         for turn, place, reply in _turns(rollout):
             said, told = (inside(reply, tag) for tag in ("observation", "prediction"))
-            # The observation is judged by the message before the response, the prediction by the
-            # one after.
+            # Without recorded states, the observation is judged by the
+            # message before the response, the prediction by the one after.
             for name, text, state, message in (
                 ("observation", said, turn, place - 1),
                 ("prediction", told, turn + 1, place + 1),

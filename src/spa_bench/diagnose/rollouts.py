@@ -50,7 +50,8 @@ class Rollout:
     states: tuple[str, ...] = ()  # the true state before each response, and the last state
     # number of responses whose tokens in the next prompt are not the sampled tokens
     replaced: int = 0
-    # one per token of `token_ids`; 0 where nothing was sampled, NaN where the log-prob is unknown
+    # one per token of `token_ids`; 0 where nothing was sampled. An unknown
+    # log-prob is NaN in episodes of spa, and 0 in those of other stacks.
     logprobs: tuple[float, ...] | None = None
     # the actions that the environment executed for each response; empty if they are not recorded
     actions: tuple[tuple[str, ...], ...] = ()
@@ -322,7 +323,8 @@ def _ours(row: Mapping[str, Any], where: str) -> Rollout:
         stack="spa",
         chat=_chat(row["messages"], "user"),
         group=str(row.get("puzzle_hash")),
-        # An episode that ended with an error counts in no statistic of rewards.
+        # An episode that ended with an error has no
+        # reward, but its turns count in the means by turn.
         reward=None if row.get("stop") == "error" else sum(rewards),
         turn_rewards=rewards,
         token_ids=None if ids is None else tuple(ids),

@@ -137,8 +137,9 @@ def per_index(groups: Groups, *, own: bool) -> Tensor:
     # [B, 1] of True: every episode has an outcome, so the mean is over the whole group.
     ones = torch.ones(len(outcome), 1, dtype=torch.bool)
     centred = outcome[:, None] - _mean_of_present(outcome[:, None], ones, groups.ids, own=own)
-    # Rewards before the last one are centred only over the episodes that have a turn at this index.
-    # An episode that stops early drops out of these means. This selection causes the bias.
+    # Rewards before the last one are centred only over the episodes
+    # that go on after this index. An episode that stops early drops
+    # out of these means. This selection causes the bias.
     between = where.present & ~last
     steps = torch.where(
         between, rewards - _mean_of_present(rewards, between, groups.ids, own=own), 0.0
@@ -152,8 +153,8 @@ def _mean_of_present(values: Tensor, present: Tensor, ids: Tensor, *, own: bool)
     # Sums over each group, given back to its rows: [M, K] -> [B, K].
     totals = torch.zeros(shape, dtype=torch.float64).index_add_(0, ids, known)[ids]
     counts = torch.zeros(shape, dtype=torch.float64).index_add_(0, ids, present.double())[ids]
-    # Without the episode's own reward the baseline is independent of its action, and so unbiased.
-    # An episode that is alone in its group has baseline 0.
+    # Without the episode's own reward the mean does not depend on its
+    # action at this index. An episode that is alone there has mean 0.
     if not own:
         totals = totals - known
         counts = counts - 1

@@ -101,7 +101,8 @@ def methods(options: argparse.Namespace) -> int:
 
 def _command(options: argparse.Namespace) -> str:
     """The command that makes the same page again."""
-    # Every option is written out, since defaults may change between versions.
+    # Scale and numbers are written out even at their defaults, which
+    # later versions may change. Options that are None or empty are not.
     words = ["spa", "bench", "methods", *options.methods]
     for name in ("scale", "seeds", "controls", "root", "page", "parallel"):
         if (value := getattr(options, name)) is not None:

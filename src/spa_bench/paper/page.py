@@ -209,7 +209,8 @@ def _curves(name: str, table: Mapping[str, Any], images: Path, page: Path) -> li
             try:
                 save_chart(curve_chart(title, rows, k), path, "--page")
             except SpaError as error:
-                # Without matplotlib the page has its tables and no curves.
+                # Without matplotlib, or if an image cannot be
+                # written, the page has its tables and a note.
                 return [f"No curves: {error}", ""]
             lines += [f"![{title}]({path.relative_to(page.parent).as_posix()})", ""]
     return lines

@@ -123,7 +123,7 @@ def paper_table(name: str, scale_name: str) -> PaperTable:
     scale = SCALES[scale_name]
     table = _PAPER["tables"][name]
     rows: Mapping[str, list[str]] = table.get("rows", {})
-    # Ablations use only the last model of a scale. The main tables use all models.
+    # The main results use all models of a scale. Every other table uses only the last one.
     models = scale.models if table.get("all_models") else scale.models[-1:]
     experiments = [
         _experiment(scale, model, environment, method)

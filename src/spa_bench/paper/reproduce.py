@@ -120,7 +120,8 @@ def _training(row: Experiment, scale: str, root: Path, overrides: Sequence[str],
     setting = SCALES[scale].settings[row.environment]
     changes = (*SCALES[scale].common, *setting.overrides, f"model_path={row.model}", *overrides)
     folders = (row.model.rpartition("/")[2], row.environment, f"seed_{seed}", row.method)
-    # Names of models and environments may contain slashes and spaces, but folder names must not.
+    # Names of models and environments may contain colons,
+    # commas and spaces, which are awkward in folder names.
     folder = root.joinpath(*(re.sub(r"[^\w.-]+", "-", name) for name in folders))
     return training_of(
         method(row.method),

@@ -107,8 +107,8 @@ class Scout(ScriptedEngine):
         self.max_actions = max_actions
         self.most = most
         self._tables: dict[tuple[str, str], Values] = {}
-        # One table per episode: an episode that leaves the states of its table gets a new table,
-        # which starts from the current state.
+        # The current table of each episode. An episode that leaves the states
+        # of its table gets the table that starts from its current state.
         self._table_of: dict[str, Values] = {}
 
     def _reply(self, prompt: Prompt) -> str:

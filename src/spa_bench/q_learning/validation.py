@@ -26,7 +26,7 @@ def validate_tables(cfg: Config, steps: int) -> dict[str, Any] | None:
     worker = setup.make_worker(cfg, None, mode="base")
     try:
         setup.check_puzzles(cfg, cfg.es_manager.val.env_configs.tags, require_copies)
-    # Without copies or a list of actions there is no table, and the line is left out.
+    # Without copies or a list of actions there is no table, and so no result.
     except ConfigError:
         return None
     most = setup.most_actions(cfg)

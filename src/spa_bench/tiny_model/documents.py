@@ -109,8 +109,8 @@ class Documents:
         return tuple(messages[:-1])
 
     def _reply(self, env: TextEnv, prompter: Prompter, state: str, count: int) -> str:
-        # The actions come from another puzzle, so that not even the legal actions tell anything
-        # about the state that is shown.
+        # Random actions come from another puzzle, so that not even the
+        # legal actions tell anything about the state that is shown.
         env.reset(seed=int(self.rng.integers(2**31)))
         predicted = None if prompter.mode == "base" else corrupted(state, self.rng)
         cells = [player_cell(text) for text in (state, predicted) if text is not None]

@@ -39,7 +39,8 @@ WORDS = (
     "action", "actions", "state", "turn", "goal", "player", "box", "target",
     "hole", "wall", "empty", "number", "find", "click", "search", "buy", "now", "answer", "question", "next",
 )  # fmt: skip
-# Pieces of a response, cut where the format changes between blocks.
+# Pieces of responses, cut where the format changes between
+# blocks, of message headers, and of states after a move.
 REPLY_PIECES = (
     "<think>", "</think>", "<answer>",
     "</answer>", "</think><answer>", "<observation>\n", "\n</observation><prediction>\n",
@@ -154,8 +155,8 @@ def document_batches(
     not.
     """
     while True:
-        # Sorting within a pool keeps padding small. The shuffle keeps lengths from increasing over
-        # the pool.
+        # Sorting within a pool keeps padding small. The
+        # shuffle keeps lengths from decreasing over the pool.
         tokenised = [tokenise(documents.next(), template) for _ in range(pool)]
         lengths = torch.tensor([len(ids) for ids, _ in tokenised])
         rows = list(micro_batches(lengths, rows=None, max_tokens=max_tokens))
