@@ -103,8 +103,8 @@ def _parts(text: str, size: Size | None) -> tuple[list[list[str]], list[str]]:
 
 
 def _split(text: str) -> tuple[list[list[str]], str]:
-    """The cells of the grid, and the sentence after it. A grid is two or more lines of
-    equally many cells."""
+    """The cells of the grid, and the sentence after it. A grid is two or more lines with at
+    most two different numbers of cells."""
     lines = printable(text[:_MAX_TEXT].strip("\n")).split("\n")
     # The first line with a coordinate ends the grid.
     end = next((index for index, line in enumerate(lines) if _COORDINATE.search(line)), len(lines))
@@ -155,7 +155,7 @@ def _mark_cells(rows: list[list[str]], truth: list[list[str]]) -> tuple[tuple[Ce
 
 
 def _mark_words(words: list[str], truth: list[str]) -> tuple[Cell, ...]:
-    # autojunk would treat words that occur often, such as `at`, as noise.
+    # In long texts autojunk would treat words that occur often, such as `at`, as noise.
     matcher = difflib.SequenceMatcher(None, truth, words, autojunk=False)
     return tuple(
         Cell(word, kind != "equal")

@@ -188,8 +188,7 @@ def _provenance(runs: Sequence[Run], summaries: dict[str, Any]) -> tuple[tuple[s
     for run in runs:
         prefix = f"{run.name}: " if len(runs) > 1 else ""
         found = {**made_with(run), **flatten(summaries[run.name])}
-        # These keys of the summary are results, which the tables show. The other keys describe how
-        # the run was made.
+        # The report shows these keys of the summary elsewhere.
         results_only = ("methods.", "difference.", "episodes.", "seeds", "descriptions.")
         rows += [
             (printable(prefix + key), _short(value))

@@ -191,7 +191,8 @@ def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
     training."""
     matcher = re.compile(pattern)
     names = {name for row in stage.metrics.values() for name in row if matcher.fullmatch(name)}
-    # Validation metrics, whose names start with `val`, are preferred to training metrics.
+    # Metrics whose names start with `val` are preferred: validation
+    # puzzles are held out from training.
     held_out = {name for name in names if name.startswith("val")}
     names = held_out or names
     table: dict[int, float] = {}
@@ -232,7 +233,7 @@ def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...],
         generate = stage.config.get("generate") or {}
         before = before.plus(of_self_play(stage.path, generate) or Budget())
     before = Budget(*(part / per_seed for part in before))
-    # One seed represents its method, since all seeds have the same settings.
+    # One seed represents its method: all seeds play equally many episodes, of similar length.
     used = so_far(before, method.of("ppo")[0].metrics.items())
     if not any(one.episodes for one in used.values()):
         return (), ()

@@ -11,7 +11,7 @@ from spa.install import install_hint
 from spa.report.charts import Chart
 from spa.report.content import Report
 
-# Colors, dashes and markers vary together, so lines differ in black and white, too.
+# Colors, dashes and markers vary together, so up to four lines differ in black and white, too.
 _COLORS = ("#0072b2", "#d55e00", "#007a59", "#a8517f", "#8a6d00", "#4d4dbf", "#5b6470", "#9c2f2f")
 _DASHES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D")
@@ -69,7 +69,7 @@ def _figure(size: tuple[float, float]) -> Any:
         raise SpaError(
             f"figures need matplotlib: {install_hint('plot')}. --format html needs no extra package."
         ) from error
-    # Agg draws without a display, and not through pyplot, which keeps global state.
+    # Agg needs no display, and the figure is not made by pyplot, which keeps global state.
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -103,7 +103,7 @@ def _draw(axes: Any, chart: Chart) -> None:
             "marker": _MARKERS[series.color % 4],
         }
         xs, ys = zip(*series.points, strict=True)
-        # About 20 markers per line: more would overlap.
+        # Fewer than 40 markers per line: more would overlap.
         every = max(1, len(xs) // 20)
         axes.plot(
             xs, ys, label=_plain(series.label), linewidth=2, markersize=4, markevery=every, **style

@@ -112,8 +112,8 @@ def _is_running(run: Run, now: float) -> bool:
     that was wrong."""
     folders = (run.path, *(stage.path for stage in run.stages))
     known = [held(folder) for folder in folders if (folder / LOCK).is_file()]
-    # A run is running if a process on this machine holds one of its locks. For a lock of another
-    # machine (None), and for a run without locks, the time of the last line decides.
+    # A run is running if a process visibly holds one of its locks. For a lock that another
+    # machine may hold (None), and for a run without locks, the time of the last line decides.
     if True in known:
         return True
     return (None in known or not known) and any(

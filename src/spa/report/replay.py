@@ -122,7 +122,7 @@ def replay(
 def written_search(text: str, actions: Sequence[str]) -> list[dict[str, Any]]:
     """The lines of a search that a response holds, as states with their moves; empty if it holds
     none."""
-    # Imported here, because this module imports Gymnasium, which a list of episodes does not need.
+    # Imported here, because it imports Gymnasium, which a list of episodes does not need.
     from spa.planning.written_search import read_line
 
     # A search names actions of the game; without their list no search can be read.

@@ -163,8 +163,8 @@ def common_steps(methods: Sequence[RunArm]) -> dict[str, int | None]:
         for stage in method.of("ppo"):
             if file := last_validation(stage):
                 found.append(
-                    # A method that trains for more PPO steps than the others is compared with them
-                    # at the step `also_test_at`.
+                    # A method that continues for equal total episodes is compared with the
+                    # others at the step `also_test_at`.
                     min(file.step, flatten(stage.config).get("trainer.also_test_at") or file.step)
                 )
     return {method.label: min(last[method.run], default=None) for method in methods}
@@ -355,8 +355,8 @@ def _certainty(first: str, row: MethodResult, seeds: int, *, numbers: bool) -> s
             text += " The comparison does not show that training on true next states helps."
         return text
     better, worse = (first, row.label) if lead.low > 0 else (row.label, first)
-    # From `MANY_SEEDS` = 3 seeds on, intervals are over seeds and include the variance between
-    # trainings.
+    # From `MANY_SEEDS` = 3 seeds on, intervals are over seeds, unless all seeds have the same
+    # mean, and include the variance between trainings.
     luck = "puzzles and training seeds" if seeds >= 3 else "puzzles"
     explained = (
         f"The CI excludes 0, so the choice of {luck} is an unlikely explanation of the difference."

@@ -192,8 +192,8 @@ class Library:
             path for run in runs for stage in run.stages for path in stage.path.glob("*.json*")
         ]
         files += [run.path / "summary.json" for run in runs]
-        # A report takes seconds and pages request it often, so it is rebuilt only if a file has
-        # changed.
+        # A report takes seconds and pages request it often, so it is rebuilt only if one of
+        # these files has changed.
         stamp = [
             (path, path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file()
         ]
@@ -249,7 +249,7 @@ def _keep_up(library: Library) -> None:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """GET requests for the page, its two files and the data."""
+    """GET requests for the page, its styles and scripts, and the data."""
 
     timeout = REQUEST_S
     server_version = "spa"
