@@ -174,7 +174,7 @@ def measure(options: argparse.Namespace) -> int:
     from spa.run.files import write_atomic
 
     cfg = load_config(options.config)
-    # Checked before measuring, which takes minutes per tag.
+    # Checked first, so that no measurement is lost to a file that cannot be written.
     target = result_file(Path(options.write)) if options.write else None
     measured = {}
     for tag in options.tags or cfg.custom_envs:

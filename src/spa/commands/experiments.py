@@ -68,7 +68,8 @@ def compare(options: argparse.Namespace) -> int:
     """Run a comparison, print its table, and print what can be done with its folder."""
     from spa.api.runs import plan_comparison
 
-    # The folder is a separate argument: an override would set `trainer.run_dir` of every method.
+    # The folder is a separate argument: with --methods or --sweep, an override of
+    # `trainer.run_dir` would put the comparison next to that folder.
     folder = options.output_dir
     options.output_dir = None
     overrides = settings(options)

@@ -118,7 +118,7 @@ def _state_perplexity(args: list[str]) -> list[str]:
 
 def _envs(args: list[str]) -> list[str]:
     # `envs --config C ACTION`: the old command accepted the option before the action. The new
-    # command takes it at the end.
+    # command takes it after the action.
     config = []
     if args[:1] == ["--config"]:
         config = args[:2]

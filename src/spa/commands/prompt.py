@@ -62,7 +62,8 @@ def with_borders(cfg: Any, messages: tuple[Message, ...], prefill: str) -> str:
 
     template = load_template(cfg, cfg.model_path)
     ids = template.start(messages, prefill)
-    # Tokens are decoded one by one, without clean-up, so that the pieces join to the exact text.
+    # Tokens are decoded one by one, without clean-up, so that the pieces join to the exact
+    # text, except for characters that span several tokens.
     pieces = [
         template.tokenizer.decode([index], clean_up_tokenization_spaces=False) for index in ids
     ]

@@ -114,10 +114,10 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
         )
     if options.ckpt != "last" and not options.ckpt.isdecimal():
         raise ConfigError(f"CKPT is {options.ckpt!r}; use last or a step number")
-    # `False` means PPO alone, from a checkpoint of this run.
+    # `False` means PPO alone, from a checkpoint that `find_sft_checkpoint` finds.
     alone = wanted is not None and not _TRUTH[wanted.lower()]
-    # After SFT, PPO starts from the checkpoint that SFT is about to write, so CKPT would have no
-    # effect.
+    # Otherwise PPO starts from the checkpoint that SFT is about to write, or from `model_path`,
+    # so CKPT would have no effect.
     if options.ckpt != "last" and not alone:
         raise ConfigError(
             f"CKPT is {options.ckpt}, but PPO after SFT starts from the last SFT checkpoint. To run PPO "
@@ -125,7 +125,7 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
         )
     if alone:
         return ("ppo",), options.ckpt, options.from_scratch
-    # Methods other than spa are PPO from the base model and have no earlier stage.
+    # The other methods of this command are PPO from the base model and have no earlier stage.
     stages = tuple(options.stages or (STAGES if options.method == "spa" else ("ppo",)))
     return stages, None, options.from_scratch or wanted is not None
 
