@@ -155,8 +155,8 @@ def plan_evaluation(
     root = (target.run or Path(cfg.trainer.run_dir)) / "eval"
     tags = cfg.es_manager.val.env_configs.tags
     games = "-".join(tags) if len(tags) <= 3 else f"{len(tags)}-games"
-    # The name has the model, the configuration and the games (above three only their number), so
-    # that results of other evaluations are not overwritten.
+    # The name has the model, the configuration and the games (above three only their number),
+    # so that results of other models, configurations and games are kept.
     name = f"{target.label}-{slug(cfg.trainer.experiment_name)}-{slug(games)}{suffix}"
     own = root / f"{name}.json"
     return target, cfg, Path(output) if output else own

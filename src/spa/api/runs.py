@@ -102,7 +102,8 @@ class Run:
             for file in folder.trajectory_files()
             if file.split == split
         ]
-        # With several seeds there is a file per seed; the newest step of any of them is taken.
+        # Each seed has files of its own, and so has each method if none is named; the newest
+        # step of any of them is taken.
         wanted = max((file.step for file in files), default=None) if step is None else step
         paths = [file.path for file in files if file.step == wanted]
         if not paths:
@@ -245,8 +246,8 @@ def plan_training(
         cfg = replace(cfg, trainer=replace(cfg.trainer, resume_mode="disable"))
     if chosen == ("ppo",) and ckpt is not None:
         return of_comparison(cfg), [Job(stage="run", ckpt=str(ckpt), generate_data=False)]
-    # The job `run` finds the last SFT checkpoint and starts PPO from it. The job `ppo` starts PPO
-    # from `model_path`.
+    # With `generate_data=False` the job `run` starts PPO from the last SFT checkpoint. The job
+    # `ppo` starts PPO from `model_path`.
     jobs = {
         ("selfplay",): [Job(stage="generate")],
         ("sft",): [Job(stage="sft")],

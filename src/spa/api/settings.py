@@ -16,8 +16,7 @@ def as_texts(overrides: Overrides) -> list[str]:
 
 
 def value_text(value: Any) -> str:
-    """A Python value in the grammar of overrides: `None` is null, a text is quoted where it needs
-    to be."""
+    """A Python value in the grammar of overrides: `None` is null, a text is quoted."""
     if value is None or isinstance(value, bool):
         # Lower case, as YAML writes them.
         return {None: "null", True: "true", False: "false"}[value]
