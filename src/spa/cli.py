@@ -131,8 +131,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 args = new
             run, options = prepare(args)
             status = run(options)
-            # A full disk or a closed pipe may raise only at this flush. Inside the try the error
-            # gets its message.
+            # A full disk or a closed pipe may raise only at this flush. Inside the try such an
+            # error is handled like an earlier one.
             sys.stdout.flush()
             return status
     except (SpaError, EnvFault) as error:
@@ -140,8 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(printable(f"{trace}spa {name}: {error}\n"))
         return 2
     except SystemExit as stop:
-        # argparse raises SystemExit. Raised by a user's reward function or template it would look
-        # like success.
+        # argparse raises SystemExit. Raised by a user's reward function or template, with
+        # status 0, it would look like success.
         if _is_ours(stop):
             raise
         sys.stderr.write(
