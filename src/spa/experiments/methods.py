@@ -252,7 +252,8 @@ _WRITTEN: Mapping[str, Method] = {
     ),
 }
 
-# docs/methods.md has the equations and sources of these methods.
+# docs/methods.md has the equations and sources of these methods,
+# docs/recipe.md those of `planned`.
 _FIELD: Mapping[str, Method] = {
     "branched_data": Method(
         description="method spa, but SFT data contains the next state of every action in every visited state",
