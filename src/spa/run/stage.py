@@ -352,7 +352,7 @@ class Stage:
             return None
         refuse_other_work([(self.folder, self.fingerprint)])
         result = result_of(self.folder)
-        # A finished stage that is asked for more steps is opened again and trained further.
+        # A finished stage is opened again and trained further if `total` asks for more steps.
         return None if result is None or step_of(result) < (self.total or 0) else result
 
     def _fetch(self) -> bool:

@@ -37,7 +37,7 @@ def of_self_play(folder: Path, generate: Mapping[str, Any]) -> Budget | None:
     # of random turns.
     share = float(shares.get("self", 0.0)) / sum(map(float, shares.values()))
     share *= 1 - generate.get("epsilon", 0.0)
-    # With planning each turn samples several responses, which this count includes.
+    # With planning a turn may sample several responses, all of which this count includes.
     sampled = summary.get("imagination", {}).get("tokens_per_episode") or played.get(
         "response_length", 0.0
     )

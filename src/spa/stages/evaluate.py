@@ -415,7 +415,7 @@ def usage(
     """What the responses of an API to these episodes used: requests, tokens, and the cost if prices
     are given. The file may hold others, of an earlier evaluation of more puzzles."""
     kept = [row for _, row in read_lines(replies)] if replies.is_file() else []
-    # A planner's questions are named after their episode: EPISODE#NUMBER.
+    # A planner's questions have the name of their episode, then # and more.
     rows = [row for row in kept if str(row.get("episode")).partition("#")[0] in episodes]
     read, written = (
         sum(row.get(name, 0) for row in rows) for name in ("prompt_tokens", "completion_tokens")
