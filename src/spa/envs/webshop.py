@@ -99,7 +99,8 @@ class WebShop(TextEnv):
         """Start at the search page with the request of the seed."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         given = options or {}
-        # In the original, validation uses training requests, because its `reset` drops the mode.
+        # In the original, validation uses training requests, because its environment manager
+        # resets environments without the mode.
         usual = self.split or ("val" if given.get("validation") else "train")
         split = require_choice(NAME, "split", given.get("split", usual), SPLITS)
         indices = self.shop.goal_indices(split)  # type: ignore[arg-type]

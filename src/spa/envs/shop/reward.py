@@ -3,9 +3,10 @@
 reward = r_type * (matched attributes + matched options + [price within the limit]) / (attributes +
 options + 1)
 
-Two matches are fuzzy and follow the original's thresholds. One part differs: the original finds the
+Two matches are fuzzy and follow the original's thresholds. Two parts differ. The original finds the
 nouns of a title with a statistical tagger; here they are the title's words without numbers,
-function words and common adjectives.
+function words and common adjectives. The original finds a colour of its list anywhere in an option
+value; here a word of the value must be a colour of `vocabulary.json`.
 """
 
 import re
