@@ -19,7 +19,7 @@ from spa.seeds import stream
 
 PER_KIND = 32  # 32 kinds of 32 products each: 1,024 products
 GOALS_PER_PRODUCT = 6
-# Without vowels, random letters spell no words.
+# Without A, E, I, O and U, random letters hardly ever spell a word.
 _ASIN_LETTERS = "0123456789BCDFGHJKLMNPQRSTVWXYZ"
 
 Draw = Callable[[], float]
