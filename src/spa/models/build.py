@@ -145,7 +145,7 @@ def load_template(cfg: Config, name: str) -> ChatTemplate:
 @cache
 def _notice(text: str) -> None:
     """Log a notice once, however often a model is loaded."""
-    # The same as `FILE_ONLY` of spa.run.console, which this lower layer must not import.
+    # The same as `FILE_ONLY` of spa.run.console.
     log.info(text, extra={"file_only": True})
 
 
