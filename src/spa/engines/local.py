@@ -42,8 +42,8 @@ _SHRINK_AT = 0.75
 # Prefixes that groups of rows share are read separately if that
 # reduces the tokens to read, padding included, to at most this share.
 _MUCH_LESS = 0.75
-# `FusedModel` holds a prefix that all rows share once if
-# its keys and values take at least this many bytes per row.
+# With `FusedModel`, a prefix that all rows share is held once
+# if its keys and values take at least this many bytes per row.
 _HELD_ONCE = 2**20
 
 
