@@ -11,8 +11,8 @@ from spa.envs.registry import env_types
 from spa.errors import nearest
 from spa.plugins import defined_by_methods, plugins
 
-# Copies of the names in the tables of spa.algo.estimators, spa.algo.losses,
-# spa.worldmodel.sft_masks and spa.engines.factory, which import torch.
+# Copies of the names in the tables of spa.algo.estimators and spa.algo.losses, which import
+# torch, and of spa.worldmodel.sft_masks and spa.engines.factory, which lie in higher layers.
 GROUP_ESTIMATORS = ("grpo", "rloo", "reinforce_plus_plus_baseline", "turn_rloo", "gigpo")
 TURN_ESTIMATORS = ("turn_rloo", "turn_gae", "gigpo")
 CRITIC_ESTIMATORS = ("gae", "turn_gae")
