@@ -133,7 +133,7 @@ _ABLATIONS: Mapping[str, Method] = {
         )
         for epochs in range(1, 6)
     },
-    # The number of episodes per step stays the same: 64 x 4 = 32 x 8 = 16 x 16.
+    # The number of episodes per step is that of `base` and `tiny`: 64 x 4 = 32 x 8 = 16 x 16.
     # `generate.group_size` must divide PPO's group size; null makes both equal.
     "group_size_4": Method(
         description="method spa, but each PPO step samples 64 groups of 4 episodes (32 groups of 8 in the preset tiny)",
@@ -252,8 +252,8 @@ _WRITTEN: Mapping[str, Method] = {
     ),
 }
 
-# docs/methods.md has the equations and sources of these methods,
-# docs/recipe.md those of `planned`.
+# docs/methods.md has the equations and sources of these methods; docs/recipe.md describes
+# `planned`.
 _FIELD: Mapping[str, Method] = {
     "branched_data": Method(
         description="method spa, but SFT data contains the next state of every action in every visited state",
@@ -398,8 +398,8 @@ def _control(plain: str) -> Method:
         chosen,
         description=f"control of the method {label(plain)}, with next states of other turns in all "
         "world-model examples",
-        # A control keeps all overrides of its method. The shuffling follows
-        # them, so that none of them undoes it.
+        # A control keeps all changes of its method. The shuffling comes after
+        # `overrides`, so that none of these undoes it.
         overrides=(*chosen.overrides, *METHODS["spa_shuffled"].overrides),
     )
 
