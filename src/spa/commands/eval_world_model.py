@@ -52,8 +52,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
     other = found["baselines"]["other_state"]
     rows: list[tuple[str, ...]] = [
         ("well-formed responses", percent(found["format_rate"]), "", ""),
-        # The copy baseline repeats the state that it is shown, so its observations are always
-        # exact.
+        # The copy baseline repeats the true state, so its observations are always exact.
         ("observation exact", interval_text(found["observation_exact"]), "100.0", ""),
         (
             "prediction exact",
