@@ -101,7 +101,8 @@ class RowImages:
             key: torch.cat([row[key] for row in self.rows if row]).to(input_ids.device)
             for key in keys
         }
-        # The model counts its two-dimensional positions from the places of the image tokens.
+        # The model counts its positions (time, row,
+        # column) from the places of the image tokens.
         if "image_grid_thw" in out:
             out["mm_token_type_ids"] = (input_ids == self.image_id).int()
         return out
