@@ -237,7 +237,8 @@ class WorldLossConfig:
 class AnswerFocusConfig:
     """Token weights of the policy loss (ActFocus, docs/methods.md); 1 and 0 weigh all tokens alike."""
 
-    # alpha=0 and beta=0 train only the answers, as `loss_mask: answer_only` does.
+    # With alpha=0 and beta=0 the policy loss is on the answers alone, as with `loss_mask:
+    # answer_only`. The entropy bonus and the KL loss stay on all tokens of the mask.
     alpha: Annotated[
         float,
         Key("weight in the policy loss of a token outside the answers", affects="semantics", ge=0),
