@@ -310,8 +310,8 @@ def remarks(result: dict[str, Any]) -> list[str]:
             f"{seen} puzzle{' was' if seen == 1 else 's were'} left out, because the model was trained on "
             f"the same puzzle{'' if seen == 1 else 's'}."
         )
-    # None: there is no record of the training puzzles. A policy without a model has no training
-    # puzzles, so it gets no remark.
+    # None: not all training puzzles are recorded. Policies and models behind APIs, whose
+    # `model` is None, get no remark.
     if result["puzzles"]["training_puzzles_known"] is None and result["model"]:
         lines.append(
             "The training puzzles of this model are unknown, so the evaluation may include training "
