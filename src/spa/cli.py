@@ -42,7 +42,7 @@ def make_parser(name: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     # A command `f` keeps its arguments in `f_arguments` of the same module, so that `--help`
-    # imports one module only.
+    # imports the module of one command only.
     _load(command, "_arguments")(parser)
     if command.overrides:
         parser.usage = f"{parser.format_usage().removeprefix('usage: ').rstrip()} [key=value ...]"
