@@ -12,6 +12,7 @@ from spa.config.load import load_config
 from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError
 from spa.models.load import BUILTIN, model_source
+from spa.stages import preflight as module
 from spa.stages import selfplay
 from spa.stages.preflight import preflight
 
@@ -119,6 +120,18 @@ def test_trying_other_plans_in_a_game_of_several_players_is_refused_before_self_
     with pytest.raises(ConfigError, match="has 2 players"):
         selfplay.run_self_play(load_config("tiny", [*nim, asks]))
     assert not list(Path.cwd().rglob("trajectories"))
+
+
+def test_written_search_needs_room_for_its_own_prompts_only(monkeypatch):
+    """Its prompts are those of the base format: no world-model prompt is measured."""
+    measured = []
+    length = module._prompt_length
+    monkeypatch.setattr(module, "_prompt_length", lambda *a: measured.append(a[2]) or length(*a))
+    cfg = load_config(
+        "smol_search", ["model_path=builtin:tiny", "sft.model.partial_pretrain=builtin:tiny"]
+    )
+    preflight(cfg, ("selfplay",), BUILTIN)
+    assert set(measured) == {"base"}
 
 
 def test_trying_every_action_where_none_are_listed_is_refused_before_self_play():

@@ -1,5 +1,7 @@
 import json
 import resource
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from worldmodel_examples import reply
 
 from spa.errors import DataError
+from spa.run.files import remove_leftovers
 from spa.types import WorldModelRow
 from spa.worldmodel.rows import read_parquet, write_parquet
 
@@ -212,6 +215,20 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert read_parquet(path) == [ROW]
     assert [file.name for file in tmp_path.iterdir()] == ["rows.parquet"]
+
+
+def test_what_a_killed_process_was_writing_is_removed_later(tmp_path):
+    path = tmp_path / "rows.parquet"
+    code = (
+        "import os, sys, pyarrow.parquet as pq\n"
+        "from spa.worldmodel.parquet import write_table\n"
+        "pq.write_table = lambda table, file, **_: os._exit(9)\n"
+        "write_table(sys.argv[1], None)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == 9
+    assert len(list(tmp_path.iterdir())) == 1
+    remove_leftovers(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_prompt_without_end_is_named_with_its_row():

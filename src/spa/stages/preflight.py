@@ -250,10 +250,11 @@ def _check_env(
     kinds: dict[PromptMode, int] = {}
     if "ppo" in stages or "eval" in stages:
         kinds[cfg.ctx_manager.mode] = cfg.actor_rollout_ref.rollout.response_length
-    # Episodes of self-play are in the world-model format, whatever the prompts of PPO are.
+    # Self-play has prompts of the world-model format, written search those of the base format,
+    # whatever the prompts of PPO are.
     if selfplay:
-        reply = cfg.generate.sampling.response_length
-        kinds["add_worldmodel"] = max(reply, kinds.get("add_worldmodel", 0))
+        mode: PromptMode = "base" if cfg.generate.policy == "search" else "add_worldmodel"
+        kinds[mode] = max(cfg.generate.sampling.response_length, kinds.get(mode, 0))
     with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
         for name in cfg.generate.policies if selfplay else ():
             if name in policy_names() and (require := policy_named(name).require):

@@ -172,9 +172,18 @@ class LearnedMoves:
     def search(self, questions: Sequence[Question]) -> list[Search | None]:
         """The searches in the world that the model predicts."""
         started = time.monotonic()
-        starts = [question.env.key_of_text(question.text) for question in questions]
+        starts: list[str] = []
+        for question in questions:
+            start = question.env.key_of_text(question.text)
+            if start is None:
+                raise ConfigError(
+                    f"generate.search.dynamics=model cannot read the states of {question.spec.tag} "
+                    "from their text; define TextEnv.key_of_text, text_of_key and "
+                    "outcome_of_text, or set generate.search.dynamics=simulator"
+                )
+            starts.append(start)
         found = breadth_first_together(
-            [key for key in starts if key is not None],
+            starts,
             lambda asked: self._expand([(questions[number], key) for number, key in asked]),
         )
         self._totals["seconds"] += round(time.monotonic() - started)

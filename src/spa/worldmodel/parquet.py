@@ -4,7 +4,6 @@ columns of our own."""
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,29 +60,24 @@ def write_table(path: Path | str, table: pa.Table) -> None:
     """Write a table next to `path`, flush it to the disk, and rename it to `path`. Raises
     DataError."""
     path = Path(path)
-    temporary: Path | None = None
+    # `remove_leftovers` knows this pattern.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            temporary = Path(file.name)
+        with temporary.open("wb") as file:
             # With checksums, so that damage is found when the file is read.
             pq.write_table(table, file, write_page_checksum=True)
             # The content is on the disk before the file gets its name: a power cut leaves the old
             # file or the whole new one.
             file.flush()
             os.fsync(file.fileno())
-        # Temporary files are private; a data set is readable like other files.
-        temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
         raise DataError(
             f"{path}: the file cannot be written ({error}); free disk space or choose another path"
         ) from error
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def read_table(path: Path | str) -> pa.Table:
