@@ -329,6 +329,25 @@ def test_a_chat_template_that_fails_at_a_puzzle_costs_only_its_episodes():
     assert all(len(episode.turns) for episode in episodes if episode not in lost)
 
 
+def test_a_chat_template_that_fails_at_a_later_turn_costs_only_its_episodes():
+    known = copy.deepcopy(tokenizer("qwen2"))  # which is shared by tests
+    known.chat_template = (
+        "{% if 'Turn 2' in messages[-1]['content'] and 'is at (0,' in messages[-1]['content'] %}"
+        "{{ raise_exception('no') }}{% endif %}" + known.chat_template
+    )
+    made = ChatTemplate(known)
+    # Without history, each turn begins a conversation.
+    episodes = play(
+        groups(12, 1), says(answer("Right"), template=made), made, max_turn=2, history=False
+    )
+    lost = [episode for episode in episodes if episode.stop is StopReason.ERROR]
+    assert 0 < len(lost) < 12
+    assert all(
+        (episode.error or "").startswith("The chat template cannot be rendered: no")
+        for episode in lost
+    )
+
+
 def test_members_of_a_group_share_the_puzzle_and_not_the_noise():
     def slippery(tag: str) -> TextEnv:
         return make_env("frozen_lake", {"is_slippery": True})

@@ -242,6 +242,8 @@ class _Game:
                 self._leave_together()
         except EnvFault as error:
             self._fail(error)
+        except TemplateFault as error:
+            self._lose(str(error))
 
     def _go_on(self, room: int | None) -> None:
         """Ask the builder whose turn it is."""
