@@ -88,9 +88,10 @@ class Prompt:
     mode: PromptMode = "base"  # of the response that is asked for, for policies without a model
     action_sep: str = "||"  # between the actions of an answer, for policies without a model
     response_format: ResponseFormat = "prediction_first"  # for policies without a model
-    # turns left in this conversation, this one included: 1 if each turn has a conversation of
-    # its own; None: unknown. The last turn is not cached.
-    turns_left: int | None = None
+    turns_left: int | None = None  # of the episode, this one included; None: unknown
+    # A later turn continues this conversation, so an engine may cache it. The last turn is never
+    # cached.
+    continued: bool = True
     actions_left: int | None = None  # left in the episode; None: as many as a response may hold
     context: Any = None  # the live environment, for policies and planners only; never sent anywhere
 

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -107,6 +108,17 @@ def test_shuffled_predictions_are_those_of_replies_that_foresee_something_else(t
     states = [Counter(part["state"] for part in line["imagined"]) for line in lines]
     own = [sum(part["right"] for part in line["imagined"]) for line in lines]
     assert own == [max(0, 2 * max(each.values()) - each.total()) for each in states] and 0 in own
+
+
+def test_without_history_the_planner_looks_ahead_as_far(tmp_path):
+    cfg = small_config("none", tmp_path, "agent_proxy.max_turn=4", "es_manager.val.env_groups=4")
+    cfg = replace(cfg, ctx_manager=replace(cfg.ctx_manager, mode="base", history=False))
+    lines = []
+    worker = setup.make_worker(cfg, None, mode="base")
+    specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=5, step=0)
+    engine = imagining(8, record=lines.append, depth=4)
+    worker.rollout(engine, specs, setup.val_sampling(cfg))
+    assert max(part["depth"] for line in lines for part in line["imagined"]) > 1
 
 
 @pytest.mark.parametrize("engine", [None, ScriptedEngine(know_all)])

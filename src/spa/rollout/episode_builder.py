@@ -110,9 +110,8 @@ class EpisodeBuilder:
             mode=self.prompter.mode,
             action_sep=self.prompter.action_sep,
             response_format=self.prompter.response_format,
-            # Without history, no later turn continues this conversation, so the engine need not
-            # cache it.
-            turns_left=self.prompter.max_turn - len(self.turns) if self.prompter.history else 1,
+            turns_left=self.prompter.max_turn - len(self.turns),
+            continued=self.prompter.history,
             actions_left=self.prompter.max_actions_per_traj - self.used_actions,
             context=env,
         )
