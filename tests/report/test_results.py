@@ -13,6 +13,7 @@ from spa.report.content import build
 from spa.report.facts import Behaviour, behaviour_and_wins, difference, rate, what_went_wrong
 from spa.report.overview import list_runs
 from spa.report.reading import open_run
+from spa.report.results import common_steps, list_methods
 from spa.run.lock import run_lock
 
 
@@ -72,6 +73,15 @@ def test_methods_that_all_train_on_are_judged_where_they_are_compared(tmp_path: 
     assert row.interval.mean == row.after
     line = next(iter(list_runs(tmp_path, 0.0)))
     assert f"vanilla {100 * (row.before or 0):.0f} → {100 * row.after:.0f} %" in line.result
+
+
+def test_a_method_with_more_steps_by_its_name_is_judged_at_its_own_end(tmp_path: Path):
+    for arm, steps in (("spa", 5), ("vanilla", 5), ("vanilla_x2", 10)):
+        write_stage(tmp_path / "run" / arm / "ppo", arm=arm, seed=1, steps=steps, skill=(0.0, 1.0))
+    steps = common_steps(list_methods([open_run(tmp_path / "run")]))
+    assert sorted(step or 0 for step in steps.values()) == [5, 5, 10]
+    report = build([open_run(tmp_path / "run")])
+    assert not any("trained for more steps" in text for text in report.certainty)
 
 
 def test_puzzles_are_the_same_if_they_are_and_not_if_their_seeds_are(tmp_path: Path):

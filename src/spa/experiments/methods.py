@@ -5,7 +5,6 @@ Each is a few overrides of a configuration, in one table; `module:name` is a `Me
 own.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -15,7 +14,7 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.errors import ConfigError, nearest
 from spa.imports import load_setting
-from spa.methods import NO_ROWS, Method
+from spa.methods import LONGER, NO_ROWS, Method
 from spa.models.precision import precision_of, with_precision
 from spa.plugins import defined_by_methods, load_plugin, plugins
 from spa.run.copies import copies_of
@@ -26,9 +25,6 @@ BASELINES = ("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation")
 """What `spa run --method` trains besides SPA: PPO alone."""
 CONTROLS = ("vanilla_wm", "spa_shuffled")
 """What `spa compare --controls` adds."""
-LONGER = re.compile(r"(.+)_x([1-9]\d*)")
-"""A method's name with _xN trains with N times the PPO steps: a baseline for methods that sample
-more tokens."""
 SHUFFLED = "_shuffled"
 """A method's name with this is its control: the same after SFT on next states of other turns."""
 

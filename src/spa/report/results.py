@@ -11,6 +11,7 @@ from typing import Any
 
 from spa.errors import DataError
 from spa.evaluation.statistics import Interval
+from spa.methods import LONGER
 from spa.report import facts
 from spa.report.charts import number
 from spa.report.curves import PASS_1, RunArm, Wanted, ends, pass_k
@@ -156,10 +157,11 @@ def list_methods(runs: Sequence[Run]) -> list[RunArm]:
 
 def common_steps(methods: Sequence[RunArm]) -> dict[str, int | None]:
     """Label -> the step at which the method is judged: the last validation that all methods of its
-    run have, without what some train on for."""
-    last: dict[str, list[int]] = {}
+    run have, without what some train on for. NAME_xN, which has more PPO steps by its definition,
+    is judged at its own last validation."""
+    last: dict[tuple[str, str], list[int]] = {}
     for method in methods:
-        found = last.setdefault(method.run, [])
+        found = last.setdefault(_compared_with(method), [])
         for stage in method.of("ppo"):
             if file := last_validation(stage):
                 found.append(
@@ -167,7 +169,12 @@ def common_steps(methods: Sequence[RunArm]) -> dict[str, int | None]:
                     # others at the step `also_test_at`.
                     min(file.step, flatten(stage.config).get("trainer.also_test_at") or file.step)
                 )
-    return {method.label: min(last[method.run], default=None) for method in methods}
+    return {method.label: min(last[_compared_with(method)], default=None) for method in methods}
+
+
+def _compared_with(method: RunArm) -> tuple[str, str]:
+    """The run whose methods share a last step; of NAME_xN, it and its name."""
+    return method.run, method.arm if LONGER.fullmatch(method.arm) else ""
 
 
 def which_k(methods: Sequence[RunArm], summaries: dict[str, dict[str, Any]]) -> Wanted | None:
@@ -428,7 +435,7 @@ def judged_at(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[s
     ]
     if not longer:
         return []
-    step = max(step for step in steps.values() if step is not None)
+    step = max(step for label in longer if (step := steps[label]) is not None)
     return [
         f"Methods are compared at PPO step {step}, the last validation that all of them have. "
         f"{' and '.join(longer)} trained for more steps."
