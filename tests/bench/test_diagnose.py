@@ -398,6 +398,14 @@ def test_verifiers_own_rollouts_hold_a_reply_whose_text_has_other_tokens():
     assert found["masks"]["others_trained"] == []
 
 
+def test_a_log_prob_that_a_stack_did_not_record_is_unknown_and_not_zero():
+    said_it = {"message": said("go"), "sampled": True, "token_ids": [1, 2], "mask": [True, True]}
+    rollout = read_row({"nodes": [{**said_it, "logprobs": [-0.5, None]}]}, "row 1")
+    assert diagnose([rollout])["masks"]["without_logprob"] == ["row 1"]
+    without = read_row({"nodes": [said_it]}, "row 1")
+    assert without.logprobs is None
+
+
 def test_a_folder_of_verifiers_is_read_without_its_settings(tmp_path):
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "eval.json").write_text('{\n  "model": "m"\n}')

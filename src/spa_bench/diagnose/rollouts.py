@@ -290,7 +290,7 @@ def _trace(row: Mapping[str, Any], where: str) -> Rollout:
         mask=mask if ids else None,
         states=tuple(told.get("states") or ()),
         replaced=sum(node["message"] in sampled for node in again),
-        logprobs=tuple(scores) if any(scores) else None,
+        logprobs=None if all(math.isnan(score) or not score for score in scores) else tuple(scores),
         seed=_number(told, "seed"),
         noise_seed=_number(told, "noise_seed"),
     )
@@ -299,11 +299,12 @@ def _trace(row: Mapping[str, Any], where: str) -> Rollout:
 def _spread(node: Mapping[str, Any]) -> list[float]:
     """The log-probs of a node, which has one for each trained token, on all of its tokens."""
     scores = iter(node.get("logprobs") or ())
-    return [_score(next(scores, 0.0)) if trained else 0.0 for trained in node.get("mask") or ()]
+    return [_score(next(scores, None)) if trained else 0.0 for trained in node.get("mask") or ()]
 
 
 def _score(value: Any) -> float:
-    return float(value) if _is_number(value) else 0.0
+    """NaN where a stack has recorded none."""
+    return float(value) if _is_number(value) else math.nan
 
 
 def _role(node: Mapping[str, Any]) -> str:
@@ -330,9 +331,7 @@ def _ours(row: Mapping[str, Any], where: str) -> Rollout:
         token_ids=None if ids is None else tuple(ids),
         mask=None if sampled is None else tuple(map(bool, sampled)),
         states=tuple(states),
-        logprobs=None
-        if scores is None
-        else tuple(float(x) if _is_number(x) else math.nan for x in scores),
+        logprobs=None if scores is None else tuple(map(_score, scores)),
         actions=tuple(tuple(turn["executed"]) for turn in turns),
         seed=_number(row, "puzzle_seed"),
         noise_seed=_number(row, "noise_seed"),
