@@ -571,7 +571,7 @@ ROLLOUT = Group(
         ),
         Metric(
             "rollout/world_tokens_ratio",
-            "tokens under the world loss, relative to sampled tokens",
+            "tokens under the world loss, relative to tokens under the policy loss",
             "",
             "above 0 with `world_loss` on",
             "0: no correct state to reinforce; more SFT",

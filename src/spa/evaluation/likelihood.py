@@ -154,8 +154,7 @@ def likelihood_report(
     Args:
         truth: the true responses, scored.
         copied: for transitions that changed something, by their index: the same responses with the
-        state of before in the
-            prediction block.
+            state of before in the prediction block.
         vocabulary: size, for the model that knows nothing.
 
     Returns:

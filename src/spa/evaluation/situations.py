@@ -67,7 +67,7 @@ def random_situation(
     env: TextEnv, prompter: Prompter, *, tag: str, index: int, base_seed: int, from_start: bool
 ) -> Situation | None:
     """Situation number `index`: up to `max_turn - 1` random turns from the start of a puzzle of its
-    own (none with `from_start`), then one more. None if that last turn could take no action.
+    own (none with `from_start`), then one more. None if that last turn executes no action.
 
     The puzzle has seed `base_seed + index`; the actions are sampled from a stream of the situation.
     """

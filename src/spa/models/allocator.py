@@ -44,8 +44,7 @@ def release_memory() -> None:
     """Hand freed memory back to the system (glibc only; elsewhere nothing).
 
     Batches of ever new shapes leave the heap full of holes: without this, a process of `tiny` grows
-    from 1.3 to
-    2.7 GB.
+    from 1.3 to 2.7 GB.
     """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
