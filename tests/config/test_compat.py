@@ -226,7 +226,12 @@ def test_the_variables_of_the_originals_scripts_have_its_values_where_they_are_n
     assert cfg.trainer.experiment_name == "sudoku-1.5B-RENDER_MODEtext_with_coordinates-fixed"
     assert "MODE is not set; spa uses base" in caplog.text
     monkeypatch.setenv("MODE", "add_worldmodel")
+    monkeypatch.setenv("MODEL", "")
     caplog.clear()
+    cfg = load_config(tmp_path / "old.yaml")
+    assert (
+        cfg.trainer.experiment_name.startswith("sudoku--RENDER") and "MODEL is" not in caplog.text
+    )
     assert load_config(tmp_path / "old.yaml").ctx_manager.mode == "add_worldmodel"
     assert "variable MODE is" not in caplog.text
 

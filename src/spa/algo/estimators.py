@@ -209,7 +209,8 @@ ESTIMATORS: dict[str, Estimator] = {
         function=_gigpo,
         settings=("high_level_gamma", "gigpo_step_weight"),
         needs_groups=True,
-        # Episodes are centred by undiscounted outcomes, turns by discounted returns.
+        # GiGPO itself subtracts group means: of undiscounted outcomes for the episode, of discounted
+        # returns for the turn.
         centres=True,
     ),
     "turn_gae": Estimator(

@@ -155,8 +155,8 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
     states = 0
     best_score = 0
     best = (number[room.player], tuple(targets))
-    # Maps the boxes (as bits) to the cells where the player was seen with them (as bits). The cells
-    # are in a list of one integer, because all layouts with these boxes share and update it.
+    # Maps flags (boxes, and boxes once pulled) to the cells where the player was seen, as bits. The
+    # cells are in a list of one integer, which all layouts with these flags share and update.
     seen: dict[int, list[int]] = {target_bits: [0]}
     layout = (target_bits, seen[target_bits], 0, (best[1], 0, 0, -1))
     stack: list[tuple[int, int, Layout]] = [(best[0], 1, layout)]

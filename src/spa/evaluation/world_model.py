@@ -81,8 +81,8 @@ def prediction_report(
     if agreement is not None and said:
         report["drawing_agrees"] = _share(agreement.holds(text) for text in said)
     report["baselines"] = {
-        # A malformed response is wrong here, too. Where it has no action, nothing
-        # changes, and copying would be right.
+        # A malformed response counts as wrong here, too. Otherwise a copy would be right for those
+        # that have no action and so change nothing.
         "copy": _baseline(truths, [None if a.prediction is None else a.state for a in asked]),
         # A cyclic shift without randomness: every question gets the next state of another question.
         "other_state": _baseline(

@@ -61,10 +61,9 @@ def replayed(rollout: Rollout, game: Game) -> Replay:
             steps = _play(rollout, game)
     except EnvFault as error:
         return Replay(rollout=rollout, by="", differs=1, fault=str(error))
-    # `differs` is the first turn that cannot be trusted.
     by, differs = _compare(rollout, steps)
-    # The states from the first difference on belong
-    # to another course of the game and are cut off.
+    # `differs` counts turns from 1. From that turn on, the states belong to another course of the
+    # game and are cut off.
     sure = steps if differs is None else steps[: differs - 1]
     states = rollout.states[: len(sure)] if by == "states" else tuple(step.known for step in sure)
     actions = rollout.actions or tuple(step.actions for step in sure[:-1])

@@ -209,7 +209,7 @@ def plain_model(file: Path) -> Any:
             "Use a GGUF of the whole model."
         )
     config = AutoConfig.from_pretrained(**source)
-    # With these keys, loading the saved folder would require the GGUF file.
+    # Both keys would only describe the GGUF file, which the saved folder does not need.
     for name in ("quantization_config", "_name_or_path"):
         config.__dict__.pop(name, None)
     # The meta device allocates no memory for weights that `assign` replaces.
