@@ -8,12 +8,13 @@ A key of the table is `supported`, `mapped` to another, `ignored` (accepted with
 
 import functools
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal
+
+from omegaconf import OmegaConf
 
 from spa.config.fields import flatten
 from spa.config.problems import Problems, show
@@ -344,7 +345,7 @@ def _with_default(match: re.Match[str], notes: list[str]) -> str:
         return match[0]
     value = ORIGINAL_VARIABLES[name]
     # As OmegaConf resolves it later: a variable that is set to "" has this value.
-    if name not in os.environ:
+    if OmegaConf.create({"value": f"${{oc.env:{name},null}}"}).value is None:
         note = (
             f"the environment variable {name} is not set; spa uses {value}, the value of the original PPO "
             "script"

@@ -14,9 +14,10 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.errors import ConfigError, nearest
 from spa.imports import load_setting
-from spa.methods import LONGER, NO_ROWS, Method
+from spa.methods import NO_ROWS, Method
 from spa.models.precision import precision_of, with_precision
 from spa.plugins import defined_by_methods, load_plugin, plugins
+from spa.report.results import LONGER
 from spa.run.copies import copies_of
 from spa.stages.pipeline import every_folder, stage_folders
 

@@ -12,12 +12,8 @@ A file may have any of these:
 Nothing else lists the files: `spa.plugins.defined_by_methods` looks into this folder.
 """
 
-import re
 from dataclasses import dataclass
 
-LONGER = re.compile(r"(.+)_x([1-9]\d*)")
-"""A method's name with _xN trains with N times the PPO steps: a baseline for methods that sample
-more tokens."""
 NO_ROWS = "actor_rollout_ref.actor.replay.rows=0"
 """A method that does not learn from states before PPO does not replay them in PPO."""
 

@@ -5,13 +5,13 @@ The methods of one comparison are read at the last validation that all of them h
 method has more training than the others. The effect of more training is a line of its own.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from spa.errors import DataError
 from spa.evaluation.statistics import Interval
-from spa.methods import LONGER
 from spa.report import facts
 from spa.report.charts import number
 from spa.report.curves import PASS_1, RunArm, Wanted, ends, pass_k
@@ -42,6 +42,9 @@ ARMS = {
     ),
 }
 CONTROL = "spa_shuffled"
+LONGER = re.compile(r"(.+)_x([1-9]\d*)")
+"""A method's name with _xN trains with N times the PPO steps: a baseline for methods that sample
+more tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
