@@ -41,6 +41,8 @@ def run() -> NoReturn:
         status = main()
     except BrokenPipeError:  # the reader of the output has stopped (`| head`)
         status = 0
+    except KeyboardInterrupt:  # Ctrl-C once more, while the command was handling the first
+        status = INTERRUPTED
     finally:
         # Ignored from here on: while the interpreter ends, one more Ctrl-C would otherwise change
         # the exit status.

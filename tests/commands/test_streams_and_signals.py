@@ -92,6 +92,19 @@ def test_ctrl_c_three_times_shows_no_traceback(tmp_path: Path, command: str, pau
     assert "Traceback" not in (tmp_path / "err.txt").read_text()
 
 
+def test_ctrl_c_in_the_handling_of_ctrl_c_ends_like_the_first():
+    code = (
+        "import spa.cli, spa.__main__\n"
+        "def interrupted():\n    raise KeyboardInterrupt\n"
+        "spa.cli.main = interrupted\n"
+        "spa.__main__.run()\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stderr) == (130, "")
+
+
 def test_a_request_for_stacks_ends_no_run(tmp_path: Path):
     """Twice a second, from the start to the end: before, in and between the stages.
 
