@@ -270,7 +270,7 @@ def ppo_from_few() -> Iterator[Claim]:
     """PPO of written search with room to improve: from 400 and from 800 examples."""
     for examples, seeds, page in (
         (400, (1, 2), "experiments/0062-ppo-from-400-written-searches.md"),
-        (800, (0, 1, 2, 3), "experiments/0063-ppo-from-800-written-searches.md"),
+        (800, range(5), "experiments/0063-ppo-from-800-written-searches.md"),
     ):
         changes: dict[str, list[list[float]]] = defaultdict(list)
         shares = []
