@@ -208,10 +208,8 @@ class _Game:
                     builder.assign_player(self.env.players)
                     builder.puzzle_hash = puzzle_hash(self.env)
                 self._go_on(None)
-        except EnvFault as error:
+        except (EnvFault, TemplateFault) as error:
             self._fail(error)
-        except TemplateFault as error:
-            self._lose(str(error))
 
     @property
     def asked(self) -> EpisodeBuilder | None:
@@ -240,10 +238,8 @@ class _Game:
                 elif builder.stop is None:
                     self._go_on(room)
                 self._leave_together()
-        except EnvFault as error:
+        except (EnvFault, TemplateFault) as error:
             self._fail(error)
-        except TemplateFault as error:
-            self._lose(str(error))
 
     def _go_on(self, room: int | None) -> None:
         """Ask the builder whose turn it is."""
@@ -301,7 +297,7 @@ class _Game:
             for builder in self.builders:
                 builder.stop = builder.stop or StopReason.MAX_TURNS
 
-    def _fail(self, error: EnvFault) -> None:
+    def _fail(self, error: EnvFault | TemplateFault) -> None:
         # If the environment ended its process, or hung and was ended with it, its episodes are
         # marked, so that a resumed run does not try them again.
         if isinstance(error, EnvCrash):
