@@ -89,9 +89,7 @@ class Prompt:
     action_sep: str = "||"  # between the actions of an answer, for policies without a model
     response_format: ResponseFormat = "prediction_first"  # for policies without a model
     turns_left: int | None = None  # of the episode, this one included; None: unknown
-    # A later turn continues this conversation, so an engine may cache it. The last turn is never
-    # cached.
-    continued: bool = True
+    continued: bool = True  # a later turn may continue this conversation: worth caching
     actions_left: int | None = None  # left in the episode; None: as many as a response may hold
     context: Any = None  # the live environment, for policies and planners only; never sent anywhere
 

@@ -388,7 +388,7 @@ def test_episodes_that_are_not_asked_for_together_do_not_keep_what_the_others_ha
             )
     stores = {kv.store for kv in engine._episodes.values()}
     assert sum(len(store.keys[0]) for store in stores) < 2 * len(engine._episodes) == 16
-    engine.generate([replace(prompt, turns_left=1) for prompt in asked], SAMPLING)
+    engine.generate([replace(prompt, continued=False) for prompt in asked], SAMPLING)
     assert not engine._episodes  # nobody goes on
 
 

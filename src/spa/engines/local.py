@@ -407,12 +407,7 @@ class _Batch:
 
     def _leave(self, batch_rows: Sequence[int], *, last: bool = False) -> None:
         """Put the keys and values of finished rows aside for their next turn, if they have one."""
-        # No turn follows the last one, so its cache is not kept.
-        batch_rows = [
-            b
-            for b in batch_rows
-            if (prompt := self.prompts[self.rows[b]]).continued and prompt.turns_left != 1
-        ]
+        batch_rows = [b for b in batch_rows if self.prompts[self.rows[b]].continued]
         if not self.engine.keep_cache or not batch_rows:
             return
         rows = torch.tensor(batch_rows, device=self.device)

@@ -175,7 +175,7 @@ def ask(
             mode=p.mode,
             action_sep=p.action_sep,
             response_format=p.response_format,
-            turns_left=1,
+            continued=False,
             context=env,
         )
         for messages, p, env, seed in zip(conversations, prompters, envs, seeds, strict=True)

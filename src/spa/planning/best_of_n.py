@@ -39,7 +39,7 @@ class BestOfNPlanner(Planner):
                 prompt,
                 episode_id=f"{prompt.episode_id}#{number}",
                 seed=stream_seed(prompt.seed, "imagine/draw", number),
-                turns_left=1,
+                continued=False,
             )
             for number in range(1, self.n)
         ]

@@ -57,7 +57,7 @@ class BreadthFirstPlanner(Planner):
             replace(
                 self._begun(prompt, state, (action,)),
                 episode_id=f"{prompt.episode_id}#{action}",
-                turns_left=1,
+                continued=False,
             )
             for action in prompt.context.action_names()
         ]

@@ -66,5 +66,5 @@ def move_question(
         token_ids=ids,
         prefill=begun,
         seed=number,
-        turns_left=1,
+        continued=False,
     )

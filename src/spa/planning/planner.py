@@ -176,7 +176,7 @@ class Planner(ABC):
                     moved,
                     episode_id=f"{prompt.episode_id}#{depth}.{len(expansions)}",
                     seed=stream_seed(prompt.seed, "imagine/place", depth, len(expansions)),
-                    turns_left=1,
+                    continued=False,
                     actions_left=node.actions_left,
                     context=node.env or prompt.context,
                 )

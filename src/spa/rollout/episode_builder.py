@@ -98,6 +98,7 @@ class EpisodeBuilder:
     def prompt(self, env: TextEnv) -> Prompt:
         """What the engine is asked to continue."""
         ids = self.buffer.ids() if self.buffer is not None else _NO_IDS
+        turns_left = self.prompter.max_turn - len(self.turns)
         return Prompt(
             episode_id=self.spec.episode_id,
             messages=tuple(self.messages[self.begin :]),
@@ -110,8 +111,8 @@ class EpisodeBuilder:
             mode=self.prompter.mode,
             action_sep=self.prompter.action_sep,
             response_format=self.prompter.response_format,
-            turns_left=self.prompter.max_turn - len(self.turns),
-            continued=self.prompter.history,
+            turns_left=turns_left,
+            continued=self.prompter.history and turns_left > 1,
             actions_left=self.prompter.max_actions_per_traj - self.used_actions,
             context=env,
         )
