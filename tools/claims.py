@@ -8,8 +8,7 @@ that no page makes and exits with 1 if there is one. Times and memory are measur
 
 import json
 import sys
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -255,7 +254,7 @@ def after_ppo() -> Iterator[Claim]:
     changes = [difference(after, before) for before, after in trainings]
     yield PAGE, change_row(percent(shares[0][0]), percent(shares[0][1]), changes[0])
     before, after, gain = (
-        asdict(seeds_interval([[number] for number in numbers]))
+        over_seeds(numbers)
         for numbers in (*zip(*shares, strict=True), [change["mean"] for change in changes])
     )
     yield PAGE, change_row(percent(before["mean"]), percent(after["mean"]), gain)
@@ -272,30 +271,44 @@ def ppo_from_few() -> Iterator[Claim]:
         (400, (1, 2), "experiments/0062-ppo-from-400-written-searches.md"),
         (800, range(5), "experiments/0063-ppo-from-800-written-searches.md"),
     ):
-        changes: dict[str, list[list[float]]] = defaultdict(list)
-        shares = []
-        for seed in seeds:
-            names = [f"search_model_{examples}-{seed}{ppo}" for ppo in ("", "-ppo-5e-6-8")]
-            for how in ("sampled", "greedy"):
-                before, after = (outcomes(f"{name}-{how}") for name in names)
-                change = difference(after, before)
-                changes[how].append([change["mean"]])
-                if how == "sampled":
-                    shares.append([sum(won.values()) / len(won) for won in (before, after)])
-                    yield PAGE, change_row(percent(shares[-1][0]), percent(shares[-1][1]), change)
-            tokens = [evaluation(f"{name}-sampled")["tokens_per_episode"] for name in names]
-            changes["tokens"].append([tokens[1] / tokens[0] - 1])
+        for names in before_and_after(examples, seeds):
+            before, after = (outcomes(f"{name}-sampled") for name in names)
+            cells = [percent(sum(found.values()) / len(found)) for found in (before, after)]
+            yield PAGE, change_row(cells[0], cells[1], difference(after, before))
             for name in names:
                 yield page, sampled_and_greedy(name)
-        if examples == 800:
-            of_seeds = {name: asdict(seeds_interval(found)) for name, found in changes.items()}
-            means = [percent(sum(column) / len(column)) for column in zip(*shares, strict=True)]
-            yield PAGE, change_row(means[0], means[1], of_seeds["sampled"])
-            gain = of_seeds["sampled"]
-            yield "README.md", f"800: {percent(gain['mean'])} points {bracket(gain, 1)}"
-            for name, unit in (("sampled", "points"), ("greedy", "points"), ("tokens", "%")):
-                found = of_seeds[name]
-                yield page, f"{percent(found['mean'])} {unit} {bracket(found, 1)}"
+    page = "experiments/0063-ppo-from-800-written-searches.md"
+    trainings = list(before_and_after(800, range(5)))
+    changes: dict[str, dict[str, float]] = {}
+    for how in ("sampled", "greedy"):
+        pairs = [[outcomes(f"{name}-{how}") for name in names] for names in trainings]
+        changes[how] = over_seeds(difference(after, before)["mean"] for before, after in pairs)
+        yield page, f"{percent(changes[how]['mean'])} points {bracket(changes[how], 1)}"
+        if how == "sampled":
+            means = [
+                over_seeds(sum(won.values()) / len(won) for won in column)["mean"]
+                for column in zip(*pairs, strict=True)
+            ]
+            yield PAGE, change_row(percent(means[0]), percent(means[1]), changes[how])
+    gain = changes["sampled"]
+    yield "README.md", f"800: {percent(gain['mean'])} points {bracket(gain, 1)}"
+    tokens = [
+        [evaluation(f"{name}-sampled")["tokens_per_episode"] for name in names]
+        for names in trainings
+    ]
+    saved = over_seeds(after / before - 1 for before, after in tokens)
+    yield page, f"{percent(saved['mean'])} % {bracket(saved, 1)}"
+
+
+def before_and_after(examples: int, seeds: Iterable[int]) -> Iterator[list[str]]:
+    """The names of each seed's evaluations before and after PPO."""
+    for seed in seeds:
+        yield [f"search_model_{examples}-{seed}{ppo}" for ppo in ("", "-ppo-5e-6-8")]
+
+
+def over_seeds(numbers: Iterable[float]) -> dict[str, float]:
+    """The mean of one number per training, with its t interval."""
+    return asdict(seeds_interval([[number] for number in numbers]))
 
 
 def change_row(before: str, after: str, change: Mapping[str, float]) -> str:
