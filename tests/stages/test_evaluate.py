@@ -265,6 +265,14 @@ def test_training_puzzles_are_left_out(tmp_path, untrained_model):
     assert knows_all_data(tmp_path / "run")
     (tmp_path / "elsewhere" / "sft").mkdir(parents=True)
     assert not knows_all_data(tmp_path / "elsewhere")
+    # PPO that began from a checkpoint of another run.
+    checkpoint = tmp_path / "run" / "sft" / "global_step_4"
+    checkpoint.mkdir(parents=True)
+    later = tmp_path / "later"
+    (later / "ppo").mkdir(parents=True)
+    (later / "ppo" / "config.yaml").write_text(f"model_path: {checkpoint}\n")
+    assert training_hashes(later) == training_hashes(tmp_path / "run")
+    assert knows_all_data(later)
     puzzles, seen = evaluate.unseen_puzzles(cfg, player, training_hashes(tmp_path / "run"))
     assert seen == 2 and [puzzle.hash for puzzle in puzzles] == hashes[2:]
     with pytest.raises(DataError, match="All 6 validation puzzles were also training puzzles"):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import torch
+import yaml
 
 from spa.config.schema import Config
 from spa.engines import factory
@@ -111,20 +112,34 @@ def slug(name: str) -> str:
 
 
 def training_hashes(run: Path) -> frozenset[str]:
-    """Content hashes of every puzzle that a run was trained on: the rows of all its rounds and its
-    PPO episodes."""
+    """Content hashes of every puzzle that a run was trained on: the rows of all its rounds, its
+    PPO episodes, and those of the run that its PPO began from."""
     found: set[str] = set()
     for path in _example_files(run):
         if "puzzle_hash" in pq.read_schema(path).names:
             found |= set(pq.read_table(path, columns=["puzzle_hash"]).column(0).to_pylist())
     for path in sorted((run / "ppo" / "trajectories").glob("train-*.jsonl")):
         found.update(_recorded_hashes(path))
+    if earlier := _began_from(run):
+        found |= training_hashes(earlier)
     return frozenset(found)
 
 
 def knows_all_data(run: Path) -> bool:
     """Whether the examples of a run's SFT are in its folder, so that `training_hashes` has all."""
+    if earlier := _began_from(run):
+        return knows_all_data(earlier)
     return not (run / "sft").is_dir() or bool(_example_files(run))
+
+
+def _began_from(run: Path) -> Path | None:
+    """The other run whose checkpoint is the model of a run's PPO."""
+    config = run / "ppo" / "config.yaml"
+    if not config.is_file():
+        return None
+    name = yaml.safe_load(config.read_text(encoding="utf-8"))["model_path"]
+    earlier = run_of(Path(name)) if Path(name).is_dir() else None
+    return earlier if earlier and earlier.resolve() != run.resolve() else None
 
 
 def _example_files(run: Path) -> list[Path]:
