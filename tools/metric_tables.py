@@ -410,7 +410,7 @@ SFT = Group(
         ),
         Metric(
             "train/grad_norm",
-            "gradient norm before clipping; -1 if not finite",
+            "gradient norm before clipping; -1 if no step has a finite one",
             "",
             "stable, below 10",
             "lower `sft.optim.lr`",
@@ -660,7 +660,7 @@ ACTOR = Group(
         ),
         Metric(
             "actor/grad_norm",
-            "gradient norm before clipping; -1 if not finite",
+            "gradient norm before clipping; -1 if no step has a finite one",
             "",
             "stable, below 10",
             "spikes: lower the learning rate",
@@ -738,7 +738,7 @@ CRITIC = Group(
         ),
         Metric(
             "critic/grad_norm",
-            "gradient norm before clipping; -1 if not finite",
+            "gradient norm before clipping; -1 if no step has a finite one",
             "",
             "stable",
             "spikes: lower `critic.optim.lr`",

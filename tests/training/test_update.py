@@ -22,6 +22,7 @@ from spa.training.update import (
     MicroBatching,
     Scorer,
     Trainable,
+    _step_metrics,
     count_mini_batches,
     mini_batch,
     plan_mini_batches,
@@ -220,6 +221,15 @@ def test_a_step_whose_loss_is_not_finite_is_skipped_though_its_gradient_is(wrong
         and part.optimizer.steps == 0
     )
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_the_mean_gradient_norm_leaves_out_steps_without_one():
+    good, bad = (
+        {"grad_norm": 4.0, "nonfinite_steps": 0.0},
+        {"grad_norm": -1.0, "nonfinite_steps": 1.0},
+    )
+    assert _step_metrics([good, bad]) == {"grad_norm": 4.0, "nonfinite_steps": 1.0}
+    assert _step_metrics([bad])["grad_norm"] == -1
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_then_stops_the_run():

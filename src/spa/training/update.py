@@ -189,8 +189,10 @@ def _means(totals: Mapping[str, float], steps: int) -> Metrics:
 
 
 def _step_metrics(steps: Sequence[Metrics]) -> Metrics:
+    # The -1 of a gradient that is not finite must not enter the mean.
+    norms = [step["grad_norm"] for step in steps if step["grad_norm"] >= 0]
     return {
-        "grad_norm": sum(step["grad_norm"] for step in steps) / max(1, len(steps)),
+        "grad_norm": sum(norms) / len(norms) if norms else -1.0,
         "nonfinite_steps": sum(step["nonfinite_steps"] for step in steps),
     }
 
