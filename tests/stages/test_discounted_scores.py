@@ -87,6 +87,34 @@ def test_first_actions_that_are_worth_nothing_are_equal_however_late_the_failure
     assert won > won_late > late or case[0] == "gigpo"
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("turn_gae", "algorithm.high_level_gamma=0.9"),
+        ("gae", "algorithm.bi_level_gae=true", "algorithm.high_level_gamma=0.9"),
+    ],
+    ids=" ".join,
+)
+def test_without_the_history_a_late_failure_is_worth_as_much_as_an_early_one(tmp_path, case):
+    estimator, *changes = case
+    batch = ppo_rollouts.normalized(
+        small_config(
+            "none",
+            tmp_path,
+            f"algorithm.adv_estimator={estimator}",
+            *changes,
+            "algorithm.gamma=1",
+            "ctx_manager.mode=base",
+            "ctx_manager.history=false",
+            "agent_proxy.reward_normalization.method=mean_std",
+        ),
+        episodes(),
+    )
+    at_once, late, won, won_late = batch.rewards.sum(dim=1).tolist()
+    assert at_once == pytest.approx(late) and won == pytest.approx(won_late)
+    assert at_once < 0 < won
+
+
 @pytest.mark.parametrize("method", ["mean", "mean_std", "asym_clip"])
 def test_the_discounted_scores_are_normalised_by_hand(tmp_path, method):
     normalization = f"agent_proxy.reward_normalization.method={method}"

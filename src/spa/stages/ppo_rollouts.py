@@ -128,7 +128,10 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
         return batch
     estimator = named_estimator(cfg)
     settings = {key: getattr(cfg.algorithm, key) for key in estimator.settings}
-    within_turn, between_turns = estimator.discounts(settings)
+    # Without the history each turn becomes a row of its own, and its reward is not discounted.
+    within_turn, between_turns = (
+        estimator.discounts(settings) if cfg.ctx_manager.history else (1.0, 1.0)
+    )
     # Normalisation scales the rewards of all turns. What it adds to the return goes to the end
     # of the last turn and, with a discount, in part to earlier sampled tokens as well.
     last = last_turn_ends(batch)
