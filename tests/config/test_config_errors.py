@@ -58,6 +58,7 @@ MESSAGES = {
     "custom_envs='${custom_envs.FrozenLake}'": "custom_envs: cannot resolve ${custom_envs.FrozenLake}: the reference is circular",
     "actor_rollout_ref.actor.policy_loss=gspo": "actor_rollout_ref.actor.policy_loss: must be ppo or an import path package.module:name, got 'gspo'",
     "actor_rollout_ref.actor.use_kl_loss=true": "actor_rollout_ref.actor.kl_loss_coef: use_kl_loss=true has no effect with kl_loss_coef=0; set kl_loss_coef above 0, or use_kl_loss=false",
+    "actor_rollout_ref.actor.world_loss={tokens:correct_predictions,turns:0.5}": "actor_rollout_ref.actor.world_loss.turns: must be 1 with world_loss.tokens=correct_predictions: a smaller share selects the states that follow uncertain answers, got 0.5",
     "algorithm.use_kl_in_reward=true": "algorithm.kl_ctrl.kl_coef: use_kl_in_reward=true has no effect with kl_ctrl.kl_coef=0; set kl_ctrl.kl_coef above 0, or use_kl_in_reward=false",
     "actor_rollout_ref.rollout.name=vlm": "actor_rollout_ref.rollout.name: must be one of auto, local, vllm, openai, random, scripted or an import path package.module:name, got 'vlm'; did you mean 'vllm'?",
     "agent_proxy.action_sep=' '": "agent_proxy.action_sep: must not be blank, because the separator splits an answer into actions",

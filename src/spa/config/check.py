@@ -380,6 +380,12 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
                 "losses on states need rollouts with temperature=1, top_p=1 and top_k=-1, because log-probs "
                 "follow these settings, and other values can give a token of a state probability 0",
             )
+    if actor.world_loss.tokens == "correct_predictions" and actor.world_loss.turns < 1:
+        problems.add(
+            "actor_rollout_ref.actor.world_loss.turns",
+            "must be 1 with world_loss.tokens=correct_predictions: a smaller share selects the states that "
+            f"follow uncertain answers, got {actor.world_loss.turns:g}",
+        )
     if algorithm.use_kl_in_reward and not actor.use_ref:
         problems.add(
             "actor_rollout_ref.actor.use_ref",
