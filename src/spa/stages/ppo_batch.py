@@ -161,7 +161,7 @@ def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Met
         mean_kl = float(mean_per_row(kl, batch.mask))
         metrics |= {"actor/reward_kl_penalty": mean_kl, "actor/reward_kl_coef": models.kl.coef}
         # The new coefficient is for the next step: this step used the one that is logged.
-        models.kl = models.kl.update(mean_kl, len(batch))
+        models.kl = models.kl.update(mean_kl, len(batch.episodes.unique()))
     estimator = named_estimator(cfg)
     advantages, returns = estimator.estimate(
         batch, rewards, {key: getattr(alg, key) for key in estimator.settings}
