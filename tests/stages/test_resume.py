@@ -238,6 +238,46 @@ def test_resume_path_begins_there_and_goes_on_from_its_own(base, whole, tmp_path
         pass
 
 
+@pytest.mark.parametrize(
+    ("stage", "changes", "message"),
+    [
+        ("sft", (), "is a checkpoint of sft, so ppo cannot resume from it. Start from its weights"),
+        ("ppo", ("trainer.total_training_steps=2",), "is at step 2 already, and training ends at"),
+        ("ppo", ("actor_rollout_ref.model.lora_rank=4",), "has no LoRA adapters. Set actor_roll"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused_with_the_cure(
+    base, whole, tmp_path, stage, changes, message
+):
+    start = f"trainer.resume_from_path={whole / stage / 'global_step_2'}"
+    cfg = small_config(base, tmp_path, *FOUR, "trainer.resume_mode=resume_path", start, *changes)
+    with pytest.raises((ConfigError, ModelError), match=message):
+        ppo_run.run_ppo(cfg)
+
+
+def test_a_checkpoint_without_the_critic_that_is_needed_is_refused(base, tmp_path):
+    one = ("trainer.total_training_steps=1", "trainer.val_before_train=false")
+    without = "algorithm.adv_estimator=reinforce_plus_plus"
+    start = ppo_run.run_ppo(small_config(base, tmp_path / "first", *one, without))
+    with pytest.raises(ModelError, match="has no critic, which adv_estimator=gae needs"):
+        ppo_run.load_models(small_config(base, tmp_path / "second", *FOUR), start)
+
+
+def test_settings_that_are_new_count_after_resume_path(base, whole, tmp_path):
+    asked = (
+        "algorithm.use_kl_in_reward=true",
+        "algorithm.kl_ctrl.kl_coef=0.05",
+        "actor_rollout_ref.actor.optim.weight_decay=0.3",
+    )
+    cfg = small_config(base, tmp_path, *FOUR, *asked)
+    models, _ = ppo_run.load_models(cfg, whole / "ppo" / "global_step_2")
+    assert models.kl.coef == 0.05
+    assert {group["weight_decay"] for group in models.actor.optimizer.parts[0].param_groups} == {
+        0.3
+    }
+    assert models.actor.optimizer.steps > 0
+
+
 def test_ppo_that_began_at_a_checkpoint_of_another_run_is_not_taken_for_one_from_the_beginning(
     base, whole, tmp_path
 ):

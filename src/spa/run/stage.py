@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from spa.config.schema import Config
 from spa.distributed.world import World, current_world
-from spa.errors import ModelError
+from spa.errors import ConfigError, ModelError
+from spa.models.lora import ADAPTER
 from spa.run import signals
 from spa.run.checkpoint import (
     archive_later_checkpoints,
@@ -378,7 +379,7 @@ class Stage:
         # resumes its own work. A checkpoint of this folder that `resume_path` names wins over later
         # ones.
         if named and (found is None or named.resolve().parent == self.folder.resolve()):
-            found = _usable(named)
+            found = self._usable(named)
         # Checked again under the lock: another process may have worked here since the first check.
         refuse_other_work([(self.folder, self.fingerprint)])
         archive_later_checkpoints(self.folder, step_of(found) if found else self.first)
@@ -393,24 +394,50 @@ class Stage:
         self._record()
         return found
 
+    def _usable(self, named: Path) -> Path:
+        """The checkpoint that `resume_path` names. Raises ModelError or ConfigError if this stage
+        cannot resume from it."""
+        problem = damage(named) or (
+            "" if (named / "state").is_dir() else "the folder state/ is missing"
+        )
+        if problem:
+            raise ModelError(
+                f"training cannot resume from {named} ({problem}). Name a global_step_N folder that spa "
+                "wrote, or start from the weights alone with model_path=FOLDER."
+            )
+        stage = self.fingerprint.stage
+        if (other := load_note(named, "fingerprint")["stage"]) != stage:
+            raise ModelError(
+                f"{named} is a checkpoint of {other}, so {stage} cannot resume from it. Start from its "
+                f"weights with model_path={named}."
+            )
+        model = self.cfg.sft.model if stage == "sft" else self.cfg.actor_rollout_ref.model
+        if (named / ADAPTER).is_dir() != (model.lora_rank > 0):
+            key = "sft.model" if stage == "sft" else "actor_rollout_ref.model"
+            here, wanted = (
+                ("no LoRA adapters", "0")
+                if model.lora_rank > 0
+                else ("LoRA adapters", "the rank that they were trained with")
+            )
+            raise ModelError(f"{named} has {here}. Set {key}.lora_rank to {wanted}.")
+        step = step_of(named)
+        if (
+            self.total is not None
+            and named.resolve().parent != self.folder.resolve()
+            and step >= self.total
+        ):
+            raise ConfigError(
+                f"{named} is at step {step} already, and training ends at step {self.total}. Set "
+                f"total_training_steps above {step}."
+            )
+        return named
+
     def _last_step(self) -> int:
         return (
             step_of(self.resume_from)
             if self.resume_from
             else whole_batches(self.folder, self.first)
         )
-
-
-def _usable(folder: Path) -> Path:
-    problem = damage(folder) or (
-        "" if (folder / "state").is_dir() else "the folder state/ is missing"
-    )
-    if problem:
-        raise ModelError(
-            f"training cannot resume from {folder} ({problem}). Name a global_step_N folder that spa "
-            "wrote, or start from the weights alone with model_path=FOLDER."
-        )
-    return folder
 
 
 def _warn_of_lost_lines(checkpoint: Path) -> None:

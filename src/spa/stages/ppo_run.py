@@ -12,6 +12,7 @@ from spa.algo.kl import KLController
 from spa.algo.losses import policy_loss_named
 from spa.config.schema import Config, OptimConfig
 from spa.engines.factory import EngineRequest, trained_kind
+from spa.errors import ModelError
 from spa.models.allocator import limit_kernel_caches
 from spa.models.load import load_critic
 from spa.models.lora import ADAPTER, has_adapters
@@ -118,6 +119,11 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
     )
     critic = None
     if named_estimator(cfg).needs_values:
+        if resume and not (resume / "critic").is_dir():
+            raise ModelError(
+                f"{resume} has no critic, which adv_estimator={cfg.algorithm.adv_estimator} needs. Start "
+                f"from its weights with model_path={resume}."
+            )
         critic = make_critic(cfg, path, resume, device)
     # Without a KL term a reference model would cost memory and a forward pass for nothing.
     wants_ref = (
@@ -162,8 +168,9 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
         actor.optimizer.load_state_dict(state["actor"])
         if critic is not None:
             critic.optimizer.load_state_dict(state["critic"])
-        # Target and horizon come from the configuration; only the coefficient is restored.
-        models.kl = replace(kl, coef=state["kl_coef"])
+        # What the adaptive controller has reached is restored; a run without KL has saved 0.
+        if kl.target is not None:
+            models.kl = replace(kl, coef=state["kl_coef"] or kl.coef)
         models.health = Health.from_state(state["health"]) if "health" in state else Health()
     return models, template
 

@@ -65,7 +65,12 @@ class Optimizer:
                 index: {name: like(parameters[index], value) for name, value in entry.items()}
                 for index, entry in saved["state"].items()
             }
-            part.load_state_dict({**saved, "state": moments})
+            # Rates, betas and weight decay are those of the configuration, which may be new.
+            groups = [
+                {**own, "params": group["params"]}
+                for own, group in zip(part.param_groups, saved["param_groups"], strict=True)
+            ]
+            part.load_state_dict({"state": moments, "param_groups": groups})
 
 
 def make_optimizer(
