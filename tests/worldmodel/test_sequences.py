@@ -275,6 +275,7 @@ def test_a_batch_is_counted_in_rows_however_they_are_merged():
         ([1] * 10, 4, [3, 3, 4]),  # no rest of two rows
         ([2, 1, 3, 1], 100, [7]),
         ([9, 1, 1, 1], 4, [1, 2, 9]),  # one sequence that is larger than a batch stays whole
+        ([3] * 8, 2, [3] * 8),  # 24 rows, but no batch may be empty
         ([3, 3, 3, 3], 5, [3, 3, 3, 3]),  # ceil(12 / 5) = 3 batches would hold 6 rows
     ],
 )

@@ -96,7 +96,8 @@ def spread_evenly(rows: Sequence[int], size: int, order: Sequence[int]) -> list[
             heapq.heapreplace(loads, (load + rows[index], number))
         # A sequence that is larger than a batch gets a batch of its own.
         if all(load <= size or len(batches[number]) == 1 for load, number in loads):
-            return batches
+            # Where sequences are larger than a batch there may be fewer of them than batches.
+            return [batch for batch in batches if batch]
         count += 1
 
 
