@@ -31,7 +31,7 @@ def expert_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
     """
 
     def reply(prompt: Prompt) -> str:
-        actions = prompt.context.expert_actions(max_actions)
+        actions = prompt.context.expert_actions(max(FAR, max_actions))[:max_actions]
         if not actions:
             # Sampled from the prompt's seed, as a model's response would be.
             actions = (
