@@ -1,21 +1,26 @@
 """Self-play of other players, other states in the replies, other losses: small but whole."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from helpers.runs import small_config
 
 from spa.config.load import load_config
 from spa.engines.local import LocalEngine
+from spa.envs.registry import make_env
 from spa.errors import ConfigError
 from spa.models.load import load_tokenizer
+from spa.policies.expert import FAR, expert_engine
 from spa.policies.mixed import MixedEngine
 from spa.policies.scripted import ScriptedEngine, formatted
 from spa.prompts.parse import parse_reply
 from spa.prompts.template import ChatTemplate
 from spa.run.manifest import SUMMARY
 from spa.stages import ppo_rollouts, ppo_run, selfplay, setup
+from spa.types import Prompt
 from spa.worldmodel.rows import read_parquet
 
 
@@ -29,6 +34,45 @@ def test_expert_data_solve_their_puzzles(tmp_path):
     assert all(row.success for row in rows)
     summary = json.loads((tmp_path / "data" / SUMMARY).read_text())
     assert summary["played"]["success"] == 1.0 and summary["states"] == "ground_truth"
+
+
+def test_the_expert_looks_further_ahead_than_one_turn_on_slippery_ice():
+    env = make_env("frozen_lake", {"size": 8, "success_rate": 0.8})
+    env.reset(seed=3)
+    (best,) = env.expert_actions(FAR)
+    assert not env.expert_actions(1)  # the goal is further away
+    prompt = Prompt(
+        episode_id="a",
+        messages=(),
+        token_ids=np.zeros(0, np.int32),
+        prefill="",
+        seed=0,
+        context=env,
+    )
+    assert expert_engine(max_actions=1).reply(prompt) == formatted(prompt, best)
+
+
+def test_states_are_replaced_before_examples_are_drawn(base, tmp_path):
+    cfg = small_config(
+        base,
+        tmp_path,
+        "generate.states=random_coords",
+        "generate.coverage=true",
+        "generate.policy=random",
+    )
+    plain = data(
+        replace(cfg, generate=replace(cfg.generate, states="ground_truth", coverage=False)),
+        tmp_path / "plain",
+    )
+    true = {row.response for row in plain}
+    rows = data(cfg, tmp_path / "data")
+    quoted = [
+        message["content"]
+        for row in rows
+        for message in row.prompt
+        if message["role"] == "assistant"
+    ]
+    assert quoted and not true & set(quoted)
 
 
 def test_epsilon_is_the_share_of_random_turns(tmp_path):

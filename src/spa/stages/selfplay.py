@@ -414,12 +414,13 @@ def write_dataset(
     if cfg.generate.shuffle_next_states:
         train = shuffle_next_states(train, cfg.seed.train)
         val = shuffle_next_states(val, cfg.seed.train)
-    # Only training examples are resampled: validation keeps the distribution that was played.
-    if cfg.generate.coverage:
-        train = coverage_sample(train, cfg.seed.train)
+    # Before examples are drawn: the prompts of those that are kept quote the responses of others.
     train, val = (
         with_states(part, cfg.generate.states, seed=cfg.seed.train) for part in (train, val)
     )
+    # Only training examples are resampled: validation keeps the distribution that was played.
+    if cfg.generate.coverage:
+        train = coverage_sample(train, cfg.seed.train)
     write_parquet(out / TRAIN_FILE, train)
     write_parquet(out / VAL_FILE, val)
     summary: dict[str, Any] = {
