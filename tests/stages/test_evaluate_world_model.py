@@ -151,6 +151,7 @@ def test_malformed_replies_are_wrong_and_end_the_open_loop_rollout():
     found = report("FrozenLakeNoSlip", lambda prompt: "<think>no idea")
     assert found["format_rate"] == 0.0 and found["prediction_exact"]["mean"] == 0.0
     assert [part["prediction_exact"]["n"] for part in found["open_loop"]] == [8, 8, 8]
+    assert [part["copy_exact"] for part in found["open_loop"]] == [0.0, 0.0, 0.0]
 
 
 def test_an_open_loop_rollout_feeds_back_what_was_predicted():

@@ -255,7 +255,7 @@ def open_loop_rollout(
             reply = replies[i]
             copied = is_exact(situations[i].known, reply.next_state)
             if not reply.parsed.well_formed:
-                chains[i] += [(False, copied)] * (steps - step)
+                chains[i] += [(False, False)] * (steps - step)
                 continue
             chains[i].append((is_exact(reply.parsed.prediction, reply.next_state), copied))
             if not reply.over:
