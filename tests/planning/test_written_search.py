@@ -11,6 +11,7 @@ from spa.planning.written_search import (
     breadth_first,
     dealt,
     explore,
+    read_line,
     score_search,
     search_metrics,
     thoughts_of,
@@ -107,6 +108,12 @@ def test_a_text_that_is_cut_off_is_over_the_limit_unless_it_was_wrong_before():
     assert (
         scored(with_line(0, "Left30", "Left20")[: len(cut)], complete=False).failure == "wrong_move"
     )
+
+
+def test_an_action_may_begin_with_the_name_of_another():
+    line = read_line("a: Rb RRc seen ; b", ("R", "RR"))
+    assert line is not None
+    assert [(move.action, move.key) for move in line.moves] == [("R", "b"), ("RR", "c")]
 
 
 def test_a_missing_action_is_a_wrong_move():

@@ -253,9 +253,10 @@ def read_line(text: str, actions: Sequence[str]) -> Line | None:
         return None
     listed, _, open_keys = rest.partition(";")
     moves = list[Move]()
+    names = sorted(actions, key=len, reverse=True)  # an action may begin with another's name
     for word in listed.split():
         # "Left30" is the action Left and the state 30; "Left" alone names no state.
-        action = next((name for name in actions if word.startswith(name) and word != name), None)
+        action = next((name for name in names if word.startswith(name) and word != name), None)
         if action is not None:
             moves.append(Move(action, word[len(action) :], ""))
         # The word after a move is its status; a move has at most one.
