@@ -17,6 +17,7 @@ from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.report.reading import open_run
 from spa.run.files import read_lines
 from spa.stages import evaluate, policies, setup
+from spa.stages.imagination import imagination
 from spa.stages.policies import find_target, knows_all_data, run_of, training_hashes
 from spa.stages.validation import validation_episodes
 from spa.types import Episode
@@ -242,6 +243,25 @@ def test_the_precision_is_that_of_the_model_that_plays(
             tmp_path / "result.json",
         )
     assert found == [precision]
+
+
+def test_planner_figures_are_those_of_the_episodes_that_count(tmp_path):
+    own = demo(1, 1, "imagine.n=2", "imagine.dynamics=simulator").imagine
+    record = tmp_path / "imagined.jsonl"
+    lines = [
+        {
+            "episode_id": name,
+            "turn": 0,
+            "tokens": [1, 1],
+            "chosen": 0,
+            "imagined": [{"right": right}, {"right": right}],
+        }
+        for name, right in (("now", True), ("earlier", False))
+    ]
+    record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for episodes, share in ((None, 0.5), ({"now"}, 1.0)):
+        found = imagination(own, [record], episodes=episodes)
+        assert found is not None and found["right"] == share
 
 
 def test_training_puzzles_are_left_out(tmp_path, untrained_model):

@@ -152,10 +152,10 @@ def evaluate_target(
         "not_computed": not_computed(ks, cfg.es_manager.val.group_size),
         "versions": versions(),
     }
-    if (found := imagination(cfg.imagine, [record])) is not None:
+    played = {spec.episode_id for puzzle in puzzles for spec in puzzle.specs}
+    if (found := imagination(cfg.imagine, [record], episodes=played)) is not None:
         result["imagination"] = found
     if target.api is not None:
-        played = {spec.episode_id for puzzle in puzzles for spec in puzzle.specs}
         result["usage"] = usage(replies, prices, played)
     # Checked before the result is written: an evaluation in which every episode failed leaves no
     # result.

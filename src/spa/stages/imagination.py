@@ -1,7 +1,7 @@
 """Model-based planning in evaluation and self-play: an engine that plans with another engine, and its
 records."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,17 +98,25 @@ def recorder_of(path: Path) -> Record:
     return write
 
 
-def imagination(own: ImagineConfig, records: Iterable[Path]) -> dict[str, Any] | None:
+def imagination(
+    own: ImagineConfig, records: Iterable[Path], *, episodes: Set[str] | None = None
+) -> dict[str, Any] | None:
     """Summary of the planner's records: tokens per episode over all responses, and how many
     predicted states were correct; None without records. A turn that was played twice counts once.
+
+    `episodes`: those that count, where the records hold others of an earlier evaluation.
     """
     if not own.on:
         return None
     lines = [line for path in sorted(records) if path.is_file() for _, line in read_lines(path)]
-    turns = {(line["episode_id"], line["turn"]): line for line in lines}
+    turns = {
+        (line["episode_id"], line["turn"]): line
+        for line in lines
+        if episodes is None or line["episode_id"] in episodes
+    }
     if not turns:
         return None
-    episodes = len({episode for episode, _ in turns})
+    played = len({episode for episode, _ in turns})
     tokens = [sum(count or 0 for count in line["tokens"]) for line in turns.values()]
     # A turn that follows an earlier plan runs no search, so it does not count in `right` and
     # `changed`.
@@ -124,7 +132,7 @@ def imagination(own: ImagineConfig, records: Iterable[Path]) -> dict[str, Any] |
         "depth": own.depth,
         "dynamics": own.dynamics,
         "noise_prob": own.noise_prob,
-        "tokens_per_episode": round(sum(tokens) / episodes, 2),
+        "tokens_per_episode": round(sum(tokens) / played, 2),
         "right": _share(right),
         "chosen_right": _share(known),
         "changed": _share([line.get("named", line["chosen"] != 0) for line in drawn]),
