@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,6 +156,27 @@ def test_uniformly_random_play_needs_no_good_model(base, tmp_path):
 def test_a_model_that_does_not_follow_the_format_is_named(base, tmp_path):
     with pytest.raises(DataError, match=r"None of the 24 episodes.*malformed.*instruct model"):
         selfplay.run_self_play(small_config(base, tmp_path, "generate.sampling.response_length=2"))
+
+
+def test_a_game_that_fails_in_every_episode_is_named(base, tmp_path, monkeypatch):
+    (tmp_path / "broken_lake.py").write_text(
+        "from spa.envs.frozen_lake import FrozenLake\n\n\n"
+        "class BrokenLake(FrozenLake):\n"
+        "    def step(self, action):\n"
+        "        *rest, info = super().step(action)\n"
+        "        return (rest[0], None, *rest[2:], info)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    lake = "custom_envs.FrozenLakeNoSlip.env_type=broken_lake:BrokenLake"
+    with pytest.raises(DataError, match=r"returned None as the reward.*spa env check") as error:
+        selfplay.run_self_play(small_config(base, tmp_path, lake, "generate.policy=random"))
+    assert "episode_error" in str(error.value) and "instruct model" not in str(error.value)
+
+
+def test_a_policy_that_is_no_model_is_not_called_one(base, tmp_path):
+    cfg = small_config(base, tmp_path, "generate.policy=random")
+    error = selfplay.nothing_usable(cfg, [], Counter(not_successful=3))
+    assert "3 not_successful" in str(error) and "model" not in str(error)
 
 
 def test_fine_tuning_lowers_the_loss_and_measures_itself(base, four_steps):

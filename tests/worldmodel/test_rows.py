@@ -69,10 +69,10 @@ def test_corrected_messages_are_the_history_of_a_next_turn():
 
 
 def test_an_episode_that_failed_gives_no_rows():
-    rows, dropped = episode_rows(
-        make_episode(three_turns().turns, stop=StopReason.ERROR), action_sep="||"
-    )
-    assert rows == [] and dropped == Counter(episode_error=3)
+    # A failed episode keeps no turns.
+    failed = make_episode((), stop=StopReason.ERROR, error="step returned None")
+    rows, dropped = episode_rows(failed, action_sep="||")
+    assert rows == [] and dropped == Counter(episode_error=1)
 
 
 def test_an_episode_without_its_messages_is_a_data_error():

@@ -41,7 +41,7 @@ from spa.stages import setup
 from spa.stages.imagination import IMAGINED, Record, imagination, imagining
 from spa.stages.rounds import first_round
 from spa.stages.search_examples import write_examples
-from spa.types import Episode, Metrics, WorldModelRow
+from spa.types import Episode, Metrics, StopReason, WorldModelRow
 from spa.worldmodel.base_format import in_base_format
 from spa.worldmodel.branches import branch_rows, require_tries, turn_options
 from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE, puzzles_in
@@ -149,7 +149,7 @@ def self_play(
         rows = [*found, *rows]
         counts = counts + dropped
     if not rows:
-        raise nothing_usable(cfg, len(episodes), counts)
+        raise nothing_usable(cfg, episodes, counts)
     if world.is_main:
         summary = write_dataset(cfg, out, rows, counts, episodes, played_in=out, before=before)
         log.info(
@@ -172,7 +172,7 @@ def rows_from(cfg: Config, source: Path, out: Path) -> bool:
     held_out = setup.validation_hashes(cfg, worker)
     rows, counts = make_rows(cfg, episodes, held_out, worker)
     if not rows:
-        raise nothing_usable(cfg, len(episodes), counts)
+        raise nothing_usable(cfg, episodes, counts)
     write_dataset(cfg, out, rows, counts, episodes, played_in=source)
     write_atomic(out / "config.yaml", [to_yaml(cfg)])
     return True
@@ -348,8 +348,19 @@ def _episode_rows(
     return found, dropped
 
 
-def nothing_usable(cfg: Config, episodes: int, counts: Counter[str]) -> DataError:
+def nothing_usable(cfg: Config, episodes: Sequence[Episode], counts: Counter[str]) -> DataError:
     """What to say if no episode has given an example."""
+    dropped = f"(dropped: {by_reason(counts)})"
+    if episodes and all(episode.stop is StopReason.ERROR for episode in episodes):
+        return DataError(
+            f"All {len(episodes)} episodes failed {dropped}. The first error is: "
+            f"{episodes[0].error}. Run `spa env check` to find the cause."
+        )
+    if "self" not in cfg.generate.policies:
+        return DataError(
+            f"None of the {len(episodes)} episodes gives a training example {dropped}. Play more "
+            "puzzles (generate.num_batches), or run `spa env check` to test the game."
+        )
     begin = (
         "start with examples of random play (generate.policy=random; with generate.rounds=2 the "
         "model plays the second round)"
@@ -357,8 +368,8 @@ def nothing_usable(cfg: Config, episodes: int, counts: Counter[str]) -> DataErro
     if cfg.generate.train_on == "current_round":
         begin = "train also on the examples of earlier rounds (generate.train_on=all_rounds)"
     return DataError(
-        f"None of the {episodes} episodes has a turn in the world-model format (dropped: "
-        f"{by_reason(counts)}). The model does not follow the response format. Use an "
+        f"None of the {len(episodes)} episodes has a turn in the world-model format {dropped}. "
+        "The model does not follow the response format. Use an "
         f"instruct model, {begin}, or allow longer responses "
         "(generate.sampling.response_length)."
     )

@@ -55,7 +55,8 @@ def episode_rows(
     Raises DataError if the episode has fewer assistant messages than turns.
     """
     if episode.stop is StopReason.ERROR:
-        return [], Counter({EPISODE_ERROR: len(episode.turns)})
+        # A failed episode keeps no turns, but it counts.
+        return [], Counter({EPISODE_ERROR: max(1, len(episode.turns))})
     replies = assistant_positions(episode)
     corrected = _corrected(episode, action_sep, options)
     messages = _with_replies(episode.messages, replies, corrected)
