@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from spa.envs.frozen_lake import FrozenLake
+from spa.envs.labels import find_label
 from spa.envs.registry import make_env
 from spa.planning.written_search import (
     FAILURES,
@@ -168,6 +170,38 @@ def test_slippery_ice_and_other_games_name_no_states():
     env = make_env("frozen_lake", {"size": 4})
     env.reset(seed=0)
     assert env.state_key() is None
+
+
+class NotCopied(FrozenLake):
+    changes = None
+
+
+class NamelessGoal(FrozenLake):
+    def state_key(self):
+        return None if self.state_outcome() == GOAL else super().state_key()
+
+
+class OtherLabels(FrozenLake):
+    def action_names(self):
+        return ("West", "South", "East", "North")
+
+    def to_action(self, text):
+        return find_label(text, super().action_names())
+
+
+@pytest.mark.parametrize(
+    ("game", "words"),
+    [
+        (NotCopied, "NotCopied cannot be copied.*changes.*clone"),
+        (NamelessGoal, r"NamelessGoal\.state_key returns None after the action"),
+        (OtherLabels, r"OtherLabels\.to_action does not accept 'West'"),
+    ],
+)
+def test_what_a_game_lacks_for_a_search_is_named(game, words):
+    env = game(size=4, p=0.8, is_slippery=False)
+    env.reset(seed=0)
+    with pytest.raises((ValueError, NotImplementedError), match=words):
+        explore(env)
 
 
 def test_metrics_are_shares_over_all_moves_and_responses():

@@ -9,6 +9,7 @@ import torch
 
 from spa.config.load import load_config
 from spa.config.schema import Config
+from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError
 from spa.evaluation.search import episode_scores
 from spa.experiments.methods import METHODS
@@ -231,6 +232,28 @@ def test_scores_come_from_the_puzzle_played_again():
         for score, turn in zip(scores, episode.turns, strict=True):
             assert score.lines == score.moves == 1
             assert score.next_right == ("player (P) is at (3,1)" in turn.state)
+
+
+class NotCopied(FrozenLake):
+    changes = None
+
+
+class FailsInOneCell(FrozenLake):
+    def step(self, action):
+        result = super().step(action)
+        if self.state_key() == "00":
+            raise RuntimeError("no floor here")
+        return result
+
+
+@pytest.mark.parametrize("game", [NotCopied, FailsInOneCell])
+def test_a_game_whose_states_cannot_be_explored_has_no_scores(game):
+    cfg = config("es_manager.val.env_groups=4")
+    episodes, player, _ = played(cfg)
+    options = player.specs["FrozenLakeNoSlip"].env_config
+    for episode in episodes:
+        assert episode_scores(episode, player.make_env)
+        assert episode_scores(episode, lambda tag: game(**options)) == []
 
 
 def test_an_evaluation_has_the_scores(tmp_path: Path):

@@ -4,6 +4,7 @@ played again."""
 from collections.abc import Callable, Sequence
 
 from spa.envs.base import TextEnv
+from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.evaluation.episode_metrics import episode_metrics
 from spa.planning.written_search import (
     SearchScore,
@@ -20,7 +21,7 @@ MakeEnv = Callable[[str], TextEnv]
 
 def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     """The score of each turn that wrote a search; empty for other response formats, and where the
-    game does not name its states."""
+    game does not name its states or they cannot be searched."""
     if (
         episode.response_format != "search"
         or episode.mode != "base"
@@ -46,7 +47,13 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     # played.
     for turn in episode.turns:
         text, complete = thoughts_of(turn.reply_text)
-        score = score_search(text, explore(env)[0], actions=env.action_names(), complete=complete)
+        # A search of all states may reach a fault of the game that play has not met.
+        try:
+            with boundary("searching the game's states", MAKING_S):
+                true, _ = explore(env)
+        except EnvFault:
+            return []
+        score = score_search(text, true, actions=env.action_names(), complete=complete)
         scores += [] if score is None else [score]
         for name in turn.executed:
             action = env.to_action(name)

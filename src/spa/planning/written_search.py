@@ -177,16 +177,22 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
     """The true transitions of every state that can be reached from the current one, the current one
     first, by playing each action in a copy. Also a copy of the game in each of these states.
 
-    Raises ValueError for a game that does not name its states or has more than `MAX_STATES`,
-    NotImplementedError for one that cannot be copied.
+    Raises ValueError for a game that does not name all its states, does not accept its own actions
+    or has more than `MAX_STATES` states, NotImplementedError for one that cannot be copied.
     """
+    game = type(env).__name__
     start = env.state_key()
     if start is None:
         raise ValueError(
-            f"{type(env).__name__} does not implement TextEnv.state_key, which searches need to "
-            "tell states apart"
+            f"{game} does not implement TextEnv.state_key, which searches need to tell states apart"
         )
-    copies = {start: env.clone()}
+    try:
+        copies = {start: env.clone()}
+    except NotImplementedError as error:
+        raise NotImplementedError(
+            f"{game} cannot be copied, which searches need; set TextEnv.changes or implement "
+            "TextEnv.clone"
+        ) from error
     found = dict[str, tuple[Successor, ...]]()
     queue = deque([start])
     while queue:
@@ -196,11 +202,18 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
         for name in here.legal_actions() or here.action_names():
             twin = here.clone()
             action = twin.to_action(name)
-            assert action is not None
+            if action is None:
+                raise ValueError(
+                    f"{game}.to_action does not accept {name!r}, an action of the game"
+                )
             twin.step(action)
             next_key = twin.state_key()
             outcome = twin.state_outcome()
-            assert next_key is not None
+            if next_key is None:
+                raise ValueError(
+                    f"{game}.state_key returns None after the action {name!r} in the state "
+                    f"{key!r}; return a name in every state, the last one included"
+                )
             successors.append((name, next_key, outcome))
             # A state that ends the game has no successors.
             if not outcome and next_key not in copies:
@@ -209,8 +222,7 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
         found[key] = tuple(successors)
         if len(copies) > MAX_STATES:
             raise ValueError(
-                f"{type(env).__name__} has more than {MAX_STATES} states, too many to search; "
-                "use a smaller board"
+                f"{game} has more than {MAX_STATES} states, too many to search; use a smaller board"
             )
     return found, copies
 
