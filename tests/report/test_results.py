@@ -84,6 +84,30 @@ def test_a_method_with_more_steps_by_its_name_is_judged_at_its_own_end(tmp_path:
     assert not any("trained for more steps" in text for text in report.certainty)
 
 
+def test_a_stage_that_an_extended_comparison_links_to_is_read_once(tmp_path: Path):
+    """`spa compare X` wrote X/spa, and `spa compare X --seeds 2` links X/seed_0/spa to it."""
+    run = tmp_path / "run"
+    write_stage(run / "spa" / "ppo", arm="spa", seed=0, steps=5)
+    write_stage(run / "seed_1" / "spa" / "ppo", arm="spa", seed=1, steps=5)
+    (run / "seed_0" / "spa").mkdir(parents=True)
+    (run / "seed_0" / "spa" / "ppo").symlink_to("../../spa/ppo")
+    assert [stage.seed for stage in open_run(run).find("ppo", "spa")] == [0, 1]
+    assert next(iter(list_runs(tmp_path, 0.0))).seeds == "0, 1"
+
+
+def test_a_run_that_a_comparison_in_its_folder_links_to_is_no_other_method(tmp_path: Path):
+    """`spa run X` wrote X/sft and X/ppo; `spa compare X` links to them. Methods share stages, too."""
+    run = tmp_path / "run"
+    write_sft(run / "sft", seed=0)
+    write_stage(run / "ppo", arm="spa", seed=0, steps=5)
+    write_stage(run / "x" / "ppo", arm="x", seed=0, steps=5)
+    (run / "spa").mkdir()
+    for link, target in (("spa/ppo", "ppo"), ("spa/sft", "sft"), ("x/sft", "sft")):
+        (run / link).symlink_to(f"../{target}")
+    found = [(stage.arm, stage.name) for stage in open_run(run).stages]
+    assert found == [("spa", "ppo"), ("spa", "sft"), ("x", "ppo"), ("x", "sft")]
+
+
 def test_puzzles_are_the_same_if_they_are_and_not_if_their_seeds_are(tmp_path: Path):
     for name in ("a", "b"):
         write_stage(tmp_path / name / "ppo", arm="x", seed=1, steps=5)

@@ -225,6 +225,23 @@ def is_stage(path: Path) -> bool:
 
 
 def _find_stages(root: Path, unreadable: list[OSError]) -> Iterator[StageFolder]:
+    """The stages of a run, each once: a comparison links to finished stages of its own folder."""
+    stages = list(_every_stage(root, unreadable))
+    # Of a folder and the links to it, those with a seed and a method count. Several methods may
+    # share a folder.
+    named: dict[Path, tuple[bool, bool]] = {}
+    for stage in stages:
+        path = stage.path.resolve()
+        named[path] = max(named.get(path, (False, False)), _named(stage))
+    yield from (stage for stage in stages if _named(stage) == named[stage.path.resolve()])
+
+
+def _named(stage: StageFolder) -> tuple[bool, bool]:
+    """Whether a stage's path names a seed, and a method."""
+    return stage.seed is not None, stage.arm != ""
+
+
+def _every_stage(root: Path, unreadable: list[OSError]) -> Iterator[StageFolder]:
     # The directory may itself be a stage. Then its own name is the name of the stage.
     if is_stage(root):
         yield _stage(root.resolve(), root.resolve().parent)
