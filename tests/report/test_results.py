@@ -13,7 +13,6 @@ from spa.report.content import build
 from spa.report.facts import Behaviour, behaviour_and_wins, difference, rate, what_went_wrong
 from spa.report.overview import list_runs
 from spa.report.reading import open_run
-from spa.report.results import common_steps, list_methods
 from spa.run.lock import run_lock
 
 
@@ -75,12 +74,23 @@ def test_methods_that_all_train_on_are_judged_where_they_are_compared(tmp_path: 
     assert f"vanilla {100 * (row.before or 0):.0f} → {100 * row.after:.0f} %" in line.result
 
 
-def test_a_method_with_more_steps_by_its_name_is_judged_at_its_own_end(tmp_path: Path):
-    for arm, steps in (("spa", 5), ("vanilla", 5), ("vanilla_x2", 10)):
-        write_stage(tmp_path / "run" / arm / "ppo", arm=arm, seed=1, steps=steps, skill=(0.0, 1.0))
-    steps = common_steps(list_methods([open_run(tmp_path / "run")]))
-    assert sorted(step or 0 for step in steps.values()) == [5, 5, 10]
-    report = build([open_run(tmp_path / "run")])
+def test_methods_of_a_summary_are_judged_at_its_steps_and_others_where_all_are(tmp_path: Path):
+    """As of `spa compare --sweep trainer.total_training_steps=5,10` or with `vanilla_x2`."""
+    run = tmp_path / "run"
+    rates = {
+        arm: write_stage(run / arm / "ppo", arm=arm, seed=1, steps=steps, skill=(0.0, 1.0))
+        for arm, steps in (("short", 5), ("long", 10))
+    }
+    unfinished = {row.arm: row for row in build([open_run(run)]).rows}
+    assert unfinished["long"].after != rates["long"]["after"]["pass@1"]
+    assert "long trained for more steps" in build([open_run(run)]).certainty[-1]
+    (run / "summary.json").write_text(json.dumps({"methods": rates, "reference": "short"}))
+    report = build([open_run(run)])
+    for row in report.rows:
+        assert row.interval is not None
+        assert row.after == row.interval.mean == rates[row.arm]["after"]["pass@1"]
+        said = f"{row.arm} {100 * (row.before or 0):.0f} → {100 * row.after:.0f} %"
+        assert said in next(list_runs(tmp_path, 0.0)).result
     assert not any("trained for more steps" in text for text in report.certainty)
 
 

@@ -5,6 +5,7 @@ Each is a few overrides of a configuration, in one table; `module:name` is a `Me
 own.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -17,7 +18,6 @@ from spa.imports import load_setting
 from spa.methods import NO_ROWS, Method
 from spa.models.precision import precision_of, with_precision
 from spa.plugins import defined_by_methods, load_plugin, plugins
-from spa.report.results import LONGER
 from spa.run.copies import copies_of
 from spa.stages.pipeline import every_folder, stage_folders
 
@@ -28,6 +28,9 @@ CONTROLS = ("vanilla_wm", "spa_shuffled")
 """What `spa compare --controls` adds."""
 SHUFFLED = "_shuffled"
 """A method's name with this is its control: the same after SFT on next states of other turns."""
+LONGER = re.compile(r"(.+)_x([1-9]\d*)")
+"""A method's name with _xN trains with N times the PPO steps: a baseline for methods that sample
+more tokens."""
 
 _RECIPE: Mapping[str, Method] = {
     "vanilla": Method(

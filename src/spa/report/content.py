@@ -51,7 +51,9 @@ def build(runs: Sequence[Run], *, episodes: bool = True) -> Report:
     """The report on one run, or on several; without `episodes` it replays none."""
     runs = told_apart(runs)
     methods = results.list_methods(runs)
-    steps = results.common_steps(methods)
+    # While a method trains, the results in summary.json are those of an earlier run and are hidden.
+    summaries = {run.name: results.current_summary(run) for run in runs}
+    steps = results.judged_steps(methods, summaries)
     outcomes = {
         method.label: facts.behaviour_and_wins(
             method.of("ppo") or method.of("eval"), steps[method.label]
@@ -59,8 +61,6 @@ def build(runs: Sequence[Run], *, episodes: bool = True) -> Report:
         for method in methods
     }
     going = any(map(in_progress, runs))
-    # While a method trains, the results in summary.json are those of an earlier run and are hidden.
-    summaries = {run.name: results.current_summary(run) for run in runs}
     wanted_k = results.which_k(methods, summaries)
     rows = results.rows(methods, outcomes, steps, summaries, wanted_k)
     bars, failures = _failures(methods, outcomes)

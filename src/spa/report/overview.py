@@ -10,7 +10,7 @@ from spa.errors import DataError
 from spa.report.curves import PASS_1, RunArm, ends
 from spa.report.progress import in_progress, lacks_summary, progress, shown_step
 from spa.report.reading import NoRunError, Run, StageFolder, flatten, open_run, problem_text
-from spa.report.results import MethodResult, common_steps, list_methods, measured
+from spa.report.results import MethodResult, current_summary, judged_steps, list_methods, measured
 from spa.run.console import printable
 from spa.run.lock import LOCK, held
 from spa.run.progress import clock
@@ -50,7 +50,7 @@ def run_line(path: Path, now: float) -> Line | None:
             return None
         run = open_run(path)
         methods = list_methods([run])
-        steps = common_steps(methods)
+        steps = judged_steps(methods, {run.name: current_summary(run)})
         lines = tuple(_methods(run, methods, steps, now))
         commit = printable(str(flatten(run.summary or {}).get("versions.commit", "")))
         name, state, result, seeds, duration = map(

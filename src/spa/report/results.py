@@ -1,11 +1,11 @@
 """The result of a report: the table of methods, the verdict in one sentence, and how sure one can
 be of it.
 
-The methods of one comparison are read at the last validation that all of them have, so that no
-method has more training than the others. The effect of more training is a line of its own.
+The methods of a finished comparison are read at the steps that its summary compares, those of an
+unfinished one at the last validation that all of them have. The effect of more training is a line
+of its own.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,9 +42,6 @@ ARMS = {
     ),
 }
 CONTROL = "spa_shuffled"
-LONGER = re.compile(r"(.+)_x([1-9]\d*)")
-"""A method's name with _xN trains with N times the PPO steps: a baseline for methods that sample
-more tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,26 +155,28 @@ def list_methods(runs: Sequence[Run]) -> list[RunArm]:
     return methods
 
 
-def common_steps(methods: Sequence[RunArm]) -> dict[str, int | None]:
-    """Label -> the step at which the method is judged: the last validation that all methods of its
-    run have, without what some train on for. NAME_xN, which has more PPO steps by its definition,
-    is judged at its own last validation."""
-    last: dict[tuple[str, str], list[int]] = {}
+def judged_steps(
+    methods: Sequence[RunArm], summaries: dict[str, dict[str, Any]]
+) -> dict[str, int | None]:
+    """Label -> the step at which the method is judged. A method of its run's summary is judged at
+    its own last validation, as there; the others at the last validation that all of them have.
+    Steps beyond `also_test_at` do not count."""
+    groups = {method.label: _judged_with(method, summaries[method.run]) for method in methods}
+    last: dict[tuple[str, str], list[int]] = {group: [] for group in groups.values()}
     for method in methods:
-        found = last.setdefault(_compared_with(method), [])
         for stage in method.of("ppo"):
             if file := last_validation(stage):
-                found.append(
+                last[groups[method.label]].append(
                     # A method that continues for equal total episodes is compared with the
                     # others at the step `also_test_at`.
                     min(file.step, flatten(stage.config).get("trainer.also_test_at") or file.step)
                 )
-    return {method.label: min(last[_compared_with(method)], default=None) for method in methods}
+    return {label: min(last[group], default=None) for label, group in groups.items()}
 
 
-def _compared_with(method: RunArm) -> tuple[str, str]:
-    """The run whose methods share a last step; of NAME_xN, it and its name."""
-    return method.run, method.arm if LONGER.fullmatch(method.arm) else ""
+def _judged_with(method: RunArm, summary: dict[str, Any]) -> tuple[str, str]:
+    """The run whose methods share a last step; of a method in its summary, the run and its name."""
+    return method.run, method.arm if method.arm in summary.get("methods", {}) else ""
 
 
 def which_k(methods: Sequence[RunArm], summaries: dict[str, dict[str, Any]]) -> Wanted | None:
