@@ -118,6 +118,29 @@ def test_a_run_that_a_comparison_in_its_folder_links_to_is_no_other_method(tmp_p
     assert found == [("spa", "ppo"), ("spa", "sft"), ("x", "ppo"), ("x", "sft")]
 
 
+def test_runs_with_unequal_numbers_of_seeds_are_paired_by_the_seeds_that_both_have(tmp_path: Path):
+    for name, seeds, skill in (("three", 3, 1.0), ("two", 2, 0.0), ("alone", 0, 0.0)):
+        folders = {f"seed_{seed}/": seed for seed in range(seeds)} or {"": 0}
+        for folder, seed in folders.items():
+            stage = tmp_path / name / f"{folder}x" / "ppo"
+            write_stage(stage, arm="x", seed=seed, steps=5, skill=(skill, skill))
+            # Every training seed has puzzles of its own.
+            edit(
+                validation(stage),
+                lambda row, own=seed: row | {"puzzle_seed": f"{own} {row['group']}"},
+            )
+        rates = [{"seed": seed, "methods": {}} for seed in range(seeds)]
+        (tmp_path / name / "summary.json").write_text(json.dumps({"seeds": rates}))
+    three, two, alone = (open_run(tmp_path / name) for name in ("three", "two", "alone"))
+    report = build([three, two])
+    assert report.rows[1].lead is not None and report.rows[1].lead.n == 24
+    assert any("so the choice of puzzles is an unlikely" in text for text in report.certainty)
+    report = build([three, alone])
+    assert report.rows[1].lead is not None and report.rows[1].lead.n == 12
+    assert "x (three) wins" in report.verdict
+    assert any("One training seed of alone was run" in text for text in report.certainty)
+
+
 def test_puzzles_are_the_same_if_they_are_and_not_if_their_seeds_are(tmp_path: Path):
     for name in ("a", "b"):
         write_stage(tmp_path / name / "ppo", arm="x", seed=1, steps=5)

@@ -139,13 +139,23 @@ def _rate(values: tuple[tuple[float, ...], ...]) -> Interval:
 
 def difference(first: Wins, second: Wins) -> Interval | None:
     """Pass@1 of `first` minus `second` over the puzzles that both played; None if there are none."""
-    # Results are paired by training seed. `str` is the sort key, because a run without seed
-    # directories has seed None.
-    pairs = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys(), key=str)]
+    return paired_by_puzzle(paired(first, second), seed=SEED)
+
+
+def paired(first: Wins, second: Wins) -> list[tuple[dict[str, float], dict[str, float]]]:
+    """The puzzles of both methods, per training seed whose puzzles both played."""
+    ours, theirs = _by_seed(first), _by_seed(second)
+    pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
     # Two runs of one seed each are paired even if the seeds differ.
     if len(first) == len(second) == 1:
         pairs = [(next(iter(first.values())), next(iter(second.values())))]
-    return paired_by_puzzle([pair for pair in pairs if pair[0].keys() & pair[1].keys()], seed=SEED)
+    return [pair for pair in pairs if pair[0].keys() & pair[1].keys()]
+
+
+def _by_seed(wins: Wins) -> dict[int, dict[str, float]]:
+    """By training seed, where a run without seed directories is seed 0."""
+    alone = {0: wins[None]} if None in wins else {}
+    return alone | {seed: puzzles for seed, puzzles in wins.items() if seed is not None}
 
 
 def what_went_wrong(name: str, behaviour: Behaviour) -> str:

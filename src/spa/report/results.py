@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spa.errors import DataError
-from spa.evaluation.statistics import Interval
+from spa.evaluation.statistics import MANY_SEEDS, Interval
 from spa.report import facts
 from spa.report.charts import number
 from spa.report.curves import PASS_1, RunArm, Wanted, ends, pass_k
@@ -64,6 +64,8 @@ class MethodResult:
     after_k: float | None = None
     lead: Interval | None = None
     """Pass@1 of the first method minus this one; None for the first method itself."""
+    lead_seeds: int = 1
+    """Training seeds that `lead` pairs."""
     ppo_episodes: int | None = None
     all_episodes: int | None = None
     tokens: int | None = None
@@ -222,8 +224,13 @@ def rows(
         # also the first method here. Otherwise the difference is computed from recorded episodes.
         same = (first.arm, first.run) == (summary.get("reference", "spa"), row.run)
         for line, wins in lines:
-            lead = (line.lead if same else None) or facts.difference(outcomes[first.label][1], wins)
-            table.append(replace(line, lead=lead))
+            lead = line.lead if same else None
+            seeds = len(summary.get("seeds", ()))
+            if lead is None:
+                ours = outcomes[first.label][1]
+                lead = facts.difference(ours, wins)
+                seeds = len(facts.paired(ours, wins))
+            table.append(replace(line, lead=lead, lead_seeds=seeds))
     return table
 
 
@@ -297,12 +304,7 @@ def verdict(table: Sequence[MethodResult], runs: Sequence[Run]) -> tuple[str, li
         return f"{first.label} solves {ending}{start}.", [*sure, *_one_seed(runs)]
     rival = table[1]
     text = _versus(first, rival)
-    seeds = max(len((run.summary or {}).get("seeds", ())) for run in runs)
-    sure = [
-        _certainty(first.label, row, seeds, numbers=row is not rival)
-        for row in table[1:]
-        if row.lead
-    ]
+    sure = [_certainty(first.label, row, numbers=row is not rival) for row in table[1:] if row.lead]
     return text, [*sure, *_every_seed(runs), *_one_seed(runs), *_gates(runs)]
 
 
@@ -351,7 +353,7 @@ def _versus(first: MethodResult, rival: MethodResult) -> str:
     )
 
 
-def _certainty(first: str, row: MethodResult, seeds: int, *, numbers: bool) -> str:
+def _certainty(first: str, row: MethodResult, *, numbers: bool) -> str:
     """Whether the difference to a method can be luck; with its numbers unless the verdict has just
     named them."""
     lead = row.lead
@@ -364,9 +366,9 @@ def _certainty(first: str, row: MethodResult, seeds: int, *, numbers: bool) -> s
             text += " The comparison does not show that training on true next states helps."
         return text
     better, worse = (first, row.label) if lead.low > 0 else (row.label, first)
-    # From `MANY_SEEDS` = 3 seeds on, intervals are over seeds, unless all seeds have the same
+    # From `MANY_SEEDS` seeds on, intervals are over seeds, unless all seeds have the same
     # mean, and include the variance between trainings.
-    luck = "puzzles and training seeds" if seeds >= 3 else "puzzles"
+    luck = "puzzles and training seeds" if row.lead_seeds >= MANY_SEEDS else "puzzles"
     explained = (
         f"The CI excludes 0, so the choice of {luck} is an unlikely explanation of the difference."
     )
@@ -395,11 +397,15 @@ def _every_seed(runs: Sequence[Run]) -> list[str]:
 
 
 def _one_seed(runs: Sequence[Run]) -> list[str]:
-    if any(len((run.summary or {}).get("seeds", ())) > 1 for run in runs):
+    single = [run.name for run in runs if len((run.summary or {}).get("seeds", ())) < 2]
+    if not single:
         return []
+    whose = f" of {' and '.join(single)}" if len(single) < len(runs) else ""
     return [
-        "One training seed was run, so the CI covers the choice of puzzles alone. Run with --seeds 3 to cover the "
-        "choice of training seeds too."
+        printable(
+            f"One training seed{whose} was run, so the CI covers the choice of puzzles alone. "
+            "Run with --seeds 3 to cover the choice of training seeds too."
+        )
     ]
 
 
