@@ -300,7 +300,10 @@ def verdict(table: Sequence[MethodResult], runs: Sequence[Run]) -> tuple[str, li
         )
         spread = first.interval
         ends = (number(spread.low, True), number(spread.high, True)) if spread else ()
-        sure = [f"95 % CI over puzzles [{', '.join(ends)}]."] if spread else []
+        # As in `_certainty`.
+        seeds = max(len((run.summary or {}).get("seeds", ())) for run in runs)
+        over = "puzzles and training seeds" if seeds >= MANY_SEEDS else "puzzles"
+        sure = [f"95 % CI over {over} [{', '.join(ends)}]."] if spread else []
         return f"{first.label} solves {ending}{start}.", [*sure, *_one_seed(runs)]
     rival = table[1]
     text = _versus(first, rival)
