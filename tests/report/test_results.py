@@ -179,6 +179,16 @@ def test_before_is_before_any_step(tmp_path: Path):
     assert "→" not in next(iter(list_runs(tmp_path, 0.0))).result
 
 
+def test_the_interval_of_a_method_alone_names_the_seeds_that_it_covers(tmp_path: Path):
+    for seed in (0, 1, 2):
+        stage = tmp_path / "run" / f"seed_{seed}" / "x" / "ppo"
+        write_stage(stage, arm="x", seed=seed, steps=5)
+    rates = [{"seed": seed, "methods": {}} for seed in (0, 1, 2)]
+    (tmp_path / "run" / "summary.json").write_text(json.dumps({"seeds": rates}))
+    (text,) = build([open_run(tmp_path / "run")]).certainty
+    assert text.startswith("95 % CI over puzzles and training seeds [")
+
+
 def test_episodes_that_broke_off_are_no_failures():
     behaviour = Behaviour()
     behaviour.endings.update({"success": 2, "turn_cap": 2, "error": 1})
@@ -227,6 +237,18 @@ def test_a_summary_of_something_else_is_one_line_and_the_other_runs_are_listed(
     assert [lines[name].state for name in "abcd"] == ["unreadable"] * 4 and lines[
         "demo"
     ].state == "finished"
+
+
+def test_the_folder_of_a_run_is_listed_as_one_run(demo: Path, tmp_path: Path):
+    assert [line.name for line in list_runs(demo, 0.0)] == ["demo"]
+    # Self-play's summary is none of a comparison.
+    data = shutil.copytree(demo, tmp_path / "demo") / "spa" / "data"
+    data.mkdir()
+    (data / "metrics.jsonl").write_text('{"step": 1}\n')
+    (data / "summary.json").write_text('{"episodes": 2, "played": {"episodes": 2.0}}')
+    assert open_run(data).summary is None
+    assert [line.name for line in list_runs(tmp_path / "demo", 0.0)] == ["demo"]
+    assert "unreadable" not in {line.state for line in list_runs(data, 0.0)}
 
 
 def test_a_comparison_that_goes_on_is_not_finished_and_lasts_as_long_as_its_longest_arm(

@@ -16,7 +16,7 @@ def runs_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default=Path("runs"),
         metavar="FOLDER",
-        help="folder that contains runs (default: runs)",
+        help="folder that contains runs, or a run (default: runs)",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from spa.errors import DataError
 from spa.report.curves import PASS_1, RunArm, ends
 from spa.report.progress import in_progress, lacks_summary, progress, shown_step
-from spa.report.reading import NoRunError, Run, StageFolder, flatten, open_run, problem_text
+from spa.report.reading import NoRunError, Run, StageFolder, flatten, is_run, open_run, problem_text
 from spa.report.results import MethodResult, current_summary, judged_steps, list_methods, measured
 from spa.run.console import printable
 from spa.run.lock import LOCK, held
@@ -35,12 +35,14 @@ class Line:
 
 
 def list_runs(folder: Path, now: float) -> Iterator[Line]:
-    """One line per run in `folder`, by name; `now` is the time in seconds since the epoch."""
+    """One line per run in `folder`, by name, or the line of the run that it is; `now` is the time
+    in seconds since the epoch."""
     if not folder.is_dir():
         raise DataError(
             f"{folder} is not a directory. Give the folder of the runs, for example runs."
         )
-    yield from (line for path in sorted(folder.iterdir()) if (line := run_line(path, now)))
+    paths = [folder.resolve()] if is_run(folder) else sorted(folder.iterdir())
+    yield from (line for path in paths if (line := run_line(path, now)))
 
 
 def run_line(path: Path, now: float) -> Line | None:

@@ -133,7 +133,7 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
-        """`summary.json`, or None as long as there is none."""
+        """The summary of a comparison, or None as long as there is none."""
         path = self.path / "summary.json"
         if not path.exists():
             return None
@@ -143,6 +143,9 @@ class Run:
             raise DataError(
                 f"{path} is not valid JSON: {error}. Remove it, or run the comparison again."
             ) from error
+        # Self-play has a summary of its own in its folder, which later stages need.
+        if isinstance(loaded, dict) and "played" in loaded:
+            return None
         if not is_summary(loaded):
             raise DataError(
                 f"{path} is not the summary of a run. Remove it, or run the comparison again."
