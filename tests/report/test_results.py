@@ -87,7 +87,7 @@ def test_methods_of_a_summary_are_judged_at_its_steps_and_others_where_all_are(t
     (run / "summary.json").write_text(json.dumps({"methods": rates, "reference": "short"}))
     report = build([open_run(run)])
     for row in report.rows:
-        assert row.interval is not None
+        assert row.interval is not None and row.after is not None
         assert row.after == row.interval.mean == rates[row.arm]["after"]["pass@1"]
         said = f"{row.arm} {100 * (row.before or 0):.0f} → {100 * row.after:.0f} %"
         assert said in next(list_runs(tmp_path, 0.0)).result
