@@ -1,6 +1,8 @@
 """Comparisons that were killed: no result is reported before the last method has finished."""
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from spa.report.overview import list_runs
 from spa.report.progress import in_progress
 from spa.report.reading import open_run
 from spa.report.text import markdown
+from spa.run.files import read_object
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,25 @@ def test_one_finished_method_does_not_finish_a_comparison(one_finished: Path):
     step = last_step(one_finished, "spa", "sft")
     assert line.state == f"stopped: spa sft step {step}"
     assert build([open_run(one_finished)]).verdict == f"In progress: SPA sft step {step}."
+
+
+def test_stages_that_were_asked_for_alone_are_finished_without_ppo(
+    one_finished: Path, tmp_path: Path
+):
+    """`spa run --stages selfplay,sft` locks the folders of its stages and not that of the run."""
+    run = tmp_path / "runs" / "run"
+    stage = run / "sft"
+    shutil.copytree(one_finished / "spa" / "sft", stage)
+    assert in_progress(open_run(run)) and in_progress(open_run(stage))
+    manifest = read_object(stage / "manifest.json")
+    (stage / "manifest.json").write_text(json.dumps(manifest | {"result": "global_step_9"}))
+    (line,) = list_runs(run.parent, 0.0)
+    assert line.state == "finished" and not in_progress(open_run(stage))
+    assert build([open_run(run)]).verdict.startswith("There is no result yet")
+    # All stages were asked for, and PPO has not begun.
+    (run / ".lock").touch()
+    (line,) = list_runs(run.parent, 0.0)
+    assert line.state.startswith("stopped: sft step")
 
 
 def test_a_comparison_without_its_summary_is_in_progress(one_finished: Path, tmp_path: Path):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spa.report.reading import STAGES, Run, StageFolder, flatten
+from spa.report.reading import STAGES, Run, StageFolder, flatten, is_stage
 from spa.run.lock import LOCK
 
 
@@ -34,7 +34,7 @@ def progress(run: Run) -> list[Progress]:
         last = max(
             (stage for stage in run.stages if (stage.arm, stage.seed) == (arm, seed)), key=_rank
         )
-        state = _progress(last)
+        state = _progress(last, run)
         # The key puts unfinished stages first, then sorts by round, stage and step. Each method
         # reports only its least advanced seed.
         found.setdefault(arm, []).append(((state.finished, *_rank(last), state.step), state))
@@ -76,7 +76,7 @@ def _rank(stage: StageFolder) -> tuple[float, int]:
     ) if name in STAGES else 0
 
 
-def _progress(stage: StageFolder) -> Progress:
+def _progress(stage: StageFolder, run: Run) -> Progress:
     total = (
         flatten(stage.config).get("trainer.total_training_steps") if stage.name == "ppo" else None
     )
@@ -85,7 +85,10 @@ def _progress(stage: StageFolder) -> Progress:
     step = max(int(result[1]) if result else 0, max(stage.metrics, default=0))
     # `spa eval` writes the result next to the folder when the evaluation ends.
     evaluated = stage.path.with_name(f"{stage.path.name}.json").is_file()
-    finished = stage.name == "eval" or evaluated
+    # All stages together lock the run's folder, so that PPO is to come. Stages that were asked for
+    # alone lock their own folders only.
+    alone = is_stage(run.path) or not (run.path / LOCK).is_file()
+    finished = stage.name == "eval" or evaluated or (alone and stage.result is not None)
     if stage.name == "ppo":
         finished = stage.result is not None if total is None else step >= total
     return Progress(stage.arm, stage.name, step, total, finished)

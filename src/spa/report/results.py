@@ -289,7 +289,7 @@ def verdict(table: Sequence[MethodResult], runs: Sequence[Run]) -> tuple[str, li
     if not table:
         return _evaluations(
             runs
-        ) or "There is no result yet, because no validation has been recorded.", []
+        ) or "There is no result yet, because no validation has been recorded.", _gates(runs)
     first = table[0]
     ending = f"{number(first.after or 0, True)} of held-out puzzles at the first try"
     if len(table) == 1:
