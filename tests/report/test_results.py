@@ -240,7 +240,7 @@ def test_a_summary_of_something_else_is_one_line_and_the_other_runs_are_listed(
 
 
 def test_the_folder_of_a_run_is_listed_as_one_run(demo: Path, tmp_path: Path):
-    assert [line.name for line in list_runs(demo, 0.0)] == ["demo"]
+    assert [(line.name, line.seeds) for line in list_runs(demo, 0.0)] == [("demo", "0")]
     # Self-play's summary is none of a comparison.
     data = shutil.copytree(demo, tmp_path / "demo") / "spa" / "data"
     data.mkdir()

@@ -139,7 +139,9 @@ def _result(run: Run, methods: Sequence[RunArm], steps: Steps) -> str:
 def _seeds(run: Run) -> str:
     summary: dict[str, Any] = run.summary or {}
     seeds = {entry.get("seed") for entry in summary.get("seeds", ())}
-    seeds = seeds or {stage.seed for stage in run.stages} - {None} or {summary.get("seed")} - {None}
+    seeds = seeds or {stage.seed for stage in run.stages} - {None}
+    # The only training of a comparison is number 0: more seeds continue from it.
+    seeds = seeds or ({0} if "methods" in summary else set[int]())
     return ", ".join(sorted(map(str, seeds))) or "–"
 
 
