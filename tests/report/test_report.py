@@ -438,3 +438,9 @@ def test_metrics_of_several_environments_are_averaged(tmp_path: Path):
     (stage / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     points = build([open_run(tmp_path / "run")]).sections[0].charts[0].series[0].points
     assert points == ((0.0, pytest.approx(0.3)), (5.0, 0.6))
+    # A table counts every puzzle once, so a chart counts every episode once.
+    rows[0] |= {f"val-env/{TAG}/episodes": 30.0, "val-env/Other/episodes": 10.0}
+    (stage / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    points = build([open_run(tmp_path / "run")]).sections[0].charts[0].series[0].points
+    assert points[0][1] == pytest.approx(0.25)
+    assert next(iter(list_runs(tmp_path, 0.0))).result == "so far: 25 → 60 %"

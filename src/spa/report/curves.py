@@ -187,19 +187,29 @@ def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
 
 
 def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
-    """Step -> value; the mean where several environments have the metric. Validation goes before
-    training."""
+    """Step -> value; where several environments have the metric, the mean over their episodes.
+    Validation goes before training."""
     matcher = re.compile(pattern)
     names = {name for row in stage.metrics.values() for name in row if matcher.fullmatch(name)}
     # Metrics whose names start with `val` are preferred: validation
     # puzzles are held out from training.
     held_out = {name for name in names if name.startswith("val")}
-    names = held_out or names
+    # Sorted, because the sum of floats depends on the order, which differs between processes.
+    names = sorted(held_out or names)
     table: dict[int, float] = {}
     for step, row in stage.metrics.items():
-        if found := [row[name] for name in names if name in row]:
-            table[step] = sum(found) / len(found)
+        if found := [name for name in names if name in row]:
+            weights = [_episodes(name, row) for name in found]
+            weights = weights if all(weights) else [1.0] * len(found)
+            total = sum(row[name] * weight for name, weight in zip(found, weights, strict=True))
+            table[step] = total / sum(weights)
     return table
+
+
+def _episodes(name: str, row: dict[str, float]) -> float:
+    """The episodes of the environment whose metric this is; 0 if they were not counted."""
+    tag = re.match(r"(val-env|train)/[^/]+/", name)
+    return row.get(f"{tag[0]}episodes", 0.0) if tag else 0.0
 
 
 def _average(rows: Sequence[dict[int, float]]) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
