@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from report_fixtures import TAG, write_demo
+from report_fixtures import TAG, write_demo, write_stage
 
 from spa.cli import main
 from spa.errors import SpaError
@@ -108,6 +108,18 @@ def test_the_x_axis_can_count_what_was_sampled(tmp_path: Path):
     mixture = {"generate": {"mixture": {"self": 1, "expert": 1}, "epsilon": 0.5}}
     (data / "config.yaml").write_text(json.dumps(mixture))
     assert drawn().tokens[0] == 5
+
+
+def test_self_play_of_a_seed_without_ppo_does_not_move_the_others(tmp_path: Path):
+    stages = [tmp_path / "run" / f"seed_{seed}" / "spa" for seed in (0, 1)]
+    for stage in stages:
+        (stage / "data").mkdir(parents=True)
+        (stage / "data" / "metrics.jsonl").write_text('{"step": 1}\n')
+        played = {"episodes": 2.0, "num_actions": 3.0, "response_length": 10.0}
+        (stage / "data" / "summary.json").write_text(json.dumps({"played": played}))
+    write_stage(stages[0] / "ppo", arm="spa", seed=0, steps=5)
+    (series,) = build([open_run(tmp_path / "run")]).sections[0].charts[0].series
+    assert series.episodes[0] == 2 and series.tokens[0] == 20
 
 
 def test_long_series_are_thinned_but_keep_their_ends():

@@ -236,15 +236,15 @@ def _puzzle_bands(stage: StageFolder, points: Sequence[Point]) -> tuple[Point, .
 def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Episodes and tokens sampled for training up to each point, per seed, self-play included;
     empty if unknown."""
-    per_seed = max(len(method.of("ppo")), 1)
     # Self-play runs before the first PPO step, so the counts begin with its episodes and tokens.
-    before = Budget()
+    before: dict[int | None, Budget] = {}
     for stage in method.stages:
-        generate = stage.config.get("generate") or {}
-        before = before.plus(of_self_play(stage.path, generate) or Budget())
-    before = Budget(*(part / per_seed for part in before))
+        if played := of_self_play(stage.path, stage.config.get("generate") or {}):
+            before[stage.seed] = before.get(stage.seed, Budget()).plus(played)
+    # The first seed may be in PPO while another one is still in self-play or SFT.
+    start = Budget(*(sum(part) / len(before) for part in zip(*before.values(), strict=True)))
     # One seed represents its method: all seeds play equally many episodes, of similar length.
-    used = so_far(before, method.of("ppo")[0].metrics.items())
+    used = so_far(start, method.of("ppo")[0].metrics.items())
     if not any(one.episodes for one in used.values()):
         return (), ()
     at = [used.get(int(step), Budget()) for step, _ in points]
