@@ -152,6 +152,14 @@ def test_every_old_name_is_known_and_no_new_one_is_touched():
         assert new_words(new.split()) is None
 
 
+def test_every_folder_that_is_evaluated_is_a_policy(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a/ppo", "demo"):
+        Path(folder).mkdir(parents=True)
+        Path(folder, "config.yaml").write_text("defaults: [tiny]\n")
+        assert new_words(["eval", "random", folder]) is None
+
+
 def test_an_old_name_runs_the_new_command_and_prints_one_line(capsys):
     assert main(["envs", "sample", "FrozenLake"]) == 0
     printed = capsys.readouterr()

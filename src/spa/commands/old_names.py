@@ -78,26 +78,18 @@ def _ablate(args: list[str]) -> list[str]:
 
 
 def _eval(args: list[str]) -> list[str] | None:
-    """`eval MODEL CONFIG` without `--config`: the configuration is a YAML file, a shipped name or
-    its folder."""
+    """`eval MODEL CONFIG` without `--config`: the configuration is a YAML file or a shipped name."""
     words = _positional(args)
     if len(words) < 2 or any(arg.partition("=")[0] == "--config" for arg in args):
         return None
+    from spa.config.load import config_names
+
     last = args[words[-1]]
-    if not last.endswith((".yaml", ".yml")) and not _is_configuration(last):
+    # A folder is one more policy: the folder of a run has a configuration, too.
+    if not last.endswith((".yaml", ".yml")) and (last not in config_names() or Path(last).is_dir()):
         return None
     rest = [arg for place, arg in enumerate(args) if place != words[-1]]
     return ["eval", *_after_first(rest, ["--config", last])]
-
-
-def _is_configuration(name: str) -> bool:
-    folder = Path(name)
-    if folder.is_dir():
-        # A folder with config.yaml is a run's configuration; with config.json it is a model.
-        return (folder / "config.yaml").is_file() and not (folder / "config.json").is_file()
-    from spa.config.load import config_names
-
-    return name in config_names()
 
 
 def _eval_world_model(args: list[str]) -> list[str]:
