@@ -260,6 +260,10 @@ def test_all_problems_of_a_configuration_are_reported_together(capsys):
             "either methods or the values",
         ),
         (
+            ["compare", "demo", "--method", "echo", "--dry-run"],
+            "to compare echo, name it in `methods`",
+        ),
+        (
             ["eval", "random", "--config", "demo", "--world-model", "--state-perplexity"],
             "two separate measurements",
         ),

@@ -270,7 +270,7 @@ def compare(
     sweep: Mapping[str, Sequence[Any]] | None = None,
     seeds: int | None = None,
     controls: bool = False,
-    method: str = "spa",
+    method: str | None = None,
     output_dir: str | Path | None = None,
     overrides: Overrides = (),
     parallel: int | None = None,
@@ -284,7 +284,7 @@ def compare(
         sweep: values by key. Every combination is trained with `method`; stages that a key does not change are shared.
         seeds: full pipelines of each method.
         controls: add the baseline in the world-model format and SPA with shuffled next states.
-        method: what a sweep trains.
+        method: what a sweep trains. Default: spa.
         output_dir: the folder of the comparison.
         overrides: changes of the configuration, for all methods.
         parallel: CPU processes at a time.
@@ -316,7 +316,7 @@ def plan_comparison(
     sweep: Sequence[str] = (),
     seeds: int | None = None,
     controls: bool = False,
-    method: str = "spa",
+    method: str | None = None,
     output_dir: str | Path | None = None,
     overrides: Overrides = (),
 ) -> "Comparison":
@@ -336,7 +336,16 @@ def plan_comparison(
                 "sweep trains"
             )
         return values_tried(
-            name, [*texts, *sweep], name=method, root=folder, seeds=1 if seeds is None else seeds
+            name,
+            [*texts, *sweep],
+            name=method or "spa",
+            root=folder,
+            seeds=1 if seeds is None else seeds,
+        )
+    if method is not None:
+        raise ConfigError(
+            f"`method` names the method that a sweep trains, and there is no sweep; to compare {method}, "
+            "name it in `methods`"
         )
     added = CONTROLS if controls else ()
     return methods_compared(name, texts, names=added, only=methods, seeds=seeds, root=folder)

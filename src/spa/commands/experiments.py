@@ -33,7 +33,6 @@ def compare_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--method",
-        default="spa",
         metavar="NAME",
         help="method that a sweep trains (default: spa)",
     )
