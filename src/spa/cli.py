@@ -36,6 +36,8 @@ def make_parser(name: str) -> argparse.ArgumentParser:
     commands share."""
     command = COMMANDS[name]
     parser = argparse.ArgumentParser(
+        # `compare --seed 1` would be read as `--seeds 1`.
+        allow_abbrev=False,
         prog=f"spa {name}",
         description=command.summary[0].upper() + command.summary[1:] + ".",
         epilog=f"example:\n  {command.example}",

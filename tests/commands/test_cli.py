@@ -325,6 +325,12 @@ def test_a_number_out_of_range_is_an_argparse_error(capsys, words):
     )
 
 
+def test_an_option_is_not_abbreviated(capsys):
+    with pytest.raises(SystemExit):
+        main(["compare", "demo", "--dry-run", "--seed", "1"])
+    assert "unrecognized arguments: --seed" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", LONG, ids=" ".join)
 def test_a_dry_run_touches_nothing(capsys, tmp_path, command):
     assert main([*command, "demo", "--dry-run", f"trainer.run_dir={tmp_path / 'run'}"]) == 0
