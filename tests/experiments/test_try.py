@@ -100,6 +100,11 @@ def test_several_keys_are_every_combination(demo):
     assert all(task.stage == "ppo" for task in made.grid.missing)
 
 
+def test_a_sweep_has_the_seeds_of_the_configuration():
+    made = values_tried("tiny", ["algorithm.gamma=1.0,0.9", "compare.seeds=3"])
+    assert made.cfg.compare.seeds == 3 and {len(runs) for runs in made.trainings.values()} == {3}
+
+
 def test_a_key_of_fine_tuning_keeps_self_play_alone(demo):
     _, overrides = demo
     made = values_tried("base", [*overrides, "sft.optim.lr=3e-3,1e-3"])

@@ -335,13 +335,7 @@ def plan_comparison(
                 "compare either methods or the values of a sweep, not both; `method` names the method that a "
                 "sweep trains"
             )
-        return values_tried(
-            name,
-            [*texts, *sweep],
-            name=method or "spa",
-            root=folder,
-            seeds=1 if seeds is None else seeds,
-        )
+        return values_tried(name, [*texts, *sweep], name=method or "spa", root=folder, seeds=seeds)
     if method is not None:
         raise ConfigError(
             f"`method` names the method that a sweep trains, and there is no sweep; to compare {method}, "

@@ -219,7 +219,7 @@ def values_tried(
     *,
     name: str = REFERENCE,
     root: Path | None = None,
-    seeds: int = 1,
+    seeds: int | None = None,
 ) -> Comparison:
     """`spa compare --sweep`: one method with several values of some keys, every combination of
     them, in a folder next to the run's own.
@@ -249,7 +249,9 @@ def values_tried(
                 overrides=tuple(f"{key}={value}" for key, value in pairs),
             )
         )
-    root = root or beside(configured(preset, tuple(fixed)), "-".join(["try", *short.values()]))
+    cfg = configured(preset, tuple(fixed))
+    root = root or beside(cfg, "-".join(["try", *short.values()]))
+    seeds = cfg.compare.seeds if seeds is None else seeds
     made = comparison(preset, fixed, arms, root=root, reference=arms[0].name, seeds=seeds)
     ppo = [one.folder / FOLDERS["ppo"] for one, *_ in made.trainings.values()]
     # Two arms whose PPO is linked to one folder are one training: the key changes no result.
