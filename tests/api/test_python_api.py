@@ -250,7 +250,7 @@ def test_a_loaded_model_is_evaluated_as_its_name_is(tiny: spa.Model, tmp_path: P
 def test_what_cannot_be_evaluated_is_one_message(tmp_path: Path):
     for model, config, words in (
         ("random", None, "name a configuration"),
-        ("no/such/folder", "tiny", "the model folder does not exist"),
+        ("no/such/folder", "tiny", "there is no folder no/such/folder"),
     ):
         with pytest.raises(spa.SpaError, match=words):
             spa.evaluate(model, config, output=tmp_path / "x.json")

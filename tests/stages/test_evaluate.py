@@ -392,7 +392,10 @@ def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch
         (["random", "--config", "demo", "--k", "eight"], "write whole numbers"),
         (["random", "--config", "demo", "--k", "²"], "write whole numbers"),
         (["random", "--config", "demo", "--puzzles", "0"], "puzzles must be at least 1"),
-        (["no/such/folder", "--config", "demo"], "the model folder does not exist"),
+        (["no/such/folder", "--config", "demo", "--dry-run"], "there is no folder no/such/folder"),
+        (["run/spa/ppoo"], "there is no folder run/spa/ppoo"),
+        (["./none"], "there is no folder ./none"),
+        (["run/none"], "there is no folder run/none"),
         (["run", "--config", "demo"], "Checkpoints are in run/spa/ppo."),
         (["random", "--config", "demo", "--output", "run"], "the path is a folder"),
         (

@@ -145,10 +145,13 @@ def plan_evaluation(
     else:
         # A Hub model or a policy has no configuration of its own. Guessed puzzles would give
         # numbers that look comparable but are not.
-        if config is None and find_target(str(getattr(model, "path", model))).config is None:
+        given = str(getattr(model, "path", model))
+        if config is None and find_target(given).config is None:
+            # `runs/demo` may be a Hub name or a mistyped folder.
+            missing = "/" in given and not Path(given).expanduser().is_dir()
             raise ConfigError(
-                "only the checkpoints of a run contain a configuration; name a configuration for this model "
-                "with --config"
+                f"{f'there is no folder {given}, and ' if missing else ''}only the checkpoints of a run contain "
+                "a configuration; name a configuration for this model with --config"
             )
         target, cfg = open_config(model, config, overrides)
     cfg = _sized(cfg, samples, puzzles)

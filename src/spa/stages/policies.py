@@ -54,7 +54,7 @@ def find_target(name: str) -> Target:
     """A policy's name (`random`, `expert`), `api`, `builtin:tiny`, a run folder (its newest
     checkpoint), a checkpoint or model folder, or a Hub name.
 
-    Raises ModelError if a folder has no model.
+    Raises ModelError if a folder has no model, or if a name that can only be a path has no folder.
     """
     _, name = current_setting("generate.policy", name)
     if name in (*policy_names(), API):
@@ -63,6 +63,11 @@ def find_target(name: str) -> Target:
     # The bundled model, a Hub name and an imported model such as smollm2 are resolved when they are
     # loaded.
     if not folder.is_dir() or name == BUILTIN:
+        # A Hub name has one slash.
+        if name.startswith((".", "/", "~")) or name.count("/") > 1:
+            raise ModelError(
+                f"there is no folder {name}. Name the folder of a run, a checkpoint or a model."
+            )
         return Target(name=name, label=slug(name), model=name)
     checkpoint = folder
     if not (folder / "config.json").is_file():
