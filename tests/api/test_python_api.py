@@ -220,6 +220,19 @@ def text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def test_keys_of_a_mapping_may_have_special_characters():
+    from spa.api.runs import configuration
+
+    reward = {"game": 1.0, "math:prod": 0.1}
+    key = "a b,c=[d]{e}(f)\\g:h"
+    overrides = {
+        "custom_envs.FrozenLakeNoSlip.reward": reward,
+        "custom_envs.FrozenLakeNoSlip.env_config": {key: "x"},
+    }
+    env = configuration("tiny", None, overrides, stages=()).custom_envs["FrozenLakeNoSlip"]
+    assert env.reward == reward and env.env_config[key] == "x"
+
+
 def test_a_run_loads_from_its_folder_and_plays(run: spa.Run, tmp_path: Path):
     loaded = spa.load_run(str(run.path))
     assert loaded.metrics == run.metrics

@@ -1,5 +1,6 @@
 """Overrides as Python values, as `key=value` texts of the configuration."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ def value_text(value: Any) -> str:
         # Lower case, as YAML writes them.
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{value_text(item)}" for key, item in value.items()) + "}"
+        return "{" + ",".join(f"{_key(key)}:{value_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(value_text, value)) + "]"
     if isinstance(value, int | float):
@@ -29,3 +30,8 @@ def value_text(value: Any) -> str:
     # Always quoted: a text such as `1e-6` or `null` would be read as something else.
     escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
+
+
+def _key(key: Any) -> str:
+    # Keys cannot be quoted, only escaped: `shaped_reward:no_idling`.
+    return re.sub(r"([\\()\[\]{}:=, \t])", r"\\\1", str(key))
