@@ -129,6 +129,11 @@ def test_values_that_are_no_names_of_folders(demo):
     assert all("/" not in name for name in made.arms) and len(made.arms) == 2
 
 
+def test_a_quoted_value_has_the_name_of_a_bare_one():
+    made = values_tried("tiny", ["algorithm.adv_estimator='grpo',rloo"])
+    assert list(made.arms) == ["adv_estimator=grpo", "adv_estimator=rloo"]
+
+
 def test_keys_are_called_by_their_shortest_end():
     assert (
         short_name(LR) == "actor.optim.lr" and short_name("generate.num_batches") == "num_batches"

@@ -239,7 +239,8 @@ def values_tried(
     arms = []
     for values in itertools.product(*tried.values()):
         pairs = list(zip(tried, values, strict=True))
-        shown = ",".join(f"{short[key]}={value}" for key, value in pairs)
+        # The Python API quotes every text. Names have no quotes.
+        shown = ",".join(short[key] + "=" + value.strip("'\"") for key, value in pairs)
         arms.append(
             Arm(
                 # The name is also a folder name, such as `lr=0.0001,seed=1`. Characters other
