@@ -134,6 +134,11 @@ def test_a_quoted_value_has_the_name_of_a_bare_one():
     assert list(made.arms) == ["adv_estimator=grpo", "adv_estimator=rloo"]
 
 
+def test_values_with_one_name_are_refused():
+    with pytest.raises(ConfigError, match="lead to one folder name, model_path=a-b"):
+        values_tried("tiny", ["model_path=a/b,a-b"])
+
+
 def test_keys_are_called_by_their_shortest_end():
     assert (
         short_name(LR) == "actor.optim.lr" and short_name("generate.num_batches") == "num_batches"

@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -251,6 +252,12 @@ def values_tried(
             )
         )
     cfg = configured(preset, tuple(fixed))
+    made_twice = [name for name, count in Counter(arm.name for arm in arms).items() if count > 1]
+    if made_twice:
+        raise ConfigError(
+            f"two combinations of values lead to one folder name, {made_twice[0]}. Write one of the values "
+            "differently, or compare them in two sweeps."
+        )
     root = root or beside(cfg, "-".join(["try", *short.values()]))
     seeds = cfg.compare.seeds if seeds is None else seeds
     made = comparison(preset, fixed, arms, root=root, reference=arms[0].name, seeds=seeds)
