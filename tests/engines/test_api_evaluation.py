@@ -124,7 +124,7 @@ def test_refused_requests_cost_their_episodes_and_can_be_asked_again(tmp_path):
 
 def test_prices_are_two_numbers(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["eval", "random", "--config", "demo", "--prices", "cheap"]) == 2
+    assert cli.main(["eval", "random", "--config", "demo", "--dry-run", "--prices", "cheap"]) == 2
     assert "prices of input" in capsys.readouterr().err
 
 

@@ -388,8 +388,8 @@ def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch
     ("args", "said"),
     [
         (["random"], "name a configuration"),
-        (["random", "--config", "demo", "--k", "0"], "at least 1"),
-        (["random", "--config", "demo", "--k", "eight"], "write whole numbers"),
+        (["random", "--config", "demo", "--dry-run", "--k", "0"], "at least 1"),
+        (["random", "--config", "demo", "--dry-run", "--k", "eight"], "write whole numbers"),
         (["random", "--config", "demo", "--k", "²"], "write whole numbers"),
         (["random", "--config", "demo", "--puzzles", "0"], "puzzles must be at least 1"),
         (["no/such/folder", "--config", "demo", "--dry-run"], "there is no folder no/such/folder"),

@@ -22,7 +22,9 @@ def value_text(value: Any) -> str:
         # Lower case, as YAML writes them.
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{_key(key)}:{value_text(item)}" for key, item in value.items()) + "}"
+        return (
+            "{" + ",".join(f"{_key(key)}:{value_text(item)}" for key, item in value.items()) + "}"
+        )
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(value_text, value)) + "]"
     if isinstance(value, int | float):

@@ -160,6 +160,9 @@ def _evaluate(model: str, options: argparse.Namespace) -> "Evaluation | None":
         overrides=overrides,
         output=options.output,
     )
+    # Checked before playing: a wrong option must not cost hours.
+    ks = _ks(options.k)
+    prices = _prices(options.prices)
     if options.dry_run:
         val = cfg.es_manager.val
         write_out(
@@ -167,9 +170,6 @@ def _evaluate(model: str, options: argparse.Namespace) -> "Evaluation | None":
             f"write {output}.\n"
         )
         return None
-    # Checked before playing: a wrong option must not cost hours.
-    ks = _ks(options.k)
-    prices = _prices(options.prices)
     result_file(output)
     return api.run_evaluation(target, cfg, output, ks=ks, prices=prices)
 
@@ -199,9 +199,9 @@ def _ks(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     parts = text.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise ConfigError(
-            f"--k is {text!r}; write whole numbers separated by commas, such as 1,8,64"
+            f"--k is {text!r}; write whole numbers of at least 1, separated by commas, such as 1,8,64"
         )
     return tuple(dict.fromkeys(int(part) for part in parts))
 
