@@ -90,6 +90,15 @@ def test_overrides_win_over_files_and_reach_interpolated_keys(tmp_path):
     assert cfg.es_manager.train.env_configs.tags == ("FrozenLake",)
 
 
+def test_overrides_reach_the_model_and_the_folders_of_a_saved_configuration(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(to_yaml(load_config("tiny", ["sft.trainer.default_local_dir=elsewhere"])))
+    cfg = load_config(path, ["model_path=a/b", "trainer.run_dir=runs/b"])
+    assert cfg.sft.model.partial_pretrain == "a/b"
+    assert cfg.trainer.default_local_dir == "runs/b/ppo"
+    assert cfg.sft.trainer.default_local_dir == "elsewhere"
+
+
 def test_a_file_wins_over_its_defaults_without_self_too(tmp_path, recwarn):
     (tmp_path / "mine.yaml").write_text("defaults: [_3_frozen_lake]\nseed: {train: 7}\n")
     assert load_config(tmp_path / "mine.yaml").seed.train == 7

@@ -55,6 +55,13 @@ HYDRA_TRIPS = (
 # Hydra has one search path for the whole process, so files are composed one at a time.
 _ONE_AT_A_TIME = threading.Lock()
 
+FOLLOWING = (
+    "sft.model.partial_pretrain",
+    "sft.trainer.default_local_dir",
+    "trainer.default_local_dir",
+)
+"""Keys of `base` that follow from the model and the folder of the run."""
+
 FREE = ("custom_envs", "model_info")
 """Sections whose keys are the user's own."""
 
@@ -156,7 +163,18 @@ def _compose(name: str) -> dict[Any, Any]:
     tree = _hydra(path.stem, path.parent.resolve())
     if "optim" in tree and "actor_rollout_ref" not in tree and "sft" not in tree:
         tree = {"sft": tree}  # a file in the layout of sft_trainer.yaml
-    return _fill(tree, shipped("base"))
+    base = shipped("base")
+    tree = _fill(tree, base)
+    # A saved configuration has values instead of references. Its model and folders follow overrides
+    # of `model_path` and `trainer.run_dir` like those of `base`.
+    values = flatten(tree)
+    for key in FOLLOWING:
+        reference = flatten(base)[key]
+        if values.get(key) == re.sub(
+            r"\$\{(.+?)\}", lambda found: str(values.get(found[1])), reference
+        ):
+            _override(tree, f"{key}='{reference}'", [], Problems())
+    return tree
 
 
 def _find(name: str) -> Path:
