@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/search_settings.sh"
 
 # transfer BOARD OVERRIDE...
 transfer() {
-  local output=$results/$name-$1-sampled.json
+  local output=$results/$name-on-$1-sampled.json
   shift
   [ -e "$output" ] || $python -m spa eval "$folder/sft" --config smol_search "${frozen[@]}" "$@" \
     --puzzles 256 --samples 2 --output "$output"
