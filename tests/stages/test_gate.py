@@ -197,7 +197,8 @@ def test_ppo_waits_until_somebody_says_to_go_on(base, tmp_path):
     for _ in range(2):  # the same command says the same thing again, without training anything
         with pytest.raises(
             TrainingError,
-            match=r"(?s)PPO did not start.*does not follow the response format.*gate\.on_failure=warn",
+            # What such a small model gets wrong differs between processors.
+            match=r"(?s)PPO did not start, because the world model failed.*gate\.on_failure=warn",
         ):
             pipeline.run(cfg)
     assert not (tmp_path / "ppo").exists()
