@@ -188,6 +188,16 @@ class WrongInItsSecondPuzzle(EachOnce):
         return (*super().legal_actions(), *(["none"] if self.seed == 1 else []))
 
 
+class NoInstruction(FrozenLake):
+    def instruction(self, mode):
+        return None
+
+
+class NumberedPuzzle(FrozenLake):
+    def puzzle_text(self):
+        return self.np_random_seed
+
+
 class NeedsOptions(FrozenLake):
     def __init__(self, size):
         super().__init__(size=size)
@@ -216,6 +226,12 @@ class NeedsOptions(FrozenLake):
         ),
         (NumbersByState, "to_action does not depend on the state", "at the start"),
         (WrongInItsSecondPuzzle, "step accepts every action in legal_actions", "'none'"),
+        (
+            NoInstruction,
+            "the first prompt is complete and short",
+            "instruction('grid') returns None",
+        ),
+        (NumberedPuzzle, "puzzle_text is constant in an episode", "puzzle_text returns 0"),
         (NeedsOptions, "can be made", "TypeError"),
     ],
 )

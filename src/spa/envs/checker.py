@@ -277,6 +277,11 @@ def _same_puzzle(make: Make) -> None:
     env = make()
     env.reset(seed=0)
     before = env.puzzle_text()
+    _require(
+        isinstance(before, str) and bool(before),
+        f"puzzle_text returns {before!r}",
+        "puzzle_text must return a string that is not empty, because spa compares puzzles by it",
+    )
     for text, _ in episode(env, 0, 20):
         _require(
             env.puzzle_text() == before,
@@ -682,6 +687,12 @@ def _prompts(make: Make) -> str | None:
     env = make()
     env.reset(seed=0)
     for mode in STATE_TEXTS:
+        rules = env.instruction(mode)
+        _require(
+            isinstance(rules, str) and bool(rules),
+            f"instruction({mode!r}) returns {rules!r}",
+            "instruction must return a string that is not empty: the rules in the first prompt",
+        )
         text = _prompt(env, Prompter(state_text=mode))
         _require(
             (env.state_text(mode) if env.image() is None else IMAGE) in text,
