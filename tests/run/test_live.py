@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,7 @@ def record(folder: Path, steps: range, *, total: int, every: int = 1) -> None:
     resume = steps[0] - 1 or None
     with Recorder(folder, stage="sft", total_steps=total, resume_step=resume) as recorder:
         for step in steps:
+            time.sleep(0.002)  # timings are kept in whole milliseconds
             values = {"val/success": step / 10} if step % every == 0 else {}
             recorder.log(step, {"train/loss": 1.0, **values})
 
