@@ -193,6 +193,7 @@ def search() -> Iterator[Claim]:
             yield page, sampled_and_greedy(name)
     yield from after_ppo()
     yield from ppo_from_few()
+    yield from other_boards()
     yield control, sampled_and_greedy("search_other_puzzle_1600-0")
     found = evaluation("search_other_puzzle_1600-0-sampled")["pass@1"]
     yield PAGE, f"{percent(found['mean'])} %"
@@ -298,6 +299,32 @@ def ppo_from_few() -> Iterator[Claim]:
     ]
     saved = over_seeds(after / before - 1 for before, after in tokens)
     yield page, f"{percent(saved['mean'])} % {bracket(saved, 1)}"
+
+
+def other_boards() -> Iterator[Claim]:
+    """Written search of seed 0 on slippery ice and on the 5×5 lake."""
+    page = "experiments/0064-written-search-on-other-boards.md"
+    yield page, sampled_and_greedy("search_model_1600-0-again")
+    for name in (
+        *(f"search_model_1600-0-{board}-sampled" for board in ("on-slip", "5x5")),
+        *(f"random-{board}-0" for board in ("slip", "5x5")),
+    ):
+        found = evaluation(name)["pass@1"]
+        yield page, f"{percent(found['mean'])} {bracket(found, 1)}"
+    slip, large = (
+        evaluation(f"search_model_1600-0-{board}-sampled") for board in ("on-slip", "5x5")
+    )
+    share = f"{slip['percent_of_optimum']:.0f} % of what the best policy wins"
+    for text in (page, PAGE):
+        yield text, share
+    for found in (slip, large):
+        yield PAGE, f"{percent(found['pass@1']['mean'])} %"
+    for place, name in ((slip, "random-slip-0"), (large, "random-5x5-0")):
+        found, lucky = place["pass@1"], evaluation(name)["pass@1"]
+        yield (
+            "docs/results-smollm2.md",
+            f"| {percent(found['mean'])} {bracket(found, 1)} | {percent(lucky['mean'])} |",
+        )
 
 
 def before_and_after(examples: int, seeds: Iterable[int]) -> Iterator[list[str]]:
