@@ -305,3 +305,9 @@ def test_a_game_that_names_no_states_is_refused():
     )
     with pytest.raises(ConfigError, match=r"does not implement TextEnv\.state_key"):
         make_examples(cfg, setup.make_worker(cfg, None, mode="base"), Simulator())
+
+
+def test_a_game_that_raises_is_named():
+    game = f"custom_envs.FrozenLakeNoSlip.env_type={__name__}:FailsInOneCell"
+    with pytest.raises(ConfigError, match="RuntimeError: no floor here.*spa env check FrozenL"):
+        examples("search_simulator", game)

@@ -343,6 +343,11 @@ def questions(
             raise ConfigError(
                 f"generate.policy=search cannot search the states of {spec.tag}: {error}"
             ) from error
+        except Exception as error:  # explore calls the game's own methods
+            raise ConfigError(
+                f"generate.policy=search cannot search the states of {spec.tag}: the game raised "
+                f"{type(error).__name__}: {error}. Check it with: spa env check {spec.tag}"
+            ) from error
         env = look.env
         turn = 1
         # The first key is the state that the puzzle begins in.
