@@ -18,8 +18,8 @@ MODULE = Template('''"""$title: walk along a corridor to the door. Replace the g
 
 from typing import Any
 
-import gymnasium
 from spa.envs.base import StateText, TextEnv
+from spa.envs.labels import action_index, label_space
 from spa.envs.spaces import text_space
 from spa.seeds import stream
 
@@ -31,7 +31,7 @@ class $cls(TextEnv):
 
     def __init__(self, *, length: int = 8, max_steps: int = 20) -> None:
         self.length, self.max_steps = length, max_steps
-        self.observation_space, self.action_space = text_space(), gymnasium.spaces.Discrete(2)
+        self.observation_space, self.action_space = text_space(), label_space(len(MOVES))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -43,14 +43,14 @@ class $cls(TextEnv):
         return self.state_text(self.default_state_text), {}
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        before, labels = self.player, dict(enumerate(MOVES))
-        valid = isinstance(action, int | str) and action in labels
-        if valid:
-            self.player = min(max(before + MOVES[labels[action]], 0), self.length - 1)
+        before, index = self.player, action_index(action, self.action_names())
+        if index is not None:
+            move = list(MOVES.values())[index]
+            self.player = min(max(before + move, 0), self.length - 1)
         self.steps += 1
         done = self.player == self.door
         moved = self.player != before
-        info = {"action_is_valid": valid, "action_is_effective": moved, "success": done}
+        info = {"action_is_valid": index is not None, "action_is_effective": moved, "success": done}
         text = self.state_text(self.default_state_text)
         return text, float(done), done, self.steps >= self.max_steps, info
 
@@ -62,9 +62,6 @@ class $cls(TextEnv):
 
     def puzzle_text(self) -> str:
         return f"{self.length} {self.start} {self.door}"  # the whole puzzle, in every state
-
-    def to_action(self, text: str) -> int | None:
-        return {name.lower(): number for number, name in enumerate(MOVES)}.get(text.strip().lower())
 
     def action_names(self) -> tuple[str, ...]:
         return tuple(MOVES)
