@@ -240,6 +240,39 @@ def test_flaws_are_found(cls, name, words):
     assert words in found[name]
 
 
+class Booms(FrozenLake):
+    def step(self, action: Any):
+        raise RuntimeError("boom")
+
+
+class NoSeed(FrozenLake):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=None, options=options)
+
+
+def test_gymnasiums_advice_is_for_what_gymnasium_finds():
+    def found(cls: type[TextEnv]):
+        return next(each for each in check(cls, seeds=2) if each.check == "Gymnasium's own checker")
+
+    booms = found(Booms)
+    line = Booms.step.__code__.co_firstlineno + 1
+    assert booms.message == f"RuntimeError: boom ({__file__}, line {line})"
+    assert "must not raise" in booms.advice
+    assert "call super().reset(seed=seed)" in found(NoSeed).advice
+
+
+class NoEffect(FrozenLake):
+    def step(self, action: Any):
+        *rest, info = super().step(action)
+        return (*rest, {key: info[key] for key in ("action_is_valid", "success")})
+
+
+def test_a_missing_key_of_info_is_named_by_its_own_check_alone():
+    found = failures(NoEffect)
+    assert list(found) == ["step returns valid rewards, flags and info"]
+    assert "action_is_effective" in found["step returns valid rewards, flags and info"]
+
+
 def test_a_wrong_expert_is_found():
     findings = check(lambda: BadExpert(is_slippery=False), seeds=5, steps=30)
     assert [finding.check for finding in findings if not finding.ok] == [

@@ -5,14 +5,17 @@ it.
 why it matters.
 """
 
+import inspect
 import json
 import math
 import re
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
 from gymnasium.utils.env_checker import check_env
 
 from spa.envs.base import TextEnv
@@ -70,6 +73,9 @@ Checks = Mapping[str, Callable[[], str | None]]
 MADE = "can be made"
 _WORD = re.compile(r"\w+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+NEVER_RAISE = (
+    "an environment must not raise during play; let step count a bad action as an invalid turn"
+)
 CHECK_S = 240.0
 """How long one check may take."""
 
@@ -133,13 +139,7 @@ def run_check(name: str, run: Callable[[], str | None]) -> Finding:
         )
     except Exception as error:  # noqa: BLE001 - environments are other people's code
         where = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return Finding(
-            name,
-            False,
-            where,
-            "an environment must not raise during play; let step count a bad action as an "
-            "invalid turn",
-        )
+        return Finding(name, False, where, NEVER_RAISE)
     return Finding(name, True, message or "")
 
 
@@ -182,16 +182,29 @@ def _made(make: Make) -> None:
 
 
 def _gymnasium(make: Make) -> None:
+    env = make()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            check_env(make(), skip_render_check=True)
-        except Exception as error:
+            check_env(env, skip_render_check=True)
+        except (AssertionError, gymnasium.error.Error) as error:
             raise Flaw(
                 f"{type(error).__name__}: {error}",
                 "call super().reset(seed=seed) in reset; set observation_space and action_space "
                 "in __init__",
             ) from error
+        except Exception as error:
+            raise Flaw(
+                f"{type(error).__name__}: {error} ({_place(error, env)})", NEVER_RAISE
+            ) from error
+
+
+def _place(error: Exception, env: TextEnv) -> str:
+    """The file and line that raised: the last one in the game's own file if it has one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    file = inspect.getfile(type(env))
+    last = next((frame for frame in reversed(frames) if frame.filename == file), frames[-1])
+    return f"{last.filename}, line {last.lineno}"
 
 
 def _story(env: TextEnv, seed: int, steps: int) -> list[Any]:
@@ -372,9 +385,10 @@ def _nonsense(make: Make) -> None:
             ) from error
         # A free-text game may say in its state text that it did not understand the action.
         same = not env.action_names() or env.state_text(env.default_state_text) == before
-        effective = info["action_is_effective"] or info["success"]
+        # A missing key is reported by the check of `info`.
+        effective = info.get("action_is_effective") or info.get("success")
         _require(
-            info["action_is_valid"] or (same and not effective),
+            info.get("action_is_valid") or (same and not effective),
             f"step({action!r}) marks the action as invalid but still executes it",
             advice,
         )
