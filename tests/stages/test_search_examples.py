@@ -309,5 +309,5 @@ def test_a_game_that_names_no_states_is_refused():
 
 def test_a_game_that_raises_is_named():
     game = f"custom_envs.FrozenLakeNoSlip.env_type={__name__}:FailsInOneCell"
-    with pytest.raises(ConfigError, match="RuntimeError: no floor here.*spa env check FrozenL"):
+    with pytest.raises(ConfigError, match=r"RuntimeError: no floor here.*spa env check FrozenL"):
         examples("search_simulator", game)
