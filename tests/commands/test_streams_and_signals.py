@@ -80,7 +80,8 @@ def test_ctrl_c_three_times_shows_no_traceback(tmp_path: Path, command: str, pau
         command, run, "trainer.total_training_steps=1000", "sft.trainer.total_training_steps=2"
     )
     try:
-        wait_for(process, run / "spa" / "ppo" if command == "compare" else run / "ppo")
+        # `vanilla` has no other stage than PPO, so it is the first of a comparison to be there.
+        wait_for(process, run / "vanilla" / "ppo" if command == "compare" else run / "ppo")
         for _ in range(3):
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does
             time.sleep(pause)
