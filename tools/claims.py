@@ -194,6 +194,7 @@ def search() -> Iterator[Claim]:
     yield from after_ppo()
     yield from ppo_from_few()
     yield from other_boards()
+    yield from larger_lake()
     yield control, sampled_and_greedy("search_other_puzzle_1600-0")
     found = evaluation("search_other_puzzle_1600-0-sampled")["pass@1"]
     yield PAGE, f"{percent(found['mean'])} %"
@@ -325,6 +326,23 @@ def other_boards() -> Iterator[Claim]:
             "docs/results-smollm2.md",
             f"| {percent(found['mean'])} {bracket(found, 1)} | {percent(lucky['mean'])} |",
         )
+
+
+def larger_lake() -> Iterator[Claim]:
+    """The arms of written search on the 5×5 lake, seed 0."""
+    page = "experiments/0065-written-search-on-5x5-its-baseline.md"
+    won = {
+        arm: outcomes(f"{arm}_1600-0-5x5-sampled")
+        for arm in ("search_model", "random_format", "actions_only")
+    }
+    shares = {arm: percent(sum(found.values()) / len(found)) for arm, found in won.items()}
+    leads = {arm: difference(won["search_model"], won[arm]) for arm in shares}
+    for arm in ("random_format", "actions_only"):
+        yield page, sampled_and_greedy(f"{arm}_1600-0-5x5")
+        yield page, points(leads[arm])
+        yield PAGE, f"{shares[arm]} %"
+    lead = row(leads["random_format"])
+    yield PAGE, f"| 5×5 lake | 0 | {shares['search_model']} | {shares['random_format']} | {lead} |"
 
 
 def before_and_after(examples: int, seeds: Iterable[int]) -> Iterator[list[str]]:
