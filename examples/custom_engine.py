@@ -1,6 +1,6 @@
 """Your own engine: it answers at random, on the validation puzzles of the demo.
 
-spa eval builtin:tiny demo actor_rollout_ref.rollout.name=custom_engine:Dice
+spa eval builtin:tiny --config demo actor_rollout_ref.rollout.name=custom_engine:Dice
 python custom_engine.py
 """
 

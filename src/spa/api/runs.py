@@ -90,7 +90,8 @@ class Run:
 
         Args:
             stage: `data` (self-play), `sft` or `ppo`.
-            split: `val` or `train`, as in the names of the files in `trajectories/`.
+            split: as in the names of the files in `trajectories/`: `val` or `train` of `ppo`,
+                `generate` of `data`, `sft_eval` of `sft`.
             step: None takes the newest step of the split.
             method: of a comparison, for example `spa`.
 

@@ -289,7 +289,7 @@ _FIELD: Mapping[str, Method] = {
         ppo=("ctx_manager.mode=add_worldmodel", "algorithm.imagined_advantage=0.5"),
     ),
     "rwml": Method(
-        description="method spa, with a PPO reward for predictions that miss at most 20 % of the changed cells (RWML)",
+        description="method spa, with a PPO reward for predictions with a changed-cell F1 above 0.8 (RWML)",
         ppo=(
             "ctx_manager.mode=add_worldmodel",
             "agent_proxy.world_model_reward.prediction=0.2",
