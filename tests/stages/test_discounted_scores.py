@@ -128,6 +128,21 @@ def test_the_discounted_scores_are_normalised_by_hand(tmp_path, method):
     torch.testing.assert_close(late, late[:1].expand_as(late))
 
 
+def test_bi_level_gae_discounts_from_turn_to_turn(tmp_path):
+    found = advantages(
+        tmp_path,
+        "gae",
+        "algorithm.gamma=0.97",
+        "algorithm.bi_level_gae=true",
+        "algorithm.high_level_gamma=0.9",
+        "agent_proxy.reward_normalization.method=mean_std",
+    )
+    # From the first token: two tokens to the end of its turn, then whole turns.
+    discounted = torch.tensor([0.0, 0.0, 0.97**2, 0.97**2 * 0.9**2])
+    expected = (discounted - discounted.mean()) / torch.tensor([0.0, 0.0, 1.0, 1.0]).std()
+    torch.testing.assert_close(found[:, 0], expected, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize(
     "estimator", ["reinforce_plus_plus", "turn_rloo", "turn_gae", "gae", "gigpo", "grpo"]
 )

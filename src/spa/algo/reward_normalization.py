@@ -65,6 +65,7 @@ def normalize_rewards(
     grouping: Grouping,
     method: Method,
     follow: Tensor | None = None,
+    way: Tensor | None = None,
     centre: bool = True,
 ) -> Tensor:
     """Rewards whose return from an episode's first token is the normalised discounted score of the
@@ -83,6 +84,8 @@ def normalize_rewards(
         scores, group_ids, tag_ids, grouping, method: as for `normalize_scores`.
         follow: float `[B, A]`, the discount between the return from a token and that from the next one, 1 outside the
             mask; None: no discount.
+        way: float `[B, A]`, the discounts between the first token and a reward, where they are not `follow`: bi-level
+            GAE goes from turn to turn, past the tokens of later turns.
         centre: subtract the mean. An estimator that itself compares with the group needs none.
 
     Returns:
@@ -90,7 +93,8 @@ def normalize_rewards(
     """
     discount = torch.ones_like(rewards, dtype=torch.float64) if follow is None else follow.double()
     # [B, A]: what a reward at each token is worth, seen from the episode's first token.
-    before = torch.cat([torch.ones_like(discount[:, :1]), discount[:, :-1].cumprod(dim=1)], dim=1)
+    steps = discount if way is None else way.double()
+    before = torch.cat([torch.ones_like(discount[:, :1]), steps[:, :-1].cumprod(dim=1)], dim=1)
     discounted = scores.double() if follow is None else (rewards.double() * before).sum(dim=1)
     by = {"state": group_ids, "inductive": tag_ids, "batch": torch.zeros_like(group_ids)}[grouping]
     stats = group_stats(scores, by)

@@ -144,6 +144,10 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
     # [B, A]: the discount from a token's return to the next one's.
     # Environment text has 1, so that time counts sampled tokens.
     follow = torch.where(batch.mask, torch.where(batch.turn_ends, between_turns, within_turn), 1.0)
+    way = None
+    if settings.get("bi_level_gae"):
+        # A turn's return goes to the end of the turn before it, past its own tokens.
+        way = torch.where((batch.turns > 0) & ~batch.turn_ends, 1.0, follow)
     rewards = normalize_rewards(
         batch.rewards,
         last,
@@ -151,6 +155,7 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
         grouping=norm.grouping,
         method=norm.method,
         follow=None if within_turn == between_turns == 1 else follow,
+        way=way,
         centre=not estimator.centres,
     )
     return replace(batch, rewards=rewards)
