@@ -6,6 +6,7 @@ import pytest
 from helpers.play import answer, groups, lake, play, says
 
 from spa.evaluation.episode_metrics import episode_metrics, pooled_metrics
+from spa.evaluation.passk import outcomes
 from spa.prompts.parse import parse_reply
 from spa.types import Episode, StopReason, Turn
 
@@ -69,6 +70,18 @@ def test_ratios_of_actions_are_per_action():
     assert found["val/A/num_turns"] == pytest.approx(5 / 4)
     assert found["val/A/format_rate"] == pytest.approx(4 / 5)
     assert found["val/A/completions/clipped_ratio"] == pytest.approx(1 / 5)
+
+
+def test_the_players_of_a_game_are_groups_of_their_own():
+    move = turn(1, valid=1, effective=1)
+    played = [
+        replace(episode(move, success=seat == 0), seat=seat) for seat in (0, 1) for _ in range(2)
+    ]
+    found = episode_metrics(played, "val")
+    assert (found["val/A/pass@1"], found["val/A/pass@2"]) == (0.5, 0.5)
+    assert "val/A/pass@4" not in found
+    puzzles = outcomes(one.to_json() for one in played)
+    assert sorted(puzzles.values()) == [(2, 0), (2, 2)]
 
 
 def test_scores_have_the_penalty_and_rewards_do_not():

@@ -34,8 +34,9 @@ def pooled_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
 def _metrics(episodes: Sequence[Episode]) -> Metrics:
     if not episodes:
         return {"episodes": 0.0}
-    # The tag is part of the key, since two environments may use the same seed.
-    puzzles = [f"{episode.tag}/{episode.puzzle_seed}" for episode in episodes]
+    # The tag is part of the key, since two environments may use the same seed, and so is the seat:
+    # both players of a game have the same puzzle.
+    puzzles = [f"{episode.tag}/{episode.puzzle_seed}/{episode.seat}" for episode in episodes]
     # The group size. A group that lost an episode to an error is smaller and has no Pass@k for the
     # largest k.
     size = max(Counter(puzzles).values())

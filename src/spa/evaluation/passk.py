@@ -21,7 +21,9 @@ def outcomes(episodes: Iterable[Mapping[str, Any]]) -> Puzzles:
         # policy.
         if episode.get("stop") != "error":
             # The seed alone does not identify a puzzle: it makes another puzzle in other settings.
-            names = (episode.get(name) for name in ("tag", "puzzle_seed", "puzzle_hash"))
+            # Both players of a game have the same puzzle.
+            names = [episode.get(name) for name in ("tag", "puzzle_seed", "puzzle_hash")]
+            names += [episode["seat"]] if "seat" in episode else []
             counts["/".join(map(str, names))].append(bool(episode.get("success")))
     return {puzzle: (len(won), sum(won)) for puzzle, won in counts.items()}
 
