@@ -88,6 +88,7 @@ class Prompt:
     mode: PromptMode = "base"  # of the response that is asked for, for policies without a model
     action_sep: str = "||"  # between the actions of an answer, for policies without a model
     response_format: ResponseFormat = "prediction_first"  # for policies without a model
+    turn: int = 0  # of the episode, from 0
     turns_left: int | None = None  # of the episode, this one included; None: unknown
     continued: bool = True  # a later turn may continue this conversation: worth caching
     actions_left: int | None = None  # left in the episode; None: as many as a response may hold

@@ -119,6 +119,8 @@ def test_without_history_the_planner_looks_ahead_as_far(tmp_path):
     engine = imagining(8, record=lines.append, depth=4)
     worker.rollout(engine, specs, setup.val_sampling(cfg))
     assert max(part["depth"] for line in lines for part in line["imagined"]) > 1
+    turns = [(line["episode_id"], line["turn"]) for line in lines]
+    assert len(set(turns)) == len(turns) and max(turn for _, turn in turns) > 0
 
 
 @pytest.mark.parametrize("engine", [None, ScriptedEngine(know_all)])

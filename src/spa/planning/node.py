@@ -65,7 +65,7 @@ class Tree:
 
     def __init__(self, prompt: Prompt) -> None:
         self.prompt = prompt
-        self.turn = sum(message["role"] == "assistant" for message in prompt.messages)
+        self.turn = prompt.turn
         self.nodes: list[Node] = []
         self.entered: set[str] = set()  # states that were expanded
         self.fault = ""

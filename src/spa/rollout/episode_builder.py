@@ -111,6 +111,7 @@ class EpisodeBuilder:
             mode=self.prompter.mode,
             action_sep=self.prompter.action_sep,
             response_format=self.prompter.response_format,
+            turn=len(self.turns),
             turns_left=turns_left,
             continued=self.prompter.history and turns_left > 1,
             actions_left=self.prompter.max_actions_per_traj - self.used_actions,
