@@ -79,6 +79,14 @@ def test_entropy_carries_a_gradient_only_on_request():
         assert entropy.requires_grad == wanted
 
 
+def test_a_mask_of_no_token_has_a_gradient_of_zero():
+    model, (ids, mask) = small_model("qwen2"), batch()
+    logprobs, _ = token_logprobs(model, ids, torch.zeros_like(mask))
+    logprobs.sum().backward()
+    assert not logprobs.any()
+    assert all(part.grad is None or not part.grad.any() for part in model.parameters())
+
+
 def test_what_stands_in_the_padding_does_not_matter():
     model, (ids, mask) = small_model("qwen2"), batch()
     other = ids.clone()

@@ -397,6 +397,16 @@ def test_probes_that_cannot_be_played_do_not_end_the_fine_tuning(
     assert "none of the held-out puzzles could be played: the server is down" in caplog.text
 
 
+def no_token(message, token_ids, template) -> list[bool]:
+    return [False] * len(token_ids)
+
+
+def test_examples_without_a_token_to_train_on_are_refused(base, data, tmp_path):
+    cfg = small_config(base, tmp_path, f"sft.data.loss_on={__name__}:no_token")
+    with pytest.raises(DataError, match=r"no_token selects no token of the .* training examples"):
+        sft.load_data(cfg, template_of(base), data)
+
+
 def test_rows_that_are_too_long_stop_only_where_that_is_asked_for(base, data, tmp_path):
     longest = max(
         len(row.token_ids)

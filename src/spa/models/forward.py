@@ -71,6 +71,8 @@ def token_logprobs(
     if parts:
         logprobs = logprobs.masked_scatter(mask, torch.cat([p[0] for p in parts]))
         entropies = entropies.masked_scatter(mask, torch.cat([p[1] for p in parts]))
+    else:
+        logprobs = logprobs + picked.sum()  # 0, so that a loss on no token has a gradient of 0
     return logprobs, entropies
 
 

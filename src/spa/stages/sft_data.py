@@ -53,6 +53,11 @@ def load_data(
                 f"sft.data.max_length = {cfg.sft.data.max_length} tokens; raise "
                 "sft.data.max_length"
             )
+        if split == "train" and not any(sequence.mask.any() for sequence in sequences):
+            raise DataError(
+                f"{files[0]}: sft.data.loss_on={cfg.sft.data.loss_on} selects no token of the "
+                f"{len(rows)} training examples, so there is nothing to train on."
+            )
         sets.append(sequences)
     # This happens, for example, if the data have a single puzzle,
     # or if all validation examples are too long.
