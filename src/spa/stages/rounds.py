@@ -95,9 +95,12 @@ def round_of_moves(cfg: Config) -> Config:
         max_actions_per_turn=1,
         max_turn=max(cfg.custom_envs[tag].max_actions_per_traj for tag in tags),
     )
+    # A tag's own number of turns would win over that of agent_proxy.
+    games = {tag: replace(spec, max_turn=None) for tag, spec in cfg.custom_envs.items()}
     return replace(
         cfg,
         agent_proxy=proxy,
+        custom_envs=games,
         ctx_manager=replace(cfg.ctx_manager, history=True),
         generate=replace(
             cfg.generate, rounds=1, group_size=1, policy="random", reply_format="moves"
