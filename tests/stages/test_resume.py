@@ -255,6 +255,20 @@ def test_a_checkpoint_that_does_not_fit_is_refused_with_the_cure(
         ppo_run.run_ppo(cfg)
 
 
+def test_fine_tuning_that_has_nothing_left_to_do_is_refused(base, whole, tmp_path):
+    start = f"sft.trainer.resume_path={whole / 'sft' / 'global_step_2'}"
+    cfg = small_config(
+        base,
+        tmp_path,
+        "trainer.resume_mode=resume_path",
+        start,
+        "trainer.resume_from_path=unused",
+        "sft.trainer.total_training_steps=2",
+    )
+    with pytest.raises(ConfigError, match="is at step 2 already, and training ends at step 2"):
+        sft.run_sft(cfg, data=whole / "data")
+
+
 def test_a_checkpoint_without_the_critic_that_is_needed_is_refused(base, tmp_path):
     one = ("trainer.total_training_steps=1", "trainer.val_before_train=false")
     without = "algorithm.adv_estimator=reinforce_plus_plus"

@@ -230,6 +230,8 @@ class Stage:
         Asked to stop, it is done to the end of the body, or to the next `interruptible` in it.
         `save_every`: steps between checkpoints; at the last step there is one in any case.
         """
+        if self.resume_from:
+            self._refuse_finished(self.resume_from, total)
         self.total = total
         self._save_every = save_every
         self._loop = self._steps(total)
@@ -420,17 +422,18 @@ class Stage:
                 else ("LoRA adapters", "the rank that they were trained with")
             )
             raise ModelError(f"{named} has {here}. Set {key}.lora_rank to {wanted}.")
+        if self.total is not None:
+            self._refuse_finished(named, self.total)
+        return named
+
+    def _refuse_finished(self, named: Path, total: int) -> None:
+        """Raises ConfigError if the checkpoint of another run leaves no step to be made."""
         step = step_of(named)
-        if (
-            self.total is not None
-            and named.resolve().parent != self.folder.resolve()
-            and step >= self.total
-        ):
+        if named.resolve().parent != self.folder.resolve() and step >= total:
             raise ConfigError(
-                f"{named} is at step {step} already, and training ends at step {self.total}. Set "
+                f"{named} is at step {step} already, and training ends at step {total}. Set "
                 f"total_training_steps above {step}."
             )
-        return named
 
     def _last_step(self) -> int:
         return (
