@@ -1,6 +1,7 @@
 """Written search from examples to PPO with the built-in model: puzzles, prompts, arms, turns without a history."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,13 @@ from spa.errors import ConfigError
 from spa.evaluation.search import episode_scores
 from spa.experiments.methods import METHODS
 from spa.models.build import load_template
-from spa.planning.written_search import explore, score_search, thoughts_of
+from spa.planning.written_search import (
+    breadth_first,
+    explore,
+    score_search,
+    thoughts_of,
+    write_search,
+)
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.parse import parse_reply
 from spa.stages import evaluate, ppo_run, selfplay, setup, sft
@@ -232,6 +239,24 @@ def test_scores_come_from_the_puzzle_played_again():
         for score, turn in zip(scores, episode.turns, strict=True):
             assert score.lines == score.moves == 1
             assert score.next_right == ("player (P) is at (3,1)" in turn.state)
+
+
+def test_only_what_the_length_limit_ends_is_over_it():
+    cfg = config("es_manager.val.env_groups=4")
+    episodes, player, _ = played(cfg)
+    found = []
+    for episode in episodes:
+        env = player.make_env(episode.tag)
+        env.reset(seed=episode.puzzle_seed)
+        true, _ = explore(env)
+        text = write_search(breadth_first(next(iter(true)), lambda key, true=true: true[key]))
+        found.append((text.count("\n"), text, episode))
+    _, text, episode = max(found, key=lambda one: one[0])
+    begun = f"<think>{text.splitlines()[0]}\n"
+    for reason, failure in (("length", "over_limit"), ("stop", "no_goal")):
+        turn = replace(episode.turns[0], reply_text=begun, finish_reason=reason)
+        (score,) = episode_scores(replace(episode, turns=(turn,)), player.make_env)
+        assert score.failure == failure
 
 
 class NotCopied(FrozenLake):

@@ -46,7 +46,8 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     # A search starts from the state of its own turn, so it is scored before the turn's actions are
     # played.
     for turn in episode.turns:
-        text, complete = thoughts_of(turn.reply_text)
+        text, closed = thoughts_of(turn.reply_text)
+        complete = closed or turn.finish_reason != "length"
         # A search of all states may reach a fault of the game that play has not met.
         try:
             with boundary("searching the game's states", MAKING_S):
