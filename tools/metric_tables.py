@@ -357,7 +357,6 @@ EXAMPLES = Group(
             "search/questions", "transitions that the learned model was asked for", "count", "", ""
         ),
         Metric("search/tokens", "tokens that it sampled for them", "count", "", ""),
-        Metric("search/seconds", "time that these questions took", "seconds", "", ""),
         Metric(
             "search/move_right",
             "share of the learned model's transitions that are true",
@@ -438,10 +437,10 @@ SFT = Group(
         ),
         Metric(
             "val/puzzles",
-            "held-out puzzles that were played",
+            "held-out puzzles on which the model is measured",
             "count",
             "`sft.trainer.eval_episodes`",
-            "smaller: the game has too few puzzles",
+            "",
         ),
         Metric(
             "val/puzzles_seen",

@@ -96,6 +96,7 @@ def test_wrong_moves_are_used_and_counted_and_what_is_no_state_is_dropped():
     nonsense = LearnedMoves(ScriptedEngine(lambda prompt: f"{prompt.prefill}77"), None)
     with pytest.raises(DataError, match="unreadable_state"):
         make_examples(config("generate.search.examples=1"), player, nonsense)
+    assert nonsense.counts["move_right"] == 0.0
 
 
 def test_the_first_round_plays_at_random_and_the_second_goes_on_from_its_model(tmp_path: Path):
@@ -103,6 +104,11 @@ def test_the_first_round_plays_at_random_and_the_second_goes_on_from_its_model(t
     moves, search = rounds_of(cfg, tmp_path / "data", tmp_path / "sft")
     assert moves.cfg.generate.policy == "random" and moves.cfg.generate.reply_format == "moves"
     assert moves.cfg.sft.trainer.total_training_steps == 80
+    few = config(f"trainer.run_dir={tmp_path}", "custom_envs.FrozenLakeNoSlip.max_turn=2")
+    moves_of_few = rounds_of(few, tmp_path / "data", tmp_path / "sft")[0]
+    for one in (moves.cfg, moves_of_few.cfg):  # a turn for every action that the episode allows
+        worker = setup.make_worker(one, None, mode="base")
+        assert worker.prompters["FrozenLakeNoSlip"].max_turn == 10
     assert search.cfg.generate.policy == "search" and search.cfg.sft == cfg.sft
     assert [folder.relative_to(tmp_path) for _, folder in (*moves.stages, *search.stages)] == [
         Path("round_1/data"),

@@ -13,7 +13,6 @@ both. Every kind of `generate.search.thoughts` has the same puzzles, states and 
 
 import json
 import logging
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -171,7 +170,6 @@ class LearnedMoves:
 
     def search(self, questions: Sequence[Question]) -> list[Search | None]:
         """The searches in the world that the model predicts."""
-        started = time.monotonic()
         starts: list[str] = []
         for question in questions:
             start = question.env.key_of_text(question.text)
@@ -186,7 +184,6 @@ class LearnedMoves:
             starts,
             lambda asked: self._expand([(questions[number], key) for number, key in asked]),
         )
-        self._totals["seconds"] += round(time.monotonic() - started)
         for question, search in zip(questions, found, strict=True):
             self._count(question, search)
         return found
@@ -210,11 +207,13 @@ class LearnedMoves:
             0 if answer.token_ids is None else len(answer.token_ids) for answer in answers
         )
         found = list[tuple[Successor, ...] | None]()
-        for question, _ in asked:
+        for question, asked_key in asked:
             env = question.env
+            known = {action: key for action, key, _ in question.true.get(asked_key, ())}
             successors = list[Successor]()
             for action in env.action_names():
                 key = next(completions).text.strip()
+                self._totals["moves_right"] += known.get(action) == key
                 state = env.text_of_key(question.text, key)
                 if state is not None:
                     successors.append((action, key, env.outcome_of_text(state)))
@@ -225,18 +224,12 @@ class LearnedMoves:
     def _count(self, question: Question, search: Search | None) -> None:
         """Compare a search with the game."""
         totals = self._totals
-        lines = search.lines if search is not None else ()
         totals["searches"] += 1
         totals["searches_right"] += search == true_search(question)
-        for line in lines:
-            known = {action: key for action, key, _ in question.true.get(line.key, ())}
-            totals["moves"] += len(line.moves)
-            totals["moves_right"] += sum(known.get(move.action) == move.key for move in line.moves)
         self.counts = {
             "questions": totals["questions"],
             "tokens": totals["tokens"],
-            "seconds": totals["seconds"],
-            "move_right": round(totals["moves_right"] / max(1, totals["moves"]), 4),
+            "move_right": round(totals["moves_right"] / max(1, totals["questions"]), 4),
             "search_right": round(totals["searches_right"] / totals["searches"], 4),
         }
 
