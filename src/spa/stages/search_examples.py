@@ -25,6 +25,7 @@ from spa.distributed.world import current_world
 from spa.engines.base import Engine
 from spa.engines.factory import make_engine
 from spa.envs.base import TextEnv
+from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.envs.pool import EpisodeSpec
 from spa.errors import ConfigError, DataError
 from spa.models.build import load_template
@@ -331,15 +332,15 @@ def questions(
         known.add(look.hash)
         prompter = worker.prompters[spec.tag]
         try:
-            true, copies = explore(look.env)
-        except (ValueError, NotImplementedError) as error:
+            with boundary("searching the game's states", MAKING_S):
+                true, copies = explore(look.env)
+        except EnvFault as error:
+            why = f"{error}. Check it with: spa env check {spec.tag}"
+            # explore raises these two itself, with a message for the user.
+            if isinstance(error.__cause__, ValueError | NotImplementedError):
+                why = str(error.__cause__)
             raise ConfigError(
-                f"generate.policy=search cannot search the states of {spec.tag}: {error}"
-            ) from error
-        except Exception as error:  # explore calls the game's own methods
-            raise ConfigError(
-                f"generate.policy=search cannot search the states of {spec.tag}: the game raised "
-                f"{type(error).__name__}: {error}. Check it with: spa env check {spec.tag}"
+                f"generate.policy=search cannot search the states of {spec.tag}: {why}"
             ) from error
         env = look.env
         turn = 1
