@@ -48,7 +48,7 @@ def run(demo: Path, tmp_path: Path) -> Path:
 
 
 def harmed(run: Path, harm: Callable[[bytes], bytes]) -> None:
-    for path in run.glob("spa/ppo/trajectories/val-*.jsonl"):
+    for path in run.rglob("val-*.jsonl"):
         lines = path.read_bytes().splitlines(keepends=True)
         path.write_bytes(b"".join([harm(lines[0]), *lines[1:6], harm(lines[6])]))
 
