@@ -53,6 +53,28 @@ def test_the_expert_looks_further_ahead_than_one_turn_on_slippery_ice():
         assert expert_engine(max_actions=1).reply(prompt) == formatted(prompt, best)
 
 
+def test_the_expert_on_slippery_ice_takes_the_risk_that_few_turns_ask_for():
+    env = make_env("frozen_lake", {"size": 4, "success_rate": 0.8})
+    differ = 0
+    for seed in range(30):
+        env.reset(seed=seed)
+        best, patient = env.expert_actions(5), env.expert_actions(FAR)
+        prompt = Prompt(
+            episode_id="a",
+            messages=(),
+            token_ids=np.zeros(0, np.int32),
+            prefill="",
+            seed=seed,
+            turns_left=5,
+            actions_left=10,
+            context=env,
+        )
+        if best:
+            assert expert_engine(max_actions=2).reply(prompt) == formatted(prompt, best[0])
+            differ += best != patient
+    assert differ > 0
+
+
 def test_states_are_replaced_before_examples_are_drawn(base, tmp_path):
     cfg = small_config(
         base,

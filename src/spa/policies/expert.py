@@ -31,7 +31,13 @@ def expert_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
     """
 
     def reply(prompt: Prompt) -> str:
-        actions = prompt.context.expert_actions(max(FAR, max_actions))[:max_actions]
+        env = prompt.context
+        actions = env.expert_actions(max(FAR, max_actions))
+        # Where chance decides, which action is best depends on how many are left.
+        if len(actions) == 1:
+            left = [n for n in (prompt.turns_left, prompt.actions_left) if n is not None]
+            actions = env.expert_actions(min(left, default=FAR)) or actions
+        actions = actions[:max_actions]
         if not actions:
             # Sampled from the prompt's seed, as a model's response would be.
             actions = (
