@@ -118,6 +118,16 @@ def test_an_action_may_begin_with_the_name_of_another():
     assert [(move.action, move.key) for move in line.moves] == [("R", "b"), ("RR", "c")]
 
 
+def test_a_status_may_begin_with_the_name_of_an_action():
+    line = read_line("a: h1 hole s2 seen ; b", ("h", "s"))
+    assert line is not None
+    assert [(move.key, move.status) for move in line.moves] == [("1", "hole"), ("2", "seen")]
+
+
+def test_a_search_without_its_path_has_a_wrong_path_and_not_no_goal():
+    assert scored(EXAMPLE.removesuffix("\nLeft Up Up")).failure == "wrong_path"
+
+
 def test_a_missing_action_is_a_wrong_move():
     assert scored(with_line(1, " Right31 seen", "")).failure == "wrong_move"
 

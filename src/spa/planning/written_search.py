@@ -18,7 +18,7 @@ the path to it.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,6 +28,7 @@ from spa.types import Metrics
 
 GOAL = "goal"
 SEEN = "seen"
+STATUSES = (SEEN, GOAL, "hole", "dead")
 MAX_DEPTH = 32
 MAX_LINES = 64
 """Longest path, and most expanded states, of one search: bounds for large games, out of reach on a
@@ -257,7 +258,9 @@ class SearchScore:
     failure: str = ""
 
 
-def read_line(text: str, actions: Sequence[str]) -> Line | None:
+def read_line(
+    text: str, actions: Sequence[str], statuses: Collection[str] = STATUSES
+) -> Line | None:
     """The line of a search; None if the text is none."""
     head, colon, rest = text.partition(":")
     key, *path = head.split() or [""]
@@ -269,10 +272,12 @@ def read_line(text: str, actions: Sequence[str]) -> Line | None:
     for word in listed.split():
         # "Left30" is the action Left and the state 30; "Left" alone names no state.
         action = next((name for name in names if word.startswith(name) and word != name), None)
-        if action is not None:
+        # With an action "h", "hole" behind a move is its status and not a move to "ole".
+        waits = bool(moves) and not moves[-1].status
+        if action is not None and not (waits and word in statuses):
             moves.append(Move(action, word[len(action) :], ""))
         # The word after a move is its status; a move has at most one.
-        elif moves and not moves[-1].status:
+        elif waits:
             moves[-1] = replace(moves[-1], status=word)
         else:
             return None
@@ -293,6 +298,7 @@ def score_search(
     if wanted.path is None:
         return None
     outcomes = {key: outcome for successors in true.values() for _, key, outcome in successors}
+    statuses = {*STATUSES, *outcomes.values()}
     counts = Counter[str]()
     errors = list[str]()
     paths: dict[str, tuple[str, ...]] = {start: ()}
@@ -301,7 +307,7 @@ def score_search(
     goal: tuple[str, ...] | None = None
     written = text.split("\n")
     for number, each in enumerate(written if complete else written[:-1]):
-        line = read_line(each, actions)
+        line = read_line(each, actions, statuses)
         # The line after the goal must be the path. Scoring ends with this line, or with one that
         # cannot be read.
         if line is None or goal is not None:
@@ -346,7 +352,8 @@ def score_search(
         if line.open_keys != (() if goal is not None else tuple(queue)):
             errors.append("wrong_open")
     else:
-        errors.append("no_goal" if complete else "over_limit")
+        end = "no_goal" if goal is None else "wrong_path"  # the path is missing
+        errors.append(end if complete else "over_limit")
     # Every part is right, but the text differs, for example in its white space.
     if not errors and text != write_search(wanted):
         errors.append("unreadable")
