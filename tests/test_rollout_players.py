@@ -24,7 +24,15 @@ PROMPTER = Prompter(max_turn=12, max_actions_per_turn=2, max_actions_per_traj=12
 
 
 def play(
-    *, self_play=True, groups=2, size=3, engine=None, template=None, prompter=PROMPTER, make=Nim
+    *,
+    self_play=True,
+    groups=2,
+    size=3,
+    engine=None,
+    template=None,
+    prompter=PROMPTER,
+    make=Nim,
+    room=4000,
 ):
     specs = group_specs(
         "train",
@@ -43,7 +51,7 @@ def play(
         engine=engine or random_engine(template, max_actions=1),
         sampling=SamplingParams(max_tokens=40),
         format_penalty=-0.1,
-        max_model_len=4000,
+        max_model_len=room,
     )
 
 
@@ -189,3 +197,9 @@ def test_games_in_processes_of_their_own_are_played_alike():
         workers.close()
     _, here = play(size=1)
     assert [episode.to_json() for episode in there] == [episode.to_json() for episode in here]
+
+
+def test_a_first_prompt_that_is_too_long_ends_the_game_of_both_seats():
+    template = ChatTemplate(load_tokenizer("builtin:tiny"))
+    _, episodes = play(size=1, template=template, room=60)
+    assert [episode.stop for episode in episodes] == [StopReason.CONTEXT, StopReason.MAX_TURNS]

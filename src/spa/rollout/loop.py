@@ -86,6 +86,8 @@ def collect(
             )
         )
         _end_too_long([builder for game in games for builder in game.builders], room)
+        for game in games:
+            game.leave_together()
         # Each round plays one turn of every unfinished game: all prompts in one batch, then all
         # environments.
         while active := [(game, builder) for game in games if (builder := game.asked) is not None]:
@@ -237,7 +239,7 @@ class _Game:
                     self._end(builder.turns[-1].infos[-1], but=builder)
                 elif builder.stop is None:
                     self._go_on(room)
-                self._leave_together()
+                self.leave_together()
         except (EnvFault, TemplateFault) as error:
             self._fail(error)
 
@@ -291,7 +293,7 @@ class _Game:
                 )
         self.turn = None
 
-    def _leave_together(self) -> None:
+    def leave_together(self) -> None:
         """When one builder has to stop, the others' episodes are cut off."""
         if any(builder.stop is not None for builder in self.builders):
             for builder in self.builders:
