@@ -82,9 +82,12 @@ class TextWorldGame(TextEnv):
         score."""
         before = fact_lines(self.now["facts"])
         reward = 0.0
-        valid = isinstance(action, str) and action in self.legal_actions()
+        # `to_action` writes small letters; some commands have capitals ("cook apple with BBQ").
+        commands = {command.lower(): command for command in self.legal_actions()}
+        command = commands.get(str(action).lower())
+        valid = command is not None
         if valid:
-            self.now, score, self.over = self.game.step(action)
+            self.now, score, self.over = self.game.step(command)
             # Divided by the highest score, so that every game pays at most 1 in all.
             reward = (score - self.score) / max(1, self.now["max_score"])
             self.score = score
