@@ -57,6 +57,13 @@ def test_the_verdict_names_winner_difference_and_interval(three_seeds: Path):
     assert len(report.seeds) == 3
 
 
+def test_seeds_without_a_summary_are_counted_by_their_folders(three_seeds: Path, tmp_path: Path):
+    shutil.copytree(three_seeds, tmp_path / "board")
+    (tmp_path / "board" / "summary.json").unlink()
+    certainty = build([open_run(tmp_path / "board")]).certainty
+    assert certainty and not any("One training seed was" in text for text in certainty)
+
+
 def test_one_seed_is_said_to_be_one_seed(demo: Path):
     assert any(
         text.startswith("One training seed was") for text in build([open_run(demo)]).certainty

@@ -301,7 +301,7 @@ def verdict(table: Sequence[MethodResult], runs: Sequence[Run]) -> tuple[str, li
         spread = first.interval
         ends = (number(spread.low, True), number(spread.high, True)) if spread else ()
         # As in `_certainty`.
-        seeds = max(len((run.summary or {}).get("seeds", ())) for run in runs)
+        seeds = max(map(_seeds, runs))
         over = "puzzles and training seeds" if seeds >= MANY_SEEDS else "puzzles"
         sure = [f"95 % CI over {over} [{', '.join(ends)}]."] if spread else []
         return f"{first.label} solves {ending}{start}.", [*sure, *_one_seed(runs)]
@@ -399,8 +399,14 @@ def _every_seed(runs: Sequence[Run]) -> list[str]:
     return notes
 
 
+def _seeds(run: Run) -> int:
+    """Training seeds that were run. A board of `spa bench` has folders of seeds without a summary."""
+    played = {stage.seed for stage in run.find("ppo")}
+    return max(len((run.summary or {}).get("seeds", ())), len(played))
+
+
 def _one_seed(runs: Sequence[Run]) -> list[str]:
-    single = [run.name for run in runs if len((run.summary or {}).get("seeds", ())) < 2]
+    single = [run.name for run in runs if _seeds(run) < 2]
     if not single:
         return []
     whose = f" of {' and '.join(single)}" if len(single) < len(runs) else ""
