@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from report_fixtures import TOKENIZER, play
 
-from spa.report.replay import MAX_TEXT, any_wrong, replay, shown
+from spa.report.replay import MAX_TEXT, any_wrong, find_tokenizer, replay, shown
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -69,6 +69,12 @@ def test_a_character_of_several_tokens_is_shown_once():
 def test_without_a_tokenizer_the_ids_are_shown():
     story = episode()
     assert replay(story)["prompt_tokens"]["text"][0] == f"[{story['token_ids'][0]}]"
+
+
+@pytest.mark.parametrize(("model", "known"), [("builtin:tiny", True), ("Qwen/Qwen3-0.6B", False)])
+def test_the_tokenizer_is_that_of_the_stages_model(tmp_path, model, known):
+    (tmp_path / "config.yaml").write_text(f"model_path: {model}\n")
+    assert (find_tokenizer(tmp_path, tmp_path) is not None) == known
 
 
 def test_text_only_engines_have_no_tokens():

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spa.report import boards
+from spa.report.reading import StageFolder
 from spa.run.console import printable
+from spa.run.files import read_object
 from spa.worldmodel.accuracy import is_exact
 
 if TYPE_CHECKING:
@@ -272,18 +274,22 @@ def _texts(ids: Sequence[int], tokenizer: "Tokenizer | None") -> list[str]:
 
 def find_tokenizer(stage: Path, root: Path) -> "Tokenizer | None":
     """The tokenizer of a stage: that of its checkpoints, else of any checkpoint of the run, else
-    the built-in one.
+    of the model that it names, if that is the built-in one or a folder.
 
-    None if there is no `tokenizer.json` anywhere; tokens are then shown by their ids.
+    None if there is no `tokenizer.json`; tokens are then shown by their ids.
     """
     from tokenizers import Tokenizer
 
+    # An evaluation names its model in its result, next to the folder of its episodes.
+    result = stage.with_name(f"{stage.name}.json")
+    settings = StageFolder(stage, stage.name, "", None).config
+    model = str(read_object(result).get("model") or settings.get("model_path") or stage)
     builtin = Path(__file__).parent.parent / "assets"
     # Checkpoints of the stage first: another stage may have been trained from another model.
     for folder, pattern in (
         (stage, "global_step_*/"),
         (root, "**/global_step_*/"),
-        (builtin, "**/"),
+        (builtin if model == "builtin:tiny" else Path(model), "**/"),
     ):
         for path in sorted(folder.glob(pattern + "**/tokenizer.json"), key=_newest_first):
             return Tokenizer.from_file(str(path))
