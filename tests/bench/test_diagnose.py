@@ -472,3 +472,16 @@ def test_a_table_that_repeats_itself_is_read_in_batches(tmp_path):
     tracemalloc.stop()
     assert len(rollouts) == rows and rollouts[-1].where.endswith(f"row {rows}")
     assert file.stat().st_size < 100_000 and peak < 20_000_000
+
+
+def test_groups_of_one_step_may_have_one_puzzle(tmp_path):
+    own(1, "train", tmp_path, [("a", 1.0, "success")] * 2 + [("a", 0.0, "failure")] * 2)
+    (path,) = tmp_path.glob("train-*.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text(
+        "".join(
+            json.dumps(row | {"tag": "T", "group": i // 2}) + "\n" for i, row in enumerate(rows)
+        )
+    )
+    report = diagnose(read_rollouts(tmp_path))["rewards"]
+    assert (report["groups"], report["groups_without_spread"]) == (2, 2)

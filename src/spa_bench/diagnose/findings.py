@@ -147,7 +147,8 @@ def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     for rollout in rollouts:
         # Validation is not trained on, so equal rewards in its groups do no harm.
         if rollout.reward is not None and rollout.split != "val":
-            groups[rollout.split, rollout.step, rollout.group].append(rollout.reward)
+            key = (rollout.split, rollout.step, rollout.group, rollout.batch_group)
+            groups[key].append(rollout.reward)
     several = [values for values in groups.values() if len(values) > 1]
     values = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     turns: dict[int, list[float]] = defaultdict(list)

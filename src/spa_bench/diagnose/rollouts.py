@@ -43,6 +43,7 @@ class Rollout:
     stack: str
     chat: Chat
     group: str  # rollouts of one group have the same prompt
+    batch_group: str = ""  # set where several groups of a step may have the same prompt
     reward: float | None = None
     turn_rewards: tuple[float, ...] = ()
     token_ids: tuple[int, ...] | None = None
@@ -324,6 +325,8 @@ def _ours(row: Mapping[str, Any], where: str) -> Rollout:
         stack="spa",
         chat=_chat(row["messages"], "user"),
         group=str(row.get("puzzle_hash")),
+        # Several groups of a step may have one puzzle.
+        batch_group=f"{row.get('tag')} {row.get('group')}",
         # An episode that ended with an error has no
         # reward, but its turns count in the means by turn.
         reward=None if row.get("stop") == "error" else sum(rewards),
