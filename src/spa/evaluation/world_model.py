@@ -41,10 +41,11 @@ def prediction_report(
 ) -> dict[str, Any]:
     """All accuracies of one environment tag, JSON-ready.
 
-    Shares are over all questions, a malformed response being wrong; intervals are bootstraps over
-    puzzles. `cell_accuracy` and the scores of changed cells are pooled over all cells.
-    `baselines.copy` predicts that nothing changes, `baselines.other_state` predicts the next state
-    of another question.
+    A malformed response is wrong. Every puzzle has the same weight in `observation_exact` and
+    `prediction_exact`, with bootstraps over puzzles, and in what they are compared with: the
+    baselines and `ceiling`. Other shares are over all questions. `cell_accuracy` and the scores of
+    changed cells are pooled over all cells. `baselines.copy` predicts that nothing changes,
+    `baselines.other_state` predicts the next state of another question.
     """
     truths = [(a.next_state, a.state) for a in asked]
     report: dict[str, Any] = {
@@ -73,7 +74,7 @@ def prediction_report(
     }
     # In a game of chance even a perfect model is right only this often.
     if any(a.ceiling < 1 for a in asked):
-        report["ceiling"] = _rounded(float(np.mean([a.ceiling for a in asked])))
+        report["ceiling"] = _mean_by_puzzle(asked, [a.ceiling for a in asked])
     # The table of allowed (entities, symbol) pairs is learned from the true states before and after
     # the actions.
     agreement = Agreement.learn(text for pair in truths for text in pair)
@@ -83,20 +84,19 @@ def prediction_report(
     report["baselines"] = {
         # A malformed response counts as wrong here, too. Otherwise a copy would be right for those
         # that have no action and so change nothing.
-        "copy": _baseline(truths, [None if a.prediction is None else a.state for a in asked]),
+        "copy": _baseline(asked, [None if a.prediction is None else a.state for a in asked]),
         # A cyclic shift without randomness: every question gets the next state of another question.
         "other_state": _baseline(
-            truths, [truths[(i + 1) % len(truths)][0] for i in range(len(truths))]
+            asked, [truths[(i + 1) % len(truths)][0] for i in range(len(truths))]
         ),
     }
     return report
 
 
-def _baseline(truths: Sequence[tuple[str, str]], said: Sequence[str | None]) -> dict[str, Any]:
-    scores = [
-        score_state(text, truth, before) for text, (truth, before) in zip(said, truths, strict=True)
-    ]
-    return {"prediction_exact": _share(score.exact for score in scores), **_cells(scores)}
+def _baseline(asked: Sequence[Asked], said: Sequence[str | None]) -> dict[str, Any]:
+    scores = [score_state(text, a.next_state, a.state) for text, a in zip(said, asked, strict=True)]
+    exact = _mean_by_puzzle(asked, [score.exact for score in scores])
+    return {"prediction_exact": exact, **_cells(scores)}
 
 
 def _cells(scores: Sequence[StateScore]) -> dict[str, Any]:
@@ -137,12 +137,18 @@ def rollout_report(
 
 def _by_puzzle(asked: Sequence[Asked], right: Sequence[bool], seed: int) -> dict[str, float | int]:
     """Share with an interval over puzzles (not over questions: those of one puzzle are alike)."""
-    puzzles: dict[str, list[bool]] = {}
-    for question, flag in zip(asked, right, strict=True):
-        puzzles.setdefault(question.puzzle, []).append(flag)
-    return interval_json(
-        rate_interval([[float(np.mean(flags)) for flags in puzzles.values()]], seed=seed)
-    )
+    return interval_json(rate_interval([_puzzle_means(asked, right)], seed=seed))
+
+
+def _mean_by_puzzle(asked: Sequence[Asked], values: Sequence[float]) -> float:
+    return _rounded(float(np.mean(_puzzle_means(asked, values))))
+
+
+def _puzzle_means(asked: Sequence[Asked], values: Sequence[float]) -> list[float]:
+    puzzles: dict[str, list[float]] = {}
+    for question, value in zip(asked, values, strict=True):
+        puzzles.setdefault(question.puzzle, []).append(value)
+    return [float(np.mean(own)) for own in puzzles.values()]
 
 
 def _share(flags: Any) -> float | None:
