@@ -30,6 +30,7 @@ from spa.experiments.results import (
     SeedResult,
     difference,
     episodes_played,
+    mean_over_seeds,
     read_curve,
     read_training,
 )
@@ -653,3 +654,8 @@ def test_a_curve_has_no_pass_at_8_of_fewer_attempts(tmp_path):
     assert curve == {0: (0.5, None), 2: (0.5, 1.0)}
     rows = mean_curve([SeedResult(seed=0, moments={}, curve=curve, world_model={})])
     assert [row.get("pass@8") for row in rows] == [None, 1.0]
+
+
+def test_a_mean_over_seeds_is_over_all_of_them_or_left_out():
+    seeds = [{"after": {"pass@1": 0.2, "pass@8": 0.9}}, {"after": {"pass@1": 0.4}}]
+    assert mean_over_seeds(seeds) == mean_over_seeds(seeds[::-1]) == {"after": {"pass@1": 0.3}}

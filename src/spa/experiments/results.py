@@ -303,15 +303,15 @@ def episodes_played(training: Run) -> dict[str, int]:
 
 
 def mean_over_seeds(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """The mean of equal trees of numbers."""
+    """The mean of trees of numbers. A number that one of them lacks, such as Pass@8 where an attempt
+    failed, is left out: its mean would be over fewer seeds than that of Pass@1."""
     out: dict[str, Any] = {}
     for key, value in entries[0].items():
         others = [entry[key] for entry in entries if key in entry]
-        out[key] = (
-            mean_over_seeds(others)
-            if isinstance(value, dict)
-            else round(float(np.mean(others)), DIGITS)
-        )
+        if isinstance(value, dict):
+            out[key] = mean_over_seeds(others)
+        elif len(others) == len(entries):
+            out[key] = round(float(np.mean(others)), DIGITS)
     return out
 
 
