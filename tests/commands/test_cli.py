@@ -11,6 +11,7 @@ from helpers.light import HEAVY
 from spa.cli import COMMANDS, TOP, execute, main, make_parser, parse
 from spa.commands.old_names import CHANGED, RENAMED, new_words
 from spa.commands.table import actions, groups, overview, overview_of
+from spa.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 NOT_LOADED = (*HEAVY, "jinja2")
@@ -487,3 +488,16 @@ def test_threads_that_wait_sleep_unless_the_user_says_otherwise(chosen, found):
         [sys.executable, "-c", code], capture_output=True, text=True, env=clean | chosen, check=True
     )
     assert done.stdout.splitlines()[-1] == found
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--greedy"], "--greedy belongs to another measurement; add --world-model"),
+        (["--states", "3"], "--states belongs to another measurement; add --state-perplexity"),
+        (["--world-model", "--k", "8"], "remove --k or --world-model"),
+    ],
+)
+def test_an_option_of_another_measurement_is_refused(options, words):
+    with pytest.raises(ConfigError, match=words):
+        execute(["eval", "random", "--config", "tiny", *options])

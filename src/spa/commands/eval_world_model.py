@@ -14,6 +14,7 @@ def evaluate_world_model(model: str, options: argparse.Namespace) -> None:
     from spa.api.evaluation import plan_evaluation
     from spa.stages import evaluate_world_model
 
+    transitions = options.transitions or 1000
     target, cfg, output = plan_evaluation(
         model,
         options.config,
@@ -23,15 +24,15 @@ def evaluate_world_model(model: str, options: argparse.Namespace) -> None:
     )
     if options.dry_run:
         write_out(
-            f"The command would measure {options.transitions} states per environment and write {output}.\n"
+            f"The command would measure {transitions} states per environment and write {output}.\n"
         )
         return
     result = evaluate_world_model.measure_world_model(
         cfg,
         target,
         output=result_file(output),
-        transitions=options.transitions,
-        steps=options.rollout_steps,
+        transitions=transitions,
+        steps=options.rollout_steps or 3,
         greedy=options.greedy,
     )
     print_result(result)

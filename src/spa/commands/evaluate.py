@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from spa.api.evaluation import Evaluation
 
 
+# The options of each measurement; success on puzzles has no flag.
+MEASUREMENTS = {
+    "": ("samples", "puzzles", "plan", "k", "prices"),
+    "world_model": ("transitions", "rollout_steps", "greedy"),
+    "state_perplexity": ("tags", "states"),
+}
+
+
 def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa eval`."""
     parser.add_argument(
@@ -71,14 +79,12 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     world.add_argument(
         "--transitions",
         type=positive_number,
-        default=1000,
         metavar="N",
-        help="number of states per environment",
+        help="number of states per environment (default: 1000)",
     )
     world.add_argument(
         "--rollout-steps",
         type=positive_number,
-        default=3,
         metavar="K",
         help="number of steps in the open-loop rollout (default: 3)",
     )
@@ -96,16 +102,14 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     states.add_argument(
         "--tags",
         type=names,
-        default=[],
         metavar="A,B",
         help="environments, separated by commas (default: SimpleSokoban,FrozenLake,Sudoku)",
     )
     states.add_argument(
         "--states",
         type=positive_number,
-        default=100,
         metavar="N",
-        help="number of states per environment",
+        help="number of states per environment (default: 100)",
     )
 
 
@@ -117,6 +121,7 @@ def evaluate(options: argparse.Namespace) -> int:
             "--world-model and --state-perplexity are two separate measurements; give only one of these "
             "options"
         )
+    _refuse_others(options)
     if options.output and len(options.models) > 1:
         raise ConfigError(
             "--output names the file of one result; evaluate one model at a time, or remove --output"
@@ -146,6 +151,21 @@ def evaluate(options: argparse.Namespace) -> int:
                     f"to view the episodes, run: spa view {shlex.quote(str(one.path.with_suffix('')))}\n"
                 )
     return 0
+
+
+def _refuse_others(options: argparse.Namespace) -> None:
+    """Raises ConfigError for an option that belongs to another measurement."""
+    chosen = next((name for name in MEASUREMENTS if name and getattr(options, name)), "")
+    for measurement, own in MEASUREMENTS.items():
+        given = [name for name in own if getattr(options, name) not in (None, False)]
+        if given and measurement != chosen:
+            flag, its, mine = (
+                "--" + name.replace("_", "-") for name in (given[0], measurement, chosen)
+            )
+            cure = f"remove {flag} or {mine}" if chosen else f"add {its}"
+            if flag == "--greedy":
+                cure += " or, for success on puzzles, set actor_rollout_ref.rollout.val_kwargs.do_sample=false"
+            raise ConfigError(f"{flag} belongs to another measurement; {cure}")
 
 
 def _evaluate(model: str, options: argparse.Namespace) -> "Evaluation | None":

@@ -20,15 +20,16 @@ def evaluate_states(model: str, options: argparse.Namespace) -> None:
     from spa.stages.policies import slug
 
     cfg = load_config(options.config or "base", options.overrides)
+    states = options.states or 100
     output = Path(options.output or f"runs/eval/{slug(model)}-perplexity.json")
     if options.dry_run:
         write_out(
-            f"The command would measure {options.states} states per environment and write {output}.\n"
+            f"The command would measure {states} states per environment and write {output}.\n"
         )
         return
-    tags = tuple(dict.fromkeys(options.tags)) or DEFAULT_TAGS
+    tags = tuple(dict.fromkeys(options.tags or ())) or DEFAULT_TAGS
     result = state_perplexity.measure_perplexity(
-        cfg, model, tags, output=result_file(output), states=options.states
+        cfg, model, tags, output=result_file(output), states=states
     )
     print_result(result)
     write_out(f"result: {output}\n")
