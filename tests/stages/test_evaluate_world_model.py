@@ -254,6 +254,20 @@ def test_command_line(tmp_path, monkeypatch, capsys):
     assert "prediction exact" in out and "copying" in out
     assert "[" in out and "\\[" not in out
     assert (tmp_path / "runs/tiny/eval/random-tiny-FrozenLakeNoSlip-world-model.json").is_file()
+    # Another measurement of the same name moves the first one away.
+    again = ["eval", "random", "--config", "tiny", "--world-model", "--transitions", "5"]
+    assert cli.main([*again, "--greedy", "--quiet"]) == 0
+    assert len(list((tmp_path / "runs/tiny/eval/previous/1").iterdir())) == 1
     with pytest.raises(SystemExit):
         cli.main(["eval", "random", "--config", "tiny", "--world-model", "--transitions", "0"])
     assert "--transitions: 0 is less than 1" in capsys.readouterr().err
+
+
+def test_a_copier_scores_as_the_copy_baseline_however_often_a_puzzle_is_asked():
+    asked = [
+        Asked(tag="T", puzzle=puzzle, state="a", next_state=after, observation="a", prediction="a")
+        for puzzle, after in (("p", "a"), ("p", "a"), ("p", "a"), ("q", "b"))
+    ]
+    found = prediction_report(asked, {})
+    assert found["prediction_exact"]["mean"] == 0.5
+    assert found["baselines"]["copy"]["prediction_exact"] == 0.5

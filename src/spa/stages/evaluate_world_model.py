@@ -36,11 +36,10 @@ from spa.evaluation.situations import (
 from spa.evaluation.world_model import Asked, prediction_report, rollout_report
 from spa.prompts.render import plan_sentence, world_model_reply
 from spa.prompts.template import ChatTemplate
-from spa.run.files import write_atomic
 from spa.run.progress import ProgressLine
 from spa.seeds import stream_seed
 from spa.stages import setup
-from spa.stages.evaluate import settings
+from spa.stages.evaluate import settings, write_result
 from spa.stages.policies import Target, behind_api, open_target, training_hashes
 from spa.stages.versions import versions
 from spa.types import SamplingParams
@@ -134,7 +133,7 @@ def measure_world_model(
         "tags": tags,
         "versions": versions(),
     }
-    write_atomic(output, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
+    write_result(output, json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     return result
 
 

@@ -15,9 +15,9 @@ from spa.evaluation.perplexity import perplexity_report, state_sequence
 from spa.evaluation.situations import Situation, random_situation, replay
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
-from spa.run.files import write_atomic
 from spa.run.progress import ProgressLine
 from spa.stages import setup
+from spa.stages.evaluate import write_result
 from spa.stages.policies import load_model
 from spa.stages.versions import versions
 
@@ -50,7 +50,7 @@ def measure_perplexity(
         "tags": found,
         "versions": versions(),
     }
-    write_atomic(output, [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"])
+    write_result(output, json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     return result
 
 
