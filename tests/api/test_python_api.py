@@ -260,6 +260,17 @@ def test_a_loaded_model_is_evaluated_as_its_name_is(tiny: spa.Model, tmp_path: P
     assert spa.play(tiny, "FrozenLakeNoSlip").turns  # it is still open
 
 
+def test_a_loaded_policy_plays_by_the_limits_of_the_configuration(tmp_path: Path):
+    one = {"samples": 4, "puzzles": 4}
+    loaded = spa.evaluate(spa.load_model("random"), "tiny", output=tmp_path / "loaded.json", **one)
+    named = spa.evaluate("random", "tiny", output=tmp_path / "named.json", **one)
+    assert loaded.result["tags"] == named.result["tags"]
+    with pytest.raises(spa.SpaError, match=r"evaluate again with ks=\[3\]"):
+        loaded.pass_at(3)
+    with pytest.raises(spa.SpaError, match="no environment Sudoku, only FrozenLakeNoSlip"):
+        loaded.pass_at(1, "Sudoku")
+
+
 def test_what_cannot_be_evaluated_is_one_message(tmp_path: Path):
     for model, config, words in (
         ("random", None, "name a configuration"),

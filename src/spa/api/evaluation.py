@@ -15,6 +15,7 @@ from spa.errors import ConfigError
 from spa.evaluation.aggregate import KS
 from spa.evaluation.statistics import Interval
 from spa.evaluation.text import interval_text
+from spa.policies.named import policy_names
 from spa.prompts.template import ChatTemplate
 from spa.stages import evaluate as recipe
 from spa.stages.policies import Target, find_target, slug
@@ -42,11 +43,14 @@ class Evaluation:
                 f"the result has several environments; name one of them with `tag`: {', '.join(tags)}"
             )
         name = tag or next(iter(tags))
-        found = tags.get(name, {}).get(f"pass@{k}")
+        if name not in tags:
+            raise ConfigError(f"the result has no environment {name}, only {', '.join(tags)}")
+        found = tags[name].get(f"pass@{k}")
         if found is None:
-            raise ConfigError(
-                f"the result has no Pass@{k} for {name}; evaluate again with samples={k} or more"
+            again = (
+                f"ks=[{k}]" if self.result["settings"]["samples"] >= k else f"samples={k} or more"
             )
+            raise ConfigError(f"the result has no Pass@{k} for {name}; evaluate again with {again}")
         # A result has no ends for an interval that cannot be computed, since JSON has no NaN.
         return Interval(
             mean=found["mean"], low=found.get("low", nan), high=found.get("high", nan), n=found["n"]
@@ -104,8 +108,10 @@ def evaluate(
 
     Raises SpaError if the model cannot be used, or if no episode could be played to its end.
     """
-    # A loaded model brings its engine. Loading the weights again would take twice the memory.
-    engine = (model.engine, model.template) if isinstance(model, Model) else None
+    # A loaded model brings its engine. Loading the weights again would take twice the memory. A
+    # scripted policy has none, and its engine has the limits of the configuration that it was made for.
+    weights = isinstance(model, Model) and model.name not in policy_names()
+    engine = (model.engine, model.template) if weights else None
     target, cfg, path = plan_evaluation(
         model, config, samples=samples, puzzles=puzzles, overrides=overrides, output=output
     )
