@@ -138,6 +138,19 @@ def test_ranks_stop_together_and_save(words, tmp_path):
     )
 
 
+def test_one_process_says_what_it_saved_and_closes_its_log(words, tmp_path):
+    stage = tmp_path / "run" / "sft"
+    with Launch(
+        ["-m", "spa", "run", *words, "trainer.logger=[console]"], tmp_path / "out.txt"
+    ) as launch:
+        launch.wait_until(goes_on(stage, []))
+        launch.process.terminate()
+        assert launch.end() == 143, launch.log.read_text()[-4000:]
+    saved = saved_step(stage, steps(stage))
+    assert f"Saved: {stage / f'global_step_{saved}'}" in launch.log.read_text()
+    assert "Traceback" not in (stage / "log.txt").read_text()
+
+
 def test_the_processes_of_a_comparison_save(words, tmp_path):
     stages = [tmp_path / "run" / "vanilla" / "ppo", tmp_path / "run" / "spa" / "sft"]
     command = ["-m", "spa", "compare", *words, "compare.arms=[vanilla,spa]", "compare.parallel=2"]

@@ -202,11 +202,16 @@ class Stage:
                 with uninterrupted():
                     error.saved = str(self._save(self._trained, preemption=True))
         finally:
-            # Not through `self.recorder`: that property would create a recorder and its first
-            # files.
-            if "recorder" in self.__dict__:
-                self.recorder.close()
-            self._opened.__exit__(kind, error, trace)
+            try:
+                # Not through `self.recorder`: that property would create a recorder and its first
+                # files.
+                if "recorder" in self.__dict__:
+                    # The boundary around a tracker would otherwise raise the stop again, without
+                    # what was saved.
+                    with uninterrupted():
+                        self.recorder.close()
+            finally:
+                self._opened.__exit__(kind, error, trace)
 
     @cached_property
     def recorder(self) -> Recorder:
