@@ -199,9 +199,24 @@ class OtherLabels(FrozenLake):
         return find_label(text, super().action_names())
 
 
+class LongLabels(FrozenLake):
+    def action_names(self):
+        return ("Go left", "Go down", "Go right", "Go up")
+
+
+class LongKeys(FrozenLake):
+    def state_key(self):
+        return " ".join(super().state_key() or "")
+
+
 @pytest.mark.parametrize(
     ("game", "words"),
     [
+        (
+            LongLabels,
+            "LongLabels has the action 'Go left'; in a written search it must have no blanks",
+        ),
+        (LongKeys, "LongKeys has the state_key '. .'"),
         (NotCopied, "NotCopied cannot be copied.*changes.*clone"),
         (NamelessGoal, r"NamelessGoal\.state_key returns None after the action"),
         (OtherLabels, r"OtherLabels\.to_action does not accept 'West'"),

@@ -17,6 +17,7 @@ semicolon, the next one first. The search ends at the first goal, within the lin
 the path to it.
 """
 
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -210,6 +211,12 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
             twin.step(action)
             next_key = twin.state_key()
             outcome = twin.state_outcome()
+            for what, word in (("action", name), ("state_key", next_key), ("outcome", outcome)):
+                if word is not None and re.search(r"[\s:;]", word):
+                    raise ValueError(
+                        f"{game} has the {what} {word!r}; in a written search it must have no "
+                        "blanks, colons or semicolons"
+                    )
             if next_key is None:
                 raise ValueError(
                     f"{game}.state_key returns None after the action {name!r} in the state "
