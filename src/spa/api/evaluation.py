@@ -110,8 +110,9 @@ def evaluate(
     """
     # A loaded model brings its engine. Loading the weights again would take twice the memory. A
     # scripted policy has none, and its engine has the limits of the configuration that it was made for.
-    weights = isinstance(model, Model) and model.name not in policy_names()
-    engine = (model.engine, model.template) if weights else None
+    engine = None
+    if isinstance(model, Model) and model.name not in policy_names():
+        engine = (model.engine, model.template)
     target, cfg, path = plan_evaluation(
         model, config, samples=samples, puzzles=puzzles, overrides=overrides, output=output
     )
