@@ -36,20 +36,24 @@ def test_expert_data_solve_their_puzzles(tmp_path):
     assert summary["played"]["success"] == 1.0 and summary["states"] == "ground_truth"
 
 
+def on_ice(env, seed):
+    return Prompt(
+        episode_id="a",
+        messages=(),
+        token_ids=np.zeros(0, np.int32),
+        prefill="",
+        seed=seed,
+        context=env,
+    )
+
+
 def test_the_expert_looks_further_ahead_than_one_turn_on_slippery_ice():
     env = make_env("frozen_lake", {"size": 8, "success_rate": 0.8})
     env.reset(seed=3)
     (best,) = env.expert_actions(FAR)
     assert not env.expert_actions(1)  # the goal is further away
     for seed in range(5):
-        prompt = Prompt(
-            episode_id="a",
-            messages=(),
-            token_ids=np.zeros(0, np.int32),
-            prefill="",
-            seed=seed,
-            context=env,
-        )
+        prompt = on_ice(env, seed)
         assert expert_engine(max_actions=1).reply(prompt) == formatted(prompt, best)
 
 
@@ -59,16 +63,7 @@ def test_the_expert_on_slippery_ice_takes_the_risk_that_few_turns_ask_for():
     for seed in range(30):
         env.reset(seed=seed)
         best, patient = env.expert_actions(5), env.expert_actions(FAR)
-        prompt = Prompt(
-            episode_id="a",
-            messages=(),
-            token_ids=np.zeros(0, np.int32),
-            prefill="",
-            seed=seed,
-            turns_left=5,
-            actions_left=10,
-            context=env,
-        )
+        prompt = replace(on_ice(env, seed), turns_left=5, actions_left=10)
         if best:
             assert expert_engine(max_actions=2).reply(prompt) == formatted(prompt, best[0])
             differ += best != patient

@@ -7,9 +7,11 @@ is cut and says so.
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spa.errors import DataError
 from spa.report import boards
 from spa.report.reading import StageFolder
 from spa.run.console import printable
@@ -282,14 +284,16 @@ def find_tokenizer(stage: Path, root: Path) -> "Tokenizer | None":
 
     # An evaluation names its model in its result, next to the folder of its episodes.
     result = stage.with_name(f"{stage.name}.json")
-    settings = StageFolder(stage, stage.name, "", None).config
-    model = str(read_object(result).get("model") or settings.get("model_path") or stage)
+    model = read_object(result).get("model")
+    # A damaged configuration must not hide the episode.
+    with suppress(DataError, OSError):
+        model = model or StageFolder(stage, stage.name, "", None).config.get("model_path")
     builtin = Path(__file__).parent.parent / "assets"
     # Checkpoints of the stage first: another stage may have been trained from another model.
     for folder, pattern in (
         (stage, "global_step_*/"),
         (root, "**/global_step_*/"),
-        (builtin if model == "builtin:tiny" else Path(model), "**/"),
+        (builtin if model == "builtin:tiny" else Path(str(model or stage)), "**/"),
     ):
         for path in sorted(folder.glob(pattern + "**/tokenizer.json"), key=_newest_first):
             return Tokenizer.from_file(str(path))
