@@ -286,7 +286,7 @@ def find_tokenizer(stage: Path, root: Path) -> "Tokenizer | None":
     result = stage.with_name(f"{stage.name}.json")
     model = read_object(result).get("model")
     # A damaged configuration must not hide the episode.
-    with suppress(DataError, OSError):
+    with suppress(DataError, OSError, RecursionError):
         model = model or StageFolder(stage, stage.name, "", None).config.get("model_path")
     builtin = Path(__file__).parent.parent / "assets"
     # Checkpoints of the stage first: another stage may have been trained from another model.
