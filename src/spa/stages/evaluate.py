@@ -165,13 +165,14 @@ def evaluate_target(
             "the environment gave no error message",
         )
         raise ModelError(f"Every episode of the evaluation failed. The first error: {errors}")
-    write_result(output, json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    write_result(output, result)
     return result
 
 
-def write_result(output: Path, text: str) -> None:
+def write_result(output: Path, result: dict[str, Any]) -> None:
     """Write a result; another one of the same name is moved to `previous/<n>/`, because it may have
     cost money."""
+    text = json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     if output.is_file() and output.read_bytes() != text.encode():
         log.warning(
             "spa moved the earlier evaluation result to %s",

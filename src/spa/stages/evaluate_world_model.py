@@ -7,7 +7,6 @@ open-loop rollout its prediction replaces the true state over several steps. The
 transition that random play took is measured as well.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,7 +132,7 @@ def measure_world_model(
         "tags": tags,
         "versions": versions(),
     }
-    write_result(output, json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    write_result(output, result)
     return result
 
 

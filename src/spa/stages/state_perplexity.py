@@ -1,6 +1,5 @@
 """Perplexity of states as grids, as sentences of coordinates, and as both, under any model."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ def measure_perplexity(
         "tags": found,
         "versions": versions(),
     }
-    write_result(output, json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    write_result(output, result)
     return result
 
 
