@@ -32,10 +32,8 @@ class TextWorldGame(TextEnv):
 
     def __init__(self, task: str, *, know: str = "shown", **options: Any) -> None:
         require_task("textworld", task, self.tasks())
-        self.task, self.know = (
-            task,
-            require_choice(f"textworld:{task}", "know", know, ("shown", "facts")),
-        )
+        self.task = task
+        self.know = require_choice(f"textworld:{task}", "know", know, ("shown", "facts"))
         # The library's own command-line parser knows each challenge's settings and their defaults.
         parser = argparse.ArgumentParser()
         load_package("textworld", "textworld.challenges").CHALLENGES[task][2](parser)
