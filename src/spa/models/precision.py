@@ -3,13 +3,15 @@ per run and kept.
 
 Measured with a model of 135M parameters, one thread. AMX: matrices in bfloat16 are 10 times as fast
 as in float32. AVX-512 with bfloat16 dot products (AMD Zen 4 and 5): 4 times. Without either,
-bfloat16 is emulated and slower. Small models (`build.is_tiny`) stay in float32: their matrices are
-not what takes the time.
+bfloat16 is emulated: on AVX2 a matrix product takes 7 to 60 times as long as in float32, so
+float32 replaces it. Small models (`build.is_tiny`) stay in float32: their matrices are not what
+takes the time.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +21,8 @@ import yaml
 from spa.config.schema import Config
 from spa.config.schema_models import Dtype
 from spa.models.build import is_tiny
+
+log = logging.getLogger(__name__)
 
 Feature = Literal["amx", "avx512_bf16", "none"]
 
@@ -61,7 +65,8 @@ def precision_of(
     table says.
 
     A run that moves to another CPU so keeps its own precision. What the configuration names
-    stays; the engine follows a trainer that computes in float32.
+    stays, except bfloat16 where the CPU emulates it, which counts as `auto`. The engine follows a
+    trainer that computes in float32.
     """
     part = cfg.actor_rollout_ref
     asked: dict[str, Dtype] = {
@@ -70,18 +75,34 @@ def precision_of(
         "critic.model.dtype": cfg.critic.model.dtype,
         "sft.model.dtype": cfg.sft.model.dtype,
     }
-    if not on_cpu(cfg) or "auto" not in asked.values():
+    if not on_cpu(cfg):
+        return asked
+    feature = feature or processor_feature()
+    named = {key for key, value in asked.items() if value == "bfloat16" and feature == "none"}
+    asked.update(dict.fromkeys(named, "auto"))
+    if "auto" not in asked.values():
         return asked
     kept = next((saved for folder in folders if (saved := _saved(folder))), {})
     tiny = is_tiny(cfg.model_path, code=part.model.trust_remote_code)
-    best: Dtype = "float32" if tiny else PRECISION[feature or processor_feature()]
+    best: Dtype = "float32" if tiny else PRECISION[feature]
     trained = asked[KEYS[0]] if asked[KEYS[0]] != "auto" else kept.get(KEYS[0], best)
     table: dict[str, Dtype] = dict.fromkeys(asked, trained)
     # A sampler in bfloat16 next to a trainer in float32 would be another policy.
     table[KEYS[1]] = "float32" if trained == "float32" else best
-    return {
+    found: dict[str, Dtype] = {
         key: kept.get(key, table[key]) if value == "auto" else value for key, value in asked.items()
     }
+    if any(found[key] == "float32" for key in named):
+        _tell_emulated()
+    return found
+
+
+@cache  # once per process
+def _tell_emulated() -> None:
+    log.info(
+        "This CPU has no bfloat16 instructions, so spa computes in float32 instead of bfloat16, "
+        "which would be several times slower"
+    )
 
 
 def with_precision(cfg: Config, chosen: Mapping[str, Dtype]) -> Config:
