@@ -195,6 +195,7 @@ def search() -> Iterator[Claim]:
     yield from ppo_from_few()
     yield from other_boards()
     yield from larger_lake()
+    yield from baseline_after_ppo()
     yield control, sampled_and_greedy("search_other_puzzle_1600-0")
     found = evaluation("search_other_puzzle_1600-0-sampled")["pass@1"]
     yield PAGE, f"{percent(found['mean'])} %"
@@ -328,6 +329,31 @@ def other_boards() -> Iterator[Claim]:
         )
 
 
+def baseline_after_ppo() -> Iterator[Claim]:
+    """PPO of the baseline of written search; seeds 0 and 1 were trained on a GPU."""
+    page = "experiments/0066-written-search-arms-on-an-h100.md"
+    shares = list[float]()
+    for seed, machine in zip(SEEDS, ("-h100", "-h100", ""), strict=True):
+        name = f"random_format_1600-{seed}"
+        before, after = f"{name}{machine}-sampled", f"{name}-ppo-5e-6-8-sampled"
+        cells = [
+            f"{percent(found['mean'])} {bracket(found, 1)}"
+            for one in (before, after)
+            for found in [evaluation(one)["pass@1"]]
+        ]
+        change = difference(outcomes(after), outcomes(before))
+        yield page, f"| {seed} " + change_row(*cells, change)
+        shares.append(evaluation(after)["pass@1"]["mean"])
+    mean = over_seeds(shares)
+    yield page, f"{percent(mean['mean'])} % on average {bracket(mean, 1)}"
+    yield PAGE, "{}, {} and {} % after PPO".format(*map(percent, shares))
+    first = outcomes("search_simulator_1600-2-h100-first-128")
+    own = outcomes("search_model_1600-2-sampled")
+    both = [sum(found[puzzle] for puzzle in first) / len(first) for found in (first, own)]
+    yield page, f"{percent(both[0])} %, against {percent(both[1])} %"
+    yield page, points(difference(first, own))
+
+
 def larger_lake() -> Iterator[Claim]:
     """The arms of written search on the 5×5 lake, seed 0."""
     page = "experiments/0065-written-search-on-5x5-its-baseline.md"
@@ -346,6 +372,12 @@ def larger_lake() -> Iterator[Claim]:
         yield page, f"{percent(found['mean'])} {bracket(found, 1)}"
         yield page, points(difference(won[arm], won["actions_only"]))
         yield PAGE, f"{shares[arm]} %"
+    page = "experiments/0066-written-search-arms-on-an-h100.md"
+    for arm in ("actions_only", "random_format"):
+        found = [evaluation(f"{arm}_1600-{seed}-5x5-sampled")["pass@1"] for seed in SEEDS]
+        found.append(over_seeds(one["mean"] for one in found))
+        yield page, " | ".join(f"{percent(one['mean'])} {bracket(one, 1)}" for one in found)
+        yield PAGE, f"{percent(found[1]['mean'])} and {percent(found[2]['mean'])} %"
     lead = row(difference(won["search_model"], won["random_format"]))
     yield PAGE, f"| 5×5 lake | 0 | {shares['search_model']} | {shares['random_format']} | {lead} |"
 
