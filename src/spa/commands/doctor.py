@@ -31,10 +31,12 @@ OPTIONAL = {
 }
 
 # The keys are the results of `processor_feature`, which decides the precision of training on a CPU.
+_CHANGE = "small models use float32; the keys named dtype change the precision"
 FEATURES = {
-    "amx": "this CPU supports AMX",
-    "avx512_bf16": "this CPU supports AVX-512 with bfloat16, but not AMX",
-    "none": "this CPU supports neither AMX nor AVX-512 with bfloat16",
+    "amx": f"this CPU supports AMX; {_CHANGE}",
+    "avx512_bf16": f"this CPU supports AVX-512 with bfloat16, but not AMX; {_CHANGE}",
+    "none": "this CPU supports neither AMX nor AVX-512 with bfloat16, so a dtype of bfloat16 is "
+    "not used",
 }
 
 
@@ -179,7 +181,7 @@ def machine() -> Iterator[Line]:
         yield Line(
             "precision",
             PRECISION[feature],
-            f"{FEATURES[feature]}; small models use float32; the keys named dtype change the precision",
+            FEATURES[feature],
         )
         yield Line(
             "attention",
