@@ -8,10 +8,9 @@ float32 replaces it. Small models (`build.is_tiny`) stay in float32: their matri
 takes the time.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, reduce
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,8 +20,6 @@ import yaml
 from spa.config.schema import Config
 from spa.config.schema_models import Dtype
 from spa.models.build import is_tiny
-
-log = logging.getLogger(__name__)
 
 Feature = Literal["amx", "avx512_bf16", "none"]
 
@@ -78,8 +75,8 @@ def precision_of(
     if not on_cpu(cfg):
         return asked
     feature = feature or processor_feature()
-    named = {key for key, value in asked.items() if value == "bfloat16" and feature == "none"}
-    asked.update(dict.fromkeys(named, "auto"))
+    if feature == "none":
+        asked = {key: "auto" if value == "bfloat16" else value for key, value in asked.items()}
     if "auto" not in asked.values():
         return asked
     kept = next((saved for folder in folders if (saved := _saved(folder))), {})
@@ -89,20 +86,9 @@ def precision_of(
     table: dict[str, Dtype] = dict.fromkeys(asked, trained)
     # A sampler in bfloat16 next to a trainer in float32 would be another policy.
     table[KEYS[1]] = "float32" if trained == "float32" else best
-    found: dict[str, Dtype] = {
+    return {
         key: kept.get(key, table[key]) if value == "auto" else value for key, value in asked.items()
     }
-    if any(found[key] == "float32" for key in named):
-        _tell_emulated()
-    return found
-
-
-@cache  # once per process
-def _tell_emulated() -> None:
-    log.info(
-        "This CPU has no bfloat16 instructions, so spa computes in float32 instead of bfloat16, "
-        "which would be several times slower"
-    )
 
 
 def with_precision(cfg: Config, chosen: Mapping[str, Dtype]) -> Config:
