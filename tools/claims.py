@@ -68,6 +68,10 @@ def demo() -> Iterator[Claim]:
         sampled = f"{one['sampled_tokens'][name][tokens]:,}"
         yield "README.md", f"{sampled} │ {cells[0]} │ {cells[1]}"
         yield "experiments/0052-the-demo-after-the-corrections.md", cells[0]
+    exact = load("demo/seed0-float32.json")
+    spa, plain = (percent(exact["methods"][name]["after"]["pass@1"]) for name in ("spa", "vanilla"))
+    lead = points(exact["difference"]["vanilla"])
+    yield "docs/performance.md", f"solves {spa} % and plain PPO {plain} %, {lead} apart"
     three = load("demo/three-seeds.json")
     after = {name: found["after"]["pass@1"] for name, found in three["methods"].items()}
     gaps = three["difference"]
