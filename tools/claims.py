@@ -350,7 +350,8 @@ def baseline_after_ppo() -> Iterator[Claim]:
         shares.append(evaluation(after)["pass@1"]["mean"])
     mean = over_seeds(shares)
     yield page, f"{percent(mean['mean'])} % on average {bracket(mean, 1)}"
-    yield PAGE, "{}, {} and {} % after PPO".format(*map(percent, shares))
+    cells = [percent(share) for share in shares]
+    yield PAGE, f"{cells[0]}, {cells[1]} and {cells[2]} % after PPO"
     first = outcomes("search_simulator_1600-2-h100-first-128")
     own = outcomes("search_model_1600-2-sampled")
     both = [sum(found[puzzle] for puzzle in first) / len(first) for found in (first, own)]
