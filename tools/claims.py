@@ -340,13 +340,13 @@ def baseline_after_ppo() -> Iterator[Claim]:
     for seed, machine in zip(SEEDS, ("-h100", "-h100", ""), strict=True):
         name = f"random_format_1600-{seed}"
         before, after = f"{name}{machine}-sampled", f"{name}-ppo-5e-6-8-sampled"
-        cells = [
+        first, then = (
             f"{percent(found['mean'])} {bracket(found, 1)}"
             for one in (before, after)
             for found in [evaluation(one)["pass@1"]]
-        ]
+        )
         change = difference(outcomes(after), outcomes(before))
-        yield page, f"| {seed} " + change_row(*cells, change)
+        yield page, f"| {seed} " + change_row(first, then, change)
         shares.append(evaluation(after)["pass@1"]["mean"])
     mean = over_seeds(shares)
     yield page, f"{percent(mean['mean'])} % on average {bracket(mean, 1)}"
