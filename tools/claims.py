@@ -378,8 +378,12 @@ def larger_lake() -> Iterator[Claim]:
         yield page, points(difference(won[arm], won["actions_only"]))
         yield PAGE, f"{shares[arm]} %"
     page = "experiments/0066-written-search-arms-on-an-h100.md"
-    for arm in ("actions_only", "random_format"):
-        found = [evaluation(f"{arm}_1600-{seed}-5x5-sampled")["pass@1"] for seed in SEEDS]
+    for name in (
+        "actions_only_1600-{}-5x5-sampled",
+        "random_format_1600-{}-5x5-sampled",
+        "random-5x5-{}",
+    ):
+        found = [evaluation(name.format(seed))["pass@1"] for seed in SEEDS]
         found.append(over_seeds(one["mean"] for one in found))
         yield page, " | ".join(f"{percent(one['mean'])} {bracket(one, 1)}" for one in found)
         yield PAGE, f"{percent(found[1]['mean'])} and {percent(found[2]['mean'])} %"
