@@ -356,7 +356,8 @@ def test_an_engine_that_samples_from_other_weights_stops_the_run(base, tmp_path,
     ):
         ppo_run.run_ppo(cfg)
     assert not list((tmp_path / "ppo").glob("global_step_*"))
-    assert [line["step"] for line in metrics(tmp_path / "ppo")] == [0]
+    # Earlier steps may have had no group to train on.
+    assert not any("actor/grad_norm" in line for line in metrics(tmp_path / "ppo"))
 
 
 def test_training_in_half_precision_stays_close_to_the_sampler(base, tmp_path, monkeypatch):
