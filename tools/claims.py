@@ -200,6 +200,7 @@ def search() -> Iterator[Claim]:
     yield from other_boards()
     yield from larger_lake()
     yield from baseline_after_ppo()
+    yield from bundled_search()
     yield control, sampled_and_greedy("search_other_puzzle_1600-0")
     found = evaluation("search_other_puzzle_1600-0-sampled")["pass@1"]
     yield PAGE, f"{percent(found['mean'])} %"
@@ -357,6 +358,18 @@ def baseline_after_ppo() -> Iterator[Claim]:
     both = [sum(found[puzzle] for puzzle in first) / len(first) for found in (first, own)]
     yield page, f"{percent(both[0])} %, against {percent(both[1])} %"
     yield page, points(difference(first, own))
+
+
+def bundled_search() -> Iterator[Claim]:
+    """Written search of the bundled model, on puzzles that neither training has seen."""
+    page = "experiments/0067-written-search-with-the-bundled-model.md"
+    plain, informed = (outcomes(f"tiny-3x3-search{start}") for start in ("", "-from-world-model"))
+    for found in (plain, informed):
+        share = percent(sum(found.values()) / len(found))
+        yield page, f"{share} % from"
+        yield PAGE, f"{share} %"
+    yield page, f"{len(plain)} puzzles"
+    yield page, points(difference(informed, plain))
 
 
 def larger_lake() -> Iterator[Claim]:
