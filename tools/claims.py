@@ -353,6 +353,9 @@ def baseline_after_ppo() -> Iterator[Claim]:
     yield page, f"{percent(mean['mean'])} % on average {bracket(mean, 1)}"
     cells = [percent(share) for share in shares]
     yield PAGE, f"{cells[0]}, {cells[1]} and {cells[2]} % after PPO"
+    alone = evaluation("actions_only_1600-1-sampled")["pass@1"]
+    yield page, f"{percent(alone['mean'])} {bracket(alone, 1)} (seed 0"
+    yield PAGE, f"({percent(alone['mean'])} % on seed 1)"
     first = outcomes("search_simulator_1600-2-h100-first-128")
     own = outcomes("search_model_1600-2-sampled")
     both = [sum(found[puzzle] for puzzle in first) / len(first) for found in (first, own)]
