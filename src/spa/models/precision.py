@@ -3,7 +3,7 @@ per run and kept.
 
 Measured with a model of 135M parameters, one thread. AMX: matrices in bfloat16 are 10 times as fast
 as in float32. AVX-512 with bfloat16 dot products (AMD Zen 4 and 5): 4 times. Without either,
-bfloat16 is emulated: on AVX2 a matrix product takes 7 to 60 times as long as in float32, so
+bfloat16 is emulated: on AVX2 a matrix product takes 5 to 60 times as long as in float32, so
 float32 replaces it. Small models (`build.is_tiny`) stay in float32: their matrices are not what
 takes the time.
 """
