@@ -42,6 +42,11 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{round(100 * share, digits) + 0.0:.{digits}f}"
 
 
+def cell(interval: Mapping[str, float]) -> str:
+    """A share and its interval in percent, with a decimal: `14.6 [11.3, 18.0]`."""
+    return f"{percent(interval['mean'])} {bracket(interval, 1)}"
+
+
 def row(difference: Mapping[str, float]) -> str:
     """A difference as a table prints it: `40 [31, 50]`."""
     return f"{percent(difference['mean'], 0)} {bracket(difference)}"
@@ -173,7 +178,7 @@ def search() -> Iterator[Claim]:
     page = "experiments/0053-written-search-its-baseline-and-ppo.md"
     for name in ("random_format-0", "search_model-0", "search_model-0-ppo"):
         cells = [
-            f"{percent(shares['mean'])} {bracket(shares, 1)}"
+            cell(shares)
             for how in ("sampled", "greedy")
             for shares in [evaluation(f"{name}-{how}")["pass@1"]]
         ]
@@ -207,7 +212,7 @@ def search() -> Iterator[Claim]:
     page = "experiments/0059-written-search-a-control-and-ppo-of-the-baseline.md"
     for name in ("search_dealt_1600-0", "actions_only_1600-0", "random_format_1600-2-ppo-5e-6-8"):
         found = evaluation(f"{name}-sampled")["pass@1"]
-        yield page, f"{percent(found['mean'])} {bracket(found, 1)}"
+        yield page, cell(found)
         yield PAGE, f"{percent(found['mean'])} %"
     page = "experiments/0056-written-search-three-seeds.md"
     before_ppo = "experiments/0057-written-search-its-baseline-on-three-seeds.md"
@@ -222,7 +227,7 @@ def search() -> Iterator[Claim]:
         mean["high"] = min(mean["high"], 1.0)
         for text, some in ((page, (*found, mean)), (before_ppo, (*without, below))):
             for one in some:
-                yield text, f"{percent(one['mean'])} {bracket(one, 1)}"
+                yield text, cell(one)
         if how == "sampled":
             gaps = [
                 [one["mean"] - other["mean"]] for one, other in zip(found, without, strict=True)
@@ -243,7 +248,7 @@ def search() -> Iterator[Claim]:
     page = "experiments/0055-written-search-from-1600-examples.md"
     for name in ("search_model", "search_model_1600"):
         cells = [
-            f"{percent(found['mean'])} {bracket(found, 1)}"
+            cell(found)
             for how in ("development", "sampled", "greedy")
             for found in [evaluation(f"{name}-0-{how}")["pass@1"]]
         ]
@@ -267,7 +272,7 @@ def after_ppo() -> Iterator[Claim]:
     )
     yield PAGE, change_row(percent(before["mean"]), percent(after["mean"]), gain)
     yield "README.md", f"1,600: {percent(gain['mean'])} points {bracket(gain, 1)}"
-    yield page, f"mean {percent(after['mean'])} {bracket(after, 1)}"
+    yield page, f"mean {cell(after)}"
     made = load("search/make-smol.json")
     yield page, f"In all {made['seconds']['total']:,.0f} seconds"
     yield page, f"{made['peak_memory_gb']:.1f} GB together"
@@ -317,7 +322,7 @@ def other_boards() -> Iterator[Claim]:
         *(f"random-{board}-0" for board in ("slip", "5x5")),
     ):
         found = evaluation(name)["pass@1"]
-        yield page, f"{percent(found['mean'])} {bracket(found, 1)}"
+        yield page, cell(found)
     slip, large = (
         evaluation(f"search_model_1600-0-{board}-sampled") for board in ("on-slip", "5x5")
     )
@@ -330,7 +335,7 @@ def other_boards() -> Iterator[Claim]:
         found, lucky = place["pass@1"], evaluation(name)["pass@1"]
         yield (
             "docs/results-smollm2.md",
-            f"| {percent(found['mean'])} {bracket(found, 1)} | {percent(lucky['mean'])} |",
+            f"| {cell(found)} | {percent(lucky['mean'])} |",
         )
 
 
@@ -342,9 +347,7 @@ def baseline_after_ppo() -> Iterator[Claim]:
         name = f"random_format_1600-{seed}"
         before, after = f"{name}{machine}-sampled", f"{name}-ppo-5e-6-8-sampled"
         first, then = (
-            f"{percent(found['mean'])} {bracket(found, 1)}"
-            for one in (before, after)
-            for found in [evaluation(one)["pass@1"]]
+            cell(found) for one in (before, after) for found in [evaluation(one)["pass@1"]]
         )
         change = difference(outcomes(after), outcomes(before))
         yield page, f"| {seed} " + change_row(first, then, change)
@@ -354,7 +357,7 @@ def baseline_after_ppo() -> Iterator[Claim]:
     cells = [percent(share) for share in shares]
     yield PAGE, f"{cells[0]}, {cells[1]} and {cells[2]} % after PPO"
     alone = evaluation("actions_only_1600-1-sampled")["pass@1"]
-    yield page, f"{percent(alone['mean'])} {bracket(alone, 1)} (seed 0"
+    yield page, f"{cell(alone)} (seed 0"
     yield PAGE, f"({percent(alone['mean'])} % on seed 1)"
     first = outcomes("search_simulator_1600-2-h100-first-128")
     own = outcomes("search_model_1600-2-sampled")
@@ -390,7 +393,7 @@ def larger_lake() -> Iterator[Claim]:
         yield PAGE, f"{shares[arm]} %"
     for arm in controls:
         found = evaluation(f"{arm}_1600-0-5x5-sampled")["pass@1"]
-        yield page, f"{percent(found['mean'])} {bracket(found, 1)}"
+        yield page, cell(found)
         yield page, points(difference(won[arm], won["actions_only"]))
         yield PAGE, f"{shares[arm]} %"
     page = "experiments/0066-written-search-arms-on-an-h100.md"
@@ -401,7 +404,7 @@ def larger_lake() -> Iterator[Claim]:
     ):
         found = [evaluation(name.format(seed))["pass@1"] for seed in SEEDS]
         found.append(over_seeds(one["mean"] for one in found))
-        yield page, " | ".join(f"{percent(one['mean'])} {bracket(one, 1)}" for one in found)
+        yield page, " | ".join(cell(one) for one in found)
         yield PAGE, f"{percent(found[1]['mean'])} and {percent(found[2]['mean'])} %"
     lead = row(difference(won["search_model"], won["random_format"]))
     yield PAGE, f"| 5×5 lake | 0 | {shares['search_model']} | {shares['random_format']} | {lead} |"
@@ -420,13 +423,13 @@ def over_seeds(numbers: Iterable[float]) -> dict[str, float]:
 
 def change_row(before: str, after: str, change: Mapping[str, float]) -> str:
     """The end of a row: before, after, and the change in points."""
-    return f"| {before} | {after} | {percent(change['mean'])} {bracket(change, 1)} |"
+    return f"| {before} | {after} | {cell(change)} |"
 
 
 def sampled_and_greedy(name: str) -> str:
     """Pass@1 with its interval, two cells of a table."""
     return " | ".join(
-        f"{percent(found['mean'])} {bracket(found, 1)}"
+        cell(found)
         for how in ("sampled", "greedy")
         for found in [evaluation(f"{name}-{how}")["pass@1"]]
     )
