@@ -30,8 +30,8 @@ OPTIONAL = {
     "trackio": "tracking with trackio",
 }
 
-# The keys are the results of `processor_feature`, which decides the precision of training on a CPU.
 _CHANGE = "small models use float32; the keys named dtype change the precision"
+# The keys are the results of `processor_feature`, which decides the precision of training on a CPU.
 FEATURES = {
     "amx": f"this CPU supports AMX; {_CHANGE}",
     "avx512_bf16": f"this CPU supports AVX-512 with bfloat16, but not AMX; {_CHANGE}",
@@ -178,11 +178,7 @@ def machine() -> Iterator[Line]:
 
         feature = processor_feature()
         yield Line("device", "cpu", "no CUDA device found")
-        yield Line(
-            "precision",
-            PRECISION[feature],
-            FEATURES[feature],
-        )
+        yield Line("precision", PRECISION[feature], FEATURES[feature])
         yield Line(
             "attention",
             "plain",
