@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from search_curves import ARMS, over_distance
@@ -98,14 +99,14 @@ def demo() -> Iterator[Claim]:
     spa = shares_of(controls["spa"]["puzzles"])
     for name in ("vanilla_format", "spa_shuffled"):
         control = shares_of(controls[name]["puzzles"])
-        means = [percent(sum(found.values()) / len(found)) for found in (spa, control)]
+        means = [percent(fmean(found.values())) for found in (spa, control)]
         yield PAGE, f"| {means[0]} | {means[1]} | {row(difference(spa, control))} |"
     same = load("demo/seed0-same-tokens.json")
     spa, equal, longer = (
         shares_of(same[name]["puzzles"])
         for name in ("spa", "vanilla, same tokens", "vanilla, 11 times the steps")
     )
-    means = [percent(sum(found.values()) / len(found)) for found in (spa, equal, longer)]
+    means = [percent(fmean(found.values())) for found in (spa, equal, longer)]
     lead = f"{means[0]} against {means[1]}: {points(difference(spa, equal))}"
     for page in ("README.md", "experiments/0054-plain-ppo-with-as-many-tokens.md"):
         yield page, lead
@@ -187,7 +188,7 @@ def search() -> Iterator[Claim]:
         outcomes(f"{name}-sampled")
         for name in ("search_model-0", "random_format-0", "search_model-0-ppo")
     )
-    shares = [percent(sum(found.values()) / len(found)) for found in (model, baseline, ppo)]
+    shares = [percent(fmean(found.values())) for found in (model, baseline, ppo)]
     yield PAGE, f"| {shares[0]} | {shares[1]} | {row(difference(model, baseline))} |"
     harm = difference(ppo, model)
     yield PAGE, change_row(shares[0], shares[2], harm)
@@ -196,7 +197,7 @@ def search() -> Iterator[Claim]:
         names = [f"search_model_1600-{seed}{ppo}" for ppo in ("", "-ppo-5e-6-8")]
         before, after = (outcomes(f"{name}-sampled") for name in names)
         change = difference(after, before)
-        cells = [percent(sum(found.values()) / len(found)) for found in (before, after)]
+        cells = [percent(fmean(found.values())) for found in (before, after)]
         yield PAGE, change_row(cells[0], cells[1], change)
         for name in names:
             yield page, sampled_and_greedy(name)
@@ -263,7 +264,7 @@ def after_ppo() -> Iterator[Claim]:
         [outcomes(f"{name.format(ppo)}-sampled") for ppo in ("", last)]
         for name, last in zip(names, ("-ppo", "-ppo-5e-6-8", "-ppo-5e-6-8"), strict=True)
     ]
-    shares = [[sum(won.values()) / len(won) for won in pair] for pair in trainings]
+    shares = [[fmean(won.values()) for won in pair] for pair in trainings]
     changes = [difference(after, before) for before, after in trainings]
     yield PAGE, change_row(percent(shares[0][0]), percent(shares[0][1]), changes[0])
     before, after, gain = (
@@ -286,7 +287,7 @@ def ppo_from_few() -> Iterator[Claim]:
     ):
         for names in before_and_after(examples, seeds):
             before, after = (outcomes(f"{name}-sampled") for name in names)
-            cells = [percent(sum(found.values()) / len(found)) for found in (before, after)]
+            cells = [percent(fmean(found.values())) for found in (before, after)]
             yield PAGE, change_row(cells[0], cells[1], difference(after, before))
             for name in names:
                 yield page, sampled_and_greedy(name)
@@ -299,7 +300,7 @@ def ppo_from_few() -> Iterator[Claim]:
         yield page, f"{percent(changes[how]['mean'])} points {bracket(changes[how], 1)}"
         if how == "sampled":
             means = [
-                over_seeds(sum(won.values()) / len(won) for won in column)["mean"]
+                over_seeds(fmean(won.values()) for won in column)["mean"]
                 for column in zip(*pairs, strict=True)
             ]
             yield PAGE, change_row(percent(means[0]), percent(means[1]), changes[how])
@@ -361,7 +362,7 @@ def baseline_after_ppo() -> Iterator[Claim]:
     yield PAGE, f"({percent(alone['mean'])} % on seed 1)"
     first = outcomes("search_simulator_1600-2-h100-first-128")
     own = outcomes("search_model_1600-2-sampled")
-    both = [sum(found[puzzle] for puzzle in first) / len(first) for found in (first, own)]
+    both = [fmean(found[puzzle] for puzzle in first) for found in (first, own)]
     yield page, f"{percent(both[0])} %, against {percent(both[1])} %"
     yield page, points(difference(first, own))
 
@@ -371,7 +372,7 @@ def bundled_search() -> Iterator[Claim]:
     page = "experiments/0067-written-search-with-the-bundled-model.md"
     plain, informed = (outcomes(f"tiny-3x3-search{start}") for start in ("", "-from-world-model"))
     for found in (plain, informed):
-        share = percent(sum(found.values()) / len(found))
+        share = percent(fmean(found.values()))
         yield page, f"{share} % from"
         yield PAGE, f"{share} %"
     yield page, f"{len(plain)} puzzles"
@@ -386,7 +387,7 @@ def larger_lake() -> Iterator[Claim]:
         arm: outcomes(f"{arm}_1600-0-5x5-sampled")
         for arm in ("search_model", "random_format", "actions_only", *controls)
     }
-    shares = {arm: percent(sum(found.values()) / len(found)) for arm, found in won.items()}
+    shares = {arm: percent(fmean(found.values())) for arm, found in won.items()}
     for arm in ("random_format", "actions_only"):
         yield page, sampled_and_greedy(f"{arm}_1600-0-5x5")
         yield page, points(difference(won["search_model"], won[arm]))
@@ -446,8 +447,7 @@ def outcomes(name: str) -> dict[str, float]:
     path = RESULTS / "search" / f"{name}.groups.jsonl"
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return {
-        line["puzzle_hash"]: sum(attempt["success"] for attempt in line["attempts"])
-        / len(line["attempts"])
+        line["puzzle_hash"]: fmean(attempt["success"] for attempt in line["attempts"])
         for line in lines
         if "attempts" in line
     }
