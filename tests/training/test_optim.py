@@ -4,6 +4,7 @@ import pytest
 import torch
 from helpers.families import small_model
 
+from spa.models.lora import add_adapters
 from spa.run.checkpoint import load_state, save_checkpoint
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 
@@ -46,6 +47,16 @@ def test_muon_takes_the_matrices_of_the_layers_and_adamw_the_rest():
     assert all(".layers." in names[id(p)] and p.ndim == 2 for p in muon)
     assert all(p.ndim == 1 or "embed" in names[id(p)] or "head" in names[id(p)] for p in adamw)
     assert {*map(id, muon), *map(id, adamw)} == set(names)
+
+
+def test_muon_trains_adapters_which_are_all_matrices():
+    model = small_model("llama3")
+    add_adapters(model, rank=4, alpha=8.0, seed=0)
+    optimizer = make_optimizer(model, name="muon", lr=0.1)
+    before = [p.clone() for p in model.parameters() if p.requires_grad]
+    train(model, optimizer, range(2))
+    after = [p for p in model.parameters() if p.requires_grad]
+    assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 def test_frozen_parameters_are_left_out():

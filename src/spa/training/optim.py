@@ -99,8 +99,13 @@ def make_optimizer(
     # Parameters are compared by identity, since `==` compares the numbers of tensors.
     chosen = {id(p) for p in matrices}
     rest = [p for _, p in trained if id(p) not in chosen]
-    muon = torch.optim.Muon(matrices, lr=muon_lr, weight_decay=weight_decay)
-    return Optimizer([muon, torch.optim.AdamW(rest, **adam)], schedule)
+    parts: list[torch.optim.Optimizer] = []
+    if matrices:
+        parts.append(torch.optim.Muon(matrices, lr=muon_lr, weight_decay=weight_decay))
+    # With LoRA only matrices are trained.
+    if rest:
+        parts.append(torch.optim.AdamW(rest, **adam))
+    return Optimizer(parts, schedule)
 
 
 def warmup_cosine(total: int, warmup: int, *, floor: float = 0.0) -> Callable[[int], float]:
