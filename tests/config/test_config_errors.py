@@ -53,6 +53,8 @@ MESSAGES = {
     "es_manager.train.group_size=1": "es_manager.train.group_size: a group of one episode has no reward variance, so no group would be trained on; use 2 or more, or set actor_rollout_ref.rollout.rollout_filter_include_zero=true",
     "es_manager.env_workers=5000": "es_manager.env_workers: must be at most 1024, got 5000",
     "actor_rollout_ref.actor.grad_clip=1e400": "actor_rollout_ref.actor.grad_clip: must be a finite number, got inf",
+    "trainer.device=gpu": "trainer.device: must be auto, cpu, cuda or cuda:N, got 'gpu'",
+    "sft.optim.betas=[0.9,1.5]": "sft.optim.betas[1]: must be less than 1, got 1.5",
     "trainer.run_dir=-5": "trainer.run_dir: must be a folder name that is not empty and does not begin with -, got '-5'",
     "model_path='${..}'": "model_path: cannot resolve ${..}: extraneous input '}' expecting {INTER_OPEN, BRACKET_OPEN, ID, '.', INTER_KEY}",
     "custom_envs='${custom_envs.FrozenLake}'": "custom_envs: cannot resolve ${custom_envs.FrozenLake}: the reference is circular",

@@ -62,6 +62,12 @@ def _run_folder(path: str) -> str:
     return _output_folder(path)
 
 
+def _device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise ValueError(f"must be auto, cpu, cuda or cuda:N, got {name!r}")
+    return name
+
+
 def is_secret(name: str) -> bool:
     """Whether the value of a setting, header or environment variable of this name is a secret."""
     # Matches `api_key`, `HF_TOKEN`, `db.password` and `Authorization`, but not `max_tokens` or
@@ -107,6 +113,7 @@ Name = Annotated[str, Field(coerce_numbers_to_str=True)]
 Separator = Annotated[str, AfterValidator(_not_blank)]
 OutputFolder = Annotated[Name, AfterValidator(_output_folder)]
 Folder = Annotated[Name, AfterValidator(_run_folder)]
+Device = Annotated[str, AfterValidator(_device)]
 CopyURL = Annotated[str, AfterValidator(_copy_url)]
 ServerURL = Annotated[str, AfterValidator(_server_url)]
 

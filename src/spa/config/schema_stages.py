@@ -3,8 +3,8 @@
 from dataclasses import field
 from typing import Annotated, Literal
 
-from spa.config.fields import CopyURL, Folder, Key, Name, section
-from spa.config.schema_models import FSDPConfig, ModelConfig, Strategy
+from spa.config.fields import CopyURL, Device, Folder, Key, Name, section
+from spa.config.schema_models import Beta, FSDPConfig, ModelConfig, Strategy
 
 
 @section
@@ -120,7 +120,7 @@ class SFTOptimConfig:
     lr: Annotated[float, Key("peak learning rate of AdamW", affects="semantics", gt=0)] = 1e-4
     muon_lr: Annotated[float, Key("peak learning rate of Muon", affects="semantics", gt=0)] = 0.02
     betas: Annotated[
-        tuple[float, float],
+        tuple[Beta, Beta],
         Key("decay rates of AdamW's first and second moments", affects="semantics"),
     ] = (
         0.9,
@@ -393,7 +393,7 @@ class TrainerConfig:
         ),
     ] = 1
     device: Annotated[
-        str, Key("device that computes: auto, cpu, cuda or cuda:N", affects="numerics")
+        Device, Key("device that computes: auto, cpu, cuda or cuda:N", affects="numerics")
     ] = "auto"
     rank_timeout_s: Annotated[
         float,
