@@ -15,7 +15,7 @@ from spa.launch.job import Job, lost_episodes
 from spa.models.precision import KEYS, precision_of, with_precision
 from spa.run.files import save_config
 from spa.run.fingerprint import differences
-from spa.run.manifest import Manifest
+from spa.run.manifest import Manifest, is_finished
 from spa.stages import pipeline, selfplay, sft
 from spa.stages.rounds import first_round, rounds_of
 from spa.worldmodel.parquet import puzzles_in
@@ -260,6 +260,16 @@ def test_fine_tuning_by_itself_on_the_data_of_the_first_round_is_that_of_the_fir
         "With generate.rounds=2, a command for a single stage fine-tunes only the first round"
         in caplog.text
     )
+
+
+def test_fine_tuning_by_itself_on_base_examples_takes_the_steps_of_all_rounds(base, tmp_path):
+    cfg = small_config(
+        base, tmp_path, *STEPS, "generate.rounds=2", "generate.reply_format=base", "gate.enable=false"
+    )
+    selfplay.run_self_play(cfg)
+    assert pipeline.world_model(cfg) == tmp_path / "sft" / "global_step_4"
+    whole = pipeline.fingerprints(rounds_of(cfg, tmp_path / "data", tmp_path / "sft"))
+    assert all(is_finished(folder, fingerprint) for folder, fingerprint in whole)
 
 
 def test_the_base_model_on_rows_of_a_later_round_is_another_model(run, base):

@@ -218,8 +218,12 @@ def world_model(
         cfg.trainer.resume_mode == "disable" or cfg.sft.trainer.resume_path is not None
     )
     if fingerprint is None and cfg.generate.rounds > 1:
-        rounds = _last_round(cfg, data, directory)
-        if not rounds and cfg.generate.policy == "search":
+        planned = rounds_of(cfg, data, directory)
+        if len(planned) == 1:
+            cfg = planned[0].cfg  # examples in base format: one round with the steps of all
+        elif _made_in_last_round(cfg, data):
+            rounds = planned
+        elif cfg.generate.policy == "search":
             cfg = first_round(cfg)  # SFT on single moves has its own batch size and steps
     if fingerprint is None and rounds:
         chain = fingerprints(rounds)
@@ -246,20 +250,19 @@ def world_model(
         return stage.finish()
 
 
-def _last_round(cfg: Config, data: Path, directory: Path) -> list[Round]:
-    """All rounds, if the data set is that of the last one; empty for that of the first, which is
-    said."""
+def _made_in_last_round(cfg: Config, data: Path) -> bool:
+    """Whether the data set is that of the last of several rounds; it is said if it is that of the
+    first."""
 
     def goes_on() -> bool:
         made = Manifest.read(data)
         return made is not None and made.fingerprint.parent is not None
 
-    if current_world().broadcast(goes_on):
-        return rounds_of(cfg, data, directory)
-    if current_world().is_main:
+    last = current_world().broadcast(goes_on)
+    if not last and current_world().is_main:
         log.warning(
             "With generate.rounds=%d, a command for a single stage fine-tunes only the "
             "first round on these data; `spa run` runs all rounds",
             cfg.generate.rounds,
         )
-    return []
+    return last
