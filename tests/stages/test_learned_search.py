@@ -110,6 +110,9 @@ def test_the_first_round_plays_at_random_and_the_second_goes_on_from_its_model(t
         worker = setup.make_worker(one, None, mode="base")
         assert worker.prompters["FrozenLakeNoSlip"].max_turn == 10
     assert search.cfg.generate.policy == "search" and search.cfg.sft == cfg.sft
+    resumed = config(f"trainer.run_dir={tmp_path}", "sft.trainer.resume_path=/old/global_step_5")
+    resumed = rounds_of(resumed, tmp_path / "data", tmp_path / "sft")
+    assert [one.cfg.sft.trainer.resume_path for one in resumed] == ["/old/global_step_5", None]
     assert [folder.relative_to(tmp_path) for _, folder in (*moves.stages, *search.stages)] == [
         Path("round_1/data"),
         Path("round_1/sft"),

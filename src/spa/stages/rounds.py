@@ -143,7 +143,12 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
     if cfg.generate.policy == "search":
         folder = round_folders(cfg)[0]
         moves = Round(number=1, cfg=round_of_moves(cfg), data=folder / "data", sft=folder / "sft")
-        search = replace(cfg, generate=replace(cfg.generate, rounds=1))
+        # `resume_path` names a checkpoint of the first round.
+        search = replace(
+            cfg,
+            generate=replace(cfg.generate, rounds=1),
+            sft=replace(cfg.sft, trainer=replace(trainer, resume_path=None)),
+        )
         return [moves, Round(number=2, cfg=search, data=data, sft=sft, before=(moves,))]
     alone = first_round(cfg).generate
     # Later rounds are played by the fine-tuned model, whatever policy played the first.
@@ -204,7 +209,7 @@ def told(rounds: Sequence[Round]) -> list[dict[str, Any]]:
     return [
         {
             "round": each.number,
-            "policy": each.cfg.generate.policy,
+            "policy": ", ".join(each.cfg.generate.policies),
             **_part(each.data / "summary.json", ("rows_train", "rows_val"), ()),
             "played": _part(
                 each.data / "summary.json",
