@@ -55,6 +55,12 @@ def test_falling_success_is_measured_from_the_best_five_steps():
         assert FallingGuard(best=0.05, episodes=64, last=(success,) * 5).reason is None
 
 
+def test_steps_whose_episodes_all_failed_say_nothing_of_success_and_spread():
+    failed = {"episodes": 0, "success": 0.0, "spread": 0.0, "kept": 0, "faults": 1.0}
+    health = after(*[{}] * 10, *[failed, failed, {}] * 6)
+    assert health.reasons == {}
+
+
 def test_skills_of_fine_tuning_that_ppo_unlearns_are_named():
     """What the demo once did without a word: format .98 -> .86, observations .99 -> .70."""
     fine = {"format": 0.98, "observations": 0.99}

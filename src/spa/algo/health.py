@@ -160,14 +160,17 @@ class Health:
         """The state after one more step."""
         return Health(
             empty=self.empty.observe(signs.kept == 0),
-            spread=self.spread.observe(signs.spread),
+            # A step whose episodes all failed says nothing of spread and success.
+            spread=self.spread.observe(signs.spread) if signs.episodes else self.spread,
             # Most steps have no validation: the streak counts validations, not steps.
             low=self.low
             if signs.validation is None
             else self.low.observe(signs.validation < LOW_SUCCESS),
             faults=self.faults.observe(signs.faults >= MANY_FAULTS),
             repetition=self.repetition.observe(signs.repetition >= MUCH_REPETITION),
-            falling=self.falling.observe(signs.success, signs.episodes),
+            falling=self.falling.observe(signs.success, signs.episodes)
+            if signs.episodes
+            else self.falling,
             format=self.format.observe(signs.format),
             observations=self.observations.observe(signs.observations),
             predictions=self.predictions.observe(signs.predictions),
