@@ -86,6 +86,13 @@ def test_the_numbers_stand_beside_copying_and_beside_the_measurement_before():
     assert "(10 % at step 20, 20 % at step 40)" in told
 
 
+def test_the_limit_that_was_missed_is_named():
+    copier = judged({"val/wm/prediction_em": 0.3}).text
+    assert "accuracy is below" in copier and "F1 of changed cells is below" not in copier
+    still = judged({"val/wm/changed_f1": 0.05}, "gate.changed_f1_min=0.1").text
+    assert "F1 of changed cells is below 0.1" in still and "accuracy is below" not in still
+
+
 LEARNT = {"train/loss": 0.3, "val/loss": 0.33, "step": 4}
 
 
@@ -183,6 +190,8 @@ def test_a_model_that_was_not_measured_does_not_pass():
     found = gate.judge(cfg, [])
     assert (found.diagnosis, found.passed) == ("not_measured", False)
     assert "sft.trainer.eval_episodes" in found.text
+    base = load_config("_3_frozen_lake", ["gate.enable=true", "generate.reply_format=base"])
+    assert "gate.enable=false" in gate.judge(base, []).text
 
 
 STEPS = (

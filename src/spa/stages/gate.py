@@ -100,15 +100,19 @@ def diagnose(cfg: Config, measured: Metrics) -> Diagnosis:
         return "bad_format"
     if measured["val/wm/obs_exact"] < limits.observation_exact_min:
         return "bad_observation"
-    exact = measured["val/wm/prediction_em"]
-    least = limits.prediction_exact_min
-    # A limit of 0 switches the test of accuracy off, the comparison with copying included.
-    better = least == 0 or (exact >= least and exact > measured["val/wm/copy_exact"])
     return (
         "predicts"
-        if better and measured["val/wm/changed_f1"] >= limits.changed_f1_min
+        if accurate(cfg, measured) and measured["val/wm/changed_f1"] >= limits.changed_f1_min
         else "does_not_predict"
     )
+
+
+def accurate(cfg: Config, measured: Metrics) -> bool:
+    """Whether enough predictions are exactly right, and more than copying the state would be."""
+    exact = measured["val/wm/prediction_em"]
+    least = cfg.gate.prediction_exact_min
+    # A limit of 0 switches the test of accuracy off, the comparison with copying included.
+    return least == 0 or (exact >= least and exact > measured["val/wm/copy_exact"])
 
 
 def measured_text(measured: Metrics) -> str:
@@ -157,6 +161,8 @@ def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
     if found == "predicts":
         return ""
     if found == "not_measured":
+        if cfg.generate.reply_format == "base":
+            return "Examples in base format have no states to measure: set gate.enable=false."
         return "The world model was not measured: set sft.trainer.eval_episodes above 0."
     stranger = unknown_game(cfg)
     if stranger:
@@ -185,6 +191,8 @@ def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
         f"its accuracy is below {100 * cfg.gate.prediction_exact_min:.0f} % or not above the "
         "copy baseline"
     )
+    if accurate(cfg, lines[-1]):
+        limit = f"its F1 of changed cells is below {cfg.gate.changed_f1_min:g}"
     return (
         "The model describes the current state, but does not predict the next state: "
         f"{limit}{_trend(lines, 'prediction_em')}. {more}"
