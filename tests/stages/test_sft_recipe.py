@@ -179,6 +179,12 @@ def test_a_policy_that_is_no_model_is_not_called_one(base, tmp_path):
     assert "3 not_successful" in str(error) and "model" not in str(error)
 
 
+def test_episodes_without_success_are_not_blamed_on_the_format(base, tmp_path):
+    cfg = small_config(base, tmp_path, "generate.success_only=true")
+    told = str(selfplay.nothing_usable(cfg, [], Counter(not_successful=3)))
+    assert "generate.success_only" in told and "format" not in told
+
+
 def test_fine_tuning_lowers_the_loss_and_measures_itself(base, four_steps):
     lines = metrics(four_steps)
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
@@ -431,7 +437,7 @@ def test_rows_that_are_too_long_stop_only_where_that_is_asked_for(base, data, tm
     none = tmp_path / "none.parquet"
     pq.write_table(pq.read_table(data / selfplay.TRAIN_FILE).slice(0, 0), none)
     files = [f"sft.data.train_files={none}", f"sft.data.val_files={data / selfplay.VAL_FILE}"]
-    with pytest.raises(DataError, match=r"none\.parquet: none of the 0 training examples fits"):
+    with pytest.raises(DataError, match=r"none\.parquet: the file has no training example"):
         sft.load_data(small_config(base, tmp_path, *files), template_of(base), data)
 
 

@@ -356,6 +356,12 @@ def nothing_usable(cfg: Config, episodes: Sequence[Episode], counts: Counter[str
             f"All {len(episodes)} episodes failed {dropped}. The first error is: "
             f"{episodes[0].error}. Run `spa env check` to find the cause."
         )
+    if counts["not_successful"]:
+        return DataError(
+            f"None of the {len(episodes)} episodes gives a training example {dropped}, because "
+            "generate.success_only=true keeps only episodes that succeeded. Play more puzzles "
+            "(generate.num_batches), or set generate.success_only=false."
+        )
     if "self" not in cfg.generate.policies:
         return DataError(
             f"None of the {len(episodes)} episodes gives a training example {dropped}. Play more "

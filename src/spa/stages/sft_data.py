@@ -47,6 +47,8 @@ def load_data(
                 cfg.sft.data.max_length,
                 len(sequences),
             )
+        if not rows and split == "train":
+            raise DataError(f"{files[0]}: the file has no training example.")
         if not sequences and split == "train":
             raise DataError(
                 f"{files[0]}: none of the {len(rows)} training examples fits into "
