@@ -75,7 +75,7 @@ def configuration_page() -> str:
     ]
     for name, kind in sections:
         keys = [key for key, _, about in schema_keys() if key.startswith(f"{name}.") and about]
-        parts += [f"## {name}", str(kind.__doc__).splitlines()[0], _key_table(keys, defaults)]
+        parts += [f"## {name}", first_paragraph(kind), _key_table(keys, defaults)]
     for name in ("custom_envs", "model_info"):
         keys = [key for key, _, about in schema_keys() if key.startswith(f"{name}.") and about]
         parts += [
@@ -84,6 +84,11 @@ def configuration_page() -> str:
             _key_table(keys, _entry_defaults(name)),
         ]
     return "\n\n".join(parts) + "\n"
+
+
+def first_paragraph(kind: type) -> str:
+    """The first paragraph of a docstring, in one line."""
+    return " ".join(str(kind.__doc__).split("\n\n")[0].split())
 
 
 def parity_tables() -> str:

@@ -264,7 +264,12 @@ def test_fine_tuning_by_itself_on_the_data_of_the_first_round_is_that_of_the_fir
 
 def test_fine_tuning_by_itself_on_base_examples_takes_the_steps_of_all_rounds(base, tmp_path):
     cfg = small_config(
-        base, tmp_path, *STEPS, "generate.rounds=2", "generate.reply_format=base", "gate.enable=false"
+        base,
+        tmp_path,
+        *STEPS,
+        "generate.rounds=2",
+        "generate.reply_format=base",
+        "gate.enable=false",
     )
     selfplay.run_self_play(cfg)
     assert pipeline.world_model(cfg) == tmp_path / "sft" / "global_step_4"
