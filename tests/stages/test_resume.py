@@ -21,7 +21,7 @@ from spa.run.hashing import fingerprint_of
 from spa.run.manifest import MANIFEST, Manifest, refuse_other_work, result_of
 from spa.run.signals import StopRequested
 from spa.run.stage import Stage
-from spa.stages import ppo, ppo_run, selfplay, setup, sft
+from spa.stages import pipeline, ppo, ppo_run, selfplay, setup, sft
 from spa.stages.ppo_models import Models
 from spa.stages.ppo_rollouts import GameRollouts
 
@@ -366,6 +366,27 @@ def test_disable_begins_anew_and_loses_nothing(base, tmp_path):
         "previous/1/metrics.jsonl",
         "previous/1/manifest.json",
     } <= set(kept)
+
+
+def test_ppo_from_an_sft_checkpoint_begins_anew_too(base, tmp_path):
+    short = (
+        "trainer.total_training_steps=1",
+        "sft.trainer.total_training_steps=1",
+        "trainer.val_before_train=false",
+        "trainer.test_freq=-1",
+        "generate.policy=random",
+    )
+    pipeline.run(small_config(base, tmp_path, *short))
+    changed = small_config(
+        base,
+        tmp_path,
+        *short,
+        "actor_rollout_ref.actor.optim.lr=1e-3",
+        "trainer.resume_mode=disable",
+    )
+    assert pipeline.run(changed, generate_data=False) == tmp_path / "ppo" / "global_step_1"
+    assert (tmp_path / "ppo/previous/1/global_step_1").is_dir()
+    assert not (tmp_path / "sft/previous").exists()
 
 
 def test_an_attempt_after_the_first_goes_on_with_what_the_first_began_anew(tmp_path, monkeypatch):

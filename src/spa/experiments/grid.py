@@ -367,7 +367,11 @@ def do_task(task: StageJob, device: str) -> tuple[int, int]:
             if source and start is None:
                 raise TrainingError(lost_checkpoint(source))
             ppo_run.run_ppo(
-                cfg, model_path=start and str(start), directory=folder, fingerprint=known
+                cfg,
+                model_path=start and str(start),
+                directory=folder,
+                fingerprint=known,
+                alone=False,
             )
             if gone := task.unread(folder):
                 raise TrainingError(

@@ -65,7 +65,9 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
             made.append(learn(own, ready, fingerprint=known[own.sft]))
         # The gate is checked even if an earlier command finished SFT: its limits may have changed.
         stop_at_gate(cfg, sft_dir)
-        return ppo_run.run_ppo(cfg, model_path=str(made[-1]), directory=ppo_dir, fingerprint=policy)
+        return ppo_run.run_ppo(
+            cfg, model_path=str(made[-1]), directory=ppo_dir, fingerprint=policy, alone=False
+        )
 
 
 def fingerprints(rounds: Sequence[Round]) -> list[tuple[Path, Fingerprint]]:

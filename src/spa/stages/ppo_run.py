@@ -39,12 +39,13 @@ def run_ppo(
     model_path: str | None = None,
     directory: Path | None = None,
     fingerprint: Fingerprint | None = None,
+    alone: bool = True,
 ) -> Path:
     """Train from `model_path` (default: the configuration's) in `directory`; returns the last
     checkpoint.
 
-    Without a `fingerprint` it is a stage alone, which `trainer.resume_mode` makes begin again when
-    it is finished.
+    `alone`: it is not a part of a run of all stages, so `trainer.resume_mode` makes it begin again
+    when it is finished.
     """
     trainer = cfg.trainer
     # The fingerprint must name the model that PPO really starts from.
@@ -56,7 +57,7 @@ def run_ppo(
         total=trainer.total_training_steps,
         keep=trainer.max_actor_ckpt_to_keep,
         resume_path=trainer.resume_from_path if trainer.resume_mode == "resume_path" else None,
-        again=fingerprint is None and trainer.resume_mode != "auto",
+        again=alone and trainer.resume_mode != "auto",
         trackers=setup.trackers_of(cfg),
     ) as stage:
         if stage.result is not None:
