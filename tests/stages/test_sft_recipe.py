@@ -303,6 +303,12 @@ def test_the_model_of_stage_two_may_be_another(base, data, four_steps, tmp_path)
     assert again < first
 
 
+def test_fine_tuning_has_an_attention_kernel_of_its_own(base, tmp_path):
+    cfg = small_config(base, tmp_path, "sft.model.attn_implementation=eager")
+    model, _ = sft.load_model(cfg, None, torch.device("cpu"))
+    assert model.config._attn_implementation == "eager"
+
+
 def test_epsilon_reaches_the_optimiser(base, data, tmp_path):
     cfg = small_config(base, tmp_path, "sft.optim.eps=0.001", "sft.optim.name=adamw")
     made = sft.make_sft_optimizer(cfg.sft, torch.nn.Linear(2, 2), 10)

@@ -89,13 +89,16 @@ def _can_be_plain(model: str, *, code: bool) -> bool:
     )
 
 
-def load_actor(cfg: Config, name: str, device: torch.device) -> tuple[Any, ChatTemplate]:
-    """Policy and chat template of `name`, on the device.
+def load_actor(
+    cfg: Config, name: str, device: torch.device, settings: ModelConfig | None = None
+) -> tuple[Any, ChatTemplate]:
+    """Policy and chat template of `name`, on the device, as `settings` say: by default those of
+    PPO.
 
     Raises ModelError if they do not belong together, or if the model is too short-sighted for the
     episodes.
     """
-    model_cfg = cfg.actor_rollout_ref.model
+    model_cfg = settings or cfg.actor_rollout_ref.model
     template = load_template(cfg, name)
     model = load_policy(
         name,

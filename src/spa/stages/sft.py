@@ -165,7 +165,7 @@ def load_model(cfg: Config, resume: Path | None, device: torch.device) -> tuple[
     # With LoRA the checkpoint's adapters are put onto the original base.
     source = str(resume) if resume and own.model.lora_rank == 0 else own.model.partial_pretrain
     note_published(source)
-    model, template = setup.load_actor(cfg, source, device)
+    model, template = setup.load_actor(cfg, source, device, own.model)
     adapters = resume / ADAPTER if resume else None
     setup.make_trainable(model, own.model, device, seed=own.trainer.seed, adapters=adapters)
     return model, template
@@ -224,10 +224,7 @@ def update(
     # Tokens are counted before the batch is cut, over all ranks: in a mean of micro-batch means,
     # the tokens of short responses would have a larger weight.
     targets = max(1, int(tokens.mask.sum()))
-    # Dropout is used as configured. Unlike PPO, SFT computes no ratio to log-probs without dropout.
-    found = update_model(
-        part, [tokens], partial(response_loss, targets=targets), micro, device, dropout=True
-    )
+    found = update_model(part, [tokens], partial(response_loss, targets=targets), micro, device)
     metrics = {f"train/{name}": value for name, value in found.items()}
     rows = sum(sequence.rows for sequence in batch)
     return metrics | {"train/tokens": float(targets), "train/rows": float(rows)}

@@ -116,16 +116,14 @@ def update(
     loss_fn: LossFn[Batch],
     micro: MicroBatching,
     device: torch.device,
-    *,
-    dropout: bool = False,
 ) -> Metrics:
     """One optimiser step for each mini-batch; returns means over tokens and steps, and the learning
     rate.
 
     `loss_fn(model, micro_batch)` gives the rows' part of a loss that is a sum over the whole
     mini-batch. So the gradient does not depend on how that is cut into micro-batches and shared
-    among ranks. Dropout is off unless asked for: ratios and clipped values compare with scores that
-    were taken without it.
+    among ranks. Dropout is off: ratios and clipped values compare with scores that were taken
+    without it, and SFT gives the same model twice.
     """
     replica = part.replica
     world = replica.world
@@ -133,8 +131,7 @@ def update(
     steps: list[Metrics] = []
     # Gradient checkpointing works in training mode only; dropout is switched off separately.
     part.model.train()
-    if not dropout:
-        switch_off_dropout(part.model)
+    switch_off_dropout(part.model)
     packed = packs_rows(part.model)
     for mini in mini_batches:
         mine = world.deal(mini.lengths)
