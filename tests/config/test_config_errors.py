@@ -122,6 +122,14 @@ def test_pairs_that_exclude_each_other():
             "actor_rollout_ref.actor.loss_mask: cannot be all_after_system with adv_estimator=turn_rloo",
         ),
         (
+            ("ctx_manager.history=false", "algorithm.bootstrap_truncated=true"),
+            "algorithm.bootstrap_truncated: must be false with ctx_manager.history=false",
+        ),
+        (
+            ("ctx_manager.history=false", "actor_rollout_ref.actor.loss_mask=all_after_system"),
+            "actor_rollout_ref.actor.loss_mask: all_after_system needs ctx_manager.history=true",
+        ),
+        (
             ("es_manager.val.env_groups=1", "es_manager.val.env_configs.tags=[Sudoku,Bandit]"),
             "1 groups are too few",
         ),

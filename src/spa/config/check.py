@@ -408,6 +408,16 @@ def _check_single_turns(cfg: Config, problems: Problems) -> None:
             f"must be 1 with ctx_manager.history=false, which does not discount between turns, got "
             f"{algorithm.gamma:g}",
         )
+    if algorithm.bootstrap_truncated:
+        problems.add(
+            "algorithm.bootstrap_truncated",
+            "must be false with ctx_manager.history=false, which passes no value from turn to turn",
+        )
+    if cfg.actor_rollout_ref.actor.loss_mask == "all_after_system":
+        problems.add(
+            "actor_rollout_ref.actor.loss_mask",
+            "all_after_system needs ctx_manager.history=true: without it, every turn has a system message",
+        )
     if cfg.actor_rollout_ref.actor.world_loss.tokens == "env_observations":
         problems.add(
             "actor_rollout_ref.actor.world_loss.tokens",

@@ -105,7 +105,8 @@ class AlgorithmConfig:
     high_level_gamma: Annotated[
         float,
         Key(
-            "discount per turn in bi-level GAE, turn_gae, turn_rloo and gigpo",
+            "discount per turn in bi-level GAE, turn_gae, turn_rloo and gigpo; no effect with "
+            "ctx_manager.history=false",
             affects="semantics",
             ge=0,
             le=1,
