@@ -261,6 +261,9 @@ def test_draws_from_a_generator_are_those_made_here(workers):
         local.random_action(twin) for _ in range(6)
     ]
     assert env.finite_puzzles is False
+    # Attributes, not methods, of `TextEnv`: prompts of a written search unpack the last one.
+    assert env.players == 1 and env.default_state_text == "grid"
+    assert env.state_key_format == local.state_key_format
 
 
 def test_a_copy_there_goes_its_own_way_and_is_lost_with_its_process(workers):

@@ -32,7 +32,7 @@ from spa.run.signals import ignore_interrupts
 START_S = 120.0
 """How long a new process may take until it answers: it imports the environment's module."""
 
-PLAIN = ("finite_puzzles", "default_state_text", "players")
+PLAIN = ("finite_puzzles", "default_state_text", "players", "state_key_format")
 """Attributes, not methods, of an environment."""
 
 CHANGES = ("reset", "step", "look_as")
