@@ -54,6 +54,8 @@ def test_mines_come_from_the_noise_and_not_from_the_puzzle():
         return env.step("reveal 2 2")[0]
 
     assert first(1) == first(1) and len({first(noise) for noise in range(6)}) > 1
+    env.reset(seed=0, options={"noise_seed": 1})
+    assert len({env.clone(noise).step("reveal 2 2")[0] for noise in range(6)}) > 1
 
 
 def test_importing_it_leaves_everybodys_logging_alone():

@@ -58,6 +58,18 @@ def test_noise_is_its_own():
     assert walk(1) == walk(1) and len({tuple(walk(noise)) for noise in range(8)}) > 1
 
 
+def test_a_copys_noise_is_that_of_its_seed():
+    env = make_env("gymnasium:FrozenLake-v1")
+    env.reset(seed=0, options={"noise_seed": 5})
+
+    def walk(game):
+        return tuple(game.step("Right")[0] for _ in range(8))
+
+    assert len({walk(env.clone(seed)) for seed in range(8)}) > 1
+    assert walk(env.clone(3)) == walk(env.clone(3))
+    assert walk(env.clone()) == walk(env)
+
+
 class Spoken(gymnasium.Env):
     """Says a word; the same word back ends it."""
 

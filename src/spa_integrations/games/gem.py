@@ -66,12 +66,16 @@ class Gem(TextEnv):
         with self.own:
             self.prompt, info = self.game.reset(seed=stream_seed(puzzle, "gem/puzzle") % 2**31)
         # A stream of its own, so that one puzzle can be played with different random outcomes.
-        self.own = OwnRandomness(stream_seed(noise, "gem/noise"))
+        self.renew_noise(noise)
         self.over, self.said, self.board = False, [], _board(info)
         # The puzzle's text contains everything that the game holds, so that its hash distinguishes
         # puzzles with the same prompt.
         self.puzzle = f"{self.task}\n{self.prompt}\n{content(self.game)}"
         return self.state_text("grid"), {}
+
+    def renew_noise(self, noise_seed: int) -> None:
+        """Draw chance from another stream from now on."""
+        self.own = OwnRandomness(stream_seed(noise_seed, "gem/noise"))
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """A move; one that GEM cannot read, or one after the end, changes nothing."""

@@ -79,15 +79,20 @@ class GymnasiumGame(TextEnv):
     ) -> tuple[str, dict[str, Any]]:
         """Gymnasium's reset; chance inside the episode comes from the noise seed."""
         puzzle, noise = reset_seeds(self, seed, options)
-        self.own = OwnRandomness(stream_seed(noise, "gymnasium/global"))
+        self.renew_noise(noise)
         with self.own:
             self.seen, self.info = self.game.reset(seed=puzzle)
             self.drawing = self._draw()
-        # Set after the reset: the board comes from the puzzle seed, later outcomes from the noise
-        # seed.
+        # Set again after the reset: the board comes from the puzzle seed, later outcomes from the
+        # noise seed.
         self.game.unwrapped.np_random = stream(noise, "gymnasium/noise")
         self.over, self.start = False, self.state_text("grid_and_coords")
         return self.state_text("grid"), {}
+
+    def renew_noise(self, noise_seed: int) -> None:
+        """Draw chance from other streams from now on, the global generators included."""
+        self.own = OwnRandomness(stream_seed(noise_seed, "gymnasium/global"))
+        self.game.unwrapped.np_random = stream(noise_seed, "gymnasium/noise")
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Gymnasium's step; an unknown action, or one after the end, changes nothing."""
