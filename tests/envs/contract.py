@@ -39,6 +39,7 @@ def check_contract(make: Callable[[], TextEnv], *, steps: int = 12) -> None:
         play(make(), seed, steps) for seed in (3, 1, 3)
     ]
     check_hostile(make())
+    check_end(make())
 
 
 def play(env: TextEnv, seed: int, steps: int) -> list[object]:
@@ -88,3 +89,19 @@ def check_hostile(env: TextEnv) -> None:
             and info["success"] is False
         )
         assert reward <= 0.0
+
+
+def check_end(env: TextEnv) -> None:
+    """After the end, an action changes nothing and is paid nothing."""
+    env.reset(seed=3)
+    best = env.expert_actions(300)
+    ended = False
+    for text in best:
+        ended = env.step(env.to_action(text))[2]
+    if not ended:  # no expert, or chance decides
+        return
+    end = env.state_text("grid")
+    for text in env.action_names() or best:
+        _, reward, terminated, truncated, _ = env.step(env.to_action(text))
+        assert (reward, terminated, truncated) == (0.0, True, False), text
+        assert env.state_text("grid") == end

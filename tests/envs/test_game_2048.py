@@ -90,11 +90,13 @@ def test_a_move_that_changes_nothing_pays_the_penalty_under_both_rewards(reward)
 
 def test_success_at_once_and_failure_when_stuck():
     board = ((1024, 1024, 0, 0), (0,) * 4, (0,) * 4, (0,) * 4)
-    _, paid, terminated, _, info = started(board).step("Right")
+    env = started(board)
+    _, paid, terminated, _, info = env.step("Right")
     assert (paid, terminated, info["success"], info["largest_tile"]) == (2048.0, True, True, 2048)
+    assert env.step("Down")[1:3] == (0.0, True)  # after the end nothing is paid
     assert not can_move(STUCK)
-    _, _, terminated, _, info = started(STUCK).step("Up")
-    assert terminated and not info["success"]
+    _, paid, terminated, _, info = started(STUCK).step("Up")
+    assert terminated and not info["success"] and paid == 0.0
 
 
 def test_state_texts():

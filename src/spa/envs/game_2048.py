@@ -125,7 +125,7 @@ class Game2048(TextEnv):
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """One move. An unknown action, or a move that changes nothing, leaves the board and is paid
-        as a penalty."""
+        as a penalty; after the end, nothing is paid."""
         index = action_index(action, ACTIONS)
         before = self.board
         reward = self.invalid_penalty
@@ -145,6 +145,8 @@ class Game2048(TextEnv):
             "largest_tile": max(map(max, self.board)),
         }
         terminated = success or not can_move(self.board)
+        if terminated and not changed:  # the game was over already
+            reward = 0.0
         return self.state_text(self.default_state_text), reward, terminated, False, info
 
     def _reached(self) -> bool:

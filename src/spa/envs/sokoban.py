@@ -119,19 +119,21 @@ class Sokoban(GridGame):
         return self.state_text(self.default_state_text), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """One move; walking into a box pushes it if the cell behind is free. An unknown action
-        changes nothing."""
+        """One move; walking into a box pushes it if the cell behind is free. An unknown action, or
+        one after the end, changes nothing."""
         self.steps += 1
         index = action_index(action, self._labels)
-        moved = index is not None and self._move(self._deltas[index])
-        reward = -0.1
+        # After the end, an action neither moves the player nor is paid.
+        over = self.on_target == self.num_boxes
+        moved = index is not None and not over and self._move(self._deltas[index])
+        reward = 0.0 if over else -0.1
         if moved:
             on_target = len(self.boxes & self._targets)
             if on_target != self.on_target:
                 reward += 1.0 if on_target > self.on_target else -1.0
                 self.on_target = on_target
         solved = self.on_target == self.num_boxes
-        if solved:
+        if solved and not over:
             reward += 10.0
         info = {
             "action_is_valid": index is not None,

@@ -220,8 +220,10 @@ class Sudoku(TextEnv):
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Write a digit. Anything that is no move, and a move onto a given digit, is invalid and
-        changes nothing."""
+        changes nothing. After the end, nothing is paid."""
         self.steps += 1
+        # A full board cannot change, because no other digit fits.
+        over = all(self.cells)
         move = self._read(action) if isinstance(action, str) else None
         valid = move is not None and not self.given[move[0]]
         effective = False
@@ -234,7 +236,8 @@ class Sudoku(TextEnv):
         solved = all(self.cells)
         info = {"action_is_valid": valid, "action_is_effective": effective, "success": solved}
         truncated = self.steps >= self.max_steps and not solved
-        return self.state_text(self.default_state_text), float(solved), solved, truncated, info
+        reward = float(solved and not over)
+        return self.state_text(self.default_state_text), reward, solved, truncated, info
 
     def fits(self, cell: int, digit: int) -> bool:
         """Whether no other cell of the same row, column or box holds `digit`."""
