@@ -70,6 +70,20 @@ def test_what_turns_do_not_hold_is_no_part_of_the_optimum(tmp_path):
     assert found["percent_of_optimum"] == pytest.approx(100, abs=0.01)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_difficulty_of_a_sudoku_is_its_clues_in_other_processes_too(tmp_path, workers):
+    cfg = demo(
+        2,
+        1,
+        f"es_manager.env_workers={workers}",
+        "es_manager.val.env_configs.tags=[Sudoku]",
+        "custom_envs.Sudoku.env_config.clues=11",
+    )
+    found = run(cfg, "random", tmp_path / "r.json")["tags"]["Sudoku"]
+    assert found["difficulty_is"] == "clues"
+    assert [part["difficulty"] for part in found["by_difficulty"]] == [11]
+
+
 def test_players_that_believe_nothing_have_no_figures_of_states(tmp_path):
     found = run(demo(4, 1), "random", tmp_path / "r.json")["tags"][LAKE]
     assert (

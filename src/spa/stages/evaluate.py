@@ -22,7 +22,6 @@ from spa.envs.base import TextEnv
 from spa.envs.cards import Card, cards, mean_optimum
 from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.envs.pool import EpisodeSpec
-from spa.envs.sudoku import Sudoku
 from spa.errors import ConfigError, DataError, ModelError
 from spa.evaluation.aggregate import KS, not_computed, play_report
 from spa.evaluation.outcomes import Group, group_of
@@ -198,8 +197,9 @@ def unseen_puzzles(
         if look is not None and look.hash in known and not look.finite:
             seen += 1
             continue
-        content, hard = ("", None) if look is None else (look.hash, difficulty(look.env))
         tag = specs[0].tag
+        sudoku = cfg.custom_envs[tag].env_type == "sudoku"
+        content, hard = ("", None) if look is None else (look.hash, difficulty(look.env, sudoku))
         best = None
         # The tag's card gives the optimum of the whole tag. Without a card each puzzle is solved.
         if look is not None and card_of(cfg, tag) is None:
@@ -213,12 +213,15 @@ def unseen_puzzles(
     return puzzles, seen
 
 
-def difficulty(env: TextEnv) -> int | None:
+def difficulty(env: TextEnv, sudoku: bool) -> int | None:
     """How hard a puzzle is, by the number that its game is known by: given digits of a Sudoku, else
     fewest actions."""
     try:
         with boundary("optimal_steps", MAKING_S):
-            return env.clues if isinstance(env, Sudoku) else env.optimal_steps()
+            if not sudoku:
+                return env.optimal_steps()
+            # Counted in the text, because an environment in another process has only methods.
+            return sum(word.isdigit() for word in env.puzzle_text().split())
     except EnvFault:
         return None
 
