@@ -4,6 +4,7 @@ import inspect
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import gymnasium
@@ -12,7 +13,8 @@ from helpers.light import HEAVY
 from helpers.tiny_preset import SMALL
 
 import spa
-from spa.types import StopReason
+from spa.envs.frozen_lake import FrozenLake
+from spa.types import StopReason, Turn
 
 NOT_LOADED = (*HEAVY, "pydantic")
 
@@ -119,6 +121,37 @@ def test_names_and_objects_play_alike(tiny: spa.Model):
 def test_policies_without_a_model_play():
     assert spa.play("random", "FrozenLake").turns
     assert spa.play("expert", "SimpleSokoban", seed=2).stop is StopReason.SUCCESS
+
+
+def test_a_model_that_play_loads_is_closed(tiny: spa.Model, monkeypatch: pytest.MonkeyPatch):
+    closed = []
+    monkeypatch.setattr(spa.Model, "close", lambda model: closed.append(model.name))
+    spa.play(tiny, "FrozenLakeNoSlip")
+    spa.play("random", "FrozenLake")
+    assert closed == ["random"]
+
+
+def ten(turn: Turn) -> float:
+    return 10.0
+
+
+class Slow(FrozenLake):
+    def step(self, action):
+        time.sleep(60)
+        return super().step(action)
+
+
+def test_play_has_the_rewards_and_the_time_limit_of_the_configuration():
+    cfg = spa.load_config(
+        "tiny",
+        [
+            f"custom_envs.FrozenLakeNoSlip.reward={__name__}:ten",
+            "es_manager.env_timeout_s=1",
+        ],
+    )
+    turn = spa.play("random", "FrozenLakeNoSlip", seed=3, config=cfg).turns[0]
+    assert (turn.reward, turn.reward_terms) == (10.0, {f"{__name__}:ten": 10.0})
+    assert "took more than 1 s" in spa.play("random", Slow(), config=cfg).error
 
 
 @pytest.mark.parametrize("name", ["no/folder/here", "/"])

@@ -1,5 +1,6 @@
 """Models that play, and single episodes."""
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from spa.api.html import show_in_notebooks
 from spa.api.settings import Overrides, as_texts
 from spa.config.load import load_config
 from spa.config.schema import Config
+from spa.custom_rewards import load_rewards, with_rewards
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.envs.pool import EpisodeSpec
@@ -125,19 +127,22 @@ def play(
     Raises SpaError if the model or the environment cannot be used. If the environment or an API
     fails during the episode, `Episode.error` holds the reason.
     """
-    ready = model if isinstance(model, Model) else load_model(model, config=config)
-    cfg = ready.config
+    if not isinstance(model, Model):
+        with closing(load_model(model, config=config)) as loaded:
+            return play(loaded, env, seed)
+    cfg = model.config
     spec = spec_of(env) if isinstance(env, TextEnv) else find_spec(env, cfg)
     tag = env if isinstance(env, str) else type(env).__name__
     try:
         game = env if isinstance(env, TextEnv) else make_env(spec.env_type, spec.env_config)
-        if ready.target.name == "expert":
+        if model.target.name == "expert":
             # Some environments know only after a reset whether they can be solved.
             game.reset(seed=seed)
             require_solver(game, tag)
         prompter = make_prompter(cfg, spec, cfg.ctx_manager.mode, env=game)
     except EnvFault as error:
         raise ConfigError(f"{tag}: {error}") from error
+    rewards = load_rewards(f"custom_envs.{tag}.reward", spec.reward)
     sampling = setup.val_sampling(cfg)
     max_model_len = cfg.actor_rollout_ref.rollout.max_model_len
     episodes = collect(
@@ -156,13 +161,14 @@ def play(
         ],
         make_env=lambda _: game,
         prompters={tag: prompter},
-        template=ready.template,
-        engine=ready.engine,
+        template=model.template,
+        engine=model.engine,
         sampling=sampling,
         format_penalty=cfg.es_manager.format_penalty,
         max_model_len=max_model_len,
+        env_timeout_s=cfg.es_manager.env_timeout_s,
     )
     # A prompt that does not fit is a mistake in the configuration, so it raises. Other faults are
     # recorded in the episode.
     check_room(episodes, sampling.max_tokens, max_model_len)
-    return episodes[0]
+    return with_rewards(episodes, {tag: rewards})[0]
