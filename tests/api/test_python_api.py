@@ -323,6 +323,32 @@ def test_what_cannot_be_evaluated_is_one_message(tmp_path: Path):
         _ = measured.pass_at_1
 
 
+def test_arguments_of_a_wrong_type_are_one_message(tmp_path: Path):
+    with pytest.raises(spa.SpaError, match="samples must be an integer, got '8'"):
+        spa.evaluate("random", "tiny", samples="8")
+    with pytest.raises(spa.SpaError, match="ks must be of type int"):
+        spa.evaluate("random", "tiny", ks="8")
+    with pytest.raises(spa.SpaError, match="methods must be of type str"):
+        spa.compare("tiny", methods=3)
+    with pytest.raises(spa.SpaError, match="sweep must be a mapping"):
+        spa.compare("tiny", sweep="algorithm.gamma=1,0.9")
+    with pytest.raises(spa.SpaError, match="format must be one of html, md, png, got 'pdf'"):
+        spa.Run(tmp_path).report(format="pdf")
+
+
+def test_a_single_value_is_a_list_of_one(tmp_path: Path):
+    few = {"samples": 2, "puzzles": 2, "output": tmp_path / "one.json"}
+    measured = spa.evaluate("random", "tiny", ks=2, **few)
+    assert measured.pass_at(2).n == 2
+    with pytest.raises(spa.SpaError, match="no method 'vanila'"):
+        spa.compare("tiny", methods="vanila")
+    with pytest.raises(spa.SpaError, match="cannot run the stages pppo;"):
+        spa.train("tiny", stages="pppo")
+    for sweep in ({"algorithm.gamma": 0.9}, {"algorithm.adv_estimator": "gae"}):
+        with pytest.raises(spa.SpaError, match="no key has several values"):
+            spa.compare("tiny", sweep=sweep)
+
+
 def test_importing_parts_of_the_package_leaves_the_functions_in_place():
     code = "import spa, spa.evaluation.passk, spa.envs.play, spa.experiments.compare; print(callable(spa.evaluate), callable(spa.play))"
     assert in_a_new_process(code) == "True True"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spa.api.playing import Model, open_config
-from spa.api.settings import Overrides
+from spa.api.settings import Overrides, as_list
 from spa.config.load import spread_groups
 from spa.config.schema import Config
 from spa.engines.base import Engine
@@ -108,6 +108,7 @@ def evaluate(
 
     Raises SpaError if the model cannot be used, or if no episode could be played to its end.
     """
+    chosen = None if ks is None else as_list("ks", ks, int)
     # A loaded model brings its engine. Loading the weights again would take twice the memory. A
     # scripted policy has none, and its engine has the limits of the configuration that it was made for.
     engine = None
@@ -116,7 +117,7 @@ def evaluate(
     target, cfg, path = plan_evaluation(
         model, config, samples=samples, puzzles=puzzles, overrides=overrides, output=output
     )
-    return run_evaluation(target, cfg, path, ks=ks, prices=prices, loaded=engine)
+    return run_evaluation(target, cfg, path, ks=chosen, prices=prices, loaded=engine)
 
 
 def run_evaluation(
@@ -175,6 +176,8 @@ def plan_evaluation(
 def _sized(cfg: Config, samples: int | None, puzzles: int | None) -> Config:
     """The configuration with so many validation puzzles, and attempts at each."""
     for name, count in (("samples", samples), ("puzzles", puzzles)):
+        if count is not None and not isinstance(count, int):
+            raise ConfigError(f"{name} must be an integer, got {count!r}")
         if count is not None and count < 1:
             raise ConfigError(f"{name} must be at least 1, got {count}")
     val = cfg.es_manager.val

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from spa.api.html import show_in_notebooks
-from spa.api.settings import Overrides, as_texts, value_text
+from spa.api.settings import Overrides, as_list, as_texts, value_text
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.errors import ConfigError, DataError
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Stage = Literal["selfplay", "sft", "ppo"]
 STAGES: tuple[Stage, ...] = ("selfplay", "sft", "ppo")
+FORMATS = ("html", "md", "png")
+"""Of a report."""
 
 show_in_notebooks()
 
@@ -133,6 +135,8 @@ class Run:
         in the run."""
         from spa.report.build import write_report
 
+        if format not in FORMATS:
+            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
         file = Path(path) if path else self.path / f"report.{format}"
         write_report([self.path], file, format)
         return file
@@ -201,8 +205,10 @@ def train(
 
     Raises SpaError with a message that names the key, file or model to change.
     """
+    chosen = tuple(as_list("stages", stages, str))
     # The default means all stages of the method, and a baseline's only stage is PPO.
-    chosen = ("ppo",) if method != "spa" and tuple(stages) == STAGES else tuple(stages)
+    if method != "spa" and chosen == STAGES:
+        chosen = ("ppo",)
     cfg = configuration(config, output_dir, overrides, stages=chosen, method=method, seed=seed)
     cfg, jobs = plan_training(cfg, chosen, method=method, ckpt=ckpt, from_scratch=from_scratch)
     from spa.launch.start import launch
@@ -294,11 +300,17 @@ def compare(
     """
     from spa.experiments.compare import run_comparison
 
+    tried = sweep or {}
+    if not isinstance(tried, Mapping):
+        raise ConfigError(
+            f"sweep must be a mapping of keys to values, such as {{'algorithm.gamma': [1, 0.9]}}, got {sweep!r}"
+        )
     made = plan_comparison(
         config,
-        methods=methods,
+        methods=as_list("methods", methods, str),
         sweep=[
-            f"{key}={','.join(map(value_text, values))}" for key, values in (sweep or {}).items()
+            f"{key}={','.join(map(value_text, as_list(key, values)))}"
+            for key, values in tried.items()
         ],
         seeds=seeds,
         controls=controls,

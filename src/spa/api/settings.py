@@ -1,8 +1,10 @@
 """Overrides as Python values, as `key=value` texts of the configuration."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from spa.errors import ConfigError
 
 Overrides = Sequence[str] | Mapping[str, Any]
 """`["trainer.total_training_steps=20"]` or `{"trainer.total_training_steps": 20}`."""
@@ -14,6 +16,19 @@ def as_texts(overrides: Overrides) -> list[str]:
         # A single text is one override, not a sequence of characters.
         return [overrides] if isinstance(overrides, str) else list(overrides)
     return [f"{key}={value_text(value)}" for key, value in overrides.items()]
+
+
+def as_list(name: str, value: Any, kind: type = object) -> list[Any]:
+    """The items of the argument `name`; a single string, number or mapping is a list of one. Raises
+    ConfigError for an item that is not of `kind`."""
+    single = isinstance(value, str | Mapping) or not isinstance(value, Iterable)
+    items = [value] if single else list(value)
+    for item in items:
+        if not isinstance(item, kind):
+            raise ConfigError(
+                f"{name} must be of type {kind.__name__}, or a list of such values, got {item!r}"
+            )
+    return items
 
 
 def value_text(value: Any) -> str:
