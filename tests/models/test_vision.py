@@ -211,6 +211,12 @@ def test_who_does_not_see_is_told(folder, tmp_path):
         vllm_engine(cfg, str(folder), load_template(cfg, str(folder)), CPU)
 
 
+def test_pictures_need_the_history(folder, tmp_path):
+    alone = ("ctx_manager.history=false", "algorithm.adv_estimator=reinforce_plus_plus")
+    with pytest.raises(ConfigError, match=r"history=true, or show text .*render_mode: text"):
+        ppo_run.run_ppo(config(folder, tmp_path, *alone), directory=tmp_path / "ppo")
+
+
 def test_text_games_with_a_model_that_sees(folder, tmp_path):
     tags = "=[FrozenLakeNoSlip]"
     tags = [f"es_manager.{part}.env_configs.tags{tags}" for part in ("train", "val")]

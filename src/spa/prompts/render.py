@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from spa.envs.base import StateText, TextEnv
+from spa.errors import ConfigError
 from spa.prompts.imagined import imagined_plans
 from spa.types import IMAGE, Message, PromptMode, ResponseFormat
 
@@ -64,11 +65,19 @@ class Prompter:
         self, env: TextEnv, *, turn: int = 1, actions_left: int | None = None
     ) -> tuple[Message, ...]:
         """System and first user message of a conversation, which begins at turn `turn` if it has no
-        history, with `actions_left` (None: all of an episode)."""
+        history, with `actions_left` (None: all of an episode). Raises ConfigError for pictures
+        without history."""
+        pictured = env.image() is not None
+        # The pictures of an episode belong to one conversation.
+        if pictured and not self.history:
+            raise ConfigError(
+                "ctx_manager.history=false cannot show states as pictures; set ctx_manager.history=true, or show "
+                "text (custom_envs.TAG.env_config.render_mode: text)"
+            )
         parts = [self.instruction or env.instruction(self.state_text)]
         legend = env.legend()
         # World-model responses write the symbols, so they need the legend even with pictures.
-        seen = env.image() is not None and self.mode == "base"
+        seen = pictured and self.mode == "base"
         if legend and self.state_text != "coords" and not seen:
             parts.append(
                 "Symbols: "
