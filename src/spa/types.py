@@ -92,6 +92,7 @@ class Prompt:
     turns_left: int | None = None  # of the episode, this one included; None: unknown
     continued: bool = True  # a later turn may continue this conversation: worth caching
     actions_left: int | None = None  # left in the episode; None: as many as a response may hold
+    max_actions: int | None = None  # that one response may hold; None: no limit is known
     context: Any = None  # the live environment, for policies and planners only; never sent anywhere
 
 

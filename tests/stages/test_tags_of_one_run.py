@@ -5,6 +5,7 @@ from helpers.play import says
 
 from spa.config.load import load_config
 from spa.errors import ConfigError
+from spa.policies.expert import expert_engine
 from spa.policies.scripted import random_engine
 from spa.stages import setup
 from spa.types import Prompt
@@ -53,6 +54,20 @@ def test_scripted_players_and_world_model_rows_use_the_separator_of_the_tag():
         assert not dropped
         for row in rows:
             assert row.response.endswith(f"<answer>{sep.join(row.executed)}</answer>")
+
+
+@pytest.mark.parametrize("engine", [random_engine, expert_engine])
+def test_scripted_players_keep_to_the_actions_of_the_tag(engine):
+    choose = (
+        "es_manager.train.env_configs.tags=[FrozenLakeNoSlip,Sudoku]",
+        "custom_envs.Sudoku.max_actions_per_traj=1",
+        "custom_envs.FrozenLakeNoSlip.max_actions_per_traj=1",
+        "agent_proxy.response_format=choose_plan",
+        "ctx_manager.mode=add_worldmodel",
+    )
+    _, episodes = played([*TAGS, *choose], engine(max_actions=5))
+    for episode in episodes.values():
+        assert all(turn.reply.well_formed for turn in episode.turns)
 
 
 def test_a_blank_separator_of_a_tag_is_refused():

@@ -176,6 +176,7 @@ def ask(
             action_sep=p.action_sep,
             response_format=p.response_format,
             continued=False,
+            max_actions=p.max_actions_per_turn,
             context=env,
         )
         for messages, p, env, seed in zip(conversations, prompters, envs, seeds, strict=True)

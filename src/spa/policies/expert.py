@@ -37,7 +37,7 @@ def expert_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
         if len(actions) == 1:
             left = [n for n in (prompt.turns_left, prompt.actions_left) if n is not None]
             actions = env.expert_actions(min(left, default=FAR)) or actions
-        actions = actions[:max_actions]
+        actions = actions[: min(max_actions, prompt.max_actions or max_actions)]
         if not actions:
             # Sampled from the prompt's seed, as a model's response would be.
             actions = (

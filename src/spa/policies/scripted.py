@@ -60,13 +60,15 @@ class ScriptedEngine:
 
 
 def random_engine(template: ChatTemplate | None = None, *, max_actions: int) -> ScriptedEngine:
-    """Uniformly random legal actions, one to `max_actions` of them, in the format that the prompt
-    asks for."""
+    """Uniformly random legal actions, one to `max_actions` of them but no more than the prompt
+    allows, in the format that it asks for."""
 
     def reply(prompt: Prompt) -> str:
         rng = np.random.Generator(np.random.PCG64(prompt.seed))
         # The number of actions is random, so that the data show long plans and short ones.
         count = int(rng.integers(1, max_actions + 1))
+        # Cut after sampling, so that a tag's own limit changes no random numbers.
+        count = min(count, prompt.max_actions or count)
         answer = f" {prompt.action_sep} ".join(prompt.context.random_plan(rng, count))
         return formatted(prompt, answer)
 

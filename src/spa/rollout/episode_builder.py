@@ -115,6 +115,7 @@ class EpisodeBuilder:
             turns_left=turns_left,
             continued=self.prompter.history and turns_left > 1,
             actions_left=self.prompter.max_actions_per_traj - self.used_actions,
+            max_actions=self.prompter.max_actions_per_turn,
             context=env,
         )
 
