@@ -163,9 +163,10 @@ def test_the_pacer_gives_slots_at_the_asked_rate(monkeypatch):
         (failing(402, "Insufficient Balance"), ["credit"]),
         (failing(400, "Your credit balance is too low to access the API."), ["no credit"]),
         (failing(400, "Unknown parameter: foo"), ["generation_kwargs"]),
+        (failing(400, "max_tokens is too large: 50000, in this context"), ["generation_kwargs"]),
         (failing(501, "Unsupported method"), ["http://127.0.0.1", "base_url"]),
     ],
-    ids=["401", "403", "404", "402", "400-credit", "400", "501"],
+    ids=["401", "403", "404", "402", "400-credit", "400", "400-length", "501"],
 )
 def test_trouble_that_only_the_user_can_end_stops_at_once(trouble, words):
     with Server([trouble] * 50) as server, pytest.raises(ModelError) as error:
@@ -187,9 +188,10 @@ def test_a_used_up_quota_is_not_asked_again():
     "trouble",
     [
         failing(400, "This model's maximum context length is 4096 tokens"),
+        failing(400, "4097 tokens", code="context_length_exceeded"),
         good(finish="content_filter"),
     ],
-    ids=["too-long", "content-filter"],
+    ids=["too-long", "code", "content-filter"],
 )
 def test_a_refused_request_costs_one_episode(trouble):
     with Server([trouble]) as server:

@@ -58,8 +58,19 @@ FINISH_REASONS: dict[Any, Literal["stop", "length"]] = {
     "length": "length",
 }
 LENGTH_LIMITS = ("max_tokens", "max_completion_tokens")
-REFUSALS = ("context", "too long", "too large", "content_filter", "content_policy")
-"""Words of an error that concerns one conversation."""
+TOO_LONG = "context_length_exceeded"
+"""Code of an error about the length of one conversation."""
+REFUSALS = (
+    "context length",
+    "context size",
+    "context window",
+    "too long",
+    "request too large",
+    "content_filter",
+    "content_policy",
+)
+"""Words of an error that concerns one conversation, and not a setting, as `max_tokens is too large`
+does."""
 
 
 class Unanswered(Exception):
@@ -418,7 +429,10 @@ class ApiEngine:
             )
         # Only this request is at fault if the error concerns its conversation, or if
         # any response is stored, since the server then probably accepts the settings.
-        if len(self.store) or any(word in lower for word in REFUSALS):
+        refused = getattr(error, "code", None) == TOO_LONG or any(
+            words in lower for words in REFUSALS
+        )
+        if len(self.store) or refused:
             return Refused(f"{where}: {text}")
         return ModelError(
             f"{where}: the server rejected the request; check generation_kwargs of the model "
