@@ -154,6 +154,15 @@ def test_the_pacer_gives_slots_at_the_asked_rate(monkeypatch):
     assert waits == pytest.approx([0, 0.5, 1.0])
 
 
+def test_retries_wait_for_a_slot_too():
+    with Server([failing(429, **SOON)] * 3) as server:
+        player = engine(server, per_minute=600)
+        started = time.monotonic()
+        [completion] = player.generate([prompt()], SAMPLING)
+        assert time.monotonic() - started >= 0.3  # four requests, 0.1 s apart
+    assert completion.finish_reason == "stop" and len(server.requests) == 4
+
+
 @pytest.mark.parametrize(
     ("trouble", "words"),
     [
@@ -239,7 +248,8 @@ def test_refusals_cost_their_episodes_once_others_were_answered(tmp_path):
         engine(server).generate([prompt(0), prompt(1)], SAMPLING)
 
 
-def test_nothing_is_sent_after_an_interruption(monkeypatch):
+@pytest.mark.parametrize("per_minute", [None, 300])
+def test_nothing_is_sent_after_an_interruption(monkeypatch, per_minute):
     def interrupted(futures, **_):
         while len(server.requests) < 2:
             time.sleep(0.01)
@@ -247,7 +257,7 @@ def test_nothing_is_sent_after_an_interruption(monkeypatch):
 
     monkeypatch.setattr("spa.engines.api.wait", interrupted)
     with Server([failing(500, **SOON)] * 50) as server:
-        player = engine(server, max_concurrency=2, max_retries=20)
+        player = engine(server, max_concurrency=2, max_retries=20, per_minute=per_minute)
         with pytest.raises(KeyboardInterrupt):
             player.generate([prompt(i) for i in range(4)], SAMPLING)
         asked = len(server.requests)

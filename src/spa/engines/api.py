@@ -208,6 +208,8 @@ class ApiEngine:
                 base_url=self.address,
                 timeout=timeout_s,
                 max_retries=max_retries,
+                # The SDK retries inside of a call, so only its HTTP client sees every request.
+                http_client=openai.DefaultHttpxClient(event_hooks={"request": [self._pace]}),
             )
         except Exception:  # noqa: BLE001 - its text would show the password of a proxy
             raise ModelError(
@@ -312,7 +314,6 @@ class ApiEngine:
         key = request_key(self.address, self.name, prompt, settings)
         response = self.store.get(key)
         if response is None:
-            self._pacer.wait()
             try:
                 response = self._ask(prompt.messages, settings)
             except Unanswered as error:
@@ -325,6 +326,13 @@ class ApiEngine:
         return Completion(
             text=text, token_ids=None, logprobs=None, finish_reason=response.finish_reason
         ), False
+
+    def _pace(self, _: Any) -> None:
+        """Wait for the slot of a request, which may be a retry."""
+        self._pacer.wait()
+        # An interruption closes the client during the wait.
+        if self._client.is_closed():
+            raise Unanswered(f"{self.address}: the connection was closed")
 
     def _ask(self, messages: Sequence[Message], settings: Mapping[str, Any]) -> ApiResponse:
         """One chat completion. Raises Unanswered, Refused or ModelError."""
