@@ -88,6 +88,11 @@ def test_a_move_that_changes_nothing_pays_the_penalty_under_both_rewards(reward)
     assert not info["action_is_valid"] and not info["action_is_effective"]
 
 
+def test_the_rules_name_the_penalty():
+    assert "changes nothing costs 0.1." in Game2048().instruction("grid")
+    assert "changes nothing costs 0." in Game2048(invalid_penalty=0).instruction("grid")
+
+
 def test_success_at_once_and_failure_when_stuck():
     board = ((1024, 1024, 0, 0), (0,) * 4, (0,) * 4, (0,) * 4)
     env = started(board)

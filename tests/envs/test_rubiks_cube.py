@@ -8,6 +8,7 @@ from spa.envs.cube import ACTIONS, SOLVED, TURNS, is_solved, turn
 from spa.envs.rubiks_cube import RubiksCube
 from spa.envs.solvers import rubiks_cube as solver
 from spa.errors import ConfigError
+from spa.prompts.render import Prompter
 
 WORDS = st.lists(st.sampled_from(ACTIONS), max_size=12)
 
@@ -21,6 +22,14 @@ def turned(word, cube=SOLVED):
 @pytest.mark.parametrize("depth", [1, 3, 5])
 def test_contract(depth):
     check_contract(lambda: RubiksCube(scramble_depth=depth), steps=25)
+
+
+@pytest.mark.parametrize("mode", ["grid", "coords", "grid_and_coords"])
+def test_prompts_name_the_colours_once(mode):
+    env = RubiksCube()
+    env.reset(seed=0)
+    text = Prompter(state_text=mode).first_messages(env)[1]["content"]
+    assert text.count("W white, O orange") == 1
 
 
 def test_turns_by_hand():

@@ -199,7 +199,7 @@ class Game2048(TextEnv):
             "far as they go in one direction. Two equal tiles that meet merge into one of twice their value; a tile "
             "merges at most once per action. After each action a new tile, 2 or seldom 4, appears on an empty cell. "
             f"The goal is a tile of {self.target}; the game is lost when no action changes the board. "
-            f"An action that changes nothing costs {-self.invalid_penalty:g}."
+            f"An action that changes nothing costs {abs(self.invalid_penalty):g}."
         )
         if mode != "grid":
             text += " " + coords.counting(self.size, self.size)

@@ -88,7 +88,7 @@ class RubiksCube(TextEnv):
 
     def instruction(self, mode: StateText) -> str:
         """The rules and how the faces are written."""
-        return (
+        text = (
             "You are solving a 2x2 Rubik's cube: it is solved when each of the six faces has one colour. An action "
             "turns one face by a quarter: a letter (U up, L left, F front, R right, B back, D down) turns that face "
             "clockwise as seen from its own side, a letter with ' turns it counter-clockwise. Each face is written as "
@@ -96,6 +96,10 @@ class RubiksCube(TextEnv):
             "of the up face and the upper row of the down face touch the front face; left, front, right and back "
             "follow each other from left to right."
         )
+        # Prompts with coordinates alone have no legend, but every mode of this game shows letters.
+        if mode == "coords":
+            text += f" Stickers: {', '.join(f'{key} {name}' for key, name in COLOURS.items())}."
+        return text
 
     def puzzle_text(self) -> str:
         """The 24 stickers of the scrambled cube."""
