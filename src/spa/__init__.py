@@ -3,7 +3,7 @@
 Example:
     >>> import spa
     >>> env = spa.make("FrozenLake", size=4)
-    >>> episode = spa.play("builtin:tiny", env, seed=0)
+    >>> episode = spa.play("builtin:tiny", env)
     >>> run = spa.train("demo", output_dir="runs/demo")
     >>> spa.evaluate(run, samples=8).pass_at_1
 

@@ -14,6 +14,7 @@ from helpers.tiny_preset import SMALL
 
 import spa
 from spa.envs.frozen_lake import FrozenLake
+from spa.prompts.sample import SEEDS
 from spa.types import StopReason, Turn
 
 NOT_LOADED = (*HEAVY, "pydantic")
@@ -101,6 +102,10 @@ def test_the_same_seed_plays_the_same_episode(tiny: spa.Model):
     assert first.to_json() == again.to_json()
     assert first.puzzle_hash != spa.play(tiny, env, seed=4).puzzle_hash
     assert first.turns and first.token_ids is not None
+
+
+def test_the_default_puzzle_is_none_of_the_samples():
+    assert inspect.signature(spa.play).parameters["seed"].default not in SEEDS
 
 
 def test_an_episode_prints_as_one_short_line(tiny: spa.Model):

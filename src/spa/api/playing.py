@@ -112,7 +112,7 @@ def _default_config(target: Target) -> str:
 def play(
     model: "str | Path | Run | Model",
     env: str | TextEnv,
-    seed: int = 0,
+    seed: int = 10,
     *,
     config: str | Path | Config | None = None,
 ) -> Episode:
@@ -121,7 +121,8 @@ def play(
     Args:
         model: a loaded model, or a name that `load_model` takes. Load it once to play many episodes.
         env: an environment, or a name that `make` takes. A tag is that of the model's configuration.
-        seed: of the puzzle, of chance and of sampling.
+        seed: of the puzzle, of chance and of sampling. Seeds below 10 are the puzzles of the prompts' sample responses,
+            which show good moves.
         config: the configuration of a model that is given by name.
 
     Raises SpaError if the model or the environment cannot be used. If the environment or an API

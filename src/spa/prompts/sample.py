@@ -11,7 +11,8 @@ from spa.envs.base import TextEnv
 from spa.prompts.render import Prompter, chosen_plan, plan_sentence, world_model_reply
 
 SEEDS = range(10)
-"""Puzzles that samples are looked for in: far below the seeds that anybody trains or validates on."""
+"""Puzzles that samples are looked for in: below the seeds of the shipped configurations and below
+the default of `spa.play`."""
 ONE_SHOT = 3
 """Puzzles after which a game that was won by fewer moves is taken for one that needs no more."""
 NOISES = range(4)
