@@ -263,6 +263,10 @@ def test_a_run_and_a_folder_of_runs_are_told_apart(folder: Path, tmp_path: Path)
         and is_run(folder / "half")
     )
     assert is_run(folder / "half" / "ppo") and not is_run(tmp_path)
+    (tmp_path / "eval").mkdir()
+    assert is_run(tmp_path)
+    (tmp_path / "demo" / "ppo").mkdir(parents=True)
+    assert not is_run(tmp_path)
 
 
 def test_a_notebook_shows_the_results_of_a_comparison(tmp_path: Path):

@@ -1,6 +1,7 @@
 """State perplexity: which tokens are counted, and the figures by hand."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -100,3 +101,17 @@ def test_command_line_measures_every_text(tmp_path, monkeypatch, capsys, untrain
         == 2
     )
     assert "FrozenLake" in capsys.readouterr().err
+
+
+def test_a_run_is_measured_with_its_own_configuration(tmp_path, capsys, untrained_model):
+    run = tmp_path / "runs" / "mine"
+    shutil.copytree(untrained_model, run / "sft" / "global_step_2")
+    (run / "sft" / "global_step_2" / "complete.json").write_text('{"sha256": {}}')
+    (run / "sft" / "config.yaml").write_text("defaults: [base]\nseed: {val: 7}\n")
+    args = ["eval", str(run), "--state-perplexity", "--tags", "FrozenLake", "--states", "2"]
+    assert cli.main([*args, "--quiet", "trainer.device=cpu"]) == 0
+    output = run / "eval" / "sft-global_step_2-perplexity.json"
+    assert f"result: {output}" in capsys.readouterr().out
+    result = json.loads(output.read_text())
+    assert result["seed"] == 7
+    assert result["model"] == str(run / "sft" / "global_step_2")

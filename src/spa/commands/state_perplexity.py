@@ -15,13 +15,16 @@ DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
 
 def evaluate_states(model: str, options: argparse.Namespace) -> None:
     """Measure, write the result, print a table. Raises SpaError for what the user can solve."""
-    from spa.config.load import load_config
+    from spa.api.playing import open_config
     from spa.stages import state_perplexity
-    from spa.stages.policies import slug
+    from spa.stages.policies import find_target
 
-    cfg = load_config(options.config or "base", options.overrides)
+    # Models without a configuration of their own are compared on the same prompts.
+    default = None if find_target(model).config else "base"
+    target, cfg = open_config(model, options.config or default, options.overrides)
     states = options.states or 100
-    output = Path(options.output or f"runs/eval/{slug(model)}-perplexity.json")
+    folder = (target.run or Path(cfg.trainer.run_dir)) / "eval"
+    output = Path(options.output or folder / f"{target.label}-perplexity.json")
     if options.dry_run:
         write_out(
             f"The command would measure {states} states per environment and write {output}.\n"
@@ -29,7 +32,7 @@ def evaluate_states(model: str, options: argparse.Namespace) -> None:
         return
     tags = tuple(dict.fromkeys(options.tags or ())) or DEFAULT_TAGS
     result = state_perplexity.measure_perplexity(
-        cfg, model, tags, output=result_file(output), states=states
+        cfg, target.model or target.name, tags, output=result_file(output), states=states
     )
     print_result(result)
     write_out(f"result: {output}\n")

@@ -217,8 +217,11 @@ def is_run(path: Path) -> bool:
     # A comparison has its lock file before its first stage has written anything.
     marks = any((path / name).exists() for name in ("summary.json", LOCK)) or is_stage(path)
     names = {child.name for child in path.iterdir() if child.is_dir()}
-    return marks or any(
-        name in STAGES or name in ARM_ORDER or _SEED.fullmatch(name) for name in names
+    # A run that was only evaluated has `eval` alone. Next to runs, `eval` is one of them.
+    return (
+        marks
+        or names == {"eval"}
+        or any(name in STAGES[:-1] or name in ARM_ORDER or _SEED.fullmatch(name) for name in names)
     )
 
 
