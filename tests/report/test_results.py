@@ -92,6 +92,14 @@ def test_methods_of_a_summary_are_judged_at_its_steps_and_others_where_all_are(t
         said = f"{row.arm} {100 * (row.before or 0):.0f} → {100 * row.after:.0f} %"
         assert said in next(list_runs(tmp_path, 0.0)).result
     assert not any("trained for more steps" in text for text in report.certainty)
+    # `long` continues after the step at which it is compared, which is not that of `short`.
+    config = run / "long" / "ppo" / "config.yaml"
+    content = yaml.safe_load(config.read_text())
+    content["trainer"]["also_test_at"] = 8
+    config.write_text(yaml.safe_dump(content))
+    assert build([open_run(run)]).certainty[-1] == (
+        "Each method is compared at its own PPO step: long 8, short 5. long trained for more steps."
+    )
 
 
 def test_a_stage_that_an_extended_comparison_links_to_is_read_once(tmp_path: Path):

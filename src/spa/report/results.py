@@ -452,11 +452,16 @@ def judged_at(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[s
     ]
     if not longer:
         return []
-    step = max(step for label in longer if (step := steps[label]) is not None)
-    return [
-        f"Methods are compared at PPO step {step}, the last validation that all of them have. "
-        f"{' and '.join(longer)} trained for more steps."
-    ]
+    judged = {method.label: step for method in methods if (step := steps[method.label]) is not None}
+    if len(set(judged.values())) == 1:
+        step = judged[longer[0]]
+        where = (
+            f"Methods are compared at PPO step {step}, the last validation that all of them have."
+        )
+    else:
+        named = ", ".join(f"{label} {step}" for label, step in judged.items())
+        where = f"Each method is compared at its own PPO step: {named}."
+    return [f"{where} {' and '.join(longer)} trained for more steps."]
 
 
 def current_summary(run: Run) -> dict[str, Any]:
