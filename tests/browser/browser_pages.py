@@ -292,6 +292,11 @@ def test_an_export_works_from_the_disk(browser, runs, tmp_path: Path):
     all_of(browser, "#tabs a")[1].click()
     wait(browser, lambda: total(browser) == 60)
     assert "This page shows 60 of" in find(browser, "#status").text
+    # Responses of vanilla have no states, so this text is found in the states.
+    state = "return source.page({ q: 'goal (G) is at', arm: 'vanilla' }, '', 0)"
+    every = "return source.page({ arm: 'vanilla' }, '', 0)"
+    found = [browser.driver.execute_script(script)["total"] for script in (state, every)]
+    assert found[0] == found[1] > 0
     Select(find(browser, "select[name=success]")).select_by_visible_text("yes")
     wait(browser, lambda: 0 < total(browser) < 60)
     Select(find(browser, "select[name=order]")).select_by_visible_text("longest first")

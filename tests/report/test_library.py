@@ -21,7 +21,7 @@ from spa.report.examples import examples
 from spa.report.index import EpisodeIndex
 from spa.report.reading import is_run, open_run
 from spa.report.replay import replay, written_search
-from spa.report.viewer import HOST, Library, serve
+from spa.report.viewer import HOST, Library, Viewer, export, serve
 from spa.types import WorldModelRow
 from spa.worldmodel.parquet import write_parquet
 
@@ -253,6 +253,13 @@ def test_examples_show_which_text_carries_loss(tmp_path: Path, loss_on: str, mar
     assert "".join(text for text, _ in example["response"]) == response
     assert example["messages"] == [["user", "<b>"]] and example["name"] == "selfplay/0, turn 2"
     assert examples(run, 7)["examples"] == []
+    # An export offers only the examples that it holds.
+    write_parquet(tmp_path / "run" / "data" / "wm_val.parquet", [row] * 3)
+    export(Viewer(run.path, cache_file=tmp_path / "index.sqlite"), tmp_path / "out.html")
+    block = re.search(r'id="data">(.*?)</script>', (tmp_path / "out.html").read_text(), re.S)
+    assert block
+    held = json.loads(block[1])["examples"]
+    assert (held["files"], held["total"], len(held["examples"])) == (["data, train"], 10, 10)
 
 
 def test_a_run_and_a_folder_of_runs_are_told_apart(folder: Path, tmp_path: Path):

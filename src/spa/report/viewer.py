@@ -404,6 +404,9 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
     try:
         report = asdict(build([open_run(viewer.index.root)], episodes=False))
         examples = viewer.examples({})
+        # The page holds no other examples, so it must not offer any.
+        examples["files"] = examples["files"][:1]
+        examples["total"] = len(examples["examples"])
     except Exception as error:  # noqa: BLE001 - a file may hold anything, and the episodes are to be shown
         _LOGGER.warning(
             "the page of %s has no curves, because a file is unreadable: %s",

@@ -45,7 +45,11 @@ const server = {
   live: true,
 };
 function embedded(data) {
-  const words = (row) => (row.episode + " " + data.replays[row.id].turns.map((turn) => turn.reply).join(" ")).toLowerCase();
+  const sentence = (board) => board.words.map(([word]) => word).join(" ");
+  const words = ({ id, episode }) => {
+    const { error, turns } = data.replays[id];
+    return [episode, error, ...turns.flatMap((turn) => [sentence(turn.state), turn.reply, sentence(turn.next_state)])].join("\n").toLowerCase();
+  };
   const matches = (row, filters) => Object.entries(filters).every(([key, value]) =>
     value === "" || (key === "q" ? words(row).includes(value.toLowerCase()) : String(row[key]) === value));
   return {
