@@ -185,6 +185,8 @@ def test_a_gate_that_stayed_closed_is_spoken_of(tmp_path: Path):
     notes = build([open_run(tmp_path / "run")]).certainty
     start = "run: the world model failed the world-model gate after fine-tuning."
     assert f"{start} Predictions are weak." in notes
+    shutil.rmtree(tmp_path / "run" / "other")
+    assert f"{start} Predictions are weak." in build([open_run(tmp_path / "run")]).certainty
 
 
 def test_failures_are_counted_from_the_episodes(demo: Path):

@@ -304,7 +304,7 @@ def verdict(table: Sequence[MethodResult], runs: Sequence[Run]) -> tuple[str, li
         seeds = max(map(_seeds, runs))
         over = "puzzles and training seeds" if seeds >= MANY_SEEDS else "puzzles"
         sure = [f"95 % CI over {over} [{', '.join(ends)}]."] if spread else []
-        return f"{first.label} solves {ending}{start}.", [*sure, *_one_seed(runs)]
+        return f"{first.label} solves {ending}{start}.", [*sure, *_one_seed(runs), *_gates(runs)]
     rival = table[1]
     text = _versus(first, rival)
     sure = [_certainty(first.label, row, numbers=row is not rival) for row in table[1:] if row.lead]
