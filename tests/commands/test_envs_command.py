@@ -44,6 +44,16 @@ def test_samples_as_text(capsys):
     assert "seed 0" in (out := capsys.readouterr().out) and "layer (P) is at" in out
 
 
+class Undescribed(FrozenLake):
+    pass
+
+
+def test_a_class_without_a_docstring_is_shown(capsys):
+    tag = f"{__name__}:Undescribed"
+    assert execute(["env", "show", tag]) == 0
+    assert capsys.readouterr().out.startswith(f"{tag}: no docstring\n")
+
+
 @pytest.mark.parametrize("args", [["sample", "SimpleSokobn"], ["measure", "FrozenLak"]])
 def test_unknown_tags(args):
     with pytest.raises(ConfigError, match="did you mean"):

@@ -81,7 +81,7 @@ def show(options: argparse.Namespace) -> int:
         spec.env_type, spec.env_config, spec.max_actions_per_traj
     )
     lines = [
-        f"{options.tag}: {(type(env).__doc__ or '').strip().splitlines()[0]}",
+        f"{options.tag}: {((type(env).__doc__ or '').strip() or 'no docstring').splitlines()[0]}",
         f"type: {spec.env_type}",
         f"options: {', '.join(f'{name}={value}' for name, value in (spec.env_config or {}).items()) or 'none'}",
         f"actions: {', '.join(env.action_names()) or 'free text'}",
