@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from report_fixtures import play, write_stage
 from spa.api.runs import load_run
 from spa.envs.frozen_lake import FrozenLake
 from spa.planning.written_search import breadth_first, explore, write_search
+from spa.report.content import build
 from spa.report.examples import examples
 from spa.report.index import EpisodeIndex
 from spa.report.reading import is_run, open_run
@@ -260,6 +261,16 @@ def test_examples_show_which_text_carries_loss(tmp_path: Path, loss_on: str, mar
     assert block
     held = json.loads(block[1])["examples"]
     assert (held["files"], held["total"], len(held["examples"])) == (["data, train"], 10, 10)
+
+
+def test_a_link_of_the_gallery_opens_the_episode_of_its_seed(three_seeds: Path, tmp_path: Path):
+    viewer = Viewer(three_seeds, cache_file=tmp_path / "index.sqlite")
+    viewer.index.update()
+    gallery = build([open_run(three_seeds)]).gallery
+    assert gallery
+    for picture in gallery:
+        opened = viewer.episode(viewer.page(dict(parse_qsl(picture.link)))["episodes"][0]["id"])
+        assert opened and opened["messages"] == picture.replay["messages"]
 
 
 def test_a_run_and_a_folder_of_runs_are_told_apart(folder: Path, tmp_path: Path):

@@ -137,6 +137,7 @@ def _link(method: RunArm, stage: StageFolder, file: TrajectoryFile, head: Head) 
         "run": method.run,
         "tab": "episodes",
         "arm": stage.arm,
+        "seed": "" if stage.seed is None else stage.seed,
         "stage": stage.name,
         "split": file.split,
     }
