@@ -276,6 +276,14 @@ def test_planner_figures_are_those_of_the_episodes_that_count(tmp_path):
     for episodes, share in ((None, 0.5), ({"now"}, 1.0)):
         found = imagination(own, [record], episodes=episodes)
         assert found is not None and found["right"] == share
+        assert found["tokens_per_episode"] == 2
+    lines[0]["tokens"] = [None, None]  # of an engine without token ids
+    record.write_text(json.dumps(lines[0]) + "\n")
+    found = imagination(own, [record])
+    assert found is not None and found["tokens_per_episode"] is None
+    result = {"not_computed": [], "puzzles": {"seen_in_training": 0, "training_puzzles_known": 1}}
+    text = remarks({**result, "model": None, "imagination": found, "tags": {}})[-1]
+    assert text.endswith("% of the turns.")
 
 
 def test_training_puzzles_are_left_out(tmp_path, untrained_model):

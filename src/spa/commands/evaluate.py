@@ -338,12 +338,17 @@ def remarks(result: dict[str, Any]) -> list[str]:
             "puzzles."
         )
     if imagined := result.get("imagination"):
-        lines.append(
+        text = (
             f"{_asked(imagined)}. Of all predicted states, {percent(imagined['right'])} % were correct; "
             f"of the chosen states, {percent(imagined['chosen_right'])} %. {_changed(imagined)} in "
-            f"{percent(imagined['changed'])} % of the turns{_kept(imagined)}. All responses together, "
-            f"prefilled text included, had {imagined['tokens_per_episode']:,.0f} tokens per episode."
+            f"{percent(imagined['changed'])} % of the turns{_kept(imagined)}."
         )
+        if (tokens := imagined["tokens_per_episode"]) is not None:
+            text += (
+                " All responses together, prefilled text included, had "
+                f"{tokens:,.0f} tokens per episode."
+            )
+        lines.append(text)
     used = result.get("usage")
     if used:
         cost = (

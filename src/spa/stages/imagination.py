@@ -117,10 +117,11 @@ def imagination(
     if not turns:
         return None
     played = len({episode for episode, _ in turns})
-    tokens = [sum(count or 0 for count in line["tokens"]) for line in turns.values()]
     # A turn that follows an earlier plan runs no search, so it does not count in `right` and
-    # `changed`.
+    # `changed`. It samples no tokens.
     drawn = [line for line in turns.values() if not line.get("kept")]
+    # An engine that returns text alone has no counts.
+    tokens = [count for line in drawn for count in line["tokens"] if count is not None]
     right = [
         part["right"] for line in drawn for part in line["imagined"] if part["right"] is not None
     ]
@@ -132,7 +133,7 @@ def imagination(
         "depth": own.depth,
         "dynamics": own.dynamics,
         "noise_prob": own.noise_prob,
-        "tokens_per_episode": round(sum(tokens) / played, 2),
+        "tokens_per_episode": round(sum(tokens) / played, 2) if tokens else None,
         "right": _share(right),
         "chosen_right": _share(known),
         "changed": _share([line.get("named", line["chosen"] != 0) for line in drawn]),
