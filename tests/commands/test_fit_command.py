@@ -33,6 +33,21 @@ def test_each_piece_of_advice_lowers_a_phase():
         assert float(after) < float(before)
 
 
+def test_advice_on_dynamic_batches_helps_as_it_is_printed():
+    dynamic = [
+        "actor_rollout_ref.actor.use_dynamic_bsz=true",
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=65536",
+        "sft.data.max_token_len_per_gpu=65536",
+    ]
+    cfg, shape = load_config("base", dynamic), shape_of(MODEL)
+    lines = [line for line in advice(cfg, shape, 24.0) if "micro_batch" in line]
+    printed = [word for line in lines for word in line.split() if "=" in word]
+    changed = load_config("base", [*dynamic, *printed])
+    totals = [{phase.stage: phase.total for phase in phases(c, shape)} for c in (cfg, changed)]
+    for stage in ("fine-tuning", "PPO, updating"):
+        assert totals[1][stage] < totals[0][stage]
+
+
 @pytest.mark.parametrize("gpu", [48.0, 24.0])
 def test_what_leaves_the_algorithm_alone_comes_first(gpu):
     wide = ["actor_rollout_ref.model.dtype=float32", "micro_batch_size_per_gpu=8"]

@@ -194,7 +194,7 @@ def advice(cfg: Config, shape: ModelShape, gpu_gb: float) -> Iterator[str]:
             helped = True
             cfg = changed
             before, after = max(lower, key=lambda pair: pair[0].total)
-            yield f"    {text:<68} {before.stage} {before.total / GB:.1f} -> {after.total / GB:.1f} GB"
+            yield f"    {text:<74} {before.stage} {before.total / GB:.1f} -> {after.total / GB:.1f} GB"
             if all(fits(phase, gpu_gb) for phase in phases(cfg, shape)):
                 return
         if not helped:
@@ -207,17 +207,17 @@ def advice(cfg: Config, shape: ModelShape, gpu_gb: float) -> Iterator[str]:
     )
 
 
+# Smaller micro-batches cost only time. A dynamic batch has no number of sequences to reduce.
 def _small_micro_batches(cfg: Config) -> Config:
-    # Smaller micro-batches cost only time.
     actor = replace(
         cfg.actor_rollout_ref.actor, ppo_micro_batch_size_per_gpu=1, use_dynamic_bsz=False
     )
+    return replace(cfg, actor_rollout_ref=replace(cfg.actor_rollout_ref, actor=actor))
+
+
+def _small_sft_micro_batches(cfg: Config) -> Config:
     data = replace(cfg.sft.data, micro_batch_size_per_gpu=1, max_token_len_per_gpu=None)
-    return replace(
-        cfg,
-        actor_rollout_ref=replace(cfg.actor_rollout_ref, actor=actor),
-        sft=replace(cfg.sft, data=data),
-    )
+    return replace(cfg, sft=replace(cfg.sft, data=data))
 
 
 def _fewer_sequences(cfg: Config) -> Config:
@@ -248,7 +248,14 @@ SAME: tuple[Change, ...] = (
         "dtype=bfloat16 (actor, critic and sft.model)",
         lambda cfg: _with_models(cfg, dtype="bfloat16"),
     ),
-    ("micro_batch_size_per_gpu=1 sft.data.micro_batch_size_per_gpu=1", _small_micro_batches),
+    (
+        "micro_batch_size_per_gpu=1 actor_rollout_ref.actor.use_dynamic_bsz=false",
+        _small_micro_batches,
+    ),
+    (
+        "sft.data.micro_batch_size_per_gpu=1 sft.data.max_token_len_per_gpu=null",
+        _small_sft_micro_batches,
+    ),
     (
         "enable_gradient_checkpointing=true (actor, critic and sft.model)",
         lambda cfg: _with_models(cfg, enable_gradient_checkpointing=True),
