@@ -76,6 +76,10 @@ def doctor(options: argparse.Namespace) -> int:
     if options.gpu_memory is not None and not options.gpu_memory > 0:
         raise ConfigError(f"--gpu-memory must be greater than 0, got {options.gpu_memory:g}")
     if options.fit is not None:
+        if options.run is not None:
+            raise ConfigError(
+                "RUN and --fit are two separate checks; remove the folder of the run or --fit"
+            )
         from spa.commands import fit
 
         return fit.report_memory(options.fit, options.overrides, gpu_gb=options.gpu_memory)

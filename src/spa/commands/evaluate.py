@@ -183,6 +183,11 @@ def _evaluate(model: str, options: argparse.Namespace) -> "Evaluation | None":
     # Checked before playing: a wrong option must not cost hours.
     ks = _ks(options.k)
     prices = _prices(options.prices)
+    # With several models, another one may be behind an API.
+    if prices and target.api is None and len(options.models) == 1:
+        raise ConfigError(
+            f"--prices computes the cost of a model behind an API, which {model} is not; remove --prices"
+        )
     if options.dry_run:
         val = cfg.es_manager.val
         write_out(
