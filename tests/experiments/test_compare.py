@@ -564,6 +564,12 @@ def test_the_line_of_who_trained_longer_counts_what_it_played(tmp_path, capsys):
     assert line.count("19,456") == 2
 
 
+def test_the_time_of_a_comparison_says_what_it_leaves_out():
+    found = {"difference": {}, "seconds": {"total": 90.2}, "peak_memory_gb": 1}
+    line = sentences({"reference": "spa", **found})[-1]
+    assert line.startswith("The comparison took 90 s, without the time of interrupted commands.")
+
+
 def test_baselines_change_the_format_and_the_state_text_alone():
     chosen = {
         name: METHODS[name].overrides for name in ("vanilla", "vanilla_grid", "state_estimation")

@@ -90,8 +90,10 @@ def sentences(summary: dict[str, Any]) -> list[str]:
             )
     seconds = summary["seconds"]["total"]
     memory = summary["peak_memory_gb"]
+    # A command that is killed records no time.
     out.append(
-        f"The comparison took {seconds:.0f} s. Peak memory, summed over processes: {memory} GB."
+        f"The comparison took {seconds:.0f} s, without the time of interrupted commands. "
+        f"Peak memory, summed over processes: {memory} GB."
     )
     return out
 
