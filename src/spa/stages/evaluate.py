@@ -208,7 +208,7 @@ def unseen_puzzles(
     if not puzzles:
         raise DataError(
             f"All {seen} validation puzzles were also training puzzles. Evaluate on other "
-            "puzzles with seed.val=NUMBER, or on more puzzles with --groups"
+            "puzzles with seed.val=NUMBER, or on more puzzles with --puzzles"
         )
     return puzzles, seen
 

@@ -253,7 +253,7 @@ def world_model(
 
 
 def _made_in_last_round(cfg: Config, data: Path) -> bool:
-    """Whether the data set is that of the last of several rounds; it is said if it is that of the
+    """Whether the data set is that of the last of several rounds. Warns if it is that of the
     first."""
 
     def goes_on() -> bool:
