@@ -86,8 +86,8 @@ def configuration_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def first_paragraph(kind: type) -> str:
-    """The first paragraph of a docstring, in one line."""
+def first_paragraph(kind: object) -> str:
+    """The first paragraph of the docstring of a class, in one line."""
     return " ".join(str(kind.__doc__).split("\n\n")[0].split())
 
 
