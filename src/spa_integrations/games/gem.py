@@ -68,8 +68,7 @@ class Gem(TextEnv):
         # A stream of its own, so that one puzzle can be played with different random outcomes.
         self.renew_noise(noise)
         self.over, self.said, self.board = False, [], _board(info)
-        # The puzzle's text contains everything that the game holds, so that its hash distinguishes
-        # puzzles with the same prompt.
+        # All that the game holds, so that puzzles with the same prompt have different hashes.
         self.puzzle = f"{self.task}\n{self.prompt}\n{content(self.game)}"
         return self.state_text("grid"), {}
 
@@ -116,11 +115,8 @@ class Gem(TextEnv):
         """The board, and how the game has ended; without a board, all that was said. The same for
         every mode."""
         end = self.said[-1:] if self.over else []
-        return clean(
-            "\n".join(
-                [self.board, *end] if self.board else self.said or ["Nothing was guessed yet."]
-            )
-        )
+        lines = [self.board, *end] if self.board else self.said or ["Nothing was guessed yet."]
+        return clean("\n".join(lines))
 
     def to_action(self, text: str) -> Action | None:
         """The move, `\\boxed{}` left out; None if it is empty or longer than 1,000 characters."""
