@@ -101,6 +101,17 @@ def demo() -> Iterator[Claim]:
         control = shares_of(controls[name]["puzzles"])
         means = [percent(fmean(found.values())) for found in (spa, control)]
         yield PAGE, f"| {means[0]} | {means[1]} | {row(difference(spa, control))} |"
+    later = {
+        name: shares_of(found["puzzles"])
+        for name, found in load("demo/seed2-controls-float32.json").items()
+    }
+    page = "experiments/0068-controls-of-the-demo-on-another-seed.md"
+    for name in ("vanilla", "vanilla_format", "spa_shuffled"):
+        means = [percent(fmean(later[one].values())) for one in ("spa", name)]
+        lead = row(difference(later["spa"], later[name]))
+        yield page, f"| {means[1]} | {lead} |"
+        if name != "vanilla":
+            yield PAGE, f"| {means[0]} | {means[1]} | {lead} |"
     same = load("demo/seed0-same-tokens.json")
     spa, equal, longer = (
         shares_of(same[name]["puzzles"])
