@@ -53,7 +53,6 @@ MESSAGES = {
     "es_manager.train.group_size=1": "es_manager.train.group_size: a group of one episode has no reward variance, so no group would be trained on; use 2 or more, or set actor_rollout_ref.rollout.rollout_filter_include_zero=true",
     "es_manager.env_workers=5000": "es_manager.env_workers: must be at most 1024, got 5000",
     "actor_rollout_ref.actor.grad_clip=1e400": "actor_rollout_ref.actor.grad_clip: must be a finite number, got inf",
-    "agent_proxy.world_model_reward.within=0.5": "agent_proxy.world_model_reward.prediction: within has no effect with prediction=0; set prediction above 0, or within=null",
     "trainer.device=gpu": "trainer.device: must be auto, cpu, cuda or cuda:N, got 'gpu'",
     "sft.optim.betas=[0.9,1.5]": "sft.optim.betas[1]: must be less than 1, got 1.5",
     "trainer.run_dir=-5": "trainer.run_dir: must be a folder name that is not empty and does not begin with -, got '-5'",

@@ -123,7 +123,7 @@ def test_ppo_starts_from_the_fine_tuned_checkpoint_that_is_named(
 ):
     starts = []
 
-    def started(cfg, *, model_path, directory, fingerprint):
+    def started(cfg, *, model_path, directory, fingerprint, alone=True):
         starts.append(model_path)
         raise KeyboardInterrupt
 

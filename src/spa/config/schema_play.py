@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import model_validator
-
-from spa.config.fields import Invalid, Key, Name, Separator, section
+from spa.config.fields import Key, Name, Separator, section
 from spa.types import ResponseFormat
 
 
@@ -227,15 +225,6 @@ class WorldModelRewardConfig:
             le=1,
         ),
     ] = None
-
-    @model_validator(mode="after")
-    def _switches_have_effect(self) -> Self:
-        if self.within is not None and self.prediction == 0:
-            raise Invalid(
-                "prediction",
-                "within has no effect with prediction=0; set prediction above 0, or within=null",
-            )
-        return self
 
 
 @section
