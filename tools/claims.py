@@ -95,23 +95,22 @@ def demo() -> Iterator[Claim]:
             for method, when in (("spa", "after"), (name, moment))
         )
         yield PAGE, f"| {spa} | {other} | {row(gaps[gap])} |"
-    controls = load("demo/seed0-controls.json")
-    spa = shares_of(controls["spa"]["puzzles"])
+    page = "experiments/0068-controls-of-the-demo-on-three-seeds.md"
+    spa = [seed["methods"]["spa"]["after"]["pass@1"] for seed in three["seeds"]]
+    controls = [
+        load(f"demo/{name}.json")
+        for name in ("seed0-controls", "seed1-controls-float32", "seed2-controls-float32")
+    ]
     for name in ("vanilla_format", "spa_shuffled"):
-        control = shares_of(controls[name]["puzzles"])
-        means = [percent(fmean(found.values())) for found in (spa, control)]
-        yield PAGE, f"| {means[0]} | {means[1]} | {row(difference(spa, control))} |"
-    later = {
-        name: shares_of(found["puzzles"])
-        for name, found in load("demo/seed2-controls-float32.json").items()
-    }
-    page = "experiments/0068-controls-of-the-demo-on-another-seed.md"
+        shares = [fmean(shares_of(found[name]["puzzles"]).values()) for found in controls]
+        gap = over_seeds(one - other for one, other in zip(spa, shares, strict=True))
+        cells = [", ".join(map(percent, found)) for found in (spa, shares)]
+        yield PAGE, f"| {cells[0]} | {cells[1]} | {row(gap)} |"
+        yield page, f"| {' | '.join(map(percent, shares))} | {row(gap)} |"
+    last = {name: shares_of(found["puzzles"]) for name, found in controls[-1].items()}
     for name in ("vanilla", "vanilla_format", "spa_shuffled"):
-        means = [percent(fmean(later[one].values())) for one in ("spa", name)]
-        lead = row(difference(later["spa"], later[name]))
-        yield page, f"| {means[1]} | {lead} |"
-        if name != "vanilla":
-            yield PAGE, f"| {means[0]} | {means[1]} | {lead} |"
+        share = percent(fmean(last[name].values()))
+        yield page, f"| {share} | {row(difference(last['spa'], last[name]))} |"
     same = load("demo/seed0-same-tokens.json")
     spa, equal, longer = (
         shares_of(same[name]["puzzles"])
