@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 Stage = Literal["selfplay", "sft", "ppo"]
 STAGES: tuple[Stage, ...] = ("selfplay", "sft", "ppo")
-FORMATS = ("html", "md", "png")
-"""Of a report."""
 
 show_in_notebooks()
 
@@ -133,6 +131,7 @@ class Run:
     ) -> Path:
         """Write one self-contained page about the run and return its path. Default: `report.html`
         in the run."""
+        from spa.report import FORMATS
         from spa.report.build import write_report
 
         if format not in FORMATS:

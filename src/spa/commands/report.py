@@ -4,9 +4,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from spa.report import FORMATS
 from spa.run.console import write_out
-
-FORMATS = ("html", "md", "png")
 
 
 def report_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,2 @@
+FORMATS = ("html", "md", "png")
+"""Of a report."""
