@@ -218,10 +218,10 @@ def is_run(path: Path) -> bool:
     marks = any((path / name).exists() for name in ("summary.json", LOCK)) or is_stage(path)
     names = {child.name for child in path.iterdir() if child.is_dir()}
     # A run that was only evaluated has `eval` alone. Next to runs, `eval` is one of them.
-    return (
-        marks
-        or names == {"eval"}
-        or any(name in STAGES[:-1] or name in ARM_ORDER or _SEED.fullmatch(name) for name in names)
+    if names != {"eval"}:
+        names.discard("eval")
+    return marks or any(
+        name in STAGES or name in ARM_ORDER or _SEED.fullmatch(name) for name in names
     )
 
 
