@@ -15,13 +15,13 @@ DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
 
 def evaluate_states(model: str, options: argparse.Namespace) -> None:
     """Measure, write the result, print a table. Raises SpaError for what the user can solve."""
-    from spa.api.playing import open_config
+    from spa.config.load import load_config
     from spa.stages import state_perplexity
     from spa.stages.policies import find_target
 
+    target = find_target(model)
     # Models without a configuration of their own are compared on the same prompts.
-    default = None if find_target(model).config else "base"
-    target, cfg = open_config(model, options.config or default, options.overrides)
+    cfg = load_config(options.config or target.config or "base", options.overrides)
     states = options.states or 100
     folder = (target.run or Path(cfg.trainer.run_dir)) / "eval"
     output = Path(options.output or folder / f"{target.label}-perplexity.json")
