@@ -9,7 +9,13 @@ import time
 
 import pytest
 
-from spa.run.signals import StopRequested, stop_asked, stoppable, uninterrupted
+from spa.run.signals import (
+    StopRequested,
+    interrupts_wait,
+    stop_asked,
+    stoppable,
+    uninterrupted,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +114,26 @@ def test_the_command_line_ends_with_status_143_and_says_how_to_go_on():
     )
     assert result.returncode == 143, result.stderr
     assert "stopped by SIGTERM." in result.stderr and "spa run demo 'a b=1'" in result.stderr
+
+
+def test_a_process_that_is_starting_does_not_see_ctrl_c_before_it_ignores_it():
+    code = (
+        "import os, signal\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "from spa.run.signals import ignore_interrupts\n"
+        "ignore_interrupts()\n"
+        "print('goes on')\n"
+    )
+    with interrupts_wait():
+        child = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
+    assert (child.returncode, child.stdout, child.stderr) == (0, "goes on\n", "")
+
+
+def test_ctrl_c_waits_for_the_end_of_the_block():
+    reached = False
+    with pytest.raises(KeyboardInterrupt), interrupts_wait():
+        os.kill(os.getpid(), signal.SIGINT)
+        reached = True
+    assert reached

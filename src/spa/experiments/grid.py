@@ -40,7 +40,13 @@ from spa.run.manifest import (
     refuse_other_work,
     result_of,
 )
-from spa.run.signals import ignore_interrupts, stacks_on_request, stoppable, stopping_children
+from spa.run.signals import (
+    ignore_interrupts,
+    interrupts_wait,
+    stacks_on_request,
+    stoppable,
+    stopping_children,
+)
 from spa.stages import ppo_run
 from spa.stages.imagination import check_planning
 from spa.stages.pipeline import learn, play
@@ -448,7 +454,9 @@ def run_grid(
             for task in [task for task in waiting if not _needs(task) & missing][: len(free)]:
                 waiting.remove(task)
                 worker, device = free.pop(0)
-                future = worker.submit(work, task, device)
+                # The worker's interpreter starts here, and would show a traceback of Ctrl-C.
+                with interrupts_wait():
+                    future = worker.submit(work, task, device)
                 running[future] = (task, (worker, device))
                 future.add_done_callback(ended.put)
             # No worker is left, because every worker was killed. Without

@@ -133,10 +133,22 @@ def stopping_children() -> Iterator[None]:
         _STATE.stops_children = False
 
 
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """SIGINT is delivered at the end of the block; in a child process that starts within, after its
+    `ignore_interrupts`."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
 def ignore_interrupts() -> None:
     """For worker processes: Ctrl-C reaches every process of a terminal, and the parent stops its
     children."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def stacks_on_request() -> None:
