@@ -1,12 +1,12 @@
-"""The forward pass of Llama-like models as sampling on a CPU needs it: the last position's logits,
-few operations.
+"""The forward pass of Llama-like models as sampling needs it: the last position's logits, few
+operations.
 
 A step reads one token per row, so what costs is reading the weights once and whatever Python does
-in between. Here the matrices that read the same input are one (query, key, value; gate, up), in
-the layout of oneDNN. Attention is two plain products over the cache: the fused kernel, made for
-long queries, takes ten times as long in bfloat16. The residual
-stream, norms and rotations are float32, as under autocast, so that sampler and trainer compute the
-same numbers up to rounding.
+in between. Here the matrices that read the same input are one (query, key, value; gate, up), on a
+CPU in the layout of oneDNN. Attention is two plain products over the cache: on a CPU the fused
+kernel, made for long queries, takes ten times as long in bfloat16; on a GPU, transformers copies
+keys and values for every query head first. The residual stream, norms and rotations are float32,
+as under autocast, so that sampler and trainer compute the same numbers up to rounding.
 """
 
 from types import SimpleNamespace
@@ -42,14 +42,18 @@ def can_fuse(model: Any, dtype: torch.dtype) -> bool:
         if isinstance(module, nn.Linear)
     }
     known = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"}
-    on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
+    devices = {parameter.device.type for parameter in model.parameters()}
     stored = next(model.parameters()).dtype
-    return on_cpu and linear == known and (dtype != stored or config.hidden_size <= SMALL)
+    return (
+        devices in ({"cpu"}, {"cuda"})
+        and linear == known
+        and (dtype != stored or config.hidden_size <= SMALL)
+    )
 
 
 class Matrix:
-    """One or more linear layers with the same input as one, in `dtype`, laid out for oneDNN where
-    there is one."""
+    """One or more linear layers with the same input as one, in `dtype`, on a CPU laid out for oneDNN
+    where there is one."""
 
     def __init__(self, layers: list[Any], dtype: torch.dtype) -> None:
         # The weights are copied, so every update must be followed by `refresh`.
@@ -58,7 +62,9 @@ class Matrix:
         self.bias = torch.cat(biases).to(dtype) if biases else None
         self.dtype, self.packed = (
             dtype,
-            torch.backends.mkldnn.is_available() and dtype in _packable(),
+            weight.device.type == "cpu"
+            and torch.backends.mkldnn.is_available()
+            and dtype in _packable(),
         )
         self.weight = (
             torch.ops.mkldnn._reorder_linear_weight(weight, DECODED_ROWS) if self.packed else weight
@@ -137,7 +143,7 @@ class FusedModel:
     ) -> SimpleNamespace:
         """input_ids, position_ids int64 [B, q]; attention_mask additive [B, 1, q, T] over the
         cache's columns and the q new ones. Returns `.logits` [B, 1, V] of the last position."""
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(input_ids.device.type, enabled=False):
             return SimpleNamespace(
                 logits=self._logits(input_ids, attention_mask, position_ids, past_key_values)
             )

@@ -255,8 +255,8 @@ class GrowingCache(DynamicCache):
 
 def head_of(episode: EpisodeKV, tokens: int) -> Head:
     """The first tokens of what is cached of an episode, copied."""
-    row = torch.tensor([episode.row])
     store = episode.store
+    row = torch.tensor([episode.row], device=store.keys[0].device)
 
     def part_of(layer: int, part: int) -> torch.Tensor:
         return store.columns(layer, part, row, 0, tokens)[0].contiguous()

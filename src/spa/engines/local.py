@@ -53,7 +53,7 @@ class LocalEngine:
 
     `keep_cache=False` forgets every episode after its turn (less memory, more reading); `max_rows`
     bounds one batch; `autocast` is the precision of the forward pass if it is not that of the
-    weights. On a CPU, models that `spa.engines.fused` knows are read by it.
+    weights. Models that `spa.engines.fused` knows are read by it.
 
     Raises ModelError for an architecture whose log-probs, token by token, are not those of one
     forward pass.
@@ -324,10 +324,12 @@ class _Batch:
     def _read_alone(self, ids: np.ndarray) -> EpisodeKV:
         """What is cached of these tokens, int [c], when they are read by themselves."""
         cache = GrowingCache(_layer_count(self.engine.model.config))
-        columns = torch.arange(len(ids))[None]
-        causal = torch.ones((1, len(ids), len(ids)), dtype=torch.bool).tril()
-        self._forward(torch.from_numpy(ids.astype(np.int64))[None], columns, causal, cache)
-        return cache.take_rows(torch.tensor([0]), columns, [ids], last=True)[0]
+        columns = torch.arange(len(ids), device=self.device)[None]
+        causal = torch.ones((1, len(ids), len(ids)), dtype=torch.bool, device=self.device).tril()
+        tokens = torch.from_numpy(ids.astype(np.int64)).to(self.device)
+        self._forward(tokens[None], columns, causal, cache)
+        row = torch.tensor([0], device=self.device)
+        return cache.take_rows(row, columns, [ids], last=True)[0]
 
     def _read_chunk(
         self, new: list[np.ndarray], valid: torch.Tensor, held: torch.Tensor
