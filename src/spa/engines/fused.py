@@ -3,10 +3,10 @@ operations.
 
 A step reads one token per row, so what costs is reading the weights once and whatever Python does
 in between. Here the matrices that read the same input are one (query, key, value; gate, up), on a
-CPU in the layout of oneDNN. Attention is two plain products over the cache: on a CPU the fused
-kernel, made for long queries, takes ten times as long in bfloat16; on a GPU, transformers copies
-keys and values for every query head first. The residual stream, norms and rotations are float32,
-as under autocast, so that sampler and trainer compute the same numbers up to rounding.
+CPU in the layout of oneDNN. Attention is two plain products over the cache. On a CPU, the fused
+kernel is made for long queries and takes ten times as long in bfloat16. On a GPU, transformers
+first copies keys and values for every query head. The residual stream, norms and rotations are
+float32, as under autocast, so that sampler and trainer compute the same numbers up to rounding.
 """
 
 from types import SimpleNamespace
