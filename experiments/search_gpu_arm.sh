@@ -19,20 +19,11 @@ measure() {
   $python -m spa eval "$1" --config smol_search "${frozen[@]}" "${@:3}" --puzzles 256 --samples 2 --output "$output"
   say "evaluated $2"
 }
-if [ "$arm" = search_model ]; then
-  moves=("generate.output_dir=$folder/round_1/data" "sft.trainer.default_local_dir=$folder/round_1/sft"
-         sft.trainer.total_training_steps=80 sft.trainer.save_freq=80 sft.trainer.test_freq=80)
-  $python -m spa run smol_search --stages selfplay "${frozen[@]}" "${moves[@]}"
-  $python -m spa run smol_search --stages sft "${frozen[@]}" "${moves[@]}"
-  cp "$folder/round_1/sft/metrics.jsonl" "$results/$name-moves-sft.jsonl"
-  frozen+=(generate.rounds=1 "model_path=$folder/round_1/sft/global_step_80")
-fi
-$python -m spa run smol_search --stages selfplay "${frozen[@]}"
-say examples
-$python -m spa run smol_search --stages sft "${frozen[@]}"
+train
 say sft
 cp "$folder/sft/metrics.jsonl" "$results/$name-sft.jsonl"
 cp "$folder/data/summary.json" "$results/$name-data.json"
+if [ -d "$folder/round_1" ]; then cp "$folder/round_1/sft/metrics.jsonl" "$results/$name-moves-sft.jsonl"; fi
 for more in "${@:4}"; do
   if [ "$more" = ppo ]; then
     ppo=(trainer.val_before_train=false trainer.test_freq=-1 trainer.save_freq=-1
