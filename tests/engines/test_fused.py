@@ -1,4 +1,4 @@
-"""The forward pass that samples on a CPU: the same numbers as the model's own, in fewer operations."""
+"""The forward pass of sampling: the same numbers as the model's own, in fewer operations."""
 
 import numpy as np
 import pytest
