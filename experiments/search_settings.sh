@@ -31,25 +31,21 @@ frozen=(
 )
 large_board=(custom_envs.FrozenLakeNoSlip.env_config.size=5 agent_proxy.max_turn=5 actor_rollout_ref.rollout.response_length=840)
 if [ "${BOARD:-4x4}" = 5x5 ]; then frozen+=("${large_board[@]}"); fi
+save_freq=10
+# GPU=1: larger batches, and nothing measured during SFT. Padded rows need no attention mask, so that they are faster here.
+if [ -n "${GPU:-}" ]; then
+  save_freq=$((examples / 10))
+  frozen+=(
+    sft.trainer.eval_episodes=0 trainer.save_freq=-1 sft.data.max_token_len_per_gpu=5000
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=8000 actor_rollout_ref.rollout.max_num_seqs=512
+    actor_rollout_ref.model.packing=false sft.model.packing=false critic.model.packing=false
+  )
+fi
 
-# Examples and SFT of the arm. A later command goes on from the settings that this leaves in `frozen`.
-train() {
-  if [ "$arm" = search_model ]; then
-    # Single moves of random play first; their model then searches, and goes on learning from its own searches.
-    local moves=("generate.output_dir=$folder/round_1/data" "sft.trainer.default_local_dir=$folder/round_1/sft"
-                 sft.trainer.total_training_steps=80)
-    $python -m spa run smol_search --stages selfplay "${frozen[@]}" "${moves[@]}"
-    $python -m spa run smol_search --stages sft "${frozen[@]}" "${moves[@]}"
-    frozen+=(generate.rounds=1 "model_path=$folder/round_1/sft/global_step_80")
-  fi
-  $python -m spa run smol_search --stages selfplay "${frozen[@]}"
-  $python -m spa run smol_search --stages sft "${frozen[@]}"
-}
-
-# evaluate STAGE_FOLDER NAME SUFFIX_OF_METRICS: sampled twice and greedy, on the 256 puzzles
+# evaluate STAGE_FOLDER NAME SUFFIX_OF_METRICS: sampled twice and, without GPU, greedy, on the 256 puzzles
 evaluate() {
   $python -m spa eval "$1" --config smol_search "${frozen[@]}" --puzzles 256 --samples 2 --output "$results/$2-sampled.json"
-  $python -m spa eval "$1" --config smol_search "${frozen[@]}" "$greedy" --puzzles 256 --samples 1 \
+  [ -n "${GPU:-}" ] || $python -m spa eval "$1" --config smol_search "${frozen[@]}" "$greedy" --puzzles 256 --samples 1 \
     --output "$results/$2-greedy.json"
   cp "$1/metrics.jsonl" "$results/$2$3.jsonl"
 }
