@@ -60,11 +60,11 @@ class Matrix:
         weight = torch.cat([layer.weight.detach() for layer in layers]).to(dtype)
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
         self.bias = torch.cat(biases).to(dtype) if biases else None
-        self.dtype, self.packed = (
-            dtype,
+        self.dtype = dtype
+        self.packed = (
             weight.device.type == "cpu"
             and torch.backends.mkldnn.is_available()
-            and dtype in _packable(),
+            and dtype in _packable()
         )
         self.weight = (
             torch.ops.mkldnn._reorder_linear_weight(weight, DECODED_ROWS) if self.packed else weight
