@@ -136,7 +136,8 @@ def stopping_children() -> Iterator[None]:
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
     """SIGINT is delivered at the end of the block; in a child process that starts within, after its
-    `ignore_interrupts`."""
+    `ignore_interrupts`. In a process with more threads, another thread may take it at once; child
+    processes wait all the same."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
