@@ -13,7 +13,7 @@ from spa.types import ScoredBatch
 def centred(
     batch: ScoredBatch, rewards: torch.Tensor, *, gamma: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The episode's reward minus the batch's mean, on every sampled token; advantages and returns, both [B, A]."""
+    """gamma times the episode's reward, minus the batch's mean, on every sampled token; twice [B, A]."""
     outcomes = torch.where(batch.mask, rewards, 0.0).sum(dim=1) * gamma
     advantages = torch.where(batch.mask, (outcomes - outcomes.mean())[:, None], 0.0)
     return advantages, advantages

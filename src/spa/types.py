@@ -330,7 +330,8 @@ class TokenBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeBatch(TokenBatch):
-    """Episodes as tensors. `mask` is True where the predicted token was sampled.
+    """Episodes as tensors. `mask` is True where the predicted token was sampled, or where
+    `actor.loss_mask` says.
 
     Two streams of weights say what an update learns from each token. Both are relative: the update
     divides them by what it takes the mean of in a whole mini-batch. Methods (`spa.methods`) change
@@ -389,7 +390,8 @@ class EpisodeBatch(TokenBatch):
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredBatch(EpisodeBatch):
-    """Episodes with what the frozen models say about them."""
+    """Episodes with what the models say about them before this step's updates: the actor (old
+    log-probs), the reference model and the critic (values)."""
 
     old_logprobs: torch.Tensor  # float32 [B, A]
     ref_logprobs: torch.Tensor | None = None  # float32 [B, A]

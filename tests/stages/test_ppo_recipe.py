@@ -186,7 +186,16 @@ def to_come(batch, rewards, *, gamma):
 
 trainable = EngineKind(make=own_engine, trainable=True)
 raw = EngineKind(make=own_engine, trainable=True, raw_logprobs=True)
-with_critic = Estimator(function=to_come, settings=("gamma",), needs_values=True, whitened=True)
+with_critic = Estimator(
+    function=to_come,
+    settings=("gamma",),
+    needs_values=True,
+    whitened=True,
+    discounts=lambda settings: (settings["gamma"], settings["gamma"]),
+)
+in_groups = Estimator(function=to_come, settings=("gamma",), needs_groups=True)
+# A name as those of the estimators with credit per turn.
+turn_by_token = with_critic
 
 
 def test_estimator_loss_and_engine_of_ones_own_train(base, tmp_path):
@@ -217,6 +226,19 @@ def test_estimator_loss_and_engine_of_ones_own_train(base, tmp_path):
             "such as gae or turn_gae",
         ),
         (
+            ["trainer.critic_warmup=1", f"algorithm.adv_estimator={__name__}:in_groups"],
+            "has no critic: the policy would not be trained for 1 steps",
+        ),
+        (
+            [
+                "ctx_manager.mode=base",
+                "ctx_manager.history=false",
+                "algorithm.gamma=1",
+                f"algorithm.adv_estimator={__name__}:in_groups",
+            ],
+            "compared with its own turns",
+        ),
+        (
             [f"actor_rollout_ref.rollout.name={__name__}:own_engine"],
             "cannot be trained.*EngineKind",
         ),
@@ -238,8 +260,15 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_played(
     assert not (tmp_path / "ppo" / "trajectories").exists()
 
 
-def test_episodes_that_were_cut_off_go_on_with_the_critics_value(base, tmp_path):
-    cfg = small_config(base, tmp_path, "algorithm.gamma=0.5", "algorithm.bootstrap_truncated=true")
+@pytest.mark.parametrize("estimator", ["gae", f"{__name__}:turn_by_token"])
+def test_episodes_that_were_cut_off_go_on_with_the_critics_value(base, tmp_path, estimator):
+    cfg = small_config(
+        base,
+        tmp_path,
+        "algorithm.gamma=0.5",
+        "algorithm.bootstrap_truncated=true",
+        f"algorithm.adv_estimator={estimator}",
+    )
     models, template = load_models(cfg)
     player = setup.make_worker(cfg, template, mode=cfg.ctx_manager.mode)
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())

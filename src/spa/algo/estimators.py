@@ -49,7 +49,8 @@ class Estimator:
     discounts: Callable[[Mapping[str, Any]], tuple[float, float]] = lambda settings: (1.0, 1.0)
     """settings -> the discount of returns between the tokens of a turn, and from a turn's last
     token to the next turn. Normalised rewards are made for them."""
-    # The estimator already subtracts a group mean, so normalised rewards need no centring.
+    # Only for `normalize_rewards`: the estimator subtracts means of discounted returns itself, and
+    # the mean that normalisation subtracts is left out.
     centres: bool = False
 
     def estimate(

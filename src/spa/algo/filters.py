@@ -1,4 +1,4 @@
-"""Which groups to train on: those whose members did differently well."""
+"""Which groups to train on, by how much the scores of their members differ."""
 
 from typing import Literal
 
@@ -36,7 +36,7 @@ def select_groups(
     include_zero: bool = False,
     eps: float = 0.01,
 ) -> tuple[Tensor, Metrics]:
-    """Keeps the groups with the strongest signal.
+    """Keeps the groups with the strongest signal, or with the weakest (std_rev).
 
     A group's signal s is the unbiased standard deviation of its scores (std; std_rev prefers the
     smallest) or its maximum minus its mean (max_mean). Groups whose scores are all equal are

@@ -28,7 +28,7 @@ def loss_units(mask: Tensor, mode: LossAggMode) -> Tensor:
     """What the mean of `mode` is over, counted in `mask` bool `[B, A]`: tokens, or rows with at
     least one token.
 
-    Sum it over ranks to get the `total` of `loss_weights`. Returns an int64 scalar tensor.
+    Of a whole mini-batch, it is the `total` of `loss_weights`. Returns an int64 scalar tensor.
     """
     return mask.sum() if mode == "token-mean" else mask.any(dim=1).sum()
 
@@ -39,7 +39,7 @@ def loss_weights(
     """The weight of each token in the loss of the global mini-batch.
 
     Args:
-        mask: bool `[B, A]`, this rank's rows.
+        mask: bool `[B, A]`, all rows of the mini-batch, or some of them.
         mode: token-mean (every token counts the same), seq-mean-token-mean (every row counts the same),
             seq-mean-token-sum (rows count by their length), seq-mean-token-sum-norm (the same divided by `horizon`,
             Dr. GRPO arXiv 2503.20783).

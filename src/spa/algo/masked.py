@@ -36,7 +36,7 @@ def whiten(values: Tensor, mask: Tensor, moments: Tensor | None = None) -> Tenso
     Args:
         values: `[B, A]`.
         mask: bool `[B, A]`.
-        moments: `masked_moments` summed over all ranks; None takes those of `values`.
+        moments: `masked_moments` summed over all parts of the batch; None takes those of `values`.
 
     Returns:
         `[B, A]` in the dtype of `values`; 0 outside the mask, and within rounding when all values are equal.

@@ -1,6 +1,6 @@
 """A model that is trained by all ranks: whole on each of them (DDP), or in shards (FSDP2).
 
-What is computed with a model is handed to `run` as a function of it, so that the model's
+What is computed with a model is handed to `forward` as a function of it, so that the model's
 collectives happen around the whole computation, whichever of its layers that uses.
 """
 

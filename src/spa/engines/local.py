@@ -49,7 +49,7 @@ _HELD_ONCE = 2**20
 
 class LocalEngine:
     """The default engine. Shares the model with the trainer, so `load_weights` with that model only
-    drops the caches.
+    drops the caches, and makes the copies of the matrices that `spa.engines.fused` reads.
 
     `keep_cache=False` forgets every episode after its turn (less memory, more reading); `max_rows`
     bounds one batch; `autocast` is the precision of the forward pass if it is not that of the

@@ -9,7 +9,7 @@ A file may have any of these:
   `sft.data.loss_on` at the file's name (`spa.worldmodel.sft_masks`).
 * `METHODS`: the names under which `spa compare` trains it, each with a `Method`.
 
-Nothing else lists the files: `spa.plugins.defined_by_methods` looks into this folder.
+No other file has to name a new one: `spa.plugins.defined_by_methods` looks into this folder.
 """
 
 from dataclasses import dataclass

@@ -76,7 +76,7 @@ def train_ppo(cfg: Config, stage: Stage, models: Models, rollouts: Rollouts) -> 
         # Metrics cover all episodes: the filter would bias success and format rates.
         metrics = rollouts.metrics(episodes)
         batch = filter_groups(cfg, rollouts.batch(episodes), metrics)
-        if batch is not None:  # None: no group has any reward variance
+        if batch is not None:  # None: no group differs in reward, or every episode failed
             with stage.timer("score"):
                 # Old log-probs are the trainer's, not the engine's, so
                 # that the first ratio is 1 whatever the engine's numerics.

@@ -113,11 +113,11 @@ def last_turn_ends(batch: EpisodeBatch) -> torch.Tensor:
 def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> EpisodeBatch:
     """The batch with `values` [B], discounted once, added to the last reward of the episodes that
     were cut off: what follows them is not 0, only unseen."""
-    algorithm = cfg.algorithm
-    # Credit per turn discounts once per turn, credit per token
-    # once per token: the unseen next state is one such unit away.
-    per_turn = algorithm.bi_level_gae or algorithm.adv_estimator.startswith("turn_")
-    following = values * (algorithm.high_level_gamma if per_turn else algorithm.gamma)
+    estimator = named_estimator(cfg)
+    settings = {key: getattr(cfg.algorithm, key) for key in estimator.settings}
+    # The unseen next state is where the next turn would have begun.
+    _, between_turns = estimator.discounts(settings)
+    following = values * between_turns
     last = last_turn_ends(batch)
     assert batch.truncated is not None
     return replace(batch, rewards=batch.rewards + last * (following * batch.truncated)[:, None])
@@ -145,8 +145,8 @@ def check_sampler(cfg: Config, kl: float, models: Models, step: int) -> None:
 
 
 def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Metrics) -> PPOBatch:
-    """Rewards (less KL, if asked for) to advantages and returns; advantages are whitened over all
-    sampled tokens."""
+    """Rewards (less KL, if asked for) to advantages and returns. Advantages are whitened over the
+    masked tokens, where the estimator and the configuration ask for it."""
     alg = cfg.algorithm
     rewards = batch.rewards
     if alg.use_kl_in_reward and batch.ref_logprobs is not None:

@@ -68,6 +68,16 @@ def named_estimator(cfg: Config) -> Estimator:
             f"algorithm.adv_estimator={name} trains no critic; set bootstrap_truncated=false, "
             "or use an estimator with a critic, such as gae or turn_gae"
         )
+    if cfg.trainer.critic_warmup and not estimator.needs_values:
+        raise ConfigError(
+            f"trainer.critic_warmup must be 0 with algorithm.adv_estimator={name}, which has no "
+            f"critic: the policy would not be trained for {cfg.trainer.critic_warmup} steps"
+        )
+    if estimator.needs_groups and not cfg.ctx_manager.history:
+        raise ConfigError(
+            f"algorithm.adv_estimator={name} compares the episodes of a group and needs "
+            "ctx_manager.history=true: without it, an episode would be compared with its own turns"
+        )
     if cfg.es_manager.train.group_size == 1 and estimator.needs_groups:
         raise ConfigError(
             f"algorithm.adv_estimator={name} compares the episodes of a group, but "
