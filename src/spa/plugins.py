@@ -1,8 +1,9 @@
 """What other packages add to spa: the entry points of their metadata.
 
 A package registers objects by name in the groups `spa.commands`, `spa.envs`, `spa.libraries`,
-`spa.engines`, `spa.policies` and `spa.methods`. Names are listed without importing anything; a module is imported when its name is
-used. The siblings of this package, `spa_bench` and `spa_integrations`, use the same door.
+`spa.engines`, `spa.policies` and `spa.methods`. Names are listed without importing anything; a
+module is imported when its name is used. The siblings of this package, `spa_bench` and
+`spa_integrations`, use the same door.
 """
 
 from collections.abc import Mapping

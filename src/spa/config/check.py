@@ -10,6 +10,7 @@ from spa.config.stages import STAGES, Stage
 from spa.envs.registry import env_types
 from spa.errors import nearest
 from spa.plugins import defined_by_methods, plugins
+from spa.prompts.formats import FORMATS
 
 # Copies of the names in the tables of spa.algo.estimators and spa.algo.losses, which import
 # torch, and of spa.worldmodel.sft_masks and spa.engines.factory, which lie in higher layers.
@@ -79,7 +80,9 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
             "states=model needs generate.policy=self without generate.mixture, because other policies "
             "predict no states",
         )
-    if cfg.agent_proxy.response_format == "no_prediction":
+    response_format = cfg.agent_proxy.response_format
+    spec = FORMATS[response_format]
+    if not spec.predicts:
         for path, wanted in (
             ("agent_proxy.world_model_reward.prediction", reward.prediction > 0),
             ("generate.shuffle_next_states", cfg.generate.shuffle_next_states),
@@ -91,8 +94,8 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
             if wanted:
                 problems.add(
                     path,
-                    "this setting needs predictions, but agent_proxy.response_format=no_prediction leaves out "
-                    "predictions; choose another response format",
+                    f"this setting needs predictions, but agent_proxy.response_format={response_format} "
+                    "leaves out predictions; choose another response format",
                 )
     if cfg.imagine.reads_predictions and cfg.ctx_manager.mode != "add_worldmodel":
         problems.add(
@@ -110,16 +113,15 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
             "generate.later_batches=null",
         )
     _check_search(cfg, problems)
-    chooses = cfg.agent_proxy.response_format == "choose_plan"
     if cfg.algorithm.imagined_advantage > 0 and not (
-        chooses and cfg.ctx_manager.mode == "add_worldmodel"
+        spec.lists_plans and cfg.ctx_manager.mode == "add_worldmodel"
     ):
         problems.add(
             "algorithm.imagined_advantage",
             "an imagined advantage needs agent_proxy.response_format=choose_plan and "
             "ctx_manager.mode=add_worldmodel",
         )
-    if chooses and cfg.generate.states != "ground_truth":
+    if spec.lists_plans and cfg.generate.states != "ground_truth":
         problems.add(
             "generate.states", "must be ground_truth with agent_proxy.response_format=choose_plan"
         )
@@ -141,9 +143,10 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
 
 def _check_search(cfg: Config, problems: Problems) -> None:
     base = cfg.ctx_manager.mode == "base"
+    writes = FORMATS[cfg.agent_proxy.response_format].writes_search
     written = cfg.generate.policy == "search"
     own = cfg.generate.search
-    if cfg.agent_proxy.response_format == "search" and not base:
+    if writes and not base:
         problems.add(
             "agent_proxy.response_format",
             "search needs ctx_manager.mode=base, because a written search contains no state blocks",
@@ -154,7 +157,7 @@ def _check_search(cfg: Config, problems: Problems) -> None:
         return
     # Key, whether its value is wrong, the value that it must have.
     for path, wrong, wanted in (
-        ("agent_proxy.response_format", cfg.agent_proxy.response_format != "search", "search"),
+        ("agent_proxy.response_format", not writes, "search"),
         ("ctx_manager.history", cfg.ctx_manager.history, "false"),
         ("generate.reply_format", cfg.generate.reply_format != "base", "base"),
         ("generate.mixture", bool(cfg.generate.mixture), "null"),
@@ -181,7 +184,7 @@ def _check_search(cfg: Config, problems: Problems) -> None:
 
 
 def _check_exhaustive(cfg: Config, path: str, own: ImagineConfig, problems: Problems) -> None:
-    if cfg.agent_proxy.response_format != "plan_first":
+    if not FORMATS[cfg.agent_proxy.response_format].names_plan:
         problems.add(
             f"{path}.proposals",
             "exhaustive needs agent_proxy.response_format=plan_first, which predicts the result of a "

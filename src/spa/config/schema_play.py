@@ -252,7 +252,7 @@ class AgentProxyConfig:
     response_format: Annotated[
         ResponseFormat,
         Key(
-            "order of the parts of a world-model response after the observation (docs/methods.md); "
+            "order of the parts of a world-model response after the observation (docs/recipe.md); "
             "search means base responses with a written breadth-first search",
             affects="semantics",
         ),

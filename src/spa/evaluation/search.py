@@ -13,6 +13,7 @@ from spa.planning.written_search import (
     search_metrics,
     thoughts_of,
 )
+from spa.prompts.formats import FORMATS
 from spa.rollout.loop import puzzle_hash
 from spa.types import Episode, Metrics, StopReason
 
@@ -23,7 +24,7 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     """The score of each turn that wrote a search; empty for other response formats, and where the
     game does not name its states or they cannot be searched."""
     if (
-        episode.response_format != "search"
+        not FORMATS[episode.response_format].writes_search
         or episode.mode != "base"
         or episode.stop is StopReason.ERROR
         or not episode.turns

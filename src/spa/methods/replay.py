@@ -12,6 +12,7 @@ import torch
 from spa.config.schema import Config
 from spa.methods import Method
 from spa.methods.context import Context, Replayed
+from spa.prompts.formats import FORMATS
 from spa.prompts.template import ChatTemplate
 from spa.seeds import stream
 from spa.training.update import count_mini_batches
@@ -96,7 +97,7 @@ def nothing_to_correct(cfg: Config, template: ChatTemplate) -> str:
     """Why no rollout can be corrected; empty if they can."""
     if cfg.ctx_manager.mode == "base":
         return "responses with ctx_manager.mode=base contain no states to correct"
-    if cfg.agent_proxy.response_format == "choose_plan":
+    if FORMATS[cfg.agent_proxy.response_format].lists_plans:
         return (
             "with agent_proxy.response_format=choose_plan, the outcomes of the plans that the "
             "model did not choose are unknown"

@@ -12,6 +12,7 @@ import numpy as np
 from torch import nn
 
 from spa.envs.limits import MAKING_S, EnvFault, boundary
+from spa.prompts.formats import FORMATS
 from spa.prompts.parse import split_actions
 from spa.prompts.render import chosen_plan, world_model_reply
 from spa.prompts.template import ChatTemplate
@@ -84,7 +85,7 @@ def formatted(
         return f"<answer>{answer}</answer>"
     if prompt.mode == "add_worldmodel":
         thoughts = ""
-        if prompt.response_format == "choose_plan":
+        if FORMATS[prompt.response_format].lists_plans:
             # `len(answer)` sets no limit, since an answer has no more actions than characters.
             actions = split_actions(answer, action_sep=prompt.action_sep, max_actions=len(answer))
             thoughts = chosen_plan(actions, prediction)

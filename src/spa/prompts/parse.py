@@ -2,15 +2,15 @@
 blanks cannot overlap."""
 
 import re
-from typing import get_args
 
+from spa.prompts.formats import FORMATS, FormatSpec
 from spa.prompts.imagined import Option, read_options
 from spa.types import ParsedReply, ResponseFormat
 
 TAGS = ("think", "observation", "prediction", "answer")
 MARKERS = tuple(marker for tag in TAGS for marker in (f"<{tag}>", f"</{tag}>"))
 MODES = ("base", "add_worldmodel")
-ORDERS = get_args(ResponseFormat)
+ORDERS = tuple(FORMATS)
 
 # Matches "</think>\n<answer>", but not "</think> so <answer>" with text in between.
 _ANSWER_NEXT = re.compile(r"</think>\s*<answer>")
@@ -102,6 +102,7 @@ def parse_reply(
         raise ValueError(f"The prompt mode must be one of {MODES}, got {mode!r}")
     if order not in ORDERS:
         raise ValueError(f"The response format must be one of {ORDERS}, got {order!r}")
+    spec = FORMATS[order]
     think = find_block(text, "think")
     # `_leaf` refuses tags inside these blocks: a tag in a state would move the borders of others.
     observation, prediction, answer = (
@@ -116,18 +117,12 @@ def parse_reply(
     if mode == "add_worldmodel":
         in_order = _thinks_first(text, think, answer) and (
             _states_inside(text, think, observation, prediction)
-            if order in ("prediction_first", "plan_first", "choose_plan")
+            if spec.prediction == "in_think"
             else _observes_first(text, think, observation)
-            and _ends_with(text, answer, prediction, order)
+            and _ends_with(text, answer, prediction, spec)
         )
     options: tuple[Option, ...] = ()
-    if (
-        mode == "add_worldmodel"
-        and order == "choose_plan"
-        and in_order
-        and observation
-        and prediction
-    ):
+    if mode == "add_worldmodel" and spec.lists_plans and in_order and observation and prediction:
         options = read_options(
             text[observation[1] + len("</observation>") : prediction[0] - len("<prediction>")]
         )
@@ -215,10 +210,8 @@ def _observes_first(text: str, think: Span | None, observation: Span | None) -> 
     return inside and _blank_between(text, think[0], "", observation[0], "<observation>")
 
 
-def _ends_with(
-    text: str, answer: Span | None, prediction: Span | None, order: ResponseFormat
-) -> bool:
-    if order == "no_prediction":
+def _ends_with(text: str, answer: Span | None, prediction: Span | None, spec: FormatSpec) -> bool:
+    if not spec.predicts:
         return "<prediction>" not in text and "</prediction>" not in text
     if answer is None or prediction is None:
         return False

@@ -11,6 +11,7 @@ from typing import Literal
 
 from spa.envs.base import StateText, TextEnv
 from spa.errors import ConfigError
+from spa.prompts.formats import FORMATS, FormatSpec
 from spa.prompts.imagined import imagined_plans
 from spa.types import IMAGE, Message, PromptMode, ResponseFormat
 
@@ -124,9 +125,14 @@ class Prompter:
         return f"{block} Reply only with {self._format()} in at most {self.max_words} words."
 
     @property
+    def spec(self) -> FormatSpec:
+        """What responses contain."""
+        return FORMATS[self.response_format]
+
+    @property
     def searches(self) -> bool:
         """Whether responses write a search in their thoughts."""
-        return self.mode == "base" and self.response_format == "search" and self.enable_think
+        return self.mode == "base" and self.spec.writes_search and self.enable_think
 
     def _search_format(self, env: TextEnv) -> str:
         state, states = env.state_key_format
@@ -137,11 +143,11 @@ class Prompter:
         if self.mode == "add_worldmodel":
             plan = (
                 f"I do {self._blank('your actions')}."
-                if self.response_format == "plan_first"
+                if self.spec.names_plan
                 else self._blank("your plan")
             )
             thoughts = f" {plan} "
-            if self.response_format == "choose_plan":
+            if self.spec.lists_plans:
                 option = ((self._blank("some actions"),), self._blank("the state after them"))
                 thoughts = f"{imagined_plans([option] * self.imagined_plans)}I do {self._blank('the best of these')}. "
             return world_model_reply(
@@ -174,13 +180,13 @@ def world_model_reply(
     seen = f"<think><observation>{on}{observation}{on}</observation>{thoughts}"
     foreseen = f"<prediction>{on}{prediction}{on}</prediction>"
     acts = f"<answer>{answer}</answer>"
-    if order == "no_prediction":
-        return f"{seen}</think>{acts}"
-    return (
-        f"{seen}</think>{acts}{foreseen}"
-        if order == "answer_first"
-        else f"{seen}{foreseen}</think>{acts}"
-    )
+    match FORMATS[order].prediction:
+        case "none":
+            return f"{seen}</think>{acts}"
+        case "after_answer":
+            return f"{seen}</think>{acts}{foreseen}"
+        case "in_think":
+            return f"{seen}{foreseen}</think>{acts}"
 
 
 def listed_actions(message: str, state: str) -> str:

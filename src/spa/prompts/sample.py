@@ -55,7 +55,7 @@ def sample_reply(env: TextEnv, prompter: Prompter) -> str:
         return ""
     answer = f" {prompter.action_sep} ".join(best.actions)
     plan = f" {plan_sentence(best.actions)} "
-    if prompter.response_format == "choose_plan":
+    if prompter.spec.lists_plans:
         plan = chosen_plan(best.actions, best.after)
     return world_model_reply(best.before, plan, best.after, answer, order=prompter.response_format)
 

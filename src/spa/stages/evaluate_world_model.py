@@ -33,6 +33,7 @@ from spa.evaluation.situations import (
     seed_of,
 )
 from spa.evaluation.world_model import Asked, prediction_report, rollout_report
+from spa.prompts.formats import FORMATS
 from spa.prompts.render import plan_sentence, world_model_reply
 from spa.prompts.template import ChatTemplate
 from spa.run.progress import ProgressLine
@@ -88,9 +89,9 @@ def measure_world_model(
     Raises DataError if an environment has not enough puzzles that were not trained on, ConfigError
     if responses hold no predictions.
     """
-    if cfg.agent_proxy.response_format == "no_prediction":
+    if not FORMATS[cfg.agent_proxy.response_format].predicts:
         raise ConfigError(
-            "agent_proxy.response_format=no_prediction has no predictions to measure; "
+            f"agent_proxy.response_format={cfg.agent_proxy.response_format} has no predictions to measure; "
             "choose a format with a prediction block"
         )
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -220,7 +221,7 @@ def world_model_report(
     )
     advance(2, {})
     # In `choose_plan` the prediction only repeats the thoughts, so its likelihood says little.
-    chooses = cfg.agent_proxy.response_format == "choose_plan"
+    chooses = FORMATS[cfg.agent_proxy.response_format].lists_plans
     if isinstance(asking.engine, LocalEngine) and worker.template is not None and not chooses:
         report["likelihood"] = likelihood(cfg, asking.engine, worker.template, situations, replies)
     advance(3, {})
@@ -275,7 +276,7 @@ def likelihood(
     order = cfg.agent_proxy.response_format
 
     def sequence(situation: Situation, reply: Reply, next_state: str) -> ReplyTokens:
-        thoughts = f" {plan_sentence(situation.actions)} " if order == "plan_first" else ""
+        thoughts = f" {plan_sentence(situation.actions)} " if FORMATS[order].names_plan else ""
         text = world_model_reply(
             situation.known,
             thoughts,

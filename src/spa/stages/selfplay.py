@@ -28,6 +28,7 @@ from spa.planning.moves import move_rows
 from spa.policies.mixed import MixedEngine, with_strays
 from spa.policies.named import policy_named, policy_names
 from spa.policies.scripted import random_engine
+from spa.prompts.formats import FORMATS
 from spa.prompts.template import ChatTemplate
 from spa.run import watchdog
 from spa.run.copies import copies_of
@@ -239,14 +240,14 @@ def selfplay_engine(
 def tries_plans(cfg: Config) -> bool:
     """Whether examples tell of plans that were not taken."""
     chooses = (
-        cfg.agent_proxy.response_format == "choose_plan" and cfg.generate.reply_format != "base"
+        FORMATS[cfg.agent_proxy.response_format].lists_plans and cfg.generate.reply_format != "base"
     )
     return chooses or "counterfactual" in cfg.generate.policies
 
 
 def plans_tried(cfg: Config) -> int | None:
     """How many plans are tried at a state; None: every legal action."""
-    chooses = cfg.agent_proxy.response_format == "choose_plan"
+    chooses = FORMATS[cfg.agent_proxy.response_format].lists_plans
     return cfg.generate.branches or (cfg.agent_proxy.imagined_plans if chooses else None)
 
 
@@ -323,7 +324,7 @@ def _episode_rows(
     the base format with `base`, a worker of base prompts."""
     make = partial(worker.make_env, episode.tag)
     prompter = worker.prompters[episode.tag]
-    chooses = base is None and episode.response_format == "choose_plan"
+    chooses = base is None and FORMATS[episode.response_format].lists_plans
     tried = (
         turn_options(episode, make=make, prompter=prompter, plans=plans_tried(cfg))
         if chooses

@@ -77,7 +77,7 @@ def without_states(turn: Turn, prompter: Prompter) -> str:
     plan, its thoughts end with it."""
     thoughts = (turn.reply.think or "") if turn.reply.well_formed else ""
     actions = turn.executed if turn.reply.well_formed else turn.reply.actions
-    if prompter.response_format == "plan_first" and actions:
+    if prompter.spec.names_plan and actions:
         thoughts = end_with_plan(thoughts, actions, turn.reply.actions)
     answer = f"<answer>{f' {prompter.action_sep} '.join(actions)}</answer>"
     return f"<think>{thoughts}</think>{answer}" if prompter.enable_think else answer

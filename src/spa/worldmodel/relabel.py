@@ -4,6 +4,7 @@ there were."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spa.prompts.formats import FORMATS
 from spa.prompts.imagined import Option, imagined_plans, read_options
 from spa.prompts.parse import between_states, find_block, parse_reply
 from spa.prompts.render import plan_sentence
@@ -43,11 +44,11 @@ def relabel_turn(
     the truth.
     """
     text = turn.reply_text
-    foretells = order != "no_prediction"
+    spec = FORMATS[order]
     if not turn.reply.well_formed:
         return Relabelled(None, MALFORMED)
     if find_block(text, "observation") is None or (
-        foretells and find_block(text, "prediction") is None
+        spec.predicts and find_block(text, "prediction") is None
     ):
         return Relabelled(None, NO_STATE_BLOCKS)
     most = len(turn.reply.actions)
@@ -59,18 +60,18 @@ def relabel_turn(
         return Relabelled(None, MALFORMED)
     if not turn.executed:
         return Relabelled(None, NOTHING_EXECUTED)
-    if foretells and not turn.next_target.strip():
+    if spec.predicts and not turn.next_target.strip():
         return Relabelled(None, NO_NEXT_STATE)
-    if foretells:
+    if spec.predicts:
         text = replace_block(text, "prediction", _on_own_lines(turn.next_target))
     options = options or [(turn.executed, turn.next_target)]
-    if order == "plan_first":
+    if spec.names_plan:
         text = with_plan(text, turn.executed, turn.reply.actions)
-    if order == "choose_plan":
+    if spec.lists_plans:
         text = with_options(text, options, turn.executed)
     text = replace_block(text, "observation", _on_own_lines(turn.target))
     text = replace_block(text, "answer", f" {action_sep} ".join(turn.executed))
-    last = "</prediction>" if order == "answer_first" else "</answer>"
+    last = "</prediction>" if spec.prediction == "after_answer" else "</answer>"
     text = text[text.find("<think>") : text.rfind(last) + len(last)]
     # For example, a state that holds a tag of the format ends its own block early.
     if not _says_the_truth(text, turn, action_sep, order, options):
@@ -148,8 +149,8 @@ def _says_the_truth(
     reply = parse_reply(
         text, mode="add_worldmodel", action_sep=action_sep, max_actions=limit, order=order
     )
-    foretold = order == "no_prediction" or reply.prediction == turn.next_target.strip()
-    if order == "choose_plan" and reply.options != tuple(
+    foretold = not FORMATS[order].predicts or reply.prediction == turn.next_target.strip()
+    if FORMATS[order].lists_plans and reply.options != tuple(
         (tuple(plan), state.strip("\n")) for plan, state in options
     ):
         return False
