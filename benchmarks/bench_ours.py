@@ -137,13 +137,13 @@ def hf_rollout(it: Setting, dtype: torch.dtype) -> Work:
 
 
 def ours_sft(it: Setting) -> Work:
-    """One optimiser step."""
+    """One optimizer step."""
     most = 4096 if it.size == "small" else 1024
     return sft_work(load(it), rows_of(it.size, it.quick), training_precision(it.size), most)
 
 
 def sft_work(model: Any, rows: Rows, autocast: torch.dtype | None, max_tokens: int) -> Work:
-    """Optimiser steps of fine-tuning on a model, with micro-batches of `max_tokens`."""
+    """Optimizer steps of fine-tuning on a model, with micro-batches of `max_tokens`."""
     limit_kernel_caches()
     batch = [
         TrainingSequence(

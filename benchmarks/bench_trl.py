@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer as a side of `bench.py`, in an environment of its own (requirements-trl.txt): one optimiser step of
+"""TRL's SFTTrainer as a side of `bench.py`, in an environment of its own (requirements-trl.txt): one optimizer step of
 the same rows for every line of standard input.
 
     python bench_trl.py MODEL_FOLDER SIZE SIDE [--quick]        SIDE: bfloat16, float32 or packed

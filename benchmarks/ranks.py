@@ -3,7 +3,7 @@
     python benchmarks/ranks.py [--ranks 2 4] [--strategy ddp fsdp]
 
 The model of a phase is `alone + each * groups`: what a process does whatever it plays (launching each of a decoded
-token's operations, an optimiser's step) and what every group of episodes that it has adds. Both are fitted to one
+token's operations, an optimizer's step) and what every group of episodes that it has adds. Both are fitted to one
 process that plays 8, 4 and 2 groups. On N ranks each has 8 / N of the 8 groups; in rollouts it also packs its own
 episodes and unpacks everybody's. Then the same 8 groups are played on that many ranks and held against the prediction.
 

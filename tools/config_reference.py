@@ -59,9 +59,9 @@ def configuration_page() -> str:
         "*Affects* names what a changed key changes. **selfplay, sft, ppo, eval**: the result of these stages, so "
         "`spa` refuses to reuse them. *content* means that the content of the file, model or checkpoint counts, and "
         "not its path. **numerics**: memory and speed, and at most the last digits; `spa` reuses finished stages with "
-        "a warning. **paths**: paths, saved files and the launcher. **logging**: what is measured, logged and shown. "
-        "A change of an environment or API model affects the runs that use it. `trainer.total_training_steps` affects "
-        "the result only where a learning rate depends on it.",
+        "a warning. **paths**: paths, saved files, the gate and the launcher. **logging**: what is measured, logged "
+        "and shown. A change of an environment or API model affects the runs that use it. "
+        "`trainer.total_training_steps` affects the result only where a learning rate depends on it.",
     ]
     # The shipped tree comes second: it shows `${other.key}` where a default is another key.
     defaults = flatten(to_plain(load_config("base"))) | flatten(shipped("base"))

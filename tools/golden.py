@@ -88,7 +88,7 @@ LIBRARIES = (
 
 RESULTS = (".jsonl", ".json", ".parquet", ".safetensors", ".yaml")
 IGNORED_FOLDERS = ("state",)
-"""Optimiser states and copies of records inside checkpoints: the case `resume` shows whether they are right."""
+"""Optimizer states and copies of records inside checkpoints: the case `resume` shows whether they are right."""
 IGNORED_FILES = re.compile(
     r"(identity|done|manifest|complete|played|template|tokenizer(_config)?|(generation_)?config)\.json|config\.yaml"
     r"|timings\.jsonl|.*\.(groups|imagined-\w+)\.jsonl"

@@ -1,7 +1,7 @@
 """One PPO step of the paper's size: 32 groups of 8 episodes, 5 turns of 400 tokens; seconds of every part, peak memory.
 
 Environments are replaced by random user messages, so everything that the GPU does is there and nothing else. The filter
-keeps a quarter of the groups. Two steps are made and the second is reported, since only then the optimisers hold their
+keeps a quarter of the groups. Two steps are made and the second is reported, since only then the optimizers hold their
 moments. It is shown that trainer and sampler compute the same log-probs.
 """
 
@@ -85,7 +85,7 @@ def main() -> None:
     engine = LocalEngine(actor.model, common.BareTemplate(), autocast=torch.bfloat16)  # type: ignore[arg-type]
     step(engine, actor, critic, config, size, seed=0)
     measured = step(engine, actor, critic, config, size, seed=1)
-    # The policy's update alone: forward and backward pass and optimiser, as prime-rl counts its trainer.
+    # The policy's update alone: forward and backward pass and optimizer, as prime-rl counts its trainer.
     seconds = measured["seconds"]["update actor"]
     lengths = [measured["longest_episode_tokens"]] * measured["trained_episodes"]
     parameters = sum(p.numel() for p in actor.model.parameters())

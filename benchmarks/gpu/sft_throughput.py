@@ -1,4 +1,4 @@
-"""Fine-tuning: tokens/s and MFU of full optimiser steps on packed rows of 2,048 tokens.
+"""Fine-tuning: tokens/s and MFU of full optimizer steps on packed rows of 2,048 tokens.
 
 First it is shown that packing and chunked log-probs give the numbers of the plain forward pass.
 """
@@ -85,7 +85,7 @@ def check(config: Any) -> dict[str, float]:
 def measure(
     config: Any, tokens: int, rows: int, peak: float, *, checkpointing: bool
 ) -> dict[str, float]:
-    """Three optimiser steps after two for warming up."""
+    """Three optimizer steps after two for warming up."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     model = common.random_model(config)

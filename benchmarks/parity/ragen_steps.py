@@ -3,7 +3,7 @@
     PYTHONPATH=src:tests:RAGEN:RAGEN/verl python benchmarks/parity/ragen_steps.py RAGEN tests/golden/ragen_steps.json
 
 RAGEN is a checkout with its submodule verl. Needs verl's dependencies in an environment of their own. What runs is
-RayAgentTrainer.fit as it is, with RAGEN's configuration, masks, scores, normalisation, filter, KL in the reward,
+RayAgentTrainer.fit as it is, with RAGEN's configuration, masks, scores, normalization, filter, KL in the reward,
 advantages, actor and critic. Games, models and tokenizer are ours (tests/helpers/reference_ragen.py); the workers are
 in this process, not Ray's, and nothing is generated. tests/stages/test_reference_ragen.py holds our steps to the file.
 """
@@ -123,7 +123,7 @@ class Games:
 
 
 class Worker:
-    """A model and its optimiser as the workers of RAGEN hold them. Notes what every update changes."""
+    """A model and its optimizer as the workers of RAGEN hold them. Notes what every update changes."""
 
     def __init__(self, part: Any, schedule: Any, config: Any) -> None:
         self.part, self.schedule, self.config = part, schedule, config

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, models
 
 
 class Steps(transformers.TrainerCallback):
-    """Notes each optimiser step: the clipped gradient, and what the step changes."""
+    """Notes each optimizer step: the clipped gradient, and what the step changes."""
 
     def __init__(self) -> None:
         self.found: list[dict[str, Any]] = []

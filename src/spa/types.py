@@ -344,9 +344,9 @@ class EpisodeBatch(TokenBatch):
     turn_ends: torch.Tensor  # bool    [B, A]  True on the last sampled token of each turn
     # float32 [B, A]  on the last sampled token of the episode (or of each turn)
     rewards: torch.Tensor
-    scores: torch.Tensor  # float32 [B]     un-normalised score of the episode
+    scores: torch.Tensor  # float32 [B]     un-normalized score of the episode
     group_ids: torch.Tensor  # int64   [B]
-    tag_ids: torch.Tensor  # int64   [B]     environment tag, for `inductive` normalisation
+    tag_ids: torch.Tensor  # int64   [B]     environment tag, for `inductive` normalization
     # float32 [B, A]  of the sampled tokens, from the engine; 0 elsewhere
     sampler_logprobs: torch.Tensor
     rl_weights: torch.Tensor  # float32 [B, A]  of the policy loss; 0 outside the mask
@@ -418,7 +418,7 @@ class PPOBatch(ScoredBatch):
 
 @dataclass(frozen=True, kw_only=True)
 class MiniBatch(PPOBatch):
-    """The rows of one optimiser step. Its weights have their denominators, those of the whole
+    """The rows of one optimizer step. Its weights have their denominators, those of the whole
     mini-batch: the loss is a plain sum over tokens, however the rows are cut into micro-batches."""
 
     token_weights: torch.Tensor  # float32 [B, A]  of a mean over the mask, without `rl_weights`

@@ -74,7 +74,7 @@ def test_controllers_by_hand():
 
 
 @pytest.mark.parametrize("method", ["mean", "mean_std", "asym_clip"])
-def test_normalised_turn_rewards_add_up_to_the_normalised_score_and_keep_their_place(method):
+def test_normalized_turn_rewards_add_up_to_the_normalized_score_and_keep_their_place(method):
     rewards = torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, -1.0], [0.5, 0.5, 0.0]])
     last = torch.tensor([[False, False, True], [False, False, True], [False, True, False]])
     scores, group, tag = (
@@ -90,7 +90,7 @@ def test_normalised_turn_rewards_add_up_to_the_normalised_score_and_keep_their_p
     assert found[2, 0].item() == pytest.approx(0.5 * scale)
 
 
-def test_turn_rewards_of_equal_episodes_normalise_to_nothing():
+def test_turn_rewards_of_equal_episodes_normalize_to_nothing():
     rewards, last = (
         torch.tensor([[1.0, 1.0], [0.0, 2.0]]),
         torch.tensor([[False, True], [False, True]]),

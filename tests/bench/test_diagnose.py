@@ -21,7 +21,7 @@ from spa.report.build import template
 from spa.rollout.loop import collect
 from spa.types import SamplingParams
 from spa_bench.diagnose.command import game_of
-from spa_bench.diagnose.findings import diagnose, masks, retokenised, with_text
+from spa_bench.diagnose.findings import diagnose, masks, retokenized, with_text
 from spa_bench.diagnose.page import diagnosis_page
 from spa_bench.diagnose.rollouts import read_rollouts, read_row
 
@@ -156,14 +156,14 @@ def test_text_of_another_role_under_the_mask_is_found(tokenizer):
     assert masks(read([row]), tokenizer)["others_trained"] == []
 
 
-def test_replies_that_tokenise_differently_are_found(tokenizer):
+def test_replies_that_tokenize_differently_are_found(tokenizer):
     whole = tokenizer.encode("Right", add_special_tokens=False)
     pieces = [
         token for letter in "Right" for token in tokenizer.encode(letter, add_special_tokens=False)
     ]
     assert whole != pieces and tokenizer.decode(whole) == tokenizer.decode(pieces)
     rows = [{"completion_ids": whole}, {"completion_ids": pieces}]
-    assert retokenised(read(rows), tokenizer) == {"replies": 2, "changed": ["row 2"]}
+    assert retokenized(read(rows), tokenizer) == {"replies": 2, "changed": ["row 2"]}
 
 
 def test_groups_without_a_spread_broken_blocks_and_repetition_are_found():
@@ -379,13 +379,13 @@ ROLLOUTS = Path(__file__).parents[1] / "golden" / "rollouts"
 """Made by verifiers and by TRL with SmolLM2-135M: benchmarks/rollouts."""
 
 
-def test_verifiers_own_rollouts_show_which_replies_it_tokenised_again():
+def test_verifiers_own_rollouts_show_which_replies_it_tokenized_again():
     rollouts = read_rollouts(ROLLOUTS / "verifiers_smollm2.jsonl")
     assert [len(rollout.replies) for rollout in rollouts] == [5, 5, 5, 5]
     assert [rollout.replaced for rollout in rollouts] == [0, 0, 1, 2]
     assert all(len(rollout.token_ids) == len(rollout.mask) for rollout in rollouts)  # pyright: ignore[reportArgumentType]
     report = diagnose(rollouts)
-    assert "3 of 20 responses were tokenised again before the next turn" in report["findings"][0]
+    assert "3 of 20 responses were tokenized again before the next turn" in report["findings"][0]
     assert "20 of 20 responses lack the requested <answer> block" in report["findings"]
     assert report["rewards"]["by_turn"] == pytest.approx([-0.1] * 5)
 

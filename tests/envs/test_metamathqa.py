@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 from contract import check_contract
 
-from spa.envs.metamathqa import MetamathQA, load_problems, normalise
+from spa.envs.metamathqa import MetamathQA, load_problems, normalize
 from spa.envs.word_problems import Problem, generate_problem
 from spa.errors import ConfigError, DataError
 from spa.seeds import stream
@@ -171,5 +171,5 @@ def test_a_folder_is_read_by_datasets(tmp_path):
     assert env.problems is not None and len(env.problems) == 2
 
 
-def test_normalise():
-    assert normalise(" 1 0\t0 A\n") == "100a"
+def test_normalize():
+    assert normalize(" 1 0\t0 A\n") == "100a"

@@ -8,7 +8,7 @@ from shop_example import GOAL, HOSTILE, LAMP, SHIRT, example_shop
 from spa.envs.shop.catalogue import NO_PRICE_LIMIT, clean_text, price_limit, price_phrase
 from spa.envs.shop.generate import generated_goals, generated_products
 from spa.envs.shop.pages import SUBPAGES, View, render
-from spa.envs.shop.reward import judge, meets, normalise_colour, similar, title_nouns, type_match
+from spa.envs.shop.reward import judge, meets, normalize_colour, similar, title_nouns, type_match
 from spa.envs.shop.search import MAX_HITS, SearchIndex, match_expression
 from spa.envs.shop.shop import SPLITS, build_shop, open_shop
 from spa.errors import ConfigError, DataError
@@ -99,8 +99,8 @@ def test_matching_of_words():
     assert similar("essential oil", "essential oils") and similar("powder snow", "Cool Powder Snow")
     assert not similar("tea bag", "tea tree") and not similar("red", "green")
     assert (
-        normalise_colour("dark navy blue") == "blue"
-        and normalise_colour("pack of 2") == "pack of 2"
+        normalize_colour("dark navy blue") == "blue"
+        and normalize_colour("pack of 2") == "pack of 2"
     )
     assert title_nouns("New 2-Pack Shirts for Men, 100% Cotton") == {
         "pack",

@@ -25,7 +25,7 @@ class SFTCase:
 
     @property
     def steps(self) -> int:
-        """Optimiser steps in all."""
+        """Optimizer steps in all."""
         return -(-ROWS // BATCH) * self.epochs
 
 

@@ -19,7 +19,7 @@ PLACES = 4  # entries of each parameter's change that are kept
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One way to update. `mini` rows per optimiser step, all of them in one forward pass."""
+    """One way to update. `mini` rows per optimizer step, all of them in one forward pass."""
 
     estimator: str = "gae"  # gae | grpo | grpo_no_std
     mini: int = 8

@@ -26,7 +26,7 @@ def metrics(folder: Path) -> list[dict[str, float]]:
 
 
 def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    """Policy, critic, value head and optimiser states."""
+    """Policy, critic, value head and optimizer states."""
     return {
         f"{path.relative_to(checkpoint)}/{name}": tensor
         for path in sorted(checkpoint.rglob("*.safetensors"))
@@ -35,7 +35,7 @@ def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
 
 
 def assert_close(found: Path, expected: Path, *, last: int = 2) -> None:
-    """Metrics, step by step, and the weights and optimiser states of the last step agree to 1e-5 in two stage folders."""
+    """Metrics, step by step, and the weights and optimizer states of the last step agree to 1e-5 in two stage folders."""
     for left, right in zip(metrics(found), metrics(expected), strict=True):
         assert left == pytest.approx(right, rel=1e-5, abs=1e-5)
         assert any(name.endswith("grad_norm") and value > 1e-3 for name, value in right.items())

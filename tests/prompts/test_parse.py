@@ -105,7 +105,7 @@ def test_base_mode_executes_what_the_original_executes(text, enable_think, sep, 
             reply_text, enable_think=enable_think, action_sep=sep, max_actions=max_actions
         )
         assert reply.actions == tuple(expected)
-        assert reply.well_formed == bool(expected)  # penalised in the same cases, too
+        assert reply.well_formed == bool(expected)  # penalized in the same cases, too
 
 
 def test_base_mode_plays_the_first_of_two_answers_and_nothing_of_a_broken_reply():

@@ -208,12 +208,12 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
-@pytest.mark.parametrize("fits", ["nothing", "configuration", "weights", "optimiser"])
+@pytest.mark.parametrize("fits", ["nothing", "configuration", "weights", "optimizer"])
 def test_a_full_disk_leaves_one_message_and_the_checkpoint_before(tmp_path, fits):
     state = {"moments": torch.zeros(300_000)}
     good = save(tmp_path, 1, state=STATE)
     weights = (good / "model.safetensors").stat().st_size
-    size = {"nothing": 10, "configuration": 8_000, "weights": weights, "optimiser": weights + 1000}[
+    size = {"nothing": 10, "configuration": 8_000, "weights": weights, "optimizer": weights + 1000}[
         fits
     ]
     with (

@@ -1,4 +1,4 @@
-"""Scores are discounted before they are normalised: what is worth nothing is worth nothing early and late."""
+"""Scores are discounted before they are normalized: what is worth nothing is worth nothing early and late."""
 
 from dataclasses import fields
 
@@ -56,7 +56,7 @@ def episodes() -> EpisodeBatch:
 
 
 def advantages(tmp_path, estimator: str, *changes: str) -> torch.Tensor:
-    """Of the normalised rewards, not whitened, with a critic that says 0."""
+    """Of the normalized rewards, not whitened, with a critic that says 0."""
     cfg = small_config(
         "none", tmp_path, f"algorithm.adv_estimator={estimator}", "algorithm.lam=1", *changes
     )
@@ -116,7 +116,7 @@ def test_without_the_history_a_late_failure_is_worth_as_much_as_an_early_one(tmp
 
 
 @pytest.mark.parametrize("method", ["mean", "mean_std", "asym_clip"])
-def test_the_discounted_scores_are_normalised_by_hand(tmp_path, method):
+def test_the_discounted_scores_are_normalized_by_hand(tmp_path, method):
     normalization = f"agent_proxy.reward_normalization.method={method}"
     found = advantages(tmp_path, "reinforce_plus_plus", "algorithm.gamma=0.9", normalization)
     discounted = torch.tensor([0.0, 0.0, 0.9**2, 0.9**8])
@@ -146,7 +146,7 @@ def test_bi_level_gae_discounts_from_turn_to_turn(tmp_path):
 @pytest.mark.parametrize(
     "estimator", ["reinforce_plus_plus", "turn_rloo", "turn_gae", "gae", "gigpo", "grpo"]
 )
-def test_without_a_discount_the_normalised_score_is_on_the_last_token(tmp_path, estimator):
+def test_without_a_discount_the_normalized_score_is_on_the_last_token(tmp_path, estimator):
     changes = (
         "algorithm.gamma=1",
         "algorithm.high_level_gamma=1",

@@ -285,7 +285,7 @@ def test_episodes_that_were_cut_off_go_on_with_the_critics_value(base, tmp_path,
     assert not found.rewards[~batch.mask].any()
 
 
-def test_turn_scores_survive_normalisation(base, tmp_path):
+def test_turn_scores_survive_normalization(base, tmp_path):
     settings = (
         "agent_proxy.use_turn_scores=true",
         "agent_proxy.reward_normalization.method=mean_std",
@@ -541,7 +541,7 @@ def test_prompts_that_cannot_fit_stop_the_run_at_once(base, tmp_path):
         ppo_run.run_ppo(small_config(base, tmp_path, "actor_rollout_ref.rollout.max_model_len=40"))
 
 
-def test_rewards_are_normalised_and_stay_on_the_last_token(base, tmp_path):
+def test_rewards_are_normalized_and_stay_on_the_last_token(base, tmp_path):
     norm = [
         "agent_proxy.reward_normalization.method=mean_std",
         "agent_proxy.reward_normalization.grouping=state",

@@ -1,4 +1,4 @@
-"""Whole steps beside RAGEN: the same games through our normalisation, filter, KL, estimators, losses and optimisers give
+"""Whole steps beside RAGEN: the same games through our normalization, filter, KL, estimators, losses and optimizers give
 what RAGEN's trainer gave (tests/golden/ragen_steps.json, written by benchmarks/parity/ragen_steps.py)."""
 
 from types import SimpleNamespace
@@ -124,7 +124,7 @@ def test_whole_steps_are_those_of_ragen(name: str):
         assert batch is not None
         scored = score(cfg, models, batch, metrics)  # pyright: ignore[reportArgumentType]
         ready = add_advantages(cfg, models, scored, metrics)  # pyright: ignore[reportArgumentType]
-        # RAGEN normalises in place, and so measures groups by what is left.
+        # RAGEN normalizes in place, and so measures groups by what is left.
         skipped = INSIDE if cfg.agent_proxy.reward_normalization.method != "identity" else ()
         measured = {key: value for key, value in wanted.items() if isinstance(value, float)}
         for key, value in measured.items():

@@ -1,4 +1,4 @@
-"""Whole fine-tuning steps beside TRL: the same rows through our loss, clipping and optimiser give the gradients and the
+"""Whole fine-tuning steps beside TRL: the same rows through our loss, clipping and optimizer give the gradients and the
 parameters that SFTTrainer gave (tests/golden/trl_sft.json, written by benchmarks/parity/trl_sft.py)."""
 
 import numpy as np

@@ -309,7 +309,7 @@ def test_fine_tuning_has_an_attention_kernel_of_its_own(base, tmp_path):
     assert model.config._attn_implementation == "eager"
 
 
-def test_epsilon_reaches_the_optimiser(base, data, tmp_path):
+def test_epsilon_reaches_the_optimizer(base, data, tmp_path):
     cfg = small_config(base, tmp_path, "sft.optim.eps=0.001", "sft.optim.name=adamw")
     made = sft.make_sft_optimizer(cfg.sft, torch.nn.Linear(2, 2), 10)
     assert made.parts[0].param_groups[0]["eps"] == 0.001

@@ -1,4 +1,4 @@
-"""Schedules by hand, and optimiser states that go on where they stopped."""
+"""Schedules by hand, and optimizer states that go on where they stopped."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_rates_follow_the_schedule_from_the_first_step_on():
     rates = []
     for step in range(3):
         optimizer.at(step)
-        optimizer.step()  # a step of the stage may be several of the optimiser
+        optimizer.step()  # a step of the stage may be several of the optimizer
         optimizer.step()
         rates.append(optimizer.lr)
     assert rates == pytest.approx([0.1, 0.05, 0.1 / 3])

@@ -33,7 +33,7 @@ class Estimator:
     """An advantage estimator.
 
     function: (batch, rewards, **settings) -> (advantages, returns), all `[B, A]`; rewards are
-    normalised, and hold the KL penalty if that is part of the reward. settings: keys of the section
+    normalized, and hold the KL penalty if that is part of the reward. settings: keys of the section
     `algorithm` that it is given.
     """
 
@@ -48,9 +48,9 @@ class Estimator:
     whitened: bool = False
     discounts: Callable[[Mapping[str, Any]], tuple[float, float]] = lambda settings: (1.0, 1.0)
     """settings -> the discount of returns between the tokens of a turn, and from a turn's last
-    token to the next turn. Normalised rewards are made for them."""
+    token to the next turn. Normalized rewards are made for them."""
     # Only for `normalize_rewards`: the estimator subtracts means of discounted returns itself, and
-    # the mean that normalisation subtracts is left out.
+    # the mean that normalization subtracts is left out.
     centres: bool = False
 
     def estimate(

@@ -54,7 +54,7 @@ def select_groups(
     update.
 
     Args:
-        scores: float `[B]`, un-normalised; pass episode lengths or entropies instead to filter by these.
+        scores: float `[B]`, un-normalized; pass episode lengths or entropies instead to filter by these.
         group_ids: int64 `[B]`, rows in any order.
         ratio: fraction, number or mass, see above; positive.
         kind: the signal.

@@ -1,4 +1,4 @@
-"""Normalisation of episode scores and of rewards."""
+"""Normalization of episode scores and of rewards."""
 
 from typing import Literal
 
@@ -68,10 +68,10 @@ def normalize_rewards(
     way: Tensor | None = None,
     centre: bool = True,
 ) -> Tensor:
-    """Rewards whose return from an episode's first token is the normalised discounted score of the
+    """Rewards whose return from an episode's first token is the normalized discounted score of the
     episode.
 
-    Scores are discounted first and then normalised: a mean that is subtracted before is discounted
+    Scores are discounted first and then normalized: a mean that is subtracted before is discounted
     with the rewards, so that of two worthless episodes the later failure looks better. Each reward
     is divided by what the score is divided by: the standard deviation of undiscounted scores, since
     that of discounted ones shrinks with the length of episodes. What is left (the mean, the clamp)

@@ -163,7 +163,7 @@ class SearchExamplesConfig:
     moves_per_step: Annotated[
         int,
         Key(
-            "number of one-action transitions per optimiser step of the first SFT",
+            "number of one-action transitions per optimizer step of the first SFT",
             affects="semantics",
             ge=1,
         ),

@@ -43,7 +43,7 @@ class FSDPConfig:
     # here.
     offload_policy: Annotated[
         bool,
-        Key("keep parameters, gradients and optimiser states in CPU memory", affects="numerics"),
+        Key("keep parameters, gradients and optimizer states in CPU memory", affects="numerics"),
     ] = False
     param_offload: Annotated[bool, Key("alias of `offload_policy`", affects="numerics")] = False
     optimizer_offload: Annotated[bool, Key("alias of `offload_policy`", affects="numerics")] = False
@@ -138,7 +138,7 @@ class PolicyModelConfig(ModelConfig):
 class OptimConfig:
     """AdamW and its schedule."""
 
-    # The policy's optimiser in the original: 1e-6, constant, without warm-up.
+    # The policy's optimizer in the original: 1e-6, constant, without warm-up.
     lr: Annotated[float, Key("peak learning rate", affects="semantics", gt=0)] = 1e-6
     betas: Annotated[
         tuple[Beta, Beta],
@@ -304,13 +304,13 @@ class ActorConfig:
     """The policy update."""
 
     ppo_mini_batch_size: Annotated[
-        int, Key("largest number of episodes per optimiser step", affects="semantics", ge=1)
+        int, Key("largest number of episodes per optimizer step", affects="semantics", ge=1)
     ] = 32
     ppo_num_mini_batches: Annotated[
         int | None,
         Key(
-            "number of optimiser steps per pass for actor and critic, instead of `ppo_mini_batch_size`; "
-            "null uses the batch size",
+            "number of optimizer steps per pass for actor and critic, instead of `ppo_mini_batch_size`; "
+            "null uses `ppo_mini_batch_size`",
             affects="semantics",
             ge=1,
         ),
@@ -485,7 +485,7 @@ class CriticConfig:
     # Ten times the policy's rate, as in the original.
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-5))
     ppo_mini_batch_size: Annotated[
-        int, Key("largest number of episodes per optimiser step", affects="semantics", ge=1)
+        int, Key("largest number of episodes per optimizer step", affects="semantics", ge=1)
     ] = 32
     ppo_micro_batch_size_per_gpu: Annotated[
         int,

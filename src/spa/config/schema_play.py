@@ -125,7 +125,12 @@ class GroupsConfig:
 
     # The original's 32 x 8 = 256 episodes per step.
     env_groups: Annotated[
-        int, Key("number of groups (puzzles) per step", affects="semantics", ge=1)
+        int,
+        Key(
+            "number of groups (puzzles) per training step, or per validation",
+            affects="semantics",
+            ge=1,
+        ),
     ] = 32
     group_size: Annotated[
         int, Key("number of episodes of each puzzle", affects="semantics", ge=1)
@@ -169,12 +174,12 @@ class EsManagerConfig:
 
 @section
 class RewardNormalizationConfig:
-    """How episode scores are normalised, after the format penalty is added."""
+    """How episode scores are normalized, after the format penalty is added."""
 
     grouping: Annotated[
         Literal["state", "inductive", "batch"],
         Key(
-            "episodes whose scores are normalised together: same puzzle (`state`), same tag "
+            "episodes whose scores are normalized together: same puzzle (`state`), same tag "
             "(`inductive`), or all episodes (`batch`)",
             affects="semantics",
         ),
@@ -183,7 +188,7 @@ class RewardNormalizationConfig:
     method: Annotated[
         Literal["identity", "mean", "mean_std", "asym_clip"],
         Key(
-            "normalisation of episode scores: none (`identity`), minus the mean (`mean`), z-score "
+            "normalization of episode scores: none (`identity`), minus the mean (`mean`), z-score "
             "(`mean_std`), or z-score clamped to [-1, 3] (`asym_clip`)",
             affects="semantics",
         ),

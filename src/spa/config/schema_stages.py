@@ -31,7 +31,7 @@ class SFTDataConfig:
     train_batch_size: Annotated[
         int,
         Key(
-            "largest number of examples per optimiser step; merged examples count separately",
+            "largest number of examples per optimizer step; merged examples count separately",
             affects="semantics",
             ge=1,
         ),
@@ -106,13 +106,13 @@ class SFTModelConfig(ModelConfig):
 
 @section
 class SFTOptimConfig:
-    """Stage 2: optimiser and schedule."""
+    """Stage 2: optimizer and schedule."""
 
     # The original's fine-tuning: AdamW at 1e-4 with (0.9, 0.95), 10 % warm-up, cosine to 0.
     name: Annotated[
         Literal["adamw", "muon"],
         Key(
-            "optimiser: `adamw` for all parameters, or `muon` for matrices with AdamW for the other "
+            "optimizer: `adamw` for all parameters, or `muon` for matrices with AdamW for the other "
             "parameters",
             affects="semantics",
         ),
@@ -164,7 +164,7 @@ class SFTTrainerConfig:
     total_training_steps: Annotated[
         int | None,
         Key(
-            "number of optimiser steps, instead of `total_epochs`; null uses `total_epochs`",
+            "number of optimizer steps, instead of `total_epochs`; null uses `total_epochs`",
             affects="semantics",
             ge=1,
         ),

@@ -48,7 +48,7 @@ class Replica:
         return self.model
 
     def gathered(self, state: Any) -> Any:
-        """A nested state of the model's optimiser in whole tensors. Collective; rank 0 gets them."""
+        """A nested state of the model's optimizer in whole tensors. Collective; rank 0 gets them."""
         return state
 
     def passes(

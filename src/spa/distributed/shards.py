@@ -1,4 +1,4 @@
-"""FSDP2 (`fully_shard`): parameters, gradients and optimiser states cut over the ranks.
+"""FSDP2 (`fully_shard`): parameters, gradients and optimizer states cut over the ranks.
 
 Every decoder layer is gathered when it is needed and given back afterwards. Engines and checkpoints
 get whole weights, so that a checkpoint does not depend on the number of ranks that wrote it.

@@ -21,7 +21,7 @@ from spa.models.attention import attends_to_everything
 MODELS = ("llama", "mistral", "qwen2")
 SMALL = 256  # largest hidden size at which a second copy of float32 weights is cheap
 PREFILL_SCORES = 2**24  # elements of one block of attention scores: 64 MiB in float32
-DECODED_ROWS = 16  # the matrix layout is optimised for this many rows; other numbers work
+DECODED_ROWS = 16  # the matrix layout is optimized for this many rows; other numbers work
 
 
 def can_fuse(model: Any, dtype: torch.dtype) -> bool:
@@ -30,7 +30,7 @@ def can_fuse(model: Any, dtype: torch.dtype) -> bool:
     config = getattr(model, "config", None)
     if config is None or config.model_type not in MODELS or not attends_to_everything(config):
         return False
-    # Subclasses such as quantised layers compute more than a product with their weight.
+    # Subclasses such as quantized layers compute more than a product with their weight.
     if any(
         type(module) is not nn.Linear for module in model.modules() if isinstance(module, nn.Linear)
     ):

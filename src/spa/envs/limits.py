@@ -19,7 +19,7 @@ from spa.errors import EnvFault, SpaError
 from spa.run.signals import raise_if_asked
 
 MOST_CHARACTERS = 200_000
-"""Of one text that an environment returns. No model reads more, and tokenising megabytes takes
+"""Of one text that an environment returns. No model reads more, and tokenizing megabytes takes
 minutes."""
 
 MAKING_S = 120.0

@@ -33,7 +33,7 @@ def load_problems(
     without: list[int] = []
     for row in read_rows(source, ("query", "response"), split=split, limit=limit):
         _, mark, answer = row.text("response").rpartition(MARK)
-        if mark and normalise(answer):
+        if mark and normalize(answer):
             problems.append(Problem(row.text("query").strip(), answer.strip()))
         else:
             without.append(row.number)
@@ -56,7 +56,7 @@ def load_problems(
     return tuple(problems)
 
 
-def normalise(answer: str) -> str:
+def normalize(answer: str) -> str:
     """An answer as it is compared: lower case, without any white space."""
     return "".join(answer.lower().split())
 
@@ -115,7 +115,7 @@ class MetamathQA(QuestionGame):
         return self.problem.question
 
     def _judge(self, answer: str) -> tuple[bool, float]:
-        right = normalise(answer) == normalise(self.problem.answer)
+        right = normalize(answer) == normalize(self.problem.answer)
         return right, 0.5**self.wrong if right else 0.0
 
     def instruction(self, mode: StateText) -> str:

@@ -45,7 +45,7 @@ from spa.experiments.methods import (
     method,
     placed,
 )
-from spa.experiments.results import summarise
+from spa.experiments.results import summarize
 from spa.run.files import read_object, write_atomic
 from spa.run.manifest import changed_lines, changes
 from spa.run.stage import locked
@@ -334,7 +334,7 @@ def run_comparison(
         # If nothing was trained, the time counts as 0, so that the summary stays equal and no file
         # is written.
         seconds = time.monotonic() - started if peaks else 0.0
-        summary = summarise(
+        summary = summarize(
             made, seconds=seconds, peak_bytes=sum(peaks.values()) + peak_bytes(), before=old
         )
         if summary != old:

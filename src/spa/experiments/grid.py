@@ -336,7 +336,7 @@ def own_process(errors: Path | None) -> Executor:
     There is one executor per device. One executor with several workers would end all of them with a
     worker that is killed.
     """
-    # spawn: after a fork, CUDA is unusable if the parent has initialised it, and locks that
+    # spawn: after a fork, CUDA is unusable if the parent has initialized it, and locks that
     # other threads held stay locked.
     return ProcessPoolExecutor(
         1,

@@ -175,7 +175,7 @@ def difference(
     return paired_by_puzzle(pairs, seed=0, resamples=resamples)
 
 
-def summarise(
+def summarize(
     made: "Comparison", *, seconds: float, peak_bytes: int, before: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The content of summary.json. With one seed, `methods` is at the top. With several it is in

@@ -160,7 +160,7 @@ def make_trainable(
     seed: int,
     adapters: Path | None = None,
 ) -> None:
-    """Make a loaded policy or critic ready for training as its section says: adapters (initialised
+    """Make a loaded policy or critic ready for training as its section says: adapters (initialized
     from `seed`, or read from the folder `adapters`), recomputed activations, packed rows,
     compilation."""
     body = model.body if isinstance(model, Critic) else model

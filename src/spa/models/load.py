@@ -216,7 +216,7 @@ def load_policy(
             output_loading_info=True,
         )
     model, found = loaded
-    # transformers only warns about missing weights and initialises them at random.
+    # transformers only warns about missing weights and initializes them at random.
     if found["missing_keys"]:
         raise ModelError(
             f"{name}: the weights of {len(found['missing_keys'])} parameters are missing, "

@@ -1,7 +1,7 @@
 """Policies without a model: given responses, random legal play. They need no tokens, but make them
 on request.
 
-With a chat template, responses are tokenised and get a log-prob of zero, so that every loop can be
+With a chat template, responses are tokenized and get a log-prob of zero, so that every loop can be
 run and tested.
 """
 

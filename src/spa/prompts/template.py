@@ -1,7 +1,7 @@
 """From messages to tokens, once and in one direction.
 
-An episode's tokens are only ever appended to: the chat template's text is tokenised when it is
-sent, responses are kept as the ids that were sampled. Nothing is rendered again, tokenised again or
+An episode's tokens are only ever appended to: the chat template's text is tokenized when it is
+sent, responses are kept as the ids that were sampled. Nothing is rendered again, tokenized again or
 searched for afterwards, so the mask of sampled tokens is right for every model family.
 """
 

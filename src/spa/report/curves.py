@@ -92,7 +92,7 @@ HEALTH = (
     ),
     Wanted(
         "Reward per episode",
-        "Mean reward of a training episode, penalties included, before normalisation.",
+        "Mean reward of a training episode, penalties included, before normalization.",
         r"train/.+/score|critic/(rewards|score)/mean",
     ),
     Wanted(

@@ -40,7 +40,7 @@ def take_turn(
         for name, action in zip(reply.actions, mapped, strict=True)
         if action is not None
     ]
-    # Unknown actions are penalised as well. As in the original, a list beyond the limit is only
+    # Unknown actions are penalized as well. As in the original, a list beyond the limit is only
     # cut.
     penalty = 0.0 if reply.well_formed and len(legal) == len(reply.actions) else format_penalty
     executed = []

@@ -3,7 +3,7 @@
     global_step_30/
       config.json, model.safetensors, tokenizer.json …   the policy, loadable by transformers and vLLM
       critic/                                            the critic: body and value head
-      state/                                             tensors.safetensors, state.json: optimisers, schedule …
+      state/                                             tensors.safetensors, state.json: optimizers, schedule …
       complete.json                                      written last: size and SHA-256 of every file
 
 A checkpoint is written under a temporary name, flushed to the disk and renamed. An incomplete one,

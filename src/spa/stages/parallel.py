@@ -25,7 +25,7 @@ def parallelize(
 
     Of a model in shards every rank keeps a whole copy if engines play with it (`played`), else only
     rank 0, which writes checkpoints; of one that is not `trained`, none does. Call it before the
-    optimiser is made: shards are new parameters.
+    optimizer is made: shards are new parameters.
     """
     world = current_world()
     # A frozen model has no gradients to average: each rank computes with a copy of its own.
@@ -43,7 +43,7 @@ def parallelize(
 
 
 def check_optimizer(name: str, strategy: Strategy) -> None:
-    """Raises ConfigError for an optimiser that needs whole matrices where each rank has a part of
+    """Raises ConfigError for an optimizer that needs whole matrices where each rank has a part of
     them."""
     if name == "muon" and strategy != "ddp" and current_world().size > 1:
         raise ConfigError(

@@ -36,7 +36,7 @@ class Rollouts(Protocol):
         ...
 
     def batch(self, episodes: Sequence[Episode]) -> EpisodeBatch | None:
-        """The episodes as tensors with normalised rewards; None if all of them failed."""
+        """The episodes as tensors with normalized rewards; None if all of them failed."""
         ...
 
     def annotate(

@@ -58,7 +58,7 @@ class ActorLoss:
             "entropy": (entropy.detach() * batch.mask).sum(),
         }
         # [b, 1]. `ce_weights` has the weights of the world loss on played rows and of the replay
-        # loss on the others, normalised separately.
+        # loss on the others, normalized separately.
         played = batch.played[:, None]
         if cfg.world_loss.on:
             world = world_loss(cfg.world_loss, logprobs, batch.ce_weights * played)

@@ -52,7 +52,7 @@ class GameRollouts:
         return rollout_metrics(episodes, self.worker.make_env, "train")
 
     def batch(self, episodes: Sequence[Episode]) -> EpisodeBatch | None:
-        """The episodes as tensors with normalised rewards; None if all of them failed."""
+        """The episodes as tensors with normalized rewards; None if all of them failed."""
         return make_batch(self.cfg, episodes, self.template)
 
     def annotate(
@@ -95,7 +95,7 @@ def make_rollouts(
 def make_batch(
     cfg: Config, episodes: Sequence[Episode], template: ChatTemplate | None = None
 ) -> EpisodeBatch | None:
-    """Episodes that ended without an error, with normalised rewards; None if there are none.
+    """Episodes that ended without an error, with normalized rewards; None if there are none.
     `batch.episodes` counts `episodes`. The template is needed for loss masks other than the sampled
     tokens."""
     # Positions among all episodes of the step: they lead from
@@ -121,7 +121,7 @@ def make_batch(
 
 
 def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
-    """The batch with rewards whose return, as the estimator discounts it, is the normalised score."""
+    """The batch with rewards whose return, as the estimator discounts it, is the normalized score."""
     proxy = cfg.agent_proxy
     norm = cfg.agent_proxy.reward_normalization
     if norm.method == "identity":
@@ -132,12 +132,12 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
     within_turn, between_turns = (
         estimator.discounts(settings) if cfg.ctx_manager.history else (1.0, 1.0)
     )
-    # Normalisation scales the rewards of all turns. What it adds to the return goes to the end
+    # Normalization scales the rewards of all turns. What it adds to the return goes to the end
     # of the last turn and, with a discount, in part to earlier sampled tokens as well.
     last = last_turn_ends(batch)
     given = (batch.scores, batch.group_ids, batch.tag_ids)
     # One reward at the end and no discount: the return
-    # from every token is the normalised score itself.
+    # from every token is the normalized score itself.
     if not proxy.use_turn_scores and within_turn == between_turns == 1 and not estimator.centres:
         scores = normalize_scores(*given, grouping=norm.grouping, method=norm.method)
         return replace(batch, rewards=torch.where(last, scores[:, None], 0.0))

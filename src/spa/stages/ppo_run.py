@@ -107,7 +107,7 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
         adapters=resume / ADAPTER if resume else None,
     )
     autocast = setup.pick_autocast(model_cfg.dtype, device)
-    # This comes before the optimiser is made, since shards are new parameters.
+    # This comes before the optimizer is made, since shards are new parameters.
     parallel = parallelize(
         policy, actor_cfg.strategy, actor_cfg.fsdp_config, autocast=autocast, played=True
     )
@@ -177,7 +177,7 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
 
 
 def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.device) -> Trainable:
-    """The critic with its optimiser: a new head on the body of `path`, or the one saved at
+    """The critic with its optimizer: a new head on the body of `path`, or the one saved at
     `resume`."""
     critic_cfg = cfg.critic
     saved = resume / "critic" if resume else None

@@ -174,7 +174,7 @@ def load_model(cfg: Config, resume: Path | None, device: torch.device) -> tuple[
 def make_part(
     cfg: Config, model: Any, total: int, resume: Path | None, device: torch.device
 ) -> Trainable:
-    """The model with its optimiser, which resumes from the checkpoint `resume`."""
+    """The model with its optimizer, which resumes from the checkpoint `resume`."""
     own = cfg.sft
     check_optimizer(own.optim.name, own.model.strategy)
     autocast = setup.pick_autocast(own.model.dtype, device)
@@ -218,7 +218,7 @@ def update(
     device: torch.device,
     reader: ImageReader | None = None,
 ) -> Metrics:
-    """One optimiser step; the gradient does not depend on how the batch is cut, nor on how many
+    """One optimizer step; the gradient does not depend on how the batch is cut, nor on how many
     ranks share it."""
     tokens = token_batch(batch, reader)
     # Tokens are counted before the batch is cut, over all ranks: in a mean of micro-batch means,

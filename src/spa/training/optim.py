@@ -1,4 +1,4 @@
-"""Optimisers and learning-rate schedules."""
+"""Optimizers and learning-rate schedules."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,10 +11,10 @@ from spa.distributed.shards import like
 
 
 class Optimizer:
-    """One or more torch optimisers that step together, with one schedule.
+    """One or more torch optimizers that step together, with one schedule.
 
     `schedule` maps how many steps of the stage are finished to a factor of each base learning rate.
-    A step of the stage may be several optimiser steps, or none: the caller counts them and gives the
+    A step of the stage may be several optimizer steps, or none: the caller counts them and gives the
     stage's step (`at`).
     """
 
@@ -53,7 +53,7 @@ class Optimizer:
             part.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of every part and the number of optimiser steps."""
+        """The state of every part and the number of optimizer steps."""
         return {"steps": self.steps, "parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -57,7 +57,7 @@ class Scorer:
 
 @dataclass(slots=True, kw_only=True)
 class Trainable:
-    """A model with its optimiser. Steps with a non-finite loss or gradient are skipped and counted.
+    """A model with its optimizer. Steps with a non-finite loss or gradient are skipped and counted.
     `parallel`: how the ranks hold the model, by default this process alone."""
 
     model: Any
@@ -78,7 +78,7 @@ class Trainable:
         return self.replica.full_model()
 
     def state(self) -> dict[str, Any]:
-        """The optimiser's state in whole tensors; only rank 0 gets them. Collective: every rank
+        """The optimizer's state in whole tensors; only rank 0 gets them. Collective: every rank
         calls it."""
         return self.replica.gathered(self.optimizer.state_dict())
 
@@ -117,7 +117,7 @@ def update(
     micro: MicroBatching,
     device: torch.device,
 ) -> Metrics:
-    """One optimiser step for each mini-batch; returns means over tokens and steps, and the learning
+    """One optimizer step for each mini-batch; returns means over tokens and steps, and the learning
     rate.
 
     `loss_fn(model, micro_batch)` gives the rows' part of a loss that is a sum over the whole
@@ -197,7 +197,7 @@ def _step_metrics(steps: Sequence[Metrics]) -> Metrics:
 def mini_batch(
     batch: PPOBatch, rows: torch.Tensor, mode: LossAggMode, *, horizon: int | None = None
 ) -> MiniBatch:
-    """The rows of one optimiser step, with weights that have the denominators of all of them: one
+    """The rows of one optimizer step, with weights that have the denominators of all of them: one
     for the tokens that were sampled, one each for the known tokens of played and of replayed rows.
     """
     mini = select(batch, rows)
@@ -347,7 +347,7 @@ def plan_mini_batches(
 ) -> list[torch.Tensor]:
     """The row indices of each mini-batch, epoch after epoch, all of nearly equal size: `count` of
     them per epoch, or as many as it takes for none to have more than `size` rows. A rest of a few
-    rows would get an optimiser step as large as the others'. Rows are dealt in a random order; with
+    rows would get an optimizer step as large as the others'. Rows are dealt in a random order; with
     `shuffle` it is a new one in every epoch."""
     order = torch.randperm(rows, generator=generator)
     parts = count_mini_batches(rows, size=size, count=count)

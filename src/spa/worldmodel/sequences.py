@@ -147,7 +147,7 @@ def _sequence(
     trained = {len(row.prompt) for row in rows}  # positions of the responses that carry loss
     while True:
         head = 2 if messages[0]["role"] == "system" else 1
-        ids, mask = _tokenise(messages, head, trained, template, prefill, mask_of, last.images)
+        ids, mask = _tokenize(messages, head, trained, template, prefill, mask_of, last.images)
         if max_length is None or len(ids) <= max_length:
             kept = sum(1 for position in trained if position >= head)
             return TrainingSequence(
@@ -170,7 +170,7 @@ def _sequence(
         trained = {position - 2 for position in trained if position - 2 >= head}
 
 
-def _tokenise(
+def _tokenize(
     messages: Sequence[dict[str, str]],
     head: int,
     trained: set[int],

@@ -40,7 +40,7 @@ def diagnose(
         "rollouts": len(rollouts),
         "stacks": dict(Counter(rollout.stack for rollout in rollouts)),
         "masks": masks(rollouts, tokenizer),
-        "tokens": retokenised(rollouts, tokenizer) if tokenizer is not None else {},
+        "tokens": retokenized(rollouts, tokenizer) if tokenizer is not None else {},
         "rewards": rewards(rollouts),
         "format": formats(rollouts),
         "repetition": repetition(rollouts),
@@ -121,8 +121,8 @@ def _spans(ids: Sequence[int], mask: Sequence[bool]) -> list[list[int]]:
     return [span for trained, span in _runs(ids, mask) if trained]
 
 
-def retokenised(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:
-    """Responses whose sampled ids differ from those that their text has when it is tokenised again:
+def retokenized(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:
+    """Responses whose sampled ids differ from those that their text has when it is tokenized again:
     log-probs of such tokens are those of text that the model did not write."""
     spans = 0
     changed = []
@@ -262,13 +262,13 @@ def findings(report: Mapping[str, Any]) -> list[str]:
             )
     if count := report["masks"]["replaced"]:
         out.append(
-            f"{count} of {report['format']['replies']} responses were tokenised again before the next turn. The "
+            f"{count} of {report['format']['replies']} responses were tokenized again before the next turn. The "
             "conversation continued from tokens that differ from the sampled tokens, so the loss skips these responses"
         )
     if places := report["tokens"].get("changed"):
         of = report["tokens"]["replies"]
         out.append(
-            f"{len(places)} of {of} responses give different tokens when tokenised again (first: {places[0]})"
+            f"{len(places)} of {of} responses give different tokens when tokenized again (first: {places[0]})"
         )
     score = report["rewards"]
     if score["groups_without_spread"]:

@@ -253,7 +253,7 @@ def read_row(row: Any, where: str) -> Rollout:
 
 def _trace(row: Mapping[str, Any], where: str) -> Rollout:
     """A trace of verifiers 0.4: messages as nodes of a tree, of which the last branch is read;
-    tokens from the first response on. A response that was tokenised again for the next request is a
+    tokens from the first response on. A response that was tokenized again for the next request is a
     node that was not sampled."""
     nodes = row["nodes"]
     path = []

@@ -157,14 +157,14 @@ def document_batches(
     while True:
         # Sorting within a pool keeps padding small. The
         # shuffle keeps lengths from decreasing over the pool.
-        tokenised = [tokenise(documents.next(), template) for _ in range(pool)]
-        lengths = torch.tensor([len(ids) for ids, _ in tokenised])
+        tokenized = [tokenize(documents.next(), template) for _ in range(pool)]
+        lengths = torch.tensor([len(ids) for ids, _ in tokenized])
         rows = list(micro_batches(lengths, rows=None, max_tokens=max_tokens))
         for index in rng.permutation(len(rows)):
-            yield padded([tokenised[row] for row in rows[index].tolist()])
+            yield padded([tokenized[row] for row in rows[index].tolist()])
 
 
-def tokenise(
+def tokenize(
     document: str | tuple[Message, ...], template: ChatTemplate
 ) -> tuple[list[int], list[bool]]:
     """Token ids of a document, and which of them are trained on."""

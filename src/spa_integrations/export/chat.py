@@ -146,7 +146,7 @@ def token_episode(
     is `error`), nothing is trained on: its mask is 0.
     """
     prompt = template.start(chat.begin(seed, noise_seed), chat.prompter.prefill)
-    # Token ids are only appended. If the conversation were tokenised again, its ids could differ
+    # Token ids are only appended. If the conversation were tokenized again, its ids could differ
     # from the sampled ids, and the log-probs would belong to other tokens.
     ids: list[int] = []
     logprobs: list[float] = []

@@ -41,7 +41,7 @@ class Imported:
 
 
 def import_gguf(file: Path, folder: Path) -> Imported:
-    """Write the model of a GGUF file into a new folder that `model_path` can name. Quantised
+    """Write the model of a GGUF file into a new folder that `model_path` can name. Quantized
     weights become float32: their values are those of the file, nothing is rounded.
 
     Raises ModelError if the file is none or a part of one, if transformers would not read all of
@@ -53,7 +53,7 @@ def import_gguf(file: Path, folder: Path) -> Imported:
         raise ModelError(f"the folder {folder} exists. Choose another folder, or remove {folder}.")
     fields = read_fields(file)
     remarks = []
-    # transformers warns that it dequantises the weights, which is intended here.
+    # transformers warns that it dequantizes the weights, which is intended here.
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     try:
@@ -65,7 +65,7 @@ def import_gguf(file: Path, folder: Path) -> Imported:
         text = one_line(error)[:300] or type(error).__name__
         raise ModelError(
             f"{file}: transformers cannot read this GGUF ({fields['architecture']}): {text}\n"
-            "Convert the original weights, or use a GGUF of another architecture or quantisation."
+            "Convert the original weights, or use a GGUF of another architecture or quantization."
         ) from error
     pre = fields["pre"]
     if pre in SPLITS_DIGITS:
@@ -249,6 +249,6 @@ def card(file: Path, fields: dict[str, str]) -> str:
         f"Made by `spa model import-gguf` from `{file.name}` (sha256 {sha256(file)}).",
         f"Architecture: {fields['architecture']}. Licence named in the GGUF: {licence or 'none'}.",
         "",
-        "The weights are those of the GGUF, unpacked to float32. The weights keep the quantisation error of the GGUF.",
+        "The weights are those of the GGUF, unpacked to float32. The weights keep the quantization error of the GGUF.",
     ]
     return "\n".join(lines) + "\n"

@@ -54,7 +54,7 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
     """A folder that stage 1 wrote, or a checkpoint, as a upload called `name` (owner/name).
 
     Of a checkpoint go the policy, adapters merged, its tokenizer, and on request the critic;
-    optimiser states, logs, configurations and adapters by themselves, which hold paths of this
+    optimizer states, logs, configurations and adapters by themselves, which hold paths of this
     machine, stay here. Raises SpaError if there is nothing to share, or if the checkpoint or what
     the card is made of is damaged.
     """

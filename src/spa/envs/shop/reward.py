@@ -110,7 +110,7 @@ def meets(value: str, wish: OptionChoice) -> bool:
     name, wanted = wish
     alone = not name or wanted in vocabulary().colour_words
     return similar(
-        normalise_colour(value), normalise_colour(wanted) if alone else f"{name} {wanted}"
+        normalize_colour(value), normalize_colour(wanted) if alone else f"{name} {wanted}"
     )
 
 
@@ -119,7 +119,7 @@ def similar(one: str, other: str) -> bool:
     return round(fuzz.token_set_ratio(one, other, processor=utils.default_process)) > THRESHOLD
 
 
-def normalise_colour(value: str) -> str:
+def normalize_colour(value: str) -> str:
     """The first colour (alphabetically) that is a word of an option value; the value itself if it
     names none."""
     words = set(value.lower().split())

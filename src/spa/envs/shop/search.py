@@ -35,7 +35,7 @@ class SearchIndex:
     def __init__(self, products: Iterable[Product]) -> None:
         self._lock = threading.Lock()
         self._asins = []
-        # Threads may share the connection, because `self._lock` serialises its use.
+        # Threads may share the connection, because `self._lock` serializes its use.
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
         try:
             self._database.execute(
