@@ -233,6 +233,16 @@ def test_rows_that_fit_alone_are_trained_though_their_episode_is_too_long(merge)
     assert max(len(sequence.token_ids) for sequence in found) < whole
 
 
+def test_only_rows_that_are_too_long_lose_replies_when_turns_are_merged():
+    separate = sequences(rows(), merge=False)
+    limit = len(separate[-1].token_ids) - 1
+    whole, cut = sequences(rows(), max_length=limit)
+    assert (whole.rows, cut.rows) == (2, 1)
+    np.testing.assert_array_equal(whole.token_ids, separate[1].token_ids)
+    (alone,) = sequences(rows((2,)), max_length=limit, merge=False)
+    np.testing.assert_array_equal(cut.token_ids, alone.token_ids)
+
+
 def test_rows_that_are_too_long_are_counted_when_nothing_may_be_cut():
     whole = len(sequences(rows())[0].token_ids)
     for merge in (True, False):

@@ -58,13 +58,20 @@ def row_sequences(
     sequences = []
     dropped = 0
     for group in groups.values():
-        for part in _mergeable(sorted(group, key=lambda row: row.turn)):
+        for run in _mergeable(sorted(group, key=lambda row: row.turn)):
+            # Examples that fit keep their whole conversation. Only longer ones are cut.
+            whole, fitting = _longest_that_fits(run, template, max_length, mask_of)
+            sequences += [] if whole is None else [whole]
+            part = run[fitting:]
+            if not truncate:
+                dropped += len(part)
+                continue
             found: list[TrainingSequence] = []
             while part:
                 # The sequence takes as many of the last examples as fit. The examples before them
                 # get a sequence of their own.
-                sequence = _sequence(part, template, max_length if truncate else None, mask_of)
-                if sequence is None or len(sequence.token_ids) > max_length:
+                sequence = _sequence(part, template, max_length, mask_of)
+                if sequence is None:
                     part = part[:-1]
                     dropped += 1
                 else:
@@ -133,6 +140,24 @@ def _mergeable(rows: list[WorldModelRow]) -> list[list[WorldModelRow]]:
                 continue
         runs.append([row])
     return runs
+
+
+def _longest_that_fits(
+    run: list[WorldModelRow], template: ChatTemplate, max_length: int, mask_of: SFTMask
+) -> tuple[TrainingSequence | None, int]:
+    """The sequence of the first examples of a run that fit uncut, and their number."""
+    best: TrainingSequence | None = None
+    low, high = 0, len(run) + 1  # `low` examples fit, `high` do not
+    count = len(run)  # most runs fit as a whole
+    while high - low > 1:
+        sequence = _sequence(run[:count], template, None, mask_of)
+        assert sequence is not None
+        if len(sequence.token_ids) <= max_length:
+            best, low = sequence, count
+        else:
+            high = count
+        count = (low + high) // 2
+    return best, low
 
 
 def _sequence(
