@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spa.envs.base import StateText
 from spa.envs.pool import group_specs
 from spa.envs.workers import EnvWorkers
+from spa.evaluation.situations import random_situation, replay
 from spa.models.load import load_tokenizer
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.render import Prompter
@@ -64,6 +66,33 @@ def moves(*episodes):
         for seat in turns
         for move in (seat[number] if number < len(seat) else ())
     ]
+
+
+class Told(Nim):
+    """Nim whose rules and states name the player that they speak to."""
+
+    seat = 0
+
+    def look_as(self, player: int) -> None:
+        self.seat = player
+
+    def instruction(self, mode: StateText) -> str:
+        return f"You are player {self.seat}. {super().instruction(mode)}"
+
+
+def test_situations_of_two_players_are_turns_of_one_of_them():
+    prompter = Prompter(mode="add_worldmodel", max_turn=4, max_actions_per_turn=2)
+    env = Told()
+    seats = set()
+    for index in range(20):
+        found = random_situation(
+            env, prompter, tag="Nim", index=index, base_seed=5, from_start=False
+        )
+        assert found is not None and len(found.actions) == 1
+        replay(env, found)
+        assert env.seat == env.current_player()
+        seats.add(env.seat)
+    assert seats == {0, 1}
 
 
 def test_two_seats_play_one_game_in_turn_and_one_of_them_wins():

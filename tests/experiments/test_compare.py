@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -648,6 +649,35 @@ def test_puzzles_of_one_seed_in_other_settings_are_not_paired():
         difference(results[:1], results[:1]) is not None
         and difference(results[:1], results[1:]) is None
     )
+
+
+def test_equal_seeds_have_an_interval_over_puzzles_and_the_sentence_says_so():
+    won = {"a": (8, 4), "b": (8, 2)}
+    lost = {"a": (8, 2), "b": (8, 0)}
+    ours, theirs = (
+        [
+            SeedResult(seed=seed, moments={"after": found}, curve={}, world_model={})
+            for seed in range(3)
+        ]
+        for found in (won, lost)
+    )
+    gap = difference(ours, theirs)
+    assert gap is not None and gap.over == "puzzles"
+    summary = {
+        "reference": "spa",
+        "seeds": [{}] * 3,
+        "difference": {"vanilla": asdict(gap)},
+        "seconds": {"total": 1},
+    }
+    (line,) = sentences(summary)
+    assert "over 6 puzzles" in line and "does not include the variation" in line
+
+
+def test_a_comparison_chooses_its_own_extra_validation(tmp_path):
+    with pytest.raises(ConfigError, match=r"trainer\.also_test_at"):
+        methods_compared(
+            "demo", ["trainer.also_test_at=5"], only=("vanilla_wm", "spa"), root=tmp_path
+        )
 
 
 def test_a_curve_has_no_pass_at_8_of_fewer_attempts(tmp_path):

@@ -277,6 +277,11 @@ def test_planner_figures_are_those_of_the_episodes_that_count(tmp_path):
         found = imagination(own, [record], episodes=episodes)
         assert found is not None and found["right"] == share
         assert found["tokens_per_episode"] == 2
+    # The number of an episode of two turns went to another puzzle, whose episode has one.
+    again = [{**lines[0], "turn": turn, "tokens": [9, 9]} for turn in (0, 1)] + [lines[0]]
+    record.write_text("".join(json.dumps(line) + "\n" for line in again))
+    found = imagination(own, [record])
+    assert found is not None and found["tokens_per_episode"] == 2
     lines[0]["tokens"] = [None, None]  # of an engine without token ids
     record.write_text(json.dumps(lines[0]) + "\n")
     found = imagination(own, [record])

@@ -71,10 +71,10 @@ def test_a_model_that_is_always_right_writes_what_copies_of_the_game_write(tmp_p
     cfg = config()
     player, truth = setup.make_worker(cfg, None, mode="base"), Copies(cfg)
     learned = LearnedMoves(ScriptedEngine(truth.reply), None)
-    rows, lines, dropped = make_examples(cfg, player, learned)
+    rows, lines, dropped, explored = make_examples(cfg, player, learned)
     wanted = make_examples(cfg, player, Simulator())
     assert written(rows, tmp_path / "model") == written(wanted[0], tmp_path / "simulator")
-    assert (lines, dropped) == wanted[1:]
+    assert (lines, dropped, explored) == wanted[1:]
     assert learned.counts["move_right"] == learned.counts["search_right"] == 1.0
     assert learned.counts["questions"] == truth.asked >= 4 * sum(lines)
 
@@ -91,7 +91,7 @@ def test_wrong_moves_are_used_and_counted_and_what_is_no_state_is_dropped():
         return f"{prompt.prefill}{twin.state_key()}"
 
     learned = LearnedMoves(ScriptedEngine(mirrored), None)
-    rows, _, _ = make_examples(cfg, player, learned)
+    rows, *_ = make_examples(cfg, player, learned)
     assert len(rows) == 11 and learned.counts["search_right"] < 0.2
     nonsense = LearnedMoves(ScriptedEngine(lambda prompt: f"{prompt.prefill}77"), None)
     with pytest.raises(DataError, match="unreadable_state"):

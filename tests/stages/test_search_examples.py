@@ -107,7 +107,9 @@ def test_validation_puzzles_are_left_out_and_seeds_differ():
     cfg = config("es_manager.val.env_groups=64")
     player = setup.make_worker(cfg, None, mode="base")
     held_out = setup.validation_hashes(cfg, player)
-    rows, _, dropped = make_examples(cfg, player, Simulator())
+    rows, _, dropped, explored = make_examples(cfg, player, Simulator())
+    # Four actions in each state of at least as many puzzles as there are examples.
+    assert explored % 4 == 0 and explored >= 4 * 6 * len(rows)
     assert not held_out & {row.puzzle_hash for row in rows}
     assert dropped["validation_puzzle"] + dropped["too_long"] + dropped["duplicate"] == sum(
         dropped.values()
@@ -115,6 +117,18 @@ def test_validation_puzzles_are_left_out_and_seeds_differ():
     other = examples("search_simulator", "seed.train=20000")
     assert {row.puzzle_hash for row in first} != {row.puzzle_hash for row in other}
     assert first == examples("search_simulator")
+
+
+def test_large_boards_drop_puzzles_whose_dealt_search_does_not_reach_the_goal():
+    cfg = config(
+        "custom_envs.FrozenLakeNoSlip.env_config.size=10",
+        "generate.sampling.response_length=6000",
+        "actor_rollout_ref.rollout.max_model_len=8000",
+        "generate.search.examples=60",
+        method="search_dealt",
+    )
+    rows, _, dropped, _ = make_examples(cfg, setup.make_worker(cfg, None, mode="base"), Simulator())
+    assert len(rows) > 60 and dropped["no_goal_when_dealt"] > 0
 
 
 def test_arms_have_the_same_puzzles_prompts_and_counts():

@@ -43,10 +43,13 @@ def branch(env: TextEnv, past: Past, noise_seed: int | None = None) -> TextEnv:
     return twin
 
 
-def execute(env: TextEnv, actions: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
+def execute(
+    env: TextEnv, actions: Sequence[str], limit: int, *, own_turn: bool = False
+) -> tuple[tuple[str, ...], bool]:
     """Take the actions that the environment understands, at most `limit`, until the game ends; what
-    was taken, and whether it ended."""
+    was taken, and whether it ended. `own_turn`: none after it is another player's turn."""
     taken: list[str] = []
+    mover = env.current_player() if own_turn and env.players > 1 else None
     for text in actions:
         action = env.to_action(text)
         # Text that is no action is skipped, as in a rollout, and does not count against the limit.
@@ -58,4 +61,6 @@ def execute(env: TextEnv, actions: Sequence[str], limit: int) -> tuple[tuple[str
         taken.append(text)
         if over:
             return tuple(taken), True
+        if mover is not None and env.current_player() != mover:
+            break
     return tuple(taken), False

@@ -60,7 +60,13 @@ def _play(env: TextEnv, puzzle_seed: int, noise_seed: int, actions: Sequence[str
     # A state is reached by replaying its actions; games need not be serializable.
     env.reset(seed=puzzle_seed, options={"noise_seed": noise_seed})
     execute(env, actions, len(actions))
+    _look_as_mover(env)
     return env
+
+
+def _look_as_mover(env: TextEnv) -> None:
+    if env.players > 1:
+        env.look_as(env.current_player())
 
 
 def random_situation(
@@ -80,8 +86,9 @@ def random_situation(
     content = puzzle_hash(env)
     prefix: list[str] = []
     for _ in range(turns):
+        _look_as_mover(env)
         move = _random_turn(env, prompter, rng)
-        taken, over = execute(env, move, len(move))
+        taken, over = execute(env, move, len(move), own_turn=True)
         # A turn that ends the game is dropped: there would be nothing left to ask about.
         if over:
             break
@@ -91,7 +98,7 @@ def random_situation(
     state = env.state_text(prompter.state_text)
     known = env.world_state_text(prompter.state_text)
     move = _random_turn(env, prompter, rng)
-    taken, _ = execute(env, move, prompter.max_actions_per_traj)
+    taken, _ = execute(env, move, prompter.max_actions_per_traj, own_turn=True)
     if not taken:
         return None
     return Situation(
@@ -201,7 +208,7 @@ def _reply(env: TextEnv, prompter: Prompter, messages: tuple[Message, ...], text
     )
     # The model's own actions are played: a prediction is judged by what they cause, not by what
     # random play did.
-    taken, over = execute(env, parsed.actions, prompter.max_actions_per_traj)
+    taken, over = execute(env, parsed.actions, prompter.max_actions_per_traj, own_turn=True)
     return Reply(
         messages=messages,
         parsed=parsed,

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +31,7 @@ class Interval:
     high: float
     n: int  # independent units: puzzles (summed over seeds), runs or trials
     level: float = 0.95
+    over: Literal["puzzles", "seeds"] = "puzzles"  # what it is an interval over
 
     @property
     def excludes_zero(self) -> bool:
@@ -94,7 +96,12 @@ def seeds_interval(values: Strata, *, level: float = 0.95) -> Interval:
     mean = float(means.mean())
     half = _half_width(means, level)
     return Interval(
-        mean=mean, low=mean - half, high=mean + half, n=sum(map(len, strata)), level=level
+        mean=mean,
+        low=mean - half,
+        high=mean + half,
+        n=sum(map(len, strata)),
+        level=level,
+        over="seeds",
     )
 
 

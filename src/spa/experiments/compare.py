@@ -112,6 +112,11 @@ def comparison(
     if seeds < 1:
         raise ConfigError(f"--seeds is {seeds}. Give a number of at least 1.")
     cfg = configured(preset, tuple(overrides))
+    if cfg.trainer.also_test_at is not None:
+        raise ConfigError(
+            "trainer.also_test_at: a comparison chooses this step itself, where methods have had equally many PPO "
+            "steps. Remove the setting."
+        )
     trainings = {
         arm.name: [
             training_of(

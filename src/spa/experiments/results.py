@@ -259,6 +259,7 @@ def _differences(made: "Comparison", found: Mapping[str, Sequence[SeedResult]]) 
                 out[key] = {
                     **{part: round(getattr(gap, part), DIGITS) for part in ("mean", "low", "high")},
                     "n": gap.n,
+                    "over": gap.over,
                 }
     return out
 

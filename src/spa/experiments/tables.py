@@ -46,7 +46,8 @@ def sentences(summary: dict[str, Any]) -> list[str]:
     first = "SPA" if summary["reference"] == "spa" else summary["reference"]
     seeds = len(summary.get("seeds", ()))
     for arm, gap in summary["difference"].items():
-        if seeds >= MANY_SEEDS:
+        # Seeds whose means are all equal have an interval over puzzles.
+        if seeds >= MANY_SEEDS and gap.get("over", "seeds") == "seeds":
             over = f"over {seeds} training seeds"
             limit = ""
         else:

@@ -101,7 +101,8 @@ def recorded(
         after=end.get("pass@1"),
         before_k=start.get(k),
         after_k=end.get(k),
-        lead=gap and Interval(**{"n": 0} | gap),
+        # Older summaries lack `n` and `over`.
+        lead=gap and Interval(**{"n": 0, "over": "seeds"} | gap),
         ppo_episodes=ppo,
         all_episodes=total,
         tokens=summary.get("sampled_tokens", {}).get(arm, {}).get("longer" if longer else "after"),
@@ -371,7 +372,8 @@ def _certainty(first: str, row: MethodResult, *, numbers: bool) -> str:
     better, worse = (first, row.label) if lead.low > 0 else (row.label, first)
     # From `MANY_SEEDS` seeds on, intervals are over seeds, unless all seeds have the same
     # mean, and include the variance between trainings.
-    luck = "puzzles and training seeds" if row.lead_seeds >= MANY_SEEDS else "puzzles"
+    seeds = row.lead_seeds >= MANY_SEEDS and lead.over == "seeds"
+    luck = "puzzles and training seeds" if seeds else "puzzles"
     explained = (
         f"The CI excludes 0, so the choice of {luck} is an unlikely explanation of the difference."
     )

@@ -79,7 +79,7 @@ _RATES = {"*": {"*": NUMBER}}  # moment -> Pass@k -> rate
 is_summary = shape({
     "methods?": {"*": _RATES}, "seeds?": [{"methods?": {"*": _RATES}}], "reference?": str, "descriptions?": {"*": str},
     "episodes?": {"*": {"*": NUMBER}}, "seconds?": {"*": NUMBER},
-    "difference?": {"*": {"mean": NUMBER, "low": NUMBER, "high": NUMBER, "n?": NUMBER}},
+    "difference?": {"*": {"mean": NUMBER, "low": NUMBER, "high": NUMBER, "n?": NUMBER, "over?": str}},
 })  # fmt: skip
 """Whether this is what `summary.json` of a comparison holds, as far as reports look at it."""
 

@@ -108,12 +108,19 @@ def imagination(
     """
     if not own.on:
         return None
-    lines = [line for path in sorted(records) if path.is_file() for _, line in read_lines(path)]
-    turns = {
-        (line["episode_id"], line["turn"]): line
-        for line in lines
-        if episodes is None or line["episode_id"] in episodes
-    }
+    turns: dict[tuple[str, int], dict[str, Any]] = {}
+    for path in sorted(records):
+        last: dict[str, int] = {}
+        for _, line in read_lines(path) if path.is_file() else ():
+            episode, turn = line["episode_id"], line["turn"]
+            if episodes is not None and episode not in episodes:
+                continue
+            # The episode was played again. The number may have gone to another puzzle, whose
+            # episode had more turns.
+            if turn <= last.get(episode, -1):
+                turns = {key: kept for key, kept in turns.items() if key[0] != episode}
+            last[episode] = turn
+            turns[episode, turn] = line
     if not turns:
         return None
     played = len({episode for episode, _ in turns})

@@ -97,7 +97,7 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
     metrics |= {
         "rollout/mismatch_kl": float(masked_mean(gap, sampled)),
         "rollout/logprob_gap_max": float(((old - batch.sampler_logprobs).abs() * sampled).max()),
-        "rollout/old_log_prob": float(masked_mean(old, batch.mask)),
+        "rollout/old_log_prob": float(masked_mean(old, sampled)),
         **weighed,
     }
     # `replace` keeps the class; a ScoredBatch is built from the fields that both have.

@@ -97,7 +97,9 @@ def write_examples(cfg: Config, stage: Stage, *, files: tuple[str, str, str]) ->
 
 def _write_examples(cfg: Config, out: Path, files: tuple[str, str, str]) -> Metrics:
     dynamics = make_dynamics(cfg)
-    rows, lines, dropped = make_examples(cfg, setup.make_worker(cfg, None, mode="base"), dynamics)
+    rows, lines, dropped, explored = make_examples(
+        cfg, setup.make_worker(cfg, None, mode="base"), dynamics
+    )
     # No puzzle comes twice, so any cut separates training from validation.
     train = rows[: cfg.generate.search.examples]
     validation = rows[len(train) :]
@@ -110,6 +112,7 @@ def _write_examples(cfg: Config, out: Path, files: tuple[str, str, str]) -> Metr
         "rows_val": len(validation),
         "puzzles": len(rows),
         "dropped": dict(sorted(dropped.items())),
+        "actions_elsewhere": explored,
         "search": {
             "thoughts": cfg.generate.search.thoughts,
             "dynamics": cfg.generate.search.dynamics,
@@ -250,9 +253,9 @@ def true_search(question: Question) -> Search:
 
 def make_examples(
     cfg: Config, worker: setup.RolloutWorker, dynamics: Dynamics
-) -> tuple[list[WorldModelRow], list[int], Counter[str]]:
-    """Examples of training and then of validation, the number of lines of each search, and how many
-    states were dropped for which reason."""
+) -> tuple[list[WorldModelRow], list[int], Counter[str], int]:
+    """Examples of training and then of validation, the number of lines of each search, how many
+    states were dropped for which reason, and how many actions copies of the game have taken."""
     own = cfg.generate.search
     share = cfg.generate.val_fraction
     wanted = own.examples + max(1, round(own.examples * share / (1 - share)))
@@ -260,8 +263,10 @@ def make_examples(
     dropped: Counter[str] = Counter()
     chosen: list[tuple[Question, Search]] = []
     asked = questions(cfg, worker, dropped, most=DRAWS * wanted)
+    explored = 0
     # Searches run in batches until there are enough examples or no puzzles left.
     while part := list(islice(asked, min(TOGETHER, wanted - len(chosen)))):
+        explored += sum(len(moves) for question in part for moves in question.true.values())
         for question, search in zip(part, dynamics.search(part), strict=True):
             if search is None or search.path is None:
                 dropped["unreadable_state" if search is None else "no_goal"] += 1
@@ -275,6 +280,10 @@ def make_examples(
                 > cfg.generate.sampling.response_length
             ):
                 dropped["too_long"] += 1
+                continue
+            # The control needs a path, too, and all kinds of thoughts have the same puzzles.
+            if own.dynamics == "simulator" and dealt_search(question, cfg.seed.train).path is None:
+                dropped["no_goal_when_dealt"] += 1
                 continue
             chosen.append((question, search))
     if len(chosen) < wanted:
@@ -291,7 +300,7 @@ def make_examples(
         )
         for (question, _), (text, path) in zip(chosen, thoughts, strict=True)
     ]
-    return rows, [len(search.lines) for _, search in chosen], dropped
+    return rows, [len(search.lines) for _, search in chosen], dropped, explored
 
 
 def questions(
@@ -376,9 +385,8 @@ def thoughts_of(
     found: list[tuple[str, tuple[str, ...]]] = []
     if kind == "dealt":
         for question, _ in chosen:
-            world = dealt(question.true, stream(seed, "search/dealt", question.number))
-            search = breadth_first(question.start, lambda key, world=world: world[key])
-            assert search.path is not None  # dealing keeps each state's distance from the start
+            search = dealt_search(question, seed)
+            assert search.path is not None  # others were dropped
             found.append((write_search(search), search.path))
         return found
     others = (
@@ -390,6 +398,16 @@ def thoughts_of(
         assert search.path is not None
         found.append(("" if kind == "none" else write_search(other), search.path))
     return found
+
+
+def dealt_search(question: Question, seed: int) -> Search:
+    """The search in a world where outcomes are dealt at random among the actions.
+
+    Dealing keeps each state's distance from the start. The order of states at one distance changes,
+    so in a large game the limit of lines may come before the goal.
+    """
+    world = dealt(question.true, stream(seed, "search/dealt", question.number))
+    return breadth_first(question.start, lambda key: world[key])
 
 
 def of_other_puzzles(searches: list[Search]) -> list[Search]:
