@@ -18,6 +18,8 @@ from spa.prompts.template import ChatTemplate
 from spa.rollout.loop import collect
 from spa.training.batch import batch_episodes
 from spa.types import Episode, SamplingParams, StopReason
+from spa.worldmodel.base_format import in_base_format
+from spa.worldmodel.rows import episode_rows
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from nim import Nim  # pyright: ignore[reportMissingImports]
@@ -93,6 +95,17 @@ def test_situations_of_two_players_are_turns_of_one_of_them():
         assert env.seat == env.current_player()
         seats.add(env.seat)
     assert seats == {0, 1}
+
+
+def test_base_examples_tell_each_seat_its_own_rules():
+    settings = {"max_turn": 12, "max_actions_per_turn": 1, "max_actions_per_traj": 12}
+    _, episodes = play(prompter=Prompter(mode="add_worldmodel", **settings), make=Told, size=1)
+    for episode in episodes:
+        rows, _ = episode_rows(episode, action_sep="||")
+        env = Told()
+        env.reset(seed=episode.puzzle_seed)
+        found = in_base_format(rows, episode, Prompter(mode="base", **settings), env)
+        assert found[0].prompt[1]["content"].startswith(f"You are player {episode.seat}.")
 
 
 def test_two_seats_play_one_game_in_turn_and_one_of_them_wins():

@@ -594,7 +594,7 @@ ACTOR = Group(
         ),
         Metric(
             "actor/entropy",
-            "entropy at the sampled tokens",
+            "entropy at the tokens of the policy loss",
             "nats per token",
             "falls slowly",
             "below 0.05 early: raise `entropy_coeff` or lower the learning rate",

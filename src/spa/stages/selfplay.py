@@ -343,8 +343,6 @@ def _episode_rows(
             seed=episode.puzzle_seed,
             options={"noise_seed": episode.noise_seed, "validation": False},
         )
-        if episode.seat is not None:
-            env.look_as(episode.seat)
         found = in_base_format(found, episode, base.prompters[episode.tag], env)
     if base is None and not chooses and policy_of(cfg, episode.episode_id) == "counterfactual":
         found += branch_rows(episode, make=make, prompter=prompter, plans=cfg.generate.branches)

@@ -47,6 +47,8 @@ def in_base_format(
 
     `env`: an environment of the episode's tag that has been reset to its puzzle.
     """
+    if episode.seat is not None:
+        env.look_as(episode.seat)
     told = [episode.messages[place - 1]["content"] for place in assistant_positions(episode)]
     views: list[Any] = [
         Recorded(env, turn.state, text) for turn, text in zip(episode.turns, told, strict=False)
