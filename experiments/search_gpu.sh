@@ -13,14 +13,23 @@ nvidia-cuda-mps-control -d || true
 arm() {
   BOARD=$1 "$here/search.sh" "$2" "$3" "$runs" > "$runs/logs/$1-$2-$3.log" 2>&1
 }
+pids=()
 for seed in 0 1 2; do
   { arm 4x4 search_simulator $seed && RATE=5e-6 PUZZLES=8 "$here/search_ppo.sh" search_simulator $seed "$runs"; } &
+  pids+=($!)
   { arm 4x4 search_model $seed && "$here/search_transfer.sh" search_model $seed "$runs"; } &
+  pids+=($!)
   arm 5x5 search_simulator $seed &
+  pids+=($!)
 done
 for seed in 1 2; do
   arm 4x4 search_dealt $seed &
+  pids+=($!)
   arm 4x4 search_other_puzzle $seed &
+  pids+=($!)
 done
 arm 4x4 actions_only 2 &
-wait
+pids+=($!)
+failed=0
+for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
+exit $failed

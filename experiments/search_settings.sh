@@ -13,9 +13,10 @@ greedy=actor_rollout_ref.rollout.val_kwargs.do_sample=false
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 # The settings of a method are those of `spa compare`; a seed has its own puzzles, sampling and order.
-mapfile -t method < <($python -c "
-from spa.experiments.methods import METHODS
-print('\n'.join(METHODS['$arm'].overrides))")
+found=$($python -c "
+from spa.experiments.methods import method
+print('\n'.join(method('$arm').overrides))")
+mapfile -t method <<< "$found"
 frozen=(
   "${method[@]}"
   "seed.train=$((70000 + 1000000 * seed))"

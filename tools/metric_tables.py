@@ -594,7 +594,7 @@ ACTOR = Group(
         ),
         Metric(
             "actor/entropy",
-            "entropy at the tokens of the policy loss",
+            "entropy at the tokens of `loss_mask`",
             "nats per token",
             "falls slowly",
             "below 0.05 early: raise `entropy_coeff` or lower the learning rate",

@@ -32,6 +32,17 @@ def test_colours_of_a_drawing_become_marks():
     assert env.reset(seed=0)[0] == "[S]FFF\nFHFH\nFFFH\nHFFG"
     assert env.step("Right")[0] == "S[F]FF\nFHFH\nFFFH\nHFFG"
     assert uncoloured("\x1b[34;1mR\x1b[0m \x1b[35mG\x1b[0m \x1b[32m_\x1b[0m") == "(R) {G} *_*"
+    # Taxi nests colours where the taxi is in a marked cell, and a later mark is its own.
+    nested = "\x1b[35m\x1b[43mR\x1b[0m\x1b[0m: | : :\x1b[34;1mG\x1b[0m"
+    assert uncoloured(nested) == "{[R]}: | : :(G)"
+
+
+def test_rules_end_before_the_tables():
+    for name in ("FrozenLake", "Taxi", "CliffWalking", "Blackjack"):
+        env = make_env(f"gymnasium:{newest(name)}")
+        env.reset(seed=0)
+        rules = env.instruction("grid")
+        assert "Space" not in rules and "Move left" not in rules
 
 
 def test_the_way_to_the_goal_is_a_success_and_a_hole_is_not():

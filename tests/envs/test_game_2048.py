@@ -59,6 +59,13 @@ def test_sliding_keeps_the_sum_and_is_stable_without_merges(board, direction):
         assert slide(moved, direction) == (moved, 0)
 
 
+def test_rules_name_the_chance_of_a_four():
+    for chance, text in ((0.1, "2 or seldom 4"), (1.0, "always 4"), (0.0, "always 2")):
+        env = Game2048(four_chance=chance)
+        env.reset(seed=0)
+        assert f"a new tile, {text}, appears" in env.instruction("grid")
+
+
 def test_start_is_two_tiles_and_later_tiles_are_noise():
     env = Game2048()
     boards = set()

@@ -63,6 +63,16 @@ def test_a_drawing_with_its_sentence_has_both():
     assert board.words[0].text == "Player"
 
 
+def test_a_sentence_without_coordinates_is_no_row():
+    board = read_board("| 1 2 | 3 4 |\n| 3 4 | 1 2 |\nNo empty cells.")
+    assert len(board.rows) == 2 and [cell.text for cell in board.words] == ["No", "empty", "cells."]
+
+
+def test_a_drawing_that_is_no_grid_keeps_its_lines():
+    board = read_board("+---+\n|taxi at (1,2)|\nend")
+    assert [cell.text for cell in board.words].count("\n") == 2
+
+
 def test_prose_is_no_board():
     board = read_board("A shop sells red shoes today.\nWhich of them would you rather buy now?")
     assert board.rows == ()

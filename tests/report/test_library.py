@@ -215,6 +215,30 @@ def test_cells_have_the_names_that_states_give_them():
     assert symbols["P"] == "player" and symbols["G"] == "goal" and symbols["O"] in ("hole", "holes")
 
 
+def test_symbols_are_those_of_the_legend_and_of_sentences_that_place_them():
+    prompt = "Symbols: # wall, O target, √ box on target, P player.\nRight (R): YB BR"
+    state = "Player (P) is at (1,1) on a target; boxes on targets (√) are at (2,1) (2,2)."
+    story = play(
+        np.random.Generator(np.random.PCG64(3)),
+        puzzle=5,
+        skill=0.3,
+        foresight=0.5,
+        world_model=True,
+        episode_id="x",
+    )
+    episode = json.loads(json.dumps(story.to_json()))
+    for message in episode["messages"]:
+        message["content"] = prompt
+    for turn in episode["turns"]:
+        turn |= {"state": state, "next_state": state}
+    assert replay(episode)["symbols"] == {
+        "#": "wall",
+        "O": "target",
+        "√": "boxes on targets",
+        "P": "player",
+    }
+
+
 @pytest.mark.parametrize(
     ("loss_on", "marked"),
     [

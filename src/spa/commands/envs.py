@@ -2,6 +2,7 @@
 their puzzles."""
 
 import argparse
+import inspect
 import json
 import shlex
 import sys
@@ -80,21 +81,24 @@ def show(options: argparse.Namespace) -> int:
     known = card is not None and card.describes(
         spec.env_type, spec.env_config, spec.max_actions_per_traj
     )
+    about = " ".join((inspect.getdoc(type(env)) or "no docstring").partition("\n\n")[0].split())
+    most = cfg.most_actions(options.tag) if options.tag in cfg.custom_envs else None
+    fit = f"; its turns hold {most} actions" if most and most < spec.max_actions_per_traj else ""
     lines = [
-        f"{options.tag}: {((type(env).__doc__ or '').strip() or 'no docstring').splitlines()[0]}",
+        f"{options.tag}: {about}",
         f"type: {spec.env_type}",
         f"options: {', '.join(f'{name}={value}' for name, value in (spec.env_config or {}).items()) or 'none'}",
         f"actions: {', '.join(env.action_names()) or 'free text'}",
         (
             f"limits: {spec.max_actions_per_traj} actions and {spec.max_turn or cfg.agent_proxy.max_turn} "
-            "turns per episode"
+            f"turns per episode{fit}"
         ),
     ]
     if known and card is not None:
         best = "unknown" if card.optimum is None else f"{card.optimum:.1%}"
         lines.append(
-            f"success rate on the puzzles with seeds 0 to 999: optimum {best}, random play "
-            f"{card.random_success:.1%}"
+            f"success rate on the puzzles with seeds 0 to 999 within {spec.max_actions_per_traj} actions: "
+            f"optimum {best}, random play {card.random_success:.1%}"
         )
     return say(
         [
@@ -244,7 +248,7 @@ def _table(cfg: "Config") -> None:
         "limit that the turns set.\n"
         "optimum is the success rate of the best policy within the cap. random and score are the "
         "success rate and the score\n"
-        "of uniformly random legal actions. All figures are measured on the puzzles with seeds 0 to "
+        "of uniformly random legal actions within the cap. All figures are measured on the puzzles with seeds 0 to "
         "999.\n"
         "`spa env show TAG` prints details, and `spa env list --libraries` prints the names of other "
         "libraries.\n"

@@ -84,7 +84,11 @@ SCRIPTS = (
         "are the defaults here",
     ),
     Item("train.py", "mapped", "`spa run CONFIG --stages ppo`"),
-    Item("ragen.llm_agent.agent_proxy (evaluation)", "mapped", "`spa eval CKPT_OR_MODEL CONFIG`"),
+    Item(
+        "ragen.llm_agent.agent_proxy (evaluation)",
+        "mapped",
+        "`spa eval CKPT_OR_MODEL --config CONFIG`",
+    ),
 )
 
 ENVIRONMENT = (

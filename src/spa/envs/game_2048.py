@@ -197,13 +197,21 @@ class Game2048(TextEnv):
         text = (
             f"You are playing 2048 on a {self.size}x{self.size} board of numbered tiles. An action slides all tiles as "
             "far as they go in one direction. Two equal tiles that meet merge into one of twice their value; a tile "
-            "merges at most once per action. After each action a new tile, 2 or seldom 4, appears on an empty cell. "
+            f"merges at most once per action. After each action a new tile, {self._new_tile()}, appears on an empty "
+            "cell. "
             f"The goal is a tile of {self.target}; the game is lost when no action changes the board. "
             f"An action that changes nothing costs {abs(self.invalid_penalty):g}."
         )
         if mode != "grid":
             text += " " + coords.counting(self.size, self.size)
         return text
+
+    def _new_tile(self) -> str:
+        if self.four_chance in (0.0, 1.0):
+            return f"always {4 if self.four_chance else 2}"
+        if self.four_chance == 0.1:
+            return "2 or seldom 4"
+        return f"2 or with probability {self.four_chance:g} 4"
 
     def puzzle_text(self) -> str:
         """The initial board; tiles that come later are noise."""

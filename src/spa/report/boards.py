@@ -17,6 +17,8 @@ from spa.worldmodel.accuracy import is_exact
 _COORDINATE = re.compile(r"\((\d{1,3}),\s?(\d{1,3})\)")
 # `(P) is at (0,1)` or `(O) are at (0,1) (1,0)`: a symbol and all its cells.
 _ENTITY = re.compile(r"\((\S)\) (?:is|are) at ((?:\(\d{1,3},\s?\d{1,3}\)[ ,]*)+)")
+# `No empty cells.`
+_SENTENCE = re.compile(r"[A-Z][A-Za-z]+( [A-Za-z]+)+\.")
 # From the instruction: `the bottom right corner is (3,3)`.
 _CORNER = re.compile(r"bottom right corner is \((\d{1,3}),\s?(\d{1,3})\)")
 _MAX_TEXT = 20_000
@@ -96,7 +98,7 @@ def compare(text: str, truth: str | None, size: Size | None = None) -> Board:
 def _parts(text: str, size: Size | None) -> tuple[list[list[str]], list[str]]:
     """Rows of cells, drawn or placed, and the words of the sentence."""
     drawing, sentence = _split(text)
-    words = sentence.split()
+    words = re.findall(r"\n|\S+", sentence.strip())  # a drawing that is no grid keeps its lines
     return drawing or _placed(sentence, size), (
         words if len(words) <= _MAX_WORDS else [*words[:_MAX_WORDS], "…"]
     )
@@ -106,8 +108,15 @@ def _split(text: str) -> tuple[list[list[str]], str]:
     """The cells of the grid, and the sentence after it. A grid is two or more lines with at
     most two different numbers of cells."""
     lines = printable(text[:_MAX_TEXT].strip("\n")).split("\n")
-    # The first line with a coordinate ends the grid.
-    end = next((index for index, line in enumerate(lines) if _COORDINATE.search(line)), len(lines))
+    # The first line with a coordinate, or the first sentence, ends the grid.
+    end = next(
+        (
+            index
+            for index, line in enumerate(lines)
+            if _COORDINATE.search(line) or _SENTENCE.fullmatch(line)
+        ),
+        len(lines),
+    )
     drawing = [line.strip() for line in lines[:end] if line.strip()]
     # Rows are written `# _ P` or `#_P`; both rows have three cells.
     cells = [line.split() if "\t" in line or " " in line else list(line) for line in drawing]

@@ -111,11 +111,12 @@ def _setting(methods: list[RunArm], wins: dict[str, facts.Wins]) -> str:
     )
     models = dict.fromkeys(str(flat["model_path"]) for flat in flats if flat.get("model_path"))
     # Puzzles are counted once per seed, as in `Interval.n`.
-    puzzles = max((sum(map(len, found.values())) for found in wins.values()), default=0)
+    counts = sorted({sum(map(len, found.values())) for found in wins.values()} - {0})
+    puzzles = " to ".join(f"{count:,}" for count in dict.fromkeys(counts[:1] + counts[-1:]))
     parts = (
         f"Environment {', '.join(tags)}" if tags else "",
         f"base model {', '.join(models)}" if models else "",
-        f"{puzzles:,} held-out puzzles per method" if puzzles else "",
+        f"{puzzles} held-out puzzles per method" if puzzles else "",
     )
     text = ", ".join(filter(None, parts))
     return printable(text[:1].upper() + text[1:])

@@ -20,6 +20,7 @@ class RunArm:
     label: str
     arm: str
     run: str
+    folder: str  # the run's folder without those above it: the name that the viewer uses
     color: int
     stages: tuple[StageFolder, ...]
 

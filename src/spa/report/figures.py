@@ -111,6 +111,8 @@ def _draw(axes: Any, chart: Chart) -> None:
         if series.bands:
             low, high = zip(*series.bands, strict=True)
             axes.fill_between(xs, low, high, color=style["color"], alpha=0.15, linewidth=0)
+    if any(series.bands for series in chart.series):
+        axes.plot([], [], color="#999999", linewidth=6, alpha=0.4, label=_plain(chart.band))
     axes.set_title(_plain(textwrap.fill(chart.title, 70)), loc="left", fontsize=11)
     axes.set_xlabel(_plain(chart.x_label))
     axes.grid(axis="y", color="#dddddd")

@@ -134,7 +134,7 @@ def _episodes(method: RunArm, step: int | None) -> list[_Found]:
 
 def _link(method: RunArm, stage: StageFolder, file: TrajectoryFile, head: Head) -> str:
     where = {
-        "run": method.run,
+        "run": method.folder,
         "tab": "episodes",
         "arm": stage.arm,
         "seed": "" if stage.seed is None else stage.seed,

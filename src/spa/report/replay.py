@@ -21,8 +21,10 @@ from spa.worldmodel.accuracy import is_exact
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_SYMBOL = re.compile(r"\b(\w{1,30}) \((\S)\)")
-"""How states and instructions name what a cell holds: "goal (G)"."""
+_SYMBOL = re.compile(r"\b((?:\w{1,30} on )?\w{1,30}) \((\S)\) (?:is|are) at")
+"""How states name what a cell holds: "box on target (√) is at"."""
+_LEGEND = re.compile(r"^Symbols: (.+)\.$", re.MULTILINE)
+"""The line of a prompt that names symbols: "Symbols: P player, _ empty."."""
 # Limits of what one page has to lay out: longer text is cut, later tokens are left out.
 MAX_TEXT = 20_000
 MAX_TOKENS = 8_000
@@ -112,14 +114,23 @@ def replay(
             {"role": shown(m["role"], 40), "content": shown(m["content"])}
             for m in episode.get("messages", ())
         ],
-        # Later texts override earlier ones, so a state may rename a symbol of the instruction.
-        "symbols": {
-            symbol: shown(name, 40)
-            for text in (*texts, *states)
-            for name, symbol in _SYMBOL.findall(text)
-        },
+        "symbols": _symbols(texts, states),
         "turns": [_turn(turn, size, tokens.get(index), names) for index, turn in enumerate(turns)],
         "prompt_tokens": tokens.get(-1),
+    }
+
+
+def _symbols(texts: Sequence[str], states: Sequence[str]) -> dict[str, str]:
+    """Symbol -> what it stands for, in small letters. States override the legend of the prompt."""
+    legend = [
+        entry.partition(" ")[::2]
+        for text in texts
+        for line in _LEGEND.findall(text)
+        for entry in line.split(", ")
+    ]
+    named = [(symbol, name) for text in (*texts, *states) for name, symbol in _SYMBOL.findall(text)]
+    return {
+        symbol: shown(name.lower(), 40) for symbol, name in (*legend, *named) if len(symbol) == 1
     }
 
 

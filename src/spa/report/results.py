@@ -154,7 +154,11 @@ def list_methods(runs: Sequence[Run]) -> list[RunArm]:
                 continue
             name = arm_name(arm) or run.name
             label = f"{name} ({run.name})" if len(runs) > 1 and arm else name
-            methods.append(RunArm(printable(label), arm, run.name, len(methods), stages))
+            methods.append(
+                RunArm(
+                    printable(label), arm, run.name, run.path.resolve().name, len(methods), stages
+                )
+            )
     return methods
 
 
@@ -336,6 +340,12 @@ def _versus(first: MethodResult, rival: MethodResult) -> str:
     ours = first.after or 0.0
     theirs = rival.after or 0.0
     lead = rival.lead
+    # The methods may have been validated on different puzzles, of which they share some.
+    shared = (
+        f" on the {lead.n} puzzles that both played"
+        if lead is not None and abs(ours - theirs - lead.mean) > 1e-3
+        else ""
+    )
     if lead is None:
         return (
             f"{first.label} solves {number(ours, True)} of held-out puzzles at the first try, and {rival.label} "
@@ -344,7 +354,7 @@ def _versus(first: MethodResult, rival: MethodResult) -> str:
     if not lead.excludes_zero:
         return (
             f"No clear winner: {first.label} solves {number(ours, True)} of held-out puzzles at the first try, "
-            f"and {rival.label} solves {number(theirs, True)}. The difference of {points(lead)} may be chance."
+            f"and {rival.label} solves {number(theirs, True)}. The difference of {points(lead)}{shared} may be chance."
         )
     # The interval is of first - rival. If the rival won, the difference is negated and the ends of
     # the interval swap.
@@ -353,7 +363,7 @@ def _versus(first: MethodResult, rival: MethodResult) -> str:
         first, rival, ours, theirs = rival, first, theirs, ours
     return (
         f"{first.label} wins. {first.label} solves {number(ours, True)} of held-out puzzles at the first try, "
-        f"and {rival.label} solves {number(theirs, True)}. The difference is {points(lead)}."
+        f"and {rival.label} solves {number(theirs, True)}. The difference is {points(lead)}{shared}."
     )
 
 

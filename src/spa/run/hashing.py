@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from spa.config.hardware import default_threads
 from spa.config.schema import Config
 from spa.config.stages import Stage, key_of, values_of
 from spa.distributed.world import current_world
@@ -125,12 +126,14 @@ def fingerprint_of(
         parent=parent,
         revision=REVISIONS[stage],
         numerics=numerics,
-        environment=environment(),
+        environment=environment(
+            cfg.trainer.threads or default_threads() or torch.get_num_threads()
+        ),
     )
 
 
-def environment() -> dict[str, Any]:
-    """Versions, processor or GPU, and CPU threads of this process."""
+def environment(threads: int) -> dict[str, Any]:
+    """Versions, processor or GPU, and the CPU threads of a run."""
     found: dict[str, Any] = {"python": platform.python_version(), "spa": __version__}
     for name in PACKAGES:
         try:
@@ -143,7 +146,7 @@ def environment() -> dict[str, Any]:
         "processor": torch.cuda.get_device_name()
         if cuda
         else torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
+        "threads": threads,
     }
 
 

@@ -190,6 +190,8 @@ def results(made: Reproduction, perplexity: Mapping[str, Any]) -> dict[str, Any]
     found = {key: read_trainings(trainings) for key, trainings in made.trainings.items()}
     return {
         "scale": made.scale,
+        "seeds": max(map(len, made.trainings.values()), default=0),
+        "root": str(made.root),
         "overrides": list(made.overrides),
         "tables": {
             table.name: _table(made, table, found)

@@ -28,21 +28,26 @@ MOST_NUMBERS = 200
 def uncoloured(drawing: str) -> str:
     """A terminal drawing with its colours as marks."""
     # ANSI colours: `ESC [ 41 m x ESC [ 0 m`. A colour carries meaning (the player's cell), so it
-    # becomes a mark instead of being dropped.
-    return re.sub(
-        r"\x1b\[[\d;]*m", "", re.sub(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m", _mark, drawing, flags=re.S)
-    )
+    # becomes a mark instead of being dropped. Colours may nest; then each adds its mark.
+    coloured = r"((?:\x1b\[[\d;]*[1-9][\d;]*m)+)([^\x1b]*)(?:\x1b\[0?m)+"
+    return re.sub(r"\x1b\[[\d;]*m", "", re.sub(coloured, _marks, drawing))
 
 
-def _mark(match: re.Match[str]) -> str:
+def _marks(match: re.Match[str]) -> str:
+    text = match[2]
+    # The innermost colour comes last.
+    for codes in reversed(re.findall(r"\x1b\[([\d;]+)m", match[1])):
+        text = _mark(codes, text)
+    return text
+
+
+def _mark(colour: str, text: str) -> str:
     # Backgrounds (41 to 47) all become 4. So in sorted order a background comes before the colours
     # of letters.
     codes = [
-        int(code) // 10 if 40 < int(code) < 48 else int(code)
-        for code in match[1].split(";")
-        if code
+        int(code) // 10 if 40 < int(code) < 48 else int(code) for code in colour.split(";") if code
     ]
-    return next((MARKS[code] for code in sorted(codes) if code in MARKS), "*{}*").format(match[2])
+    return next((MARKS[code] for code in sorted(codes) if code in MARKS), "*{}*").format(text)
 
 
 def is_small(space: Any) -> bool:
@@ -65,7 +70,7 @@ def rules(env: Any, *, drawn: bool) -> str:
     """What the environment's own documentation says before its tables, at most 1,500 characters."""
     # Gymnasium's docstrings describe the game first, then its spaces in tables.
     text = re.split(
-        r"\n#+ (?:Action|Observation) Space", inspect.getdoc(type(env)) or type(env).__name__
+        r"\n\s*#+ (?:Action|Observation) Space", inspect.getdoc(type(env)) or type(env).__name__
     )[0]
-    text = clean(re.sub(r"!\[.*?\]\(.*?\)|^#+ .*$", "", text, flags=re.M)[:1500])
+    text = clean(re.sub(r"!\[.*?\]\(.*?\)|^\s*#+ .*$", "", text, flags=re.M)[:1500])
     return f"{text}\n{MARKED}" if drawn else text

@@ -184,7 +184,7 @@ def model_card(folder: Path, name: str) -> str:
         "expects the prompt format of `spa`. The metrics are those of the last validation up to this step, on held-out "
         "puzzles of the training environments."
     )
-    return _card(head, name, text, facts, f"spa eval {name} CONFIG")
+    return _card(head, name, text, facts, f"spa eval {name} --config CONFIG")
 
 
 def _stages(stage_dir: Path) -> str:

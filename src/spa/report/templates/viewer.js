@@ -6,7 +6,7 @@ const TABS = [["curves", "Curves"], ["episodes", "Episodes"], ["data", "Data"], 
 const FLAGS = [["success", "Success"], ["wrong", "Prediction wrong"], ["malformed", "Bad format"]];
 const CHOICES = [["arm", "Method"], ["seed", "Seed"], ["stage", "Stage"], ["split", "Split"], ["step", "Step"], ["tag", "Environment"], ["stop", "Ended by"]];
 const ORDERS = [["", "as sampled"], ["-score", "best score first"], ["score", "worst score first"], ["-turns", "longest first"], ["turns", "shortest first"]];
-const ICONS = new Map(Object.entries({ player: "♟", players: "♟", goal: "⚑", goals: "⚑", hole: "●", holes: "●", box: "▣", boxes: "▣", target: "◎", targets: "◎" }));
+const ICONS = new Map(Object.entries({ player: "♟", players: "♟", goal: "⚑", goals: "⚑", hole: "●", holes: "●", box: "▣", boxes: "▣", target: "◎", targets: "◎", "box on target": "☑", "boxes on targets": "☑" }));
 const number = Charts.number;
 
 function make(tag, options = {}, ...children) {
@@ -350,7 +350,7 @@ function cellOf(text, differs) {
   const names = [...text].map((sign) => state.episode.symbols[sign]).filter(Boolean);
   const icons = [...text].map((sign) => ICONS.get(state.episode.symbols[sign]) ?? sign).join("");
   const wall = text === "#";
-  const kind = wall ? " wall" : names.some((name) => name.startsWith("player")) || text[0] === "P" ? " player" : text === "·" || text === "_" || text === " " ? " empty" : names[0] ? ` is-${ICONS.has(names[0]) ? names[0].replace(/(e?s)$/, "") : "other"}` : "";
+  const kind = wall ? " wall" : names.some((name) => name.startsWith("player")) || text[0] === "P" ? " player" : text === "·" || text === "_" || text === " " ? " empty" : names[0] ? ` is-${ICONS.has(names[0]) ? names[0].replace(/s\b/g, "").replace("boxe", "box").replaceAll(" ", "-") : "other"}` : "";
   return make("span", { class: "cell" + kind + ([...icons].length > 2 ? " long" : "") + (differs ? " differs" : ""), title: names.join(" and ") || null, text: wall ? "" : text === "_" ? "" : icons });
 }
 function board(view, caption, kind) {
