@@ -64,38 +64,49 @@ def normalize_rewards(
     *,
     grouping: Grouping,
     method: Method,
-    follow: Tensor | None = None,
-    way: Tensor | None = None,
+    step_discount: Tensor | None = None,
+    path_discount: Tensor | None = None,
     centre: bool = True,
 ) -> Tensor:
     """Rewards whose return from an episode's first token is the normalized discounted score of the
     episode.
 
+    For an episode with rewards r_t, let G = sum over t of r_t D_t, with D_t the product of the
+    discounts before t. The result is r_t / s + (1 - d_t) c, on the last token r_t / s + c. Here
+    s is the standard deviation of the group's scores, d_t the discount after t, and c the constant
+    that makes the new return (G - mean of the group's G) / s.
+
     Scores are discounted first and then normalized: a mean that is subtracted before is discounted
     with the rewards, so that of two worthless episodes the later failure looks better. Each reward
     is divided by what the score is divided by: the standard deviation of undiscounted scores, since
     that of discounted ones shrinks with the length of episodes. What is left (the mean, the clamp)
-    is added to the return from every token alike: all of it is on the last token, and `1 - follow`
-    of it on the others. Without a discount rewards add up to `normalize_scores`.
+    is added to the return from every token alike: all of it is on the last token, and `1 -
+    step_discount` of it on the others. Without a discount rewards add up to `normalize_scores`.
 
     Args:
         rewards: float `[B, A]`, on the last token of each turn or of the episode; each row adds up to its score.
         last: bool `[B, A]`, the last of these tokens in each row.
         scores, group_ids, tag_ids, grouping, method: as for `normalize_scores`.
-        follow: float `[B, A]`, the discount between the return from a token and that from the next one, 1 outside the
-            mask; None: no discount.
-        way: float `[B, A]`, the discounts between the first token and a reward, where they are not `follow`: bi-level
-            GAE goes from turn to turn, past the tokens of later turns.
+        step_discount: float `[B, A]`, the discount between the return from a token and that from the next one, 1
+            outside the mask; None: no discount.
+        path_discount: float `[B, A]`, the discounts between the first token and a reward, where they are not
+            `step_discount`: bi-level GAE goes from turn to turn, past the tokens of later turns.
         centre: subtract the mean. An estimator that itself compares with the group needs none.
 
     Returns:
         `[B, A]` in the dtype of `rewards`.
     """
-    discount = torch.ones_like(rewards, dtype=torch.float64) if follow is None else follow.double()
+    discount = (
+        torch.ones_like(rewards, dtype=torch.float64)
+        if step_discount is None
+        else step_discount.double()
+    )
     # [B, A]: what a reward at each token is worth, seen from the episode's first token.
-    steps = discount if way is None else way.double()
+    steps = discount if path_discount is None else path_discount.double()
     before = torch.cat([torch.ones_like(discount[:, :1]), steps[:, :-1].cumprod(dim=1)], dim=1)
-    discounted = scores.double() if follow is None else (rewards.double() * before).sum(dim=1)
+    discounted = (
+        scores.double() if step_discount is None else (rewards.double() * before).sum(dim=1)
+    )
     by = {"state": group_ids, "inductive": tag_ids, "batch": torch.zeros_like(group_ids)}[grouping]
     stats = group_stats(scores, by)
     scale = torch.ones_like(discounted)

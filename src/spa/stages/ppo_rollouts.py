@@ -143,19 +143,21 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
         return replace(batch, rewards=torch.where(last, scores[:, None], 0.0))
     # [B, A]: the discount from a token's return to the next one's.
     # Environment text has 1, so that time counts sampled tokens.
-    follow = torch.where(batch.mask, torch.where(batch.turn_ends, between_turns, within_turn), 1.0)
-    way = None
+    step_discount = torch.where(
+        batch.mask, torch.where(batch.turn_ends, between_turns, within_turn), 1.0
+    )
+    path_discount = None
     if settings.get("bi_level_gae"):
         # A turn's return goes to the end of the turn before it, past its own tokens.
-        way = torch.where((batch.turns > 0) & ~batch.turn_ends, 1.0, follow)
+        path_discount = torch.where((batch.turns > 0) & ~batch.turn_ends, 1.0, step_discount)
     rewards = normalize_rewards(
         batch.rewards,
         last,
         *given,
         grouping=norm.grouping,
         method=norm.method,
-        follow=None if within_turn == between_turns == 1 else follow,
-        way=way,
+        step_discount=None if within_turn == between_turns == 1 else step_discount,
+        path_discount=path_discount,
         centre=not estimator.centres,
     )
     return replace(batch, rewards=rewards)
