@@ -8,10 +8,10 @@ from helpers.play import NoiseEngine, groups, one_group, play, says
 from spa.training.batch import batch_episodes
 from spa.training.loss_masks import (
     answer_mask,
-    believed_states,
+    env_state_mask,
     loss_masks,
+    model_state_mask,
     no_states,
-    observed_states,
     token_at,
 )
 
@@ -97,7 +97,7 @@ def test_shown_states_are_the_states_of_later_turns_and_little_else(name):
         and episode.sampled is not None
         and episode.turn_index is not None
     )
-    mask = observed_states(episode, chat)
+    mask = env_state_mask(episode, chat)
     assert not (mask & episode.sampled).any() and not mask[episode.turn_index < 1].any()
     for number, turn in enumerate(episode.turns[1:], start=1):
         text = chat.tokenizer.decode(episode.token_ids[mask & (episode.turn_index == number)])
@@ -114,12 +114,12 @@ def test_beliefs_are_the_contents_of_the_state_blocks(name):
         and episode.sampled is not None
         and episode.turn_index is not None
     )
-    mask = believed_states(episode, chat)
+    mask = model_state_mask(episode, chat)
     text = chat.decode_reply(episode.token_ids[mask])
     assert "aé b" in text and "c d" in text and len(text) <= len("aé bc d") + 8
     assert not mask[episode.turn_index == 1].any()
     # neither is what the lake looks like
-    assert not believed_states(episode, chat, right=True).any()
+    assert not model_state_mask(episode, chat, right=True).any()
     rest = no_states(episode, chat)
     assert (rest | mask)[episode.sampled].all() and not (rest & ~episode.sampled).any()
     for turn in (0, 1):  # rewards lie on the last sampled token of a turn
@@ -133,5 +133,5 @@ def test_right_beliefs_are_those_that_say_what_was_true():
     reply = f"<think><observation>\n{true}\n</observation><prediction>wrong</prediction></think><answer>Left</answer>"
     (episode,) = play(one_group(), says(reply, template=chat), chat, max_turn=1)
     assert episode.token_ids is not None
-    text = chat.decode_reply(episode.token_ids[believed_states(episode, chat, right=True)])
+    text = chat.decode_reply(episode.token_ids[model_state_mask(episode, chat, right=True)])
     assert true in text and "wrong" not in text and after is not None

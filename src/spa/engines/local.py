@@ -27,7 +27,7 @@ from transformers.cache_utils import DynamicCache
 from spa.engines.fused import FusedModel, can_fuse
 from spa.engines.kv_cache import EpisodeKV, GrowingCache, Head, head_of
 from spa.engines.sampling import right_aligned, row_uniforms, sample_tokens
-from spa.engines.tried import is_known, reads_right
+from spa.engines.tried import reads_right, skips_check
 from spa.engines.vision import sample_seeing
 from spa.errors import ModelError
 from spa.models.attention import attends_to_everything
@@ -82,7 +82,7 @@ class LocalEngine:
         self.autocast: torch.dtype | None = None
         if (
             template.images is None
-            and not is_known(model.config)
+            and not skips_check(model.config)
             and not reads_right(model, partial(_Batch, self))
         ):
             raise ModelError(

@@ -21,7 +21,7 @@ MakeBatch = Callable[[Sequence[Prompt], SamplingParams], Any]
 """What makes the rows of one call of the local engine."""
 
 
-def is_known(config: Any) -> bool:
+def skips_check(config: Any) -> bool:
     """Whether nothing needs to be tried, or nothing can be: flash attention does not compute in
     float32."""
     return can_be_plain(config) or "flash" in (getattr(config, "_attn_implementation", None) or "")

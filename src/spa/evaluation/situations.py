@@ -218,6 +218,6 @@ def _reply(env: TextEnv, prompter: Prompter, messages: tuple[Message, ...], text
     )
 
 
-def seed_of(base_seed: int, index: int, step: int) -> int:
+def question_seed(base_seed: int, index: int, step: int) -> int:
     """The seed of the draws of question `index` at `step` of an open-loop rollout."""
     return stream_seed(base_seed, "world_model/ask", index, step)

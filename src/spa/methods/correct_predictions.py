@@ -8,7 +8,7 @@ from functools import partial
 from spa.methods import Method
 from spa.methods.context import Context
 from spa.training.batch import on_tokens
-from spa.training.loss_masks import believed_states
+from spa.training.loss_masks import model_state_mask
 from spa.types import Episode, PPOBatch
 
 _WORLD = "actor_rollout_ref.actor.world_loss"
@@ -29,6 +29,6 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     # Unlike the tokens of ECHO, these were sampled: the loss reinforces what the policy wrote
     # itself.
     correct = on_tokens(
-        batch, episodes, partial(believed_states, template=context.template, right=True)
+        batch, episodes, partial(model_state_mask, template=context.template, right=True)
     )
     return replace(batch, ce_weights=batch.ce_weights + correct)

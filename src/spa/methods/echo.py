@@ -8,7 +8,7 @@ from functools import partial
 from spa.methods import Method
 from spa.methods.context import Context
 from spa.training.batch import on_tokens
-from spa.training.loss_masks import observed_states
+from spa.training.loss_masks import env_state_mask
 from spa.types import Episode, PPOBatch
 
 _WORLD = "actor_rollout_ref.actor.world_loss"
@@ -27,5 +27,5 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     if not loss.on or loss.tokens != "env_observations":
         return batch
     # Most loss masks leave out the environment's tokens, so that only this loss trains on them.
-    shown = on_tokens(batch, episodes, partial(observed_states, template=context.template))
+    shown = on_tokens(batch, episodes, partial(env_state_mask, template=context.template))
     return replace(batch, ce_weights=batch.ce_weights + shown)

@@ -93,7 +93,7 @@ def _longer(value: torch.Tensor, rows: int, width: int, fill: int) -> torch.Tens
     return out
 
 
-def nothing_to_correct(cfg: Config, template: ChatTemplate) -> str:
+def cannot_correct(cfg: Config, template: ChatTemplate) -> str:
     """Why no rollout can be corrected; empty if they can."""
     if cfg.ctx_manager.mode == "base":
         return "responses with ctx_manager.mode=base contain no states to correct"
@@ -117,7 +117,7 @@ def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -
     rng = stream(cfg.seed.train, "replay", context.step)
     if context.stored:
         return [context.stored[number] for number in rng.integers(len(context.stored), size=count)]
-    if not cfg.actor_rollout_ref.actor.replay.corrects_rollouts or nothing_to_correct(
+    if not cfg.actor_rollout_ref.actor.replay.corrects_rollouts or cannot_correct(
         cfg, context.template
     ):
         return []

@@ -22,7 +22,7 @@ Steps = dict[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RunRow:
     """One run in the table. `state` is that of the method that is worst off."""
 
     name: str
@@ -34,7 +34,7 @@ class Line:
     commit: str = ""
 
 
-def list_runs(folder: Path, now: float) -> Iterator[Line]:
+def list_runs(folder: Path, now: float) -> Iterator[RunRow]:
     """One line per run in `folder`, by name, or the line of the run that it is; `now` is the time
     in seconds since the epoch."""
     if not folder.is_dir():
@@ -42,10 +42,10 @@ def list_runs(folder: Path, now: float) -> Iterator[Line]:
             f"{folder} is not a directory. Give the folder of the runs, for example runs."
         )
     paths = [folder.resolve()] if is_run(folder) else sorted(folder.iterdir())
-    yield from (line for path in paths if (line := run_line(path, now)))
+    yield from (line for path in paths if (line := run_row(path, now)))
 
 
-def run_line(path: Path, now: float) -> Line | None:
+def run_row(path: Path, now: float) -> RunRow | None:
     """The line of one run; None if the folder has none."""
     try:
         if not path.is_dir() or path.name.startswith("."):
@@ -65,11 +65,11 @@ def run_line(path: Path, now: float) -> Line | None:
                 _duration(run),
             ),
         )
-        return Line(name, state, result, seeds, duration, lines, commit)
+        return RunRow(name, state, result, seeds, duration, lines, commit)
     except NoRunError:
         return None
     except Exception as error:  # noqa: BLE001 - a file may hold anything, and other runs are to be listed
-        return Line(
+        return RunRow(
             printable(path.name), "unreadable", printable(problem_text(error))[:120], "", ""
         )
 

@@ -451,7 +451,7 @@ def _gates(runs: Sequence[Run]) -> list[str]:
     return notes
 
 
-def judged_at(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[str]:
+def step_note(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[str]:
     """A note for methods that continued after the step at which they are compared."""
     longer = [
         method.label

@@ -38,7 +38,7 @@ from spa.report.index import (
     read_imagined,
     read_scores,
 )
-from spa.report.overview import run_line
+from spa.report.overview import run_row
 from spa.report.reading import is_run, open_run, problem_text
 from spa.report.replay import find_tokenizer, replay, shown
 from spa.report.security import page_policy, script_json
@@ -177,7 +177,7 @@ class Library:
 
     def list_runs(self) -> dict[str, Any]:
         """The table of runs."""
-        lines = [(name, run_line(path, time.time())) for name, path in self.places().items()]
+        lines = [(name, run_row(path, time.time())) for name, path in self.places().items()]
         runs = [{"key": name, **asdict(line)} for name, line in lines if line]
         return {"folder": shown(self.folder.name, 200), "single": self.single, "runs": runs}
 
@@ -398,7 +398,7 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
     }
     rows = [row for row, _ in replays.values()]
     note = f"This page shows {len(rows)} of {total:,} episodes" if len(rows) < total else ""
-    line = run_line(viewer.index.root, time.time())
+    line = run_row(viewer.index.root, time.time())
     report = None
     examples = None
     try:

@@ -28,9 +28,9 @@ from spa.evaluation.situations import (
     ask,
     ceiling,
     has_chance,
+    question_seed,
     random_situation,
     replay,
-    seed_of,
 )
 from spa.evaluation.world_model import Asked, prediction_report, rollout_report
 from spa.prompts.formats import FORMATS
@@ -70,7 +70,7 @@ class Asking:
             shown,
             [self.worker.prompters[situation.tag] for situation in situations],
             self.worker.template,
-            [seed_of(self.base_seed, situation.index, step) for situation in situations],
+            [question_seed(self.base_seed, situation.index, step) for situation in situations],
         )
 
 

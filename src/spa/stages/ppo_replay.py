@@ -7,7 +7,7 @@ from pathlib import Path
 from spa.config.schema import Config
 from spa.errors import ConfigError
 from spa.methods.context import Replayed
-from spa.methods.replay import nothing_to_correct
+from spa.methods.replay import cannot_correct
 from spa.prompts.template import ChatTemplate
 from spa.stages.sft_data import find_data, load_data
 
@@ -27,7 +27,7 @@ def stored_rows(cfg: Config, template: ChatTemplate) -> list[Replayed]:
     of them can be."""
     replay = cfg.actor_rollout_ref.actor.replay
     data = cfg.sft.data
-    if replay.corrects_rollouts and (reason := nothing_to_correct(cfg, template)):
+    if replay.corrects_rollouts and (reason := cannot_correct(cfg, template)):
         log.warning("actor_rollout_ref.actor.replay: PPO replays no episodes, because %s", reason)
     if replay.rows == 0 or replay.source == "rollouts":
         return []

@@ -67,10 +67,10 @@ def no_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
     _, sampled, turn_index = _tokens(episode)
     # A turn is its prompt and then its response, so its last token is a sampled one.
     last = np.append(turn_index[1:] != turn_index[:-1], True)
-    return sampled & (~believed_states(episode, template) | last)
+    return sampled & (~model_state_mask(episode, template) | last)
 
 
-def observed_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
+def env_state_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
     """bool [T]: the tokens of the states that the environment shows after the first response,
     nothing around them.
 
@@ -91,7 +91,9 @@ def observed_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
     return mask
 
 
-def believed_states(episode: Episode, template: ChatTemplate, *, right: bool = False) -> np.ndarray:
+def model_state_mask(
+    episode: Episode, template: ChatTemplate, *, right: bool = False
+) -> np.ndarray:
     """bool [T]: the sampled tokens inside observation and prediction blocks; with `right`, only
     inside blocks that say what was true."""
     ids, sampled, turn_index = _tokens(episode)
