@@ -217,14 +217,12 @@ def search() -> Iterator[Claim]:
     yield from larger_lake()
     yield from baseline_after_ppo()
     yield from bundled_search()
+    yield from arms_by_board()
     yield control, sampled_and_greedy("search_other_puzzle_1600-0")
-    found = evaluation("search_other_puzzle_1600-0-sampled")["pass@1"]
-    yield PAGE, f"{percent(found['mean'])} %"
     page = "experiments/0059-written-search-a-control-and-ppo-of-the-baseline.md"
     for name in ("search_dealt_1600-0", "actions_only_1600-0", "random_format_1600-2-ppo-5e-6-8"):
         found = evaluation(f"{name}-sampled")["pass@1"]
         yield page, cell(found)
-        yield PAGE, f"{percent(found['mean'])} %"
     page = "experiments/0056-written-search-three-seeds.md"
     before_ppo = "experiments/0057-written-search-its-baseline-on-three-seeds.md"
     for how in ("sampled", "greedy"):
@@ -252,8 +250,6 @@ def search() -> Iterator[Claim]:
                     text,
                     f"{percent(mean['mean'])} % [{percent(mean['low'])}, {percent(mean['high'])}]",
                 )
-    lucky = [percent(evaluation(f"random-{seed}")["pass@1"]["mean"]) for seed in SEEDS]
-    yield PAGE, f"{lucky[0]}, {lucky[1]} and {lucky[2]} %"
     far = dict(over_distance(*ARMS["written search"]))
     yield PAGE, f"{percent(far[5], 0)} % at five moves and {percent(far[6], 0)} % at six"
     page = "experiments/0055-written-search-from-1600-examples.md"
@@ -264,6 +260,31 @@ def search() -> Iterator[Claim]:
             for found in [evaluation(f"{name}-0-{how}")["pass@1"]]
         ]
         yield page, " | ".join(cells)
+
+
+def arms_by_board() -> Iterator[Claim]:
+    """The table of the arms of written search, by seed; `not run` where there is no evaluation."""
+    for label, name in (
+        ("written search over its own predictions", "search_model_1600-{}"),
+        ("written search over a simulator", "search_simulator_1600-{}"),
+        ("right actions alone", "actions_only_1600-{}"),
+        ("search with permuted outcomes (control)", "search_dealt_1600-{}"),
+        ("right search of another puzzle (control)", "search_other_puzzle_1600-{}"),
+        ("random play (baseline)", "random_format_1600-{}"),
+        ("… after PPO", "random_format_1600-{}-ppo-5e-6-8"),
+        ("uniform random actions", "random-{}"),
+    ):
+        boards = list[str]()
+        for board in ("", "-5x5"):
+            random = f"random{board}-{{}}" if name == "random-{}" else f"{name}{board}-sampled"
+            shares = [
+                percent(evaluation(random.format(seed))["pass@1"]["mean"])
+                if (RESULTS / "search" / f"{random.format(seed)}.json").is_file()
+                else "not run"
+                for seed in SEEDS
+            ]
+            boards.append(", ".join(shares) if set(shares) != {"not run"} else "not run")
+        yield PAGE, f"| {label} | {boards[0]} | {boards[1]} |"
 
 
 def after_ppo() -> Iterator[Claim]:
@@ -364,11 +385,8 @@ def baseline_after_ppo() -> Iterator[Claim]:
         shares.append(evaluation(after)["pass@1"]["mean"])
     mean = over_seeds(shares)
     yield page, f"{percent(mean['mean'])} % on average {bracket(mean, 1)}"
-    cells = [percent(share) for share in shares]
-    yield PAGE, f"{cells[0]}, {cells[1]} and {cells[2]} % after PPO"
     alone = evaluation("actions_only_1600-1-sampled")["pass@1"]
     yield page, f"{cell(alone)} (seed 0"
-    yield PAGE, f"({percent(alone['mean'])} % on seed 1)"
     first = outcomes("search_simulator_1600-2-h100-first-128")
     own = outcomes("search_model_1600-2-sampled")
     both = [fmean(found[puzzle] for puzzle in first) for found in (first, own)]
@@ -396,7 +414,6 @@ def larger_lake() -> Iterator[Claim]:
         arm: outcomes(f"{arm}_1600-0-5x5-sampled")
         for arm in ("search_model", "random_format", "actions_only", *controls)
     }
-    shares = {arm: percent(fmean(found.values())) for arm, found in won.items()}
     for arm in ("random_format", "actions_only"):
         yield page, sampled_and_greedy(f"{arm}_1600-0-5x5")
         yield page, points(difference(won["search_model"], won[arm]))
@@ -404,7 +421,6 @@ def larger_lake() -> Iterator[Claim]:
         found = evaluation(f"{arm}_1600-0-5x5-sampled")["pass@1"]
         yield page, cell(found)
         yield page, points(difference(won[arm], won["actions_only"]))
-        yield PAGE, f"{shares[arm]} %"
     older = "experiments/0066-written-search-arms-on-an-h100.md"
     newer = "experiments/0069-written-search-on-5x5-three-seeds.md"
     columns = dict[str, str]()
@@ -418,9 +434,7 @@ def larger_lake() -> Iterator[Claim]:
         found.append(over_seeds(one["mean"] for one in found))
         for page in pages:
             yield page, " | ".join(cell(one) for one in found)
-        first, second, third = (percent(one["mean"]) for one in found[:3])
-        yield PAGE, f"{first}, {second} and {third} %"
-        columns[arm] = f"{first}, {second}, {third}"
+        columns[arm] = ", ".join(percent(one["mean"]) for one in found[:3])
         if arm == "search_model":
             yield PAGE, f"({percent(found[3]['mean'])} % on 5×5)"
     gaps = dict[str, Mapping[str, float]]()
