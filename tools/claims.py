@@ -218,6 +218,7 @@ def search() -> Iterator[Claim]:
     yield from baseline_after_ppo()
     yield from bundled_search()
     yield from arms_by_board()
+    yield from simulator()
     yield control, sampled_and_greedy("search_other_puzzle_1600-0")
     page = "experiments/0059-written-search-a-control-and-ppo-of-the-baseline.md"
     for name in ("search_dealt_1600-0", "actions_only_1600-0", "random_format_1600-2-ppo-5e-6-8"):
@@ -285,6 +286,24 @@ def arms_by_board() -> Iterator[Claim]:
             ]
             boards.append(", ".join(shares) if set(shares) != {"not run"} else "not run")
         yield PAGE, f"| {label} | {boards[0]} | {boards[1]} |"
+
+
+def simulator() -> Iterator[Claim]:
+    """Examples of copies of the game beside those of the model's own predictions."""
+    changes = list[str]()
+    for seed in SEEDS[:2]:
+        ours, theirs = (
+            f"{arm}_1600-{seed}-sampled" for arm in ("search_simulator", "search_model")
+        )
+        change = difference(outcomes(ours), outcomes(theirs))
+        shares = [cell(evaluation(name)["pass@1"]) for name in (ours, theirs)]
+        yield (
+            "experiments/0070-written-search-over-a-simulator.md",
+            f"| {seed} " + change_row(*shares, change),
+        )
+        changes.append(percent(abs(change["mean"])))
+    yield PAGE, f"seed 0 and {changes[1]} less on seed 1"
+    yield PAGE, f"wins {changes[0]} points more on"
 
 
 def after_ppo() -> Iterator[Claim]:
