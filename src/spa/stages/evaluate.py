@@ -439,6 +439,7 @@ def settings(cfg: Config) -> dict[str, Any]:
     """What a number of this evaluation depends on, for people."""
     val = cfg.es_manager.val
     sampling = setup.val_sampling(cfg)
+    turns = {tag: cfg.max_turn(tag) for tag in val.env_configs.tags}
     return {
         "groups": val.env_groups,
         "samples": val.group_size,
@@ -446,7 +447,10 @@ def settings(cfg: Config) -> dict[str, Any]:
         "mode": cfg.ctx_manager.mode,
         "state_text": cfg.state_text,
         "history": cfg.ctx_manager.history,
-        "max_turn": cfg.agent_proxy.max_turn,
+        # A tag may have a limit of its own.
+        "max_turn": turns
+        if len(set(turns.values())) > 1
+        else cfg.max_turn(val.env_configs.tags[0]),
         "max_actions_per_turn": cfg.agent_proxy.max_actions_per_turn,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
