@@ -302,6 +302,17 @@ def simulator() -> Iterator[Claim]:
             f"| {seed} " + change_row(*shares, change),
         )
         changes.append(percent(abs(change["mean"])))
+    page = "experiments/0070-written-search-over-a-simulator.md"
+    alone = [evaluation(f"actions_only_1600-{seed}-sampled")["pass@1"] for seed in SEEDS]
+    yield page, f"commit: {cell(alone[2])}"
+    yield page, f"mean is {cell(over_seeds(one['mean'] for one in alone))}"
+    leads = [
+        difference(
+            *(outcomes(f"{arm}_1600-{seed}-sampled") for arm in ("search_model", "actions_only"))
+        )["mean"]
+        for seed in SEEDS
+    ]
+    yield page, points(over_seeds(leads))
     yield PAGE, f"seed 0 and {changes[1]} less on seed 1"
     yield PAGE, f"wins {changes[0]} points more on"
 
