@@ -668,8 +668,9 @@ def test_equal_seeds_have_an_interval_over_puzzles_and_the_sentence_says_so():
         "seeds": [{}] * 3,
         "difference": {"vanilla": asdict(gap)},
         "seconds": {"total": 1},
+        "peak_memory_gb": 1,
     }
-    (line,) = sentences(summary)
+    line = sentences(summary)[0]
     assert "over 6 puzzles" in line and "does not include the variation" in line
 
 

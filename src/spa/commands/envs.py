@@ -81,7 +81,9 @@ def show(options: argparse.Namespace) -> int:
     known = card is not None and card.describes(
         spec.env_type, spec.env_config, spec.max_actions_per_traj
     )
-    about = " ".join((inspect.getdoc(type(env)) or "no docstring").partition("\n\n")[0].split())
+    about = " ".join(
+        inspect.cleandoc(type(env).__doc__ or "no docstring").partition("\n\n")[0].split()
+    )
     most = cfg.most_actions(options.tag) if options.tag in cfg.custom_envs else None
     fit = f"; its turns hold {most} actions" if most and most < spec.max_actions_per_traj else ""
     lines = [
