@@ -299,7 +299,7 @@ def simulator() -> Iterator[Claim]:
         shares = [cell(evaluation(name)["pass@1"]) for name in (ours, theirs)]
         yield (
             "experiments/0070-written-search-over-a-simulator.md",
-            f"| {seed} " + change_row(*shares, change),
+            f"| {seed} " + change_row(shares[0], shares[1], change),
         )
         changes.append(percent(abs(change["mean"])))
     page = "experiments/0070-written-search-over-a-simulator.md"

@@ -202,7 +202,7 @@ def test_what_a_planner_imagined_belongs_to_its_turn(demo: Path, tmp_path: Path)
     assert all(turn["imagined"] is None for turn in view["turns"][1:])
 
 
-def test_cells_have_the_names_that_states_give_them():
+def an_episode() -> dict[str, Any]:
     story = play(
         np.random.Generator(np.random.PCG64(3)),
         puzzle=5,
@@ -211,22 +211,18 @@ def test_cells_have_the_names_that_states_give_them():
         world_model=True,
         episode_id="x",
     )
-    symbols = replay(json.loads(json.dumps(story.to_json())))["symbols"]
+    return json.loads(json.dumps(story.to_json()))
+
+
+def test_cells_have_the_names_that_states_give_them():
+    symbols = replay(an_episode())["symbols"]
     assert symbols["P"] == "player" and symbols["G"] == "goal" and symbols["O"] in ("hole", "holes")
 
 
 def test_symbols_are_those_of_the_legend_and_of_sentences_that_place_them():
     prompt = "Symbols: # wall, O target, √ box on target, P player.\nRight (R): YB BR"
     state = "Player (P) is at (1,1) on a target; boxes on targets (√) are at (2,1) (2,2)."
-    story = play(
-        np.random.Generator(np.random.PCG64(3)),
-        puzzle=5,
-        skill=0.3,
-        foresight=0.5,
-        world_model=True,
-        episode_id="x",
-    )
-    episode = json.loads(json.dumps(story.to_json()))
+    episode = an_episode()
     for message in episode["messages"]:
         message["content"] = prompt
     for turn in episode["turns"]:
