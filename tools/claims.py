@@ -305,6 +305,10 @@ def simulator() -> Iterator[Claim]:
     page = "experiments/0070-written-search-over-a-simulator.md"
     alone = [evaluation(f"actions_only_1600-{seed}-sampled")["pass@1"] for seed in SEEDS]
     yield page, f"commit: {cell(alone[2])}"
+    pair = [f"search_simulator_1600-1{ppo}-sampled" for ppo in ("", "-ppo-5e-6-8")]
+    before, after = (outcomes(name) for name in pair)
+    gain = difference(after, before)
+    yield page, f"{percent(gain['mean'])} points {bracket(gain, 1)}"
     yield page, f"mean is {cell(over_seeds(one['mean'] for one in alone))}"
     leads = [
         difference(
