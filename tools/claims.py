@@ -291,18 +291,15 @@ def arms_by_board() -> Iterator[Claim]:
 def simulator() -> Iterator[Claim]:
     """Examples of copies of the game beside those of the model's own predictions."""
     changes = list[str]()
+    page = "experiments/0070-written-search-over-a-simulator.md"
     for seed in SEEDS[:2]:
         ours, theirs = (
             f"{arm}_1600-{seed}-sampled" for arm in ("search_simulator", "search_model")
         )
         change = difference(outcomes(ours), outcomes(theirs))
         shares = [cell(evaluation(name)["pass@1"]) for name in (ours, theirs)]
-        yield (
-            "experiments/0070-written-search-over-a-simulator.md",
-            f"| {seed} " + change_row(shares[0], shares[1], change),
-        )
+        yield page, f"| {seed} " + change_row(shares[0], shares[1], change)
         changes.append(percent(abs(change["mean"])))
-    page = "experiments/0070-written-search-over-a-simulator.md"
     alone = [evaluation(f"actions_only_1600-{seed}-sampled")["pass@1"] for seed in SEEDS]
     yield page, f"commit: {cell(alone[2])}"
     pair = [f"search_simulator_1600-1{ppo}-sampled" for ppo in ("", "-ppo-5e-6-8")]
@@ -310,13 +307,7 @@ def simulator() -> Iterator[Claim]:
     gain = difference(after, before)
     yield page, f"{percent(gain['mean'])} points {bracket(gain, 1)}"
     yield page, f"mean is {cell(over_seeds(one['mean'] for one in alone))}"
-    leads = [
-        difference(
-            *(outcomes(f"{arm}_1600-{seed}-sampled") for arm in ("search_model", "actions_only"))
-        )["mean"]
-        for seed in SEEDS
-    ]
-    yield page, points(over_seeds(leads))
+    yield page, points(lead_over("actions_only"))
     yield PAGE, f"seed 0 and {changes[1]} less on seed 1"
     yield PAGE, f"wins {changes[0]} points more on"
 
@@ -471,16 +462,9 @@ def larger_lake() -> Iterator[Claim]:
         columns[arm] = ", ".join(percent(one["mean"]) for one in found[:3])
         if arm == "search_model":
             yield PAGE, f"({percent(found[3]['mean'])} % on 5×5)"
-    gaps = dict[str, Mapping[str, float]]()
     for arm in ("random_format", "actions_only"):
-        gaps[arm] = over_seeds(
-            difference(
-                *(outcomes(f"{one}_1600-{seed}-5x5-sampled") for one in ("search_model", arm))
-            )["mean"]
-            for seed in SEEDS
-        )
-        yield newer, points(gaps[arm])
-    lead = row(gaps["random_format"])
+        yield newer, points(lead_over(arm, "-5x5"))
+    lead = row(lead_over("random_format", "-5x5"))
     won_and_baseline = f"{columns['search_model']} | {columns['random_format']}"
     yield PAGE, f"| 5×5 lake | 0, 1, 2 | {won_and_baseline} | {lead} |"
 
@@ -489,6 +473,14 @@ def before_and_after(examples: int, seeds: Iterable[int]) -> Iterator[list[str]]
     """The names of each seed's evaluations before and after PPO."""
     for seed in seeds:
         yield [f"search_model_{examples}-{seed}{ppo}" for ppo in ("", "-ppo-5e-6-8")]
+
+
+def lead_over(arm: str, board: str = "") -> dict[str, float]:
+    """Written search minus another arm, in Pass@1 over the seeds."""
+    names = (
+        (f"{one}_1600-{seed}{board}-sampled" for one in ("search_model", arm)) for seed in SEEDS
+    )
+    return over_seeds(difference(*map(outcomes, pair))["mean"] for pair in names)
 
 
 def over_seeds(numbers: Iterable[float]) -> dict[str, float]:

@@ -53,6 +53,10 @@ class Estimator:
     # the mean that normalization subtracts is left out.
     centres: bool = False
 
+    def settings_from(self, section: object) -> dict[str, Any]:
+        """The values of its settings in the section `algorithm`."""
+        return {key: getattr(section, key) for key in self.settings}
+
     def estimate(
         self, batch: ScoredBatch, rewards: Tensor, settings: Mapping[str, Any]
     ) -> Estimate:

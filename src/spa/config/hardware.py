@@ -32,6 +32,11 @@ def default_threads() -> int | None:
     return None if multiprocessing.parent_process() is None else 1
 
 
+def threads_of(cfg: Config) -> int | None:
+    """CPU threads of a run: those of the configuration, or `default_threads`."""
+    return cfg.trainer.threads or default_threads()
+
+
 def clamp_to_hardware(
     cfg: Config, *, gpus: int, vllm: bool | None = None, cpu_build: bool | None = None
 ) -> tuple[Config, list[str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from spa.config.hardware import default_threads
+from spa.config.hardware import threads_of
 from spa.config.schema import Config
 from spa.config.schema_models import Dtype, ModelConfig
 from spa.errors import ModelError
@@ -36,9 +36,8 @@ HEAD_TOLERANCE = 0.05  # log-probs differ by 1e-5 at most in float32, by 1e-2 in
 
 
 def pick_device(cfg: Config) -> torch.device:
-    """The device of the run; also sets the number of CPU threads (`trainer.threads`, or
-    `default_threads`)."""
-    threads = cfg.trainer.threads or default_threads()
+    """The device of the run; also sets the number of CPU threads (`threads_of`)."""
+    threads = threads_of(cfg)
     if threads is not None:
         torch.set_num_threads(threads)
     if cfg.trainer.device != "auto":

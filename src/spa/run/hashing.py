@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from spa.config.hardware import default_threads
+from spa.config.hardware import threads_of
 from spa.config.schema import Config
 from spa.config.stages import Stage, key_of, values_of
 from spa.distributed.world import current_world
@@ -126,9 +126,7 @@ def fingerprint_of(
         parent=parent,
         revision=REVISIONS[stage],
         numerics=numerics,
-        environment=environment(
-            cfg.trainer.threads or default_threads() or torch.get_num_threads()
-        ),
+        environment=environment(threads_of(cfg) or torch.get_num_threads()),
     )
 
 

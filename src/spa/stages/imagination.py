@@ -108,31 +108,32 @@ def imagination(
     """
     if not own.on:
         return None
-    turns: dict[tuple[str, int], dict[str, Any]] = {}
+    plays: dict[str, dict[int, dict[str, Any]]] = {}
     for path in sorted(records):
         last: dict[str, int] = {}
         for _, line in read_lines(path) if path.is_file() else ():
             episode, turn = line["episode_id"], line["turn"]
             if episodes is not None and episode not in episodes:
                 continue
+            play = plays.setdefault(episode, {})
             # The episode was played again. The number may have gone to another puzzle, whose
             # episode had more turns.
             if turn <= last.get(episode, -1):
-                turns = {key: kept for key, kept in turns.items() if key[0] != episode}
+                play.clear()
             last[episode] = turn
-            turns[episode, turn] = line
-    if not turns:
+            play[turn] = line
+    if not plays:
         return None
-    played = len({episode for episode, _ in turns})
+    turns = [line for play in plays.values() for line in play.values()]
     # A turn that follows an earlier plan runs no search, so it does not count in `right` and
     # `changed`. It samples no tokens.
-    drawn = [line for line in turns.values() if not line.get("kept")]
+    drawn = [line for line in turns if not line.get("kept")]
     # An engine that returns text alone has no counts.
     tokens = [count for line in drawn for count in line["tokens"] if count is not None]
     right = [
         part["right"] for line in drawn for part in line["imagined"] if part["right"] is not None
     ]
-    chosen = [line["imagined"][line["chosen"]]["right"] for line in turns.values()]
+    chosen = [line["imagined"][line["chosen"]]["right"] for line in turns]
     known = [value for value in chosen if value is not None]
     return {
         "n": own.n,
@@ -140,7 +141,7 @@ def imagination(
         "depth": own.depth,
         "dynamics": own.dynamics,
         "noise_prob": own.noise_prob,
-        "tokens_per_episode": round(sum(tokens) / played, 2) if tokens else None,
+        "tokens_per_episode": round(sum(tokens) / len(plays), 2) if tokens else None,
         "right": _share(right),
         "chosen_right": _share(known),
         "changed": _share([line.get("named", line["chosen"] != 0) for line in drawn]),

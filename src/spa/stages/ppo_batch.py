@@ -114,9 +114,8 @@ def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> Epis
     """The batch with `values` [B], discounted once, added to the last reward of the episodes that
     were cut off: what follows them is not 0, only unseen."""
     estimator = named_estimator(cfg)
-    settings = {key: getattr(cfg.algorithm, key) for key in estimator.settings}
     # The unseen next state is where the next turn would have begun.
-    _, between_turns = estimator.discounts(settings)
+    _, between_turns = estimator.discounts(estimator.settings_from(cfg.algorithm))
     following = values * between_turns
     last = last_turn_ends(batch)
     assert batch.truncated is not None
@@ -163,9 +162,7 @@ def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Met
         # The new coefficient is for the next step: this step used the one that is logged.
         models.kl = models.kl.update(mean_kl, len(batch.episodes.unique()))
     estimator = named_estimator(cfg)
-    advantages, returns = estimator.estimate(
-        batch, rewards, {key: getattr(alg, key) for key in estimator.settings}
-    )
+    advantages, returns = estimator.estimate(batch, rewards, estimator.settings_from(alg))
     if cfg.actor_rollout_ref.actor.grpo_advantage_length_weight and alg.adv_estimator == "grpo":
         advantages = length_weighted(advantages, batch.mask)
     metrics["critic/returns/mean"] = float(masked_mean(returns, batch.mask))

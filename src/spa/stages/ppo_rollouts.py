@@ -127,7 +127,7 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
     if norm.method == "identity":
         return batch
     estimator = named_estimator(cfg)
-    settings = {key: getattr(cfg.algorithm, key) for key in estimator.settings}
+    settings = estimator.settings_from(cfg.algorithm)
     # Without the history each turn becomes a row of its own, and its reward is not discounted.
     within_turn, between_turns = (
         estimator.discounts(settings) if cfg.ctx_manager.history else (1.0, 1.0)
