@@ -183,7 +183,9 @@ def test_physics_against_a_plain_model(seed, boxes, actions):
     for action in actions:
         dr, dc = {1: (-1, 0), 2: (1, 0), 3: (0, -1), 4: (0, 1)}[action]
         ahead, beyond = (player[0] + dr, player[1] + dc), (player[0] + 2 * dr, player[1] + 2 * dc)
-        if ahead in crates and beyond in floor - crates:
+        if crates == targets:
+            pass  # the game is over
+        elif ahead in crates and beyond in floor - crates:
             crates = crates - {ahead} | {beyond}
             player = ahead
         elif ahead in floor - crates:
