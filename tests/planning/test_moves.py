@@ -11,22 +11,39 @@ from spa.planning.written_search import explore
 from spa.policies.scripted import random_engine
 from spa.worldmodel.rows import episode_rows
 
+ROOM = "######\n##___#\n#_P__#\n#_X__#\n#__O_#\n######"
 NO_SLIP = {"size": 4, "p": 0.7, "is_slippery": False}
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_states_are_named_and_written_from_texts_as_the_game_does(seed: int):
-    env = make_env("frozen_lake", NO_SLIP)
+TWO_BOXES = {
+    "num_boxes": 2,
+    "search_depth": 30,
+    "grid_lookup": {0: "W", 1: ".", 2: "G", 3: "C", 4: "B", 5: "A", 6: "@"},
+}
+
+
+@pytest.mark.parametrize(
+    ("game", "options", "mode"),
+    [
+        ("frozen_lake", NO_SLIP, "coords"),
+        ("sokoban", {}, "grid"),
+        ("sokoban", TWO_BOXES, "grid_and_coords"),
+    ],
+)
+@pytest.mark.parametrize("seed", range(8))
+def test_states_are_named_and_written_from_texts_as_the_game_does(game, options, mode, seed: int):
+    env = make_env(game, options)
     env.reset(seed=seed)
-    text = env.state_text("coords")
+    text = env.state_text(mode)
     _, copies = explore(env)
-    ends = [(copy, name) for copy in copies.values() for name in copy.action_names()]
+    some = list(copies.values())[:100]
+    ends = [(copy, name) for copy in some for name in copy.action_names()]
     for copy, name in ends:
         twin = copy.clone()
         action = twin.to_action(name)
         assert action is not None
         twin.step(action)
-        key, shown = twin.state_key(), twin.state_text("coords")
+        key, shown = twin.state_key(), twin.state_text(mode)
         assert key is not None
         assert env.key_of_text(shown) == key
         assert env.text_of_key(text, key) == shown
@@ -48,6 +65,25 @@ def test_other_texts_show_no_state(text: str):
     env.reset(seed=0)
     assert env.key_of_text(text) is None
     assert env.text_of_key(text, "00") is None
+    assert env.outcome_of_text(text) == ""
+
+
+@pytest.mark.parametrize("key", ["", "22", "223", "2222", "1211", "2266", "22²2", "16.2", "223243"])
+def test_a_name_of_no_state_of_a_room_has_no_text(key: str):
+    env = make_env("sokoban", {})
+    env.reset(options={"board": ROOM})
+    # A wall at (1,1); column 6 would be a line break, and column 8 the next row.
+    assert env.text_of_key(ROOM, key) is None
+    assert env.text_of_key(ROOM, "2228") is None
+    assert env.text_of_key(ROOM, "2242") == "######\n##___#\n#_P__#\n#____#\n#_XO_#\n######"
+
+
+@pytest.mark.parametrize("text", ["", "Player (P) is at (1,2).", ROOM.replace("P", "_"), "##\n##"])
+def test_other_texts_show_no_room(text: str):
+    env = make_env("sokoban", {})
+    env.reset(options={"board": ROOM})
+    assert env.key_of_text(text) is None
+    assert env.text_of_key(text, "2232") is None
     assert env.outcome_of_text(text) == ""
 
 

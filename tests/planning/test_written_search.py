@@ -172,9 +172,26 @@ def test_limits_end_a_search_without_a_path():
             write_search(search)
 
 
+def test_a_search_in_a_room_names_player_and_box_and_calls_a_corner_dead():
+    env = make_env("sokoban", {})
+    env.reset(options={"board": "######\n######\n#_XPO#\n#___##\n######\n######"})
+    _, search = searched(env)
+    assert (
+        write_search(search)
+        == """2322: Up2322 seen Down3322 Left2221 dead Right2422 ; 3322 2422
+3322 Down: Up2322 seen Down3322 seen Left3222 Right3322 seen ; 2422 3222
+2422 Right: Up2422 seen Down2422 seen Left2322 seen Right2422 seen ; 3222
+3222 Down Left: Up3222 seen Down3222 seen Left3122 Right3322 seen ; 3122
+3122 Down Left Left: Up2122 Down3122 seen Left3122 seen Right3222 seen ; 2122
+2122 Down Left Left Up: Up2122 seen Down3122 seen Left2122 seen Right2223 ; 2223
+2223 Down Left Left Up Right: Up2223 seen Down3223 Left2123 Right2324 goal
+Down Left Left Up Right Right"""
+    )
+
+
 def test_slippery_ice_and_other_games_name_no_states():
     with pytest.raises(ValueError, match=r"does not implement TextEnv\.state_key"):
-        env = make_env("sokoban", {})
+        env = make_env("sudoku", {})
         env.reset(seed=0)
         explore(env)
     env = make_env("frozen_lake", {"size": 4})

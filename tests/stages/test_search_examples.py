@@ -339,8 +339,8 @@ def test_what_cannot_be_searched_is_refused(override: str, path: str):
 
 def test_a_game_that_names_no_states_is_refused():
     cfg = config(
-        "es_manager.train.env_configs.tags=[SimpleSokoban]",
-        "es_manager.val.env_configs.tags=[SimpleSokoban]",
+        "es_manager.train.env_configs.tags=[Sudoku]",
+        "es_manager.val.env_configs.tags=[Sudoku]",
     )
     with pytest.raises(ConfigError, match=r"does not implement TextEnv\.state_key"):
         make_examples(cfg, setup.make_worker(cfg, None, mode="base"), Simulator())

@@ -49,6 +49,8 @@ class Sokoban(GridGame):
 
     changes = ("boxes", "_drawing")
 
+    state_key_format = ("state", "states as two digits for the player and two for each box")
+
     def __init__(
         self,
         *,
@@ -289,6 +291,70 @@ class Sokoban(GridGame):
                 else 0
             )
         return min(1.0, shown / self.num_boxes)
+
+    def state_key(self) -> str | None:
+        """Row and column of the player, then of each box, in digits: 1322 for a player at (1,3) and
+        a box at (2,2). None for rooms of more than ten rows or columns."""
+        if max(self.rows, self.cols) > 10:
+            return None
+        cells = [self.player, *sorted(self.boxes)]
+        return "".join(f"{row}{col}" for row, col in (divmod(c, self.cols + 1) for c in cells))
+
+    def state_outcome(self) -> str:
+        """ "goal"; "dead" with a box in a corner that is no target; else "". Other dead ends have no
+        word, because no single look at a box shows them."""
+        if self.on_target == self.num_boxes:
+            return "goal"
+        return "dead" if any(map(self._in_corner, self.boxes - self._targets)) else ""
+
+    def _in_corner(self, cell: int) -> bool:
+        floor = self.room.floor
+        up, down, left, right = self.room.deltas()
+        # A box moves along an axis only if both of its neighbours there are floor.
+        return not ({cell + up, cell + down} <= floor or {cell + left, cell + right} <= floor)
+
+    def key_of_text(self, text: str) -> str | None:
+        """From a grid; a coordinate sentence does not show the walls."""
+        shown = self._shown(text)
+        return None if shown is None else shown.state_key()
+
+    def text_of_key(self, text: str, key: str) -> str | None:
+        """From a grid."""
+        shown = self._shown(text)
+        if shown is None or len(key) != 2 + 2 * self.num_boxes:
+            return None
+        if not (key.isascii() and key.isdecimal()):
+            return None
+        stride = self.cols + 1
+        player, *boxes = (int(key[i]) * stride + int(key[i + 1]) for i in range(0, len(key), 2))
+        # Columns beyond the room would name cells of the next row, or line breaks.
+        inside = all(int(column) < self.cols for column in key[1::2])
+        if not inside or len({player, *boxes}) < 1 + self.num_boxes:
+            return None
+        if not {player, *boxes} <= shown.room.floor:
+            return None
+        shown.room = replace(shown.room, boxes=tuple(sorted(boxes)), player=player)
+        shown.reset(options={"board": shown.puzzle_text()})
+        return shown.state_text("grid" if text.count("\n") == self.rows - 1 else "grid_and_coords")
+
+    def outcome_of_text(self, text: str) -> str:
+        """From a grid."""
+        shown = self._shown(text)
+        return "" if shown is None else shown.state_outcome()
+
+    def _shown(self, text: str) -> "Sokoban | None":
+        """The game in the state of a grid, from the text alone; None if the text has none."""
+        standard = str.maketrans(
+            {symbol: SYMBOLS[identity] for identity, symbol in self._symbols.items()}
+        )
+        twin = self.clone()
+        try:
+            twin.reset(
+                options={"board": "\n".join(text.split("\n")[: self.rows]).translate(standard)}
+            )
+        except ConfigError:
+            return None
+        return twin
 
     def _sprites(self) -> list[list[tuple[str, ...]]]:
         # Every symbol is one character, so the grid's text has one for each cell.
