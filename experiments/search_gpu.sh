@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The arms of the written-search experiment that QUEUE.md lists as not run, all at once on one GPU of 140 GB with 16 cores:
-# about nine minutes on an H200, PPO longer. The results are the files, not the folders, in $RESULTS.
+# Arms of the written-search experiment, twelve at once on one GPU of 140 GB with 16 cores: about ten minutes on an H200.
+# The results are the files, not the folders, in $RESULTS.
 #   RESULTS=FOLDER experiments/search_gpu.sh [RUNS]
 set -euo pipefail
 export GPU=1
@@ -15,11 +15,9 @@ arm() {
 }
 pids=()
 for seed in 0 1 2; do
-  { arm 4x4 search_simulator $seed && RATE=5e-6 PUZZLES=8 "$here/search_ppo.sh" search_simulator $seed "$runs"; } &
-  pids+=($!)
-  { arm 4x4 search_model $seed && "$here/search_transfer.sh" search_model $seed "$runs"; } &
-  pids+=($!)
   arm 5x5 search_simulator $seed &
+  pids+=($!)
+  { arm 4x4 search_model $seed && "$here/search_transfer.sh" search_model $seed "$runs" >> "$runs/logs/transfer-$seed.log" 2>&1; } &
   pids+=($!)
 done
 for seed in 1 2; do
@@ -28,8 +26,11 @@ for seed in 1 2; do
   arm 4x4 search_other_puzzle $seed &
   pids+=($!)
 done
-arm 4x4 actions_only 2 &
-pids+=($!)
+for seed in 0 1; do
+  # Sequences are longer here, so fewer of them fit.
+  { ROWS=256 arm sokoban search_simulator $seed && arm sokoban actions_only $seed; } &
+  pids+=($!)
+done
 failed=0
 for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
 exit $failed

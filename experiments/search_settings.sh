@@ -1,11 +1,13 @@
 # What the runs of the written-search experiment share; sourced by search.sh and search_ppo.sh with ARM SEED [RUNS].
-# EXAMPLES: 10 a step of SFT. 1,600 were chosen on development puzzles (0055). BOARD=5x5: the larger lake, with five turns.
+# EXAMPLES: 10 a step of SFT. 1,600 were chosen on development puzzles (0055).
+# BOARD=5x5: the larger lake, with five turns. BOARD=sokoban: rooms of 6x6 with one box, with five turns.
 arm=$1
 seed=$2
 runs=${3:-runs/search}
 examples=${EXAMPLES:-1600}
 name=${arm}_$examples-$seed
-if [ "${BOARD:-4x4}" = 5x5 ]; then name=$name-5x5; fi
+board=${BOARD:-4x4}
+if [ "$board" != 4x4 ]; then name=$name-$board; fi
 folder=$runs/$name
 python=${PYTHON:-.venv/bin/python}
 results=${RESULTS:-benchmarks/results/search}
@@ -31,14 +33,21 @@ frozen=(
   generate.num_batches=32
 )
 large_board=(custom_envs.FrozenLakeNoSlip.env_config.size=5 agent_proxy.max_turn=5 actor_rollout_ref.rollout.response_length=840)
-if [ "${BOARD:-4x4}" = 5x5 ]; then frozen+=("${large_board[@]}"); fi
+# Three of four searches of such rooms fit into 1,000 tokens.
+sokoban=(
+  'es_manager.train.env_configs.tags=[SimpleSokoban]' 'es_manager.val.env_configs.tags=[SimpleSokoban]'
+  state_text=grid_and_coords agent_proxy.max_turn=5 actor_rollout_ref.rollout.response_length=1000
+  actor_rollout_ref.rollout.max_model_len=1536 sft.data.max_length=1536
+)
+if [ "$board" = 5x5 ]; then frozen+=("${large_board[@]}"); fi
+if [ "$board" = sokoban ]; then frozen+=("${sokoban[@]}"); fi
 save_freq=10
 # GPU=1: larger batches, and nothing measured during SFT. Padded rows need no attention mask, so that they are faster here.
 if [ -n "${GPU:-}" ]; then
   save_freq=$((examples / 10))
   frozen+=(
     sft.trainer.eval_episodes=0 trainer.save_freq=-1 sft.data.max_token_len_per_gpu=5000
-    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=8000 actor_rollout_ref.rollout.max_num_seqs=512
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=8000 "actor_rollout_ref.rollout.max_num_seqs=${ROWS:-512}"
     actor_rollout_ref.model.packing=false sft.model.packing=false critic.model.packing=false
   )
 fi
