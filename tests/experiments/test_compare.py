@@ -228,6 +228,14 @@ def test_puzzles_are_called_unseen_only_where_they_were_counted(compared, known,
     assert any(line.endswith(told) for line in sentences(compared[1] | {"world_model": world}))
 
 
+def test_a_lead_of_less_than_a_point_is_not_rounded_to_none(compared):
+    gap = {"mean": 0.004, "low": 0.001, "high": 0.0049, "n": 1024}
+    first = sentences(compared[1] | {"difference": {"vanilla": gap}})[0]
+    assert first.startswith(
+        "SPA is better than vanilla by 0.4 points of Pass@1 (95 % CI [0.1, 0.5]"
+    )
+
+
 def test_the_better_method_is_named_first_and_empty_columns_are_left_out(compared, capsys):
     gap = {"mean": -0.8, "low": -0.9, "high": -0.7, "n": 64}
     rates = {

@@ -40,6 +40,11 @@ def print_table(summary: dict[str, Any]) -> None:
     write_out("\n".join([*described, *sentences(summary)]) + "\n")
 
 
+def _points(difference: float) -> str:
+    """Whole points, or a decimal of less than one."""
+    return f"{difference:.0f}" if abs(difference) >= 1 else f"{round(difference, 1) + 0.0:.3g}"
+
+
 def sentences(summary: dict[str, Any]) -> list[str]:
     """What the comparison shows, in plain words."""
     out = []
@@ -56,15 +61,15 @@ def sentences(summary: dict[str, Any]) -> list[str]:
         mean, low, high = (100 * gap[name] for name in ("mean", "low", "high"))
         against = arm.replace("_same_total_episodes", " at matched total episodes")
         if low > 0:
-            claim = f"{first} is better than {against} by {mean:.0f} points of Pass@1"
+            claim = f"{first} is better than {against} by {_points(mean)} points of Pass@1"
         elif high < 0:
-            claim = f"{against} is better than {first} by {-mean:.0f} points of Pass@1"
+            claim = f"{against} is better than {first} by {_points(-mean)} points of Pass@1"
             low, high = -high, -low
         else:
             claim = (
                 f"No difference found between {first} and {against} ({mean:+.0f} points of Pass@1)"
             )
-        out.append(f"{claim} (95 % CI [{low:.0f}, {high:.0f}] {over}).{limit}")
+        out.append(f"{claim} (95 % CI [{_points(low)}, {_points(high)}] {over}).{limit}")
     # SPA may sample many more tokens than a baseline, in self-play and in longer responses, so
     # gains have to be compared at equal tokens.
     if (more := equal_tokens(summary)) is not None:
