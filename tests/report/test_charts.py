@@ -1,6 +1,7 @@
 """Charts as data, and as files for papers: what matplotlib draws, and what happens without it."""
 
 import json
+import re
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -14,6 +15,7 @@ from spa.report.charts import Chart, Series, number, thin
 from spa.report.content import build
 from spa.report.figures import save_chart
 from spa.report.reading import open_run
+from spa.run.usage import Budget, so_far
 
 
 def test_numbers():
@@ -144,3 +146,34 @@ def test_the_command_writes_every_chart_as_png_and_svg(
     files = sorted((tmp_path / "figures").iterdir())
     assert len(files) == 2 * len(charts) and files[0].name == "01-pass-1.png"
     assert [Path(line) for line in capsys.readouterr().out.splitlines()[2:]] == files
+
+
+def test_ten_lines_of_a_figure_differ_and_all_are_in_its_legend(tmp_path: Path):
+    names = [f"{'_' if number == 9 else ''}method {number}" for number in range(10)]
+    lines = tuple(
+        Series(name, ((0.0, 0.5), (1.0, number / 10)), color=number)
+        for number, name in enumerate(names)
+    )
+    save_chart(Chart("Pass@1", "", lines), tmp_path / "figure.svg")
+    drawing = (tmp_path / "figure.svg").read_text(encoding="utf-8")
+    assert set(names) <= {text.strip() for text in re.findall(r"<!--(.*?)-->", drawing)}
+    styles = re.findall(r'clip-path="[^"]*" style="(fill: none[^"]*stroke-width: 2[^"]*)"', drawing)
+    assert len(styles) == len(set(styles)) == 10
+
+
+def test_a_tag_with_a_slash_has_its_episodes_counted(tmp_path: Path):
+    used = {"episodes": 16.0, "num_actions": 5.0, "response_length": 40.0, "format_rate": 0.9}
+    metrics = {f"train/ALE/Lake/{name}": value for name, value in used.items()}
+    assert so_far(Budget(), [(1, metrics)])[1] == Budget(80.0, 640.0, 16.0)
+    metrics |= {"val-env/ALE/Lake/pass@1": 1.0, "val-env/ALE/Lake/episodes": 1.0}
+    metrics |= {"val-env/B/pass@1": 0.0, "val-env/B/episodes": 99.0}
+    write_stage(tmp_path / "ppo", arm="", seed=0)
+    (tmp_path / "ppo" / "metrics.jsonl").write_text(json.dumps({"step": 10} | metrics) + "\n")
+    report = build([open_run(tmp_path)])
+    ends = {
+        chart.title: chart.series[0].points[-1][1]
+        for section in report.sections
+        for chart in section.charts
+    }
+    assert ends["Well-formed responses"] == 0.9
+    assert ends["Pass@1"] == pytest.approx(0.01)

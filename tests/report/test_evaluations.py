@@ -11,6 +11,7 @@ from spa.report.charts import number
 from spa.report.content import build
 from spa.report.overview import list_runs
 from spa.report.reading import open_run
+from spa.report.viewer import Library
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +65,27 @@ def test_an_unfinished_evaluation_is_named_once(evaluated: Path, tmp_path: Path)
     assert verdict == f"In progress: {name} step 0."
     (line,) = list_runs(tmp_path, 0.0)
     assert line.state == f"stopped: {name} step 0"
+
+
+def test_a_smaller_evaluation_is_reported_on_its_own_puzzles(evaluated: Path, tmp_path: Path):
+    """The folder of its episodes still has those of the larger one."""
+    run = tmp_path / "run"
+    shutil.copytree(evaluated, run)
+    command = ["eval", "random", "--config", "demo", "--puzzles", "1", "--samples", "2"]
+    assert execute([*command, f"trainer.run_dir={run}"]) == 0
+    assert " on 1 puzzles " in build([open_run(run)]).verdict
+
+
+def test_the_viewer_shows_the_result_once_it_is_written(evaluated: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    shutil.copytree(evaluated, run)
+    result = run / "eval" / "random-demo-FrozenLakeNoSlip.json"
+    kept = result.read_bytes()
+    result.unlink()
+    library = Library(run, caches=tmp_path)
+    (name,) = library.places()
+    before = library.report([name])
+    result.write_bytes(kept)
+    after = library.report([name])
+    assert before is not None and "In progress" in before.verdict
+    assert after is not None and "Pass@1" in after.verdict

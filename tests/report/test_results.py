@@ -8,6 +8,7 @@ import pytest
 import yaml
 from report_fixtures import write_demo, write_sft, write_stage
 
+from spa.cli import execute
 from spa.errors import DataError
 from spa.report.content import build
 from spa.report.facts import Behaviour, behaviour_and_wins, difference, rate, what_went_wrong
@@ -280,3 +281,32 @@ def test_a_report_shows_no_file_from_outside_the_run(tmp_path: Path):
     (tmp_path / "run" / "ppo" / "config.yaml").unlink()
     (tmp_path / "run" / "ppo" / "config.yaml").symlink_to(tmp_path / "secret.txt")
     assert not any("hush" in text for _, text in build([open_run(tmp_path / "run")]).configs)
+
+
+@pytest.mark.parametrize("kind", ["html", "md"])
+def test_comparisons_with_different_numbers_of_methods_are_one_report(tmp_path: Path, kind: str):
+    runs = [
+        write_demo(tmp_path / name, seeds=(0, 1)) for name in ("with-control", "without-control")
+    ]
+    path = runs[0] / "summary.json"
+    summary = json.loads(path.read_text())
+    for table in (summary, *summary["seeds"]):
+        table["methods"]["spa_shuffled"] = table["methods"]["vanilla"]
+    path.write_text(json.dumps(summary))
+    output = tmp_path / f"report.{kind}"
+    for order in (runs, runs[::-1]):
+        assert execute(["report", *map(str, order), "--format", kind, "--output", str(output)]) == 0
+        assert "SPA, shuffled next states" in output.read_text(encoding="utf-8")
+
+
+def test_a_run_with_the_name_of_a_method_is_one_of_several_runs(tmp_path: Path):
+    for name in ("tiny", "vanilla"):
+        write_stage(tmp_path / name / "ppo", arm="", seed=0)
+        (tmp_path / name / ".lock").touch()
+    assert {line.name for line in list_runs(tmp_path, 0.0)} == {"tiny", "vanilla"}
+
+
+def test_nearly_all_is_not_all():
+    ends = Behaviour(turns=1000)
+    ends.endings.update({"success": 4, "failure": 996})
+    assert "over 99 %" in what_went_wrong("SPA", ends)

@@ -99,7 +99,7 @@ HEALTH = (
     Wanted(
         "Well-formed responses",
         "Share of the responses of training episodes that have the requested format.",
-        r"train/[^/]+/format_rate",
+        r"train/.+/format_rate",
         percent=True,
     ),
     Wanted(
@@ -209,8 +209,10 @@ def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
 
 def _episodes(name: str, row: dict[str, float]) -> float:
     """The episodes of the environment whose metric this is; 0 if they were not counted."""
-    tag = re.match(r"(val-env|train)/[^/]+/", name)
-    return row.get(f"{tag[0]}episodes", 0.0) if tag else 0.0
+    # A tag may have slashes, so the longest prefix that has a count is the environment's.
+    parts = name.split("/")
+    counts = (row.get("/".join([*parts[:n], "episodes"])) for n in range(len(parts) - 1, 1, -1))
+    return next((count for count in counts if count is not None), 0.0)
 
 
 def _average(rows: Sequence[dict[int, float]]) -> tuple[tuple[Point, ...], tuple[Point, ...]]:

@@ -202,7 +202,9 @@ def what_went_wrong(name: str, behaviour: Behaviour) -> str:
 
 
 def _share(value: float) -> str:
-    return f"{100 * value:.0f} %" if value >= 0.01 or value == 0 else "under 1 %"
+    if 0 < value < 0.01:
+        return "under 1 %"
+    return "over 99 %" if 0.99 < value < 1 else f"{100 * value:.0f} %"
 
 
 def _and(parts: Sequence[str]) -> str:

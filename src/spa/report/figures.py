@@ -91,16 +91,17 @@ def _save(figure: Any, path: Path, form: str, option: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """Text that matplotlib does not take for mathematics."""
-    return text.replace("$", r"\$")
+    """Text that matplotlib does not take for mathematics; it leaves labels that begin with _ out of
+    a legend."""
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
 def _draw(axes: Any, chart: Chart) -> None:
     for series in chart.series:
         style = {
             "color": _COLORS[series.color % 8],
-            "linestyle": _DASHES[series.color % 4],
-            "marker": _MARKERS[series.color % 4],
+            "linestyle": _DASHES[(series.color + series.color // 8) % 4],
+            "marker": _MARKERS[(series.color + series.color // 8) % 4],
         }
         xs, ys = zip(*series.points, strict=True)
         # Fewer than 40 markers per line: more would overlap.

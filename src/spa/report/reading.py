@@ -220,9 +220,9 @@ def is_run(path: Path) -> bool:
     # A run that was only evaluated has `eval` alone. Next to runs, `eval` is one of them.
     if names != {"eval"}:
         names.discard("eval")
-    return marks or any(
-        name in STAGES or name in ARM_ORDER or _SEED.fullmatch(name) for name in names
-    )
+    # A run may have the name of a method; unlike a method of a comparison, it has a lock file.
+    arms = {name for name in ARM_ORDER if name in names and not (path / name / LOCK).exists()}
+    return marks or bool(arms) or any(name in STAGES or _SEED.fullmatch(name) for name in names)
 
 
 def is_stage(path: Path) -> bool:

@@ -320,18 +320,17 @@ def _evaluations(runs: Sequence[Run]) -> str:
     """The Pass@1 of each finished evaluation with its interval; empty without one."""
     results = []
     for stage in (stage for run in runs for stage in run.stages):
-        # `spa eval` writes its result next to the folder of its episodes.
-        finished = stage.path.with_name(f"{stage.path.name}.json").is_file()
-        wins = facts.behaviour_and_wins([stage])[1] if finished else {}
-        if interval := facts.rate(wins):
-            mean, low, high = (
-                number(share, True) for share in (interval.mean, interval.low, interval.high)
-            )
-            puzzles = sum(map(len, wins.values()))
-            results.append(
-                f"{printable(stage.path.name)}: Pass@1 {mean} on {puzzles} puzzles "
-                f"(95 % CI over puzzles [{low}, {high}])."
-            )
+        # `spa eval` writes its result next to the folder of its episodes. These may be more: an
+        # evaluation with other puzzles, samples or models can be under way.
+        tags = read_object(stage.path.with_name(f"{stage.path.name}.json")).get("tags", {})
+        for tag, found in tags.items():
+            if interval := found.get("pass@1"):
+                of_tag = f", {printable(tag)}" if len(tags) > 1 else ""
+                mean, low, high = (number(interval[name], True) for name in ("mean", "low", "high"))
+                results.append(
+                    f"{printable(stage.path.name)}{of_tag}: Pass@1 {mean} on {interval['n']} "
+                    f"puzzles (95 % CI over puzzles [{low}, {high}])."
+                )
     return " ".join(results)
 
 

@@ -42,9 +42,9 @@ def _boards(columns: Sequence[tuple[str, dict[str, Any] | None]]) -> str:
             [f"[{text}]" if differs else f" {text} " for text, differs in row]
             for row in board["rows"]
         ]
-        lines = ["".join(row) for row in cells] or [
-            " ".join(text for text, _ in board["words"])[:400]
-        ]
+        words = " ".join(text for text, _ in board["words"])
+        cut = words if len(words) <= 400 else f"{words[:399]}…"
+        lines = ["".join(row) for row in cells] or [line.strip() for line in cut.splitlines()]
         width = max(len(title), *map(len, lines))
         blocks.append([text.ljust(width) for text in (title, *lines)])
     # Shorter blocks are filled with blank lines, so that the rows of all blocks align.

@@ -52,7 +52,7 @@ def so_far(before: Budget, steps: Iterable[tuple[int, Mapping[str, float]]]) -> 
     found = {0: total}
     for step, metrics in steps:
         for name, episodes in metrics.items():
-            if tag := re.fullmatch(r"train/([^/]+)/episodes", name):
+            if tag := re.fullmatch(r"train/(.+)/episodes", name):
                 # Metrics are means per episode; the number of episodes turns them into totals.
                 actions, tokens = (
                     episodes * metrics.get(f"train/{tag[1]}/{key}", 0.0)

@@ -369,7 +369,8 @@ function board(view, caption, kind) {
 }
 function claimed(view, name, wrong) {
   const figure = board(view, name + " ", "claimed");
-  figure.querySelector("figcaption").append(make("span", { class: wrong ? "mark" : "mark fine", text: wrong ? "wrong" : "exact" }));
+  // A prediction without an executed action after it was not judged.
+  if (wrong !== null) figure.querySelector("figcaption").append(make("span", { class: wrong ? "mark" : "mark fine", text: wrong ? "wrong" : "exact" }));
   return figure;
 }
 
@@ -493,7 +494,7 @@ function tokenBox(tokens) {
     spans[at].classList.add("at");
     const numbers = names.map((name) => { const value = tokens.numbers[name][at]; return value === null ? null : `${name} ${value}`; });
     const asWritten = JSON.stringify(tokens.text[at]);
-    info.textContent = [`token ${asWritten}`, `id ${tokens.id[at]}`, tokens.sampled[at] ? "sampled (trained on)" : "given (not trained on)", ...numbers.filter(Boolean)].join(" · ");
+    info.textContent = [`token ${asWritten}`, `id ${tokens.id[at]}`, tokens.sampled[at] ? "sampled" : "given", ...numbers.filter(Boolean)].join(" · ");
   };
   const box = make("pre", { class: "tokens", tabindex: "0", "aria-label": "Tokens of this turn",
     onmouseover: (event) => { if (event.target.dataset.index) show(Number(event.target.dataset.index)); },
@@ -503,7 +504,7 @@ function tokenBox(tokens) {
       show(at + (event.key === "ArrowRight" ? 1 : -1));
     } }, ...spans);
   const select = make("select", { "aria-label": "Colour the tokens by", onchange: (event) => { state.shade = event.target.value; showTurn(); } },
-    ...[...names, "mask"].map((name) => option(name, name === "mask" ? "trained on" : name === "logprob" ? "log-prob" : name, shade)));
+    ...[...names, "mask"].map((name) => option(name, name === "mask" ? "sampled" : name === "logprob" ? "log-prob" : name, shade)));
   const head = make("div", { class: "token-head" }, make("h3", { text: "Tokens: what the model read and wrote" }), make("label", { text: "Colour by " }, select));
   return make("section", {}, head, info, box);
 }
