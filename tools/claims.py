@@ -361,7 +361,7 @@ def ppo_from_few() -> Iterator[Claim]:
             ]
             yield PAGE, change_row(percent(means[0]), percent(means[1]), changes[how])
     gain = changes["sampled"]
-    yield "README.md", f"800: {percent(gain['mean'])} points {bracket(gain, 1)}"
+    yield "README.md", f"800 examples: {percent(gain['mean'])} points {bracket(gain, 1)}"
     tokens = [
         [evaluation(f"{name}-sampled")["tokens_per_episode"] for name in names]
         for names in trainings

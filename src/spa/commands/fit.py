@@ -270,7 +270,7 @@ SAME: tuple[Change, ...] = (
 OTHER: tuple[Change, ...] = (
     ("es_manager.train.env_groups=16 (fewer puzzles per step)", _fewer_puzzles),
     (
-        "lora.rank=64 sft.model.lora_rank=64",
+        "lora.rank=64",
         lambda cfg: _with_models(cfg, lora_rank=64),
     ),
     (
