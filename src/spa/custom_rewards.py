@@ -53,14 +53,16 @@ def with_rewards(
     Raises ConfigError if a function raises, or returns anything but a finite number.
     """
     return [
-        replace(episode, turns=tuple(_rewarded(turn, terms[episode.tag]) for turn in episode.turns))
+        replace(episode, turns=tuple(rewarded(turn, terms[episode.tag]) for turn in episode.turns))
         if terms.get(episode.tag)
         else episode
         for episode in episodes
     ]
 
 
-def _rewarded(turn: Turn, terms: Sequence[WeightedReward]) -> Turn:
+def rewarded(turn: Turn, terms: Sequence[WeightedReward]) -> Turn:
+    """The turn with the weighted sum of these terms as its reward. Raises ConfigError as
+    `with_rewards` does."""
     values = {
         term.name: turn.reward if term.function is None else _value(term, turn) for term in terms
     }

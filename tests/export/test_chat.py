@@ -137,3 +137,25 @@ def test_an_episode_that_its_environment_broke_is_not_trained_on():
     assert (
         found["completion_ids"] == reply and not any(found["env_mask"]) and found["stop"] == "error"
     )
+
+
+def bonus(turn) -> float:
+    """A reward of one's own."""
+    return 100.0
+
+
+def test_the_score_has_the_rewards_of_the_configuration(tmp_path: Path):
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "defaults: [base]\ncustom_envs:\n  FrozenLake:\n"
+        f"    reward: {{game: 1.0, '{__name__}:bonus': 1.0}}\n"
+    )
+    chat, plain = make_chat("FrozenLake", str(path)), make_chat("FrozenLake")
+    replies = ["<think>I go</think><answer>Up</answer>"]
+    assert played(chat, replies) == played(plain, replies)
+    assert chat.turn_rewards == [100.0 + plain.score]
+
+
+def test_a_configuration_without_history_is_refused():
+    with pytest.raises(ConfigError, match=r"ctx_manager\.history=false"):
+        make_chat("FrozenLakeNoSlip", "smol_search")

@@ -1,12 +1,13 @@
 """A game as a chat, for stacks that keep the conversation themselves: the first message, and the message
 after each response."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from spa.config.load import load_config
 from spa.config.schema import Config
+from spa.custom_rewards import WeightedReward, load_rewards, rewarded
 from spa.envs.base import TextEnv
 from spa.envs.limits import EnvFault, boundary
 from spa.envs.registry import make_env
@@ -31,6 +32,8 @@ class GameChat:
     env: TextEnv
     prompter: Prompter
     format_penalty: float
+    rewards: Sequence[WeightedReward] = ()
+    """The terms of `custom_envs.TAG.reward`; without them, the game's own reward counts."""
 
     def begin(self, seed: int, noise_seed: int | None = None) -> tuple[Message, ...]:
         """System and first user message of the puzzle of a seed. Raises ConfigError if it cannot be
@@ -111,8 +114,10 @@ class GameChat:
 
     @property
     def turn_rewards(self) -> list[float]:
-        """Reward and penalty of each turn."""
-        return [turn.score for turn in self.turns]
+        """Reward and penalty of each turn. Messages show the game's own reward, as in training."""
+        if not self.rewards:
+            return [turn.score for turn in self.turns]
+        return [rewarded(turn, self.rewards).score for turn in self.turns]
 
     @property
     def success(self) -> bool:
@@ -183,12 +188,20 @@ def make_chat(tag: str, config: str = "base", *, mode: PromptMode | None = None)
     """The game of a tag of a configuration (its name or file), in `mode` or the configuration's own
     for PPO.
 
-    Raises ConfigError if there is no such tag, or if several play it.
+    Raises ConfigError if there is no such tag, if several play it, or if its prompts have no
+    history.
     """
     cfg = load_config(config)
     env = make_game(cfg, tag)
-    prompter = make_prompter(cfg, cfg.environment(tag), mode or cfg.ctx_manager.mode)
-    return GameChat(env, prompter, cfg.es_manager.format_penalty)
+    spec = cfg.environment(tag)
+    prompter = make_prompter(cfg, spec, mode or cfg.ctx_manager.mode)
+    if not prompter.history:
+        raise ConfigError(
+            f"{config} has ctx_manager.history=false, so each turn is a prompt of its own, but "
+            "exported games are conversations. Set ctx_manager.history=true or choose another configuration."
+        )
+    rewards = load_rewards(f"custom_envs.{tag}.reward", spec.reward)
+    return GameChat(env, prompter, cfg.es_manager.format_penalty, rewards)
 
 
 def make_game(cfg: Config, tag: str) -> TextEnv:
