@@ -12,6 +12,7 @@ from spa.envs.pool import group_specs
 from spa.envs.workers import EnvWorkers
 from spa.evaluation.situations import random_situation, replay
 from spa.models.load import load_tokenizer
+from spa.planning.node import simulate
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
@@ -245,3 +246,14 @@ def test_a_first_prompt_that_is_too_long_ends_the_game_of_both_seats():
     template = ChatTemplate(load_tokenizer("builtin:tiny"))
     _, episodes = play(size=1, template=template, room=60)
     assert [episode.stop for episode in episodes] == [StopReason.CONTEXT, StopReason.MAX_TURNS]
+
+
+def test_a_planner_sees_the_end_of_its_own_turn():
+    env = Nim()
+    env.reset(seed=0)
+    plan = [f"take 1 from {heap}" for heap, stones in enumerate(env.heaps, 1) if stones][:2]
+    one, two = (
+        simulate(env, actions, "grid", np.random.default_rng(0)).state
+        for actions in (plan[:1], plan)
+    )
+    assert len(plan) == 2 and one == two is not None

@@ -133,7 +133,8 @@ def simulate(
         twin = env.clone(seed)
     except NotImplementedError:
         return Outcome()
-    taken, over = execute(twin, actions, len(actions))
+    # The opponent moves are not part of what a response leads to: it ends with its own turn.
+    taken, over = execute(twin, actions, len(actions), own_turn=True)
     if not taken:
         return Outcome()
     return Outcome(state=twin.world_state_text(mode), env=None if over else twin)
