@@ -105,3 +105,13 @@ def test_what_cannot_be_scouted_is_refused():
     env.reset(seed=0)
     with pytest.raises(ConfigError, match=r"cannot be copied|lists its actions"):
         require_copies(env, "MetamathQA")
+
+
+def test_a_game_of_two_players_is_refused():
+    class TwoPlayers(FrozenLake):
+        players = 2
+
+    env = TwoPlayers(size=3, is_slippery=False)
+    env.reset(seed=0)
+    with pytest.raises(ConfigError, match="needs a game of one player"):
+        require_copies(env, "Nim")

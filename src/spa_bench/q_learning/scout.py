@@ -29,7 +29,12 @@ Values = dict[str, dict[str, tuple[float, int]]]
 
 def require_copies(env: TextEnv, tag: str) -> None:
     """Raises ConfigError if the environment, after `reset`, cannot be scouted: it has to list its
-    actions and to be copied."""
+    actions, to be copied, and to have one player."""
+    if env.players > 1:
+        raise ConfigError(
+            f"generate.policy=q_learning needs a game of one player, and {tag} has {env.players}; "
+            "choose another policy"
+        )
     try:
         env.clone()
     except NotImplementedError:
