@@ -1,8 +1,10 @@
 import importlib.util
 import logging
+import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from spa.envs.registry import make_env
@@ -72,3 +74,11 @@ def test_what_cannot_be_played_is_said():
         make_env("gem:game:Sokoban-v0-eas")
     with pytest.raises(ConfigError, match="word lists"):
         make_env("gem:game:Wordle-v0-easy")
+
+
+def test_random_play_takes_moves_and_not_placeholders():
+    """The prompt of Sudoku shows both `row column number` and `1 1 5`."""
+    env = make_env("gem:game:Sudoku-v0-easy")
+    env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    assert all(re.fullmatch(r"\d+ \d+ \d+", env.random_action(rng)) for _ in range(20))

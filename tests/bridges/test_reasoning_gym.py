@@ -96,3 +96,12 @@ def test_literals_and_formulas_are_harmless(text):
 )
 def test_programs_are_not(text):
     assert not is_harmless(text)
+
+
+@real
+@pytest.mark.parametrize("task", ["n_queens", "string_insertion", "intermediate_integration"])
+def test_the_librarys_own_answer_wins_where_scorers_evaluate_text(task):
+    env = make_env(f"reasoning_gym:{task}")
+    for seed in range(10):
+        env.reset(seed=seed)
+        assert env.score(str(env.entry["answer"])) == 1.0

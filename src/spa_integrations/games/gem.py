@@ -136,7 +136,10 @@ class Gem(TextEnv):
             with OwnRandomness(int(rng.integers(2**31))):
                 return str(self.to_action(self.game.sample_random_action()))
         except NotImplementedError:
-            return similar((_BOXED.findall(self.prompt) or ["1 1"])[0], rng)
+            shown = _BOXED.findall(self.prompt)
+            # `row column number` stands for a move, `1 1 5` is one.
+            forms = [form for form in shown if re.search(r"\d|\b[A-Z]\b", form)]
+            return similar((forms or shown or ["1 1"])[0], rng)
 
     def example_actions(self) -> tuple[str, ...]:
         """The prompt's examples."""

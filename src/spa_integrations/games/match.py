@@ -120,6 +120,8 @@ class Match:
         if moves:
             return moves[int(rng.integers(len(moves)))]
         forms = self.examples()
+        # `[row col]` stands for a move, `[1 2]` is one.
+        forms = [form for form in forms if re.search(r"\d|\b[A-Z]\b", form)] or forms
         return similar(forms[int(rng.integers(len(forms)))], rng)
 
     def examples(self) -> list[str]:

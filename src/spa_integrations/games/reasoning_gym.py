@@ -74,7 +74,10 @@ class ReasoningGym(QuestionGame):
     def score(self, answer: str) -> float:
         """The library's score; 0 where it cannot read the answer, or would evaluate text that is no
         plain formula."""
-        if evaluates(type(self.data)) and not is_harmless(answer):
+        # The library's own answers may be more than plain formulas, such as integrals.
+        own = (self.entry["answer"], *self.entry.get("metadata", {}).get("valid_answers", ()))
+        known = answer.strip() in (str(text).strip() for text in own)
+        if evaluates(type(self.data)) and not known and not is_harmless(answer):
             return 0.0
         try:
             with self.own:
