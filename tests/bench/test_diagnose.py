@@ -450,6 +450,19 @@ def test_tokens_alone_get_their_text_from_the_tokenizer(tokenizer):
     assert with_text(read_row(row, "row 1"), tokenizer).replies == ("Up",)
 
 
+def test_a_forced_tag_belongs_to_the_response_and_the_prompt_to_the_messages(tokenizer):
+    sampled = tokenizer.encode("go</think><answer>Up</answer>")
+    row = {
+        "prompt_ids": tokenizer.encode("State: here\n<think>"),
+        "completion_ids": sampled,
+        "env_mask": [1] * len(sampled),
+    }
+    assert with_text(read_row(row, "row 1"), tokenizer).chat == (
+        ("user", "State: here\n"),
+        ("assistant", "<think>go</think><answer>Up</answer>"),
+    )
+
+
 @pytest.mark.parametrize(
     "unit", ["<prediction>", "</prediction>", "<think><answer>", "<|im_start|>user\n"]
 )

@@ -23,6 +23,9 @@ _ROLE = re.compile(
 )
 
 
+_FORCED = re.compile(r"<(?:think|answer)>\s*$")
+
+
 def diagnose(
     rollouts: Sequence[Rollout], tokenizer: Any = None, game: Game | None = None
 ) -> dict[str, Any]:
@@ -61,11 +64,18 @@ def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
     mask = rollout.mask
     if rollout.chat or not ids or mask is None or len(mask) != len(ids):
         return rollout
-    chat = tuple(
-        ("assistant" if trained else "user", tokenizer.decode(span, skip_special_tokens=True))
-        for trained, span in _runs(ids, mask)
-    )
-    return replace(rollout, chat=chat)
+    chat = list[tuple[str, str]]()
+    tag = ""
+    for trained, span in ((False, rollout.prompt_ids), *_runs(ids, mask)):
+        text = tokenizer.decode(span, skip_special_tokens=True)
+        if trained:
+            chat.append(("assistant", tag + text))
+        elif span:
+            # A prompt can end with the tag that the response begins with.
+            found = _FORCED.search(text)
+            tag = found[0] if found else ""
+            chat.append(("user", text.removesuffix(tag)))
+    return replace(rollout, chat=tuple(chat))
 
 
 def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class Rollout:
     batch_group: str = ""  # set where several groups of a step may have the same prompt
     reward: float | None = None
     turn_rewards: tuple[float, ...] = ()
+    prompt_ids: tuple[int, ...] = ()  # of the messages before the first response
     token_ids: tuple[int, ...] | None = None
     mask: tuple[bool, ...] | None = None
     states: tuple[str, ...] = ()  # the true state before each response, and the last state
@@ -242,6 +243,7 @@ def read_row(row: Any, where: str) -> Rollout:
         group=group,
         reward=None if reward is None else float(reward),
         turn_rewards=turns,
+        prompt_ids=tuple(id for id in row.get("prompt_ids") or () if isinstance(id, int)),
         token_ids=ids,
         mask=mask,
         logprobs=_logprobs(row, ids, mask),
