@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spa.api.runs import compare as compare
     from spa.api.runs import load_run as load_run
     from spa.api.runs import train as train
-    from spa.config.load import load_config as load_config
+    from spa.api.settings import load_config as load_config
     from spa.envs.base import TextEnv as TextEnv
     from spa.errors import SpaError as SpaError
     from spa.types import Episode as Episode
@@ -42,7 +42,7 @@ _MODULES = {
     "compare": "spa.api.runs",
     "evaluate": "spa.api.evaluation",
     "load_run": "spa.api.runs",
-    "load_config": "spa.config.load",
+    "load_config": "spa.api.settings",
     "TextEnv": "spa.envs.base",
     "Episode": "spa.types",
     "Run": "spa.api.runs",

@@ -391,3 +391,9 @@ def test_methods_and_values_are_compared(tmp_path: Path):
     assert {row["method"] for row in made.metrics} == {"vanilla"}
     with pytest.raises(spa.SpaError, match="either methods or the values"):
         spa.compare("tiny", methods=["vanilla"], sweep={"algorithm.gamma": [1, 0.9]})
+
+
+def test_a_configuration_takes_overrides_in_every_form():
+    key = "trainer.total_training_steps"
+    for overrides in ({key: 3}, [f"{key}=3"], f"{key}=3"):
+        assert spa.load_config("tiny", overrides).trainer.total_training_steps == 3

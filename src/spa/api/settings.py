@@ -2,12 +2,21 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from spa.config import load
+from spa.config.schema import Config
 from spa.errors import ConfigError
 
 Overrides = Sequence[str] | Mapping[str, Any]
 """`["trainer.total_training_steps=20"]` or `{"trainer.total_training_steps": 20}`."""
+
+
+def load_config(name: str | Path, overrides: Overrides = ()) -> Config:
+    """The configuration `name` (a shipped name, a YAML file, or a folder with one) with
+    `overrides`. Raises ConfigError listing every problem found."""
+    return load.load_config(name, as_texts(overrides))
 
 
 def as_texts(overrides: Overrides) -> list[str]:
