@@ -9,8 +9,9 @@ spa run lamps.yaml                                 self-play, fine-tuning and PP
 
 from typing import Any
 
+import gymnasium as gym
+
 from spa.envs.base import StateText, TextEnv
-from spa.envs.labels import label_space
 from spa.envs.spaces import text_space
 from spa.seeds import stream
 
@@ -20,7 +21,7 @@ class Lamps(TextEnv):
 
     def __init__(self, *, count: int = 7, max_steps: int = 20) -> None:
         self.count, self.max_steps = count, max_steps
-        self.observation_space, self.action_space = text_space(), label_space(count)
+        self.observation_space, self.action_space = text_space(), gym.spaces.Discrete(count)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

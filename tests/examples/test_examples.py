@@ -80,6 +80,7 @@ def test_a_lamp_that_is_pressed_puts_out_its_neighbours():
         env.step(env.to_action("press 4"))[0] == "Lamps: 1 off, 2 on, 3 off, 4 on. Wanted on: 2, 4."
     )
     assert env.to_action("Press 5") is None
+    assert all(env.action_space.contains(env.to_action(name)) for name in env.action_names())
 
 
 def test_every_pattern_of_lamps_is_reached_by_pressing_what_is_wanted():
