@@ -9,9 +9,8 @@ spa run lamps.yaml                                 self-play, fine-tuning and PP
 
 from typing import Any
 
-import gymnasium as gym
-
 from spa.envs.base import StateText, TextEnv
+from spa.envs.labels import label_space
 from spa.envs.spaces import text_space
 from spa.seeds import stream
 
@@ -21,7 +20,7 @@ class Lamps(TextEnv):
 
     def __init__(self, *, count: int = 7, max_steps: int = 20) -> None:
         self.count, self.max_steps = count, max_steps
-        self.observation_space, self.action_space = text_space(), gym.spaces.Discrete(count)
+        self.observation_space, self.action_space = text_space(), label_space(count)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -48,10 +47,10 @@ class Lamps(TextEnv):
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
         valid = (
-            isinstance(action, int) and not isinstance(action, bool) and 0 <= action < self.count
+            isinstance(action, int) and not isinstance(action, bool) and 1 <= action <= self.count
         )
         if valid:
-            self.lit = self.pressed(action)
+            self.lit = self.pressed(action - 1)
         self.steps += 1
         done = self.lit == self.wanted
         info = {"action_is_valid": valid, "action_is_effective": valid, "success": done}
@@ -67,7 +66,7 @@ class Lamps(TextEnv):
     def to_action(self, text: str) -> int | None:
         word = text.strip().lower().removeprefix("press ").strip()
         return (
-            int(word) - 1
+            int(word)
             if word.isascii() and word.isdecimal() and 1 <= int(word[:9]) <= self.count
             else None
         )

@@ -348,6 +348,7 @@ class Sokoban(GridGame):
             {symbol: SYMBOLS[identity] for identity, symbol in self._symbols.items()}
         )
         twin = self.clone()
+        assert isinstance(twin, Sokoban)
         try:
             twin.reset(
                 options={"board": "\n".join(text.split("\n")[: self.rows]).translate(standard)}
