@@ -90,7 +90,7 @@ def test_every_pattern_of_lamps_is_reached_by_pressing_what_is_wanted():
     for seed in range(50):
         env.reset(seed=seed)
         assert env.lit != env.wanted
-        results = [env.step(lamp) for lamp, on in enumerate(env.wanted) if on]
+        results = [env.step(lamp) for lamp, on in enumerate(env.wanted, 1) if on]
         assert results[-1][4]["success"], env.start
 
 
