@@ -45,7 +45,7 @@ def _boards(columns: Sequence[tuple[str, dict[str, Any] | None]]) -> str:
         words = " ".join(text for text, _ in board["words"])
         cut = words if len(words) <= 400 else f"{words[:399]}…"
         lines = ["".join(row) for row in cells] or [line.strip() for line in cut.splitlines()]
-        width = max(len(title), *map(len, lines))
+        width = max(map(len, (title, *lines)))
         blocks.append([text.ljust(width) for text in (title, *lines)])
     # Shorter blocks are filled with blank lines, so that the rows of all blocks align.
     height = max(map(len, blocks))
