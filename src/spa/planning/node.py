@@ -133,7 +133,7 @@ def simulate(
         twin = env.clone(seed)
     except NotImplementedError:
         return Outcome()
-    # The opponent moves are not part of what a response leads to: it ends with its own turn.
+    # The state that a response predicts is before the opponent moves.
     taken, over = execute(twin, actions, len(actions), own_turn=True)
     if not taken:
         return Outcome()

@@ -228,8 +228,8 @@ def _fate(info: dict[str, Any]) -> str:
 def _tokens(
     episode: dict[str, Any], tokenizer: "Tokenizer | None", scores: dict[str, Any]
 ) -> dict[int, dict[str, Any]]:
-    """Turn -> its tokens as columns: `text`, `id`, `sampled`, and numbers per sampled
-    token by name."""
+    """Turn -> its tokens as columns: `text`, `id`, `sampled`, and numbers per sampled token
+    by name."""
     ids = episode.get("token_ids")
     if not ids:
         return {}

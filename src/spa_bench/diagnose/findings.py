@@ -21,8 +21,6 @@ from spa_bench.diagnose.rollouts import Chat, Rollout
 _ROLE = re.compile(
     r"<\|im_start\|>(?:user|system|tool)|<\|start_header_id\|>(?:user|system|tool)|<start_of_turn>user"
 )
-
-
 _FORCED = re.compile(r"<(?:think|answer)>\s*$")
 
 

@@ -243,7 +243,7 @@ def read_row(row: Any, where: str) -> Rollout:
         group=group,
         reward=None if reward is None else float(reward),
         turn_rewards=turns,
-        prompt_ids=tuple(id for id in row.get("prompt_ids") or () if isinstance(id, int)),
+        prompt_ids=tuple(token for token in row.get("prompt_ids") or () if isinstance(token, int)),
         token_ids=ids,
         mask=mask,
         logprobs=_logprobs(row, ids, mask),
