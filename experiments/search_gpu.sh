@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Arms of the written-search experiment, twelve at once on one GPU of 140 GB with 16 cores: about ten minutes on an H200.
+# Arms of the written-search experiment, ten at once on one GPU of 140 GB with 16 cores: about ten minutes on an H200.
 # The results are the files, not the folders, in $RESULTS.
 #   RESULTS=FOLDER experiments/search_gpu.sh [RUNS]
 set -euo pipefail
@@ -20,10 +20,8 @@ for seed in 0 1 2; do
   { arm 4x4 search_model $seed && "$here/search_transfer.sh" search_model $seed "$runs" >> "$runs/logs/transfer-$seed.log" 2>&1; } &
   pids+=($!)
 done
-for seed in 1 2; do
-  arm 4x4 search_dealt $seed &
-  pids+=($!)
-  arm 4x4 search_other_puzzle $seed &
+for control in search_dealt search_other_puzzle; do
+  arm 4x4 $control 2 &
   pids+=($!)
 done
 for seed in 0 1; do

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# An arm whose SFT has ended (experiments/search.sh), sampled 32 times on each of its 256 puzzles: what it could win by
-# choosing among k episodes, if it knew the right one.
+# An arm whose SFT has ended (experiments/search.sh), sampled SAMPLES times (default 8) on each of its 256 puzzles: what it
+# could win by choosing among k episodes, if it knew the right one.
 #   experiments/search_pass_k.sh ARM SEED [RUNS]
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/search_settings.sh"
-$python -m spa eval "$folder/sft" --config smol_search "${frozen[@]}" --puzzles 256 --samples 32 --output "$results/$name-32.json"
+samples=${SAMPLES:-8}
+$python -m spa eval "$folder/sft" --config smol_search "${frozen[@]}" --puzzles 256 --samples "$samples" \
+  --output "$results/$name-$samples.json"

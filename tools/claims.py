@@ -219,6 +219,7 @@ def search() -> Iterator[Claim]:
     yield from bundled_search()
     yield from arms_by_board()
     yield from simulator()
+    yield from tokens_and_transfer()
     yield control, sampled_and_greedy("search_other_puzzle_1600-0")
     page = "experiments/0059-written-search-a-control-and-ppo-of-the-baseline.md"
     for name in ("search_dealt_1600-0", "actions_only_1600-0", "random_format_1600-2-ppo-5e-6-8"):
@@ -315,6 +316,31 @@ def simulator() -> Iterator[Claim]:
     ]
     yield page, f"| {means[0]} | {means[1]} | {cell(more)} |"
     yield PAGE, f"{percent(more['mean'])} points {bracket(more, 1)} more"
+
+
+def tokens_and_transfer() -> Iterator[Claim]:
+    """Tokens of the examples, the 4×4 model on 5×5, and the control on a second seed."""
+    page = "experiments/0071-written-search-tokens-transfer-and-a-control.md"
+    ours, theirs = load("search/sft-tokens.json").values()
+    totals = [arm["prompt_tokens"] + arm["response_tokens"] for arm in (ours, theirs)]
+    yield page, f"{totals[0]:,} tokens with their prompts, those of the baseline {totals[1]:,}"
+    each = [total / arm["examples"] for total, arm in zip(totals, (ours, theirs), strict=True)]
+    yield PAGE, f"has {each[0]:.0f} tokens with its prompt, one of the baseline {each[1]:.0f}"
+    for text in (page, PAGE):
+        yield text, f"have {percent(totals[0] / 2 / totals[1], 0)} % of the baseline's"
+    moved = "search_model_1600-0-on-5x5-sampled"
+    won = evaluation(moved)["pass@1"]
+    yield page, f"{cell(won)}"
+    yield PAGE, f"wins {percent(won['mean'])} % {bracket(won, 1)} of"
+    played, random = outcomes(moved), outcomes("random-5x5-0")
+    yield page, f"random actions win {percent(fmean(random[puzzle] for puzzle in played))} %"
+    yield page, points(difference(played, random))
+    yield page, cell(evaluation("search_dealt_1600-1-sampled")["pass@1"])
+    names = (f"{arm}_1600-1-sampled" for arm in ("search_dealt", "actions_only", "search_model"))
+    dealt, alone, search = map(outcomes, names)
+    above = difference(dealt, alone)
+    yield page, f"{percent(above['mean'], 0)} point {bracket(above)} above"
+    yield page, points(difference(search, dealt))
 
 
 def after_ppo() -> Iterator[Claim]:
