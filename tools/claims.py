@@ -7,6 +7,7 @@ that no page makes and exits with 1 if there is one. Times and memory are measur
 """
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from typing import Any
 
 from search_curves import ARMS, over_distance
 
+from spa.evaluation.passk import pass_at_k
 from spa.evaluation.statistics import paired_by_puzzle, seeds_interval
 from spa_bench.leaderboard.tables import markdown
 
@@ -328,6 +330,7 @@ def tokens_and_transfer() -> Iterator[Claim]:
     yield PAGE, f"has {each[0]:.0f} tokens with its prompt, one of the baseline {each[1]:.0f}"
     for text in (page, PAGE):
         yield text, f"have {percent(totals[0] / 2 / totals[1], 0)} % of the baseline's"
+    yield from choosing(page)
     moved = "search_model_1600-0-on-5x5-sampled"
     won = evaluation(moved)["pass@1"]
     yield page, f"{cell(won)}"
@@ -341,6 +344,23 @@ def tokens_and_transfer() -> Iterator[Claim]:
     above = difference(dealt, alone)
     yield page, f"{percent(above['mean'], 0)} point {bracket(above)} above"
     yield page, points(difference(search, dealt))
+
+
+def choosing(page: str) -> Iterator[Claim]:
+    """Pass@k of arms without a search, with as many tokens as an episode of search has."""
+    search = evaluation("search_model_1600-0-sampled")
+    won = outcomes("search_model_1600-0-sampled")
+    for arm, samples in (("random_format", 8), ("actions_only", 16)):
+        name = f"{arm}_1600-0-{samples}"
+        tokens = evaluation(name)["tokens_per_episode"]
+        k = math.ceil(search["tokens_per_episode"] / tokens)
+        chosen = {
+            puzzle: float(pass_at_k(samples, round(share * samples), k))
+            for puzzle, share in outcomes(name).items()
+        }
+        share, lead = percent(fmean(chosen.values())), difference(won, chosen)
+        yield page, f"| `{arm}` | {tokens:.0f} | {k} | {share} | {row(lead)} |"
+        yield PAGE, f"{share} %"
 
 
 def after_ppo() -> Iterator[Claim]:
