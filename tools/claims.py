@@ -321,8 +321,8 @@ def simulator() -> Iterator[Claim]:
 
 
 def tokens_and_transfer() -> Iterator[Claim]:
-    """Tokens of the examples, the 4×4 model on 5×5, and the control on a second seed."""
-    page = "experiments/0071-written-search-tokens-transfer-and-a-control.md"
+    """Tokens of the examples, the 4×4 model on 5×5, and the controls on a second seed."""
+    page = "experiments/0071-written-search-tokens-transfer-and-controls.md"
     ours, theirs = load("search/sft-tokens.json").values()
     totals = [arm["prompt_tokens"] + arm["response_tokens"] for arm in (ours, theirs)]
     yield page, f"{totals[0]:,} tokens with their prompts, those of the baseline {totals[1]:,}"
@@ -338,12 +338,13 @@ def tokens_and_transfer() -> Iterator[Claim]:
     played, random = outcomes(moved), outcomes("random-5x5-0")
     yield page, f"random actions win {percent(fmean(random[puzzle] for puzzle in played))} %"
     yield page, points(difference(played, random))
-    yield page, cell(evaluation("search_dealt_1600-1-sampled")["pass@1"])
-    names = (f"{arm}_1600-1-sampled" for arm in ("search_dealt", "actions_only", "search_model"))
-    dealt, alone, search = map(outcomes, names)
-    above = difference(dealt, alone)
-    yield page, f"{percent(above['mean'], 0)} point {bracket(above)} above"
-    yield page, points(difference(search, dealt))
+    alone, search = (outcomes(f"{arm}_1600-1-sampled") for arm in ("actions_only", "search_model"))
+    for control in ("search_dealt", "search_other_puzzle"):
+        name = f"{control}_1600-1-sampled"
+        won, found = outcomes(name), evaluation(name)
+        against = " | ".join(map(cell, (difference(won, alone), difference(search, won))))
+        shares = f"{cell(found['pass@1'])} | {against} | {percent(found['search/move'], 0)}"
+        yield page, f"| `{control}` | {shares} |"
 
 
 def choosing(page: str) -> Iterator[Claim]:
