@@ -8,7 +8,7 @@ from typing import Any
 
 from spa.seeds import stream, stream_seed
 from spa_integrations.games.randomness import OwnRandomness
-from spa_integrations.games.text import content, similar
+from spa_integrations.games.text import content, real_moves, similar
 
 TRIES = 20
 """Moves that are sampled before a random player gives up finding a valid one."""
@@ -119,9 +119,7 @@ class Match:
         moves = self.listed()
         if moves:
             return moves[int(rng.integers(len(moves)))]
-        forms = self.examples()
-        # `[row col]` stands for a move, `[1 2]` is one.
-        forms = [form for form in forms if re.search(r"\d|\b[A-Z]\b", form)] or forms
+        forms = real_moves(self.examples())
         return similar(forms[int(rng.integers(len(forms)))], rng)
 
     def examples(self) -> list[str]:

@@ -61,6 +61,11 @@ def similar(form: str, rng: Any) -> str:
     return re.sub(r"\b[A-Z]\b", lambda _: "ABCDEFGHIJ"[int(rng.integers(10))], form)
 
 
+def real_moves(forms: list[str]) -> list[str]:
+    """The examples that are moves: `[1 2]` is one, `[row col]` stands for one. All where none is."""
+    return [form for form in forms if re.search(r"\d|\b[A-Z]\b", form)] or forms
+
+
 def require_task(bridge: str, task: object, known: Any) -> str:
     """`task` if it is one of `known`; raises ConfigError that names the nearest."""
     if task not in known:
