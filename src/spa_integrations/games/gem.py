@@ -12,14 +12,7 @@ from spa.errors import ConfigError
 from spa.seeds import stream_seed
 from spa_integrations.games import load_package
 from spa_integrations.games.randomness import OwnRandomness
-from spa_integrations.games.text import (
-    ANSWER_LIMIT,
-    clean,
-    content,
-    real_moves,
-    require_task,
-    similar,
-)
+from spa_integrations.games.text import ANSWER_LIMIT, clean, content, require_task, similar
 
 TRIES = 20  # random moves that are sampled to find one that GEM can read
 MISREAD = -0.1  # reward of GEM for an action that it cannot read; the game ends, too
@@ -143,7 +136,7 @@ class Gem(TextEnv):
             with OwnRandomness(int(rng.integers(2**31))):
                 return str(self.to_action(self.game.sample_random_action()))
         except NotImplementedError:
-            return similar(real_moves(_BOXED.findall(self.prompt) or ["1 1"])[0], rng)
+            return similar(_BOXED.findall(self.prompt) or ["1 1"], rng)
 
     def example_actions(self) -> tuple[str, ...]:
         """The prompt's examples."""

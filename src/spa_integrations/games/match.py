@@ -8,7 +8,7 @@ from typing import Any
 
 from spa.seeds import stream, stream_seed
 from spa_integrations.games.randomness import OwnRandomness
-from spa_integrations.games.text import content, real_moves, similar
+from spa_integrations.games.text import content, similar
 
 TRIES = 20
 """Moves that are sampled before a random player gives up finding a valid one."""
@@ -119,8 +119,7 @@ class Match:
         moves = self.listed()
         if moves:
             return moves[int(rng.integers(len(moves)))]
-        forms = real_moves(self.examples())
-        return similar(forms[int(rng.integers(len(forms)))], rng)
+        return similar(self.examples(), rng)
 
     def examples(self) -> list[str]:
         """Texts in square brackets of the prompt: how moves are written."""

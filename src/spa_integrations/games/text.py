@@ -50,20 +50,18 @@ def _plain(value: Any, depth: int) -> Any:
     return {"type": type(value).__name__, **_plain(getattr(value, "__dict__", {}), depth + 1)}
 
 
-def similar(form: str, rng: Any) -> str:
-    """A move of the same form with other numbers and letters, sampled from the NumPy generator
-    `rng`."""
+def similar(forms: list[str], rng: Any) -> str:
+    """A move of the form of one of these examples with other numbers and letters, sampled from the
+    NumPy generator `rng`."""
+    # `[1 2]` is a move, `[row col]` stands for one.
+    forms = [form for form in forms if re.search(r"\d|\b[A-Z]\b", form)] or forms
+    form = forms[int(rng.integers(len(forms)))]
     numbers = [int(digits) for digits in re.findall(r"\d+", form)]
     # Several numbers (`[1 2]`) are probably coordinates, so they exceed the example's largest by at
     # most one. A single number is at most 9, or at most the example's if that is larger.
     most = max(numbers, default=0) + 1 if len(numbers) > 1 else max([9, *numbers])
     form = re.sub(r"\d+", lambda _: str(int(rng.integers(most + 1))), form)
     return re.sub(r"\b[A-Z]\b", lambda _: "ABCDEFGHIJ"[int(rng.integers(10))], form)
-
-
-def real_moves(forms: list[str]) -> list[str]:
-    """The examples that are moves: `[1 2]` is one, `[row col]` stands for one. All where none is."""
-    return [form for form in forms if re.search(r"\d|\b[A-Z]\b", form)] or forms
 
 
 def require_task(bridge: str, task: object, known: Any) -> str:
