@@ -109,16 +109,20 @@ class Sokoban(GridGame):
         board = (options or {}).get("board")
         if board is None:
             rng = seeds.stream(puzzle_seed, "sokoban/puzzle")
-            self.room = generate_room(rng, self.rows, self.cols, self.num_boxes, self.search_depth)
+            room = generate_room(rng, self.rows, self.cols, self.num_boxes, self.search_depth)
         else:
-            self.room = self._parse(board)
-        self._targets = frozenset(self.room.targets)
-        self.player = self.room.player
-        self.boxes = set(self.room.boxes)
+            room = self._parse(board)
+        self._begin(room)
+        return self.state_text(self.default_state_text), {}
+
+    def _begin(self, room: Room) -> None:
+        self.room = room
+        self._targets = frozenset(room.targets)
+        self.player = room.player
+        self.boxes = set(room.boxes)
         self.on_target = len(self.boxes & self._targets)
         self.steps = 0
         self._drawing = self._draw(self._symbols)
-        return self.state_text(self.default_state_text), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """One move; walking into a box pushes it if the cell behind is free. An unknown action, or
@@ -321,20 +325,17 @@ class Sokoban(GridGame):
     def text_of_key(self, text: str, key: str) -> str | None:
         """From a grid."""
         shown = self._shown(text)
-        if shown is None or len(key) != 2 + 2 * self.num_boxes:
-            return None
-        if not (key.isascii() and key.isdecimal()):
+        digits = key.isascii() and key.isdecimal() and len(key) == 2 + 2 * self.num_boxes
+        if shown is None or not digits:
             return None
         stride = self.cols + 1
         player, *boxes = (int(key[i]) * stride + int(key[i + 1]) for i in range(0, len(key), 2))
         # Columns beyond the room would name cells of the next row, or line breaks.
         inside = all(int(column) < self.cols for column in key[1::2])
-        if not inside or len({player, *boxes}) < 1 + self.num_boxes:
+        taken = {player, *boxes}
+        if not inside or len(taken) < 1 + self.num_boxes or not taken <= shown.room.floor:
             return None
-        if not {player, *boxes} <= shown.room.floor:
-            return None
-        shown.room = replace(shown.room, boxes=tuple(sorted(boxes)), player=player)
-        shown.reset(options={"board": shown.puzzle_text()})
+        shown._begin(replace(shown.room, boxes=tuple(sorted(boxes)), player=player))
         return shown.state_text("grid" if text.count("\n") == self.rows - 1 else "grid_and_coords")
 
     def outcome_of_text(self, text: str) -> str:
@@ -347,15 +348,15 @@ class Sokoban(GridGame):
         standard = str.maketrans(
             {symbol: SYMBOLS[identity] for identity, symbol in self._symbols.items()}
         )
-        twin = self.clone()
-        assert isinstance(twin, Sokoban)
+        board = "\n".join(text.split("\n")[: self.rows])
         try:
-            twin.reset(
-                options={"board": "\n".join(text.split("\n")[: self.rows]).translate(standard)}
-            )
+            room = self._parse(board.translate(standard))
         except ConfigError:
             return None
-        return twin
+        shown = self.clone()
+        assert isinstance(shown, Sokoban)
+        shown._begin(room)
+        return shown
 
     def _sprites(self) -> list[list[tuple[str, ...]]]:
         # Every symbol is one character, so the grid's text has one for each cell.
