@@ -366,10 +366,13 @@ def sentence(
     return f"{second} is better than {first} by {_numbers(-mean, -high, -low, unit, level)}."
 
 
+def decimals(*numbers: float) -> int:
+    """The fewest decimals, at most 4, at which no number other than 0 prints as 0."""
+    shown = [x for x in numbers if x != 0]
+    return next((d for d in range(4) if all(round(abs(x), d) > 0 for x in shown)), 4)
+
+
 def _numbers(mean: float, low: float, high: float, unit: str, level: str) -> str:
-    """Whole numbers where they say enough: no number other than 0 may print as 0."""
-    shown = [x for x in (mean, low, high) if x != 0]
-    # The fewest decimals, at most 4, at which no number other than 0 rounds to 0.
-    digits = next((d for d in range(4) if all(round(abs(x), d) > 0 for x in shown)), 4)
+    digits = decimals(mean, low, high)
     a, b, c = (f"{x:.{digits}f}" for x in (mean, low, high))
     return f"{a} {unit} ({level} {b} to {c})"

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from spa.evaluation.statistics import MANY_SEEDS
+from spa.evaluation.statistics import MANY_SEEDS, decimals
 from spa.evaluation.text import on_puzzles, percent
 from spa.experiments.results import IN_PLAY
 from spa.report.results import all_recorded
@@ -40,11 +40,6 @@ def print_table(summary: dict[str, Any]) -> None:
     write_out("\n".join([*described, *sentences(summary)]) + "\n")
 
 
-def _points(difference: float) -> str:
-    """Whole points, or a decimal of less than one."""
-    return f"{difference:.0f}" if abs(difference) >= 1 else f"{round(difference, 1) + 0.0:.3g}"
-
-
 def sentences(summary: dict[str, Any]) -> list[str]:
     """What the comparison shows, in plain words."""
     out = []
@@ -59,17 +54,16 @@ def sentences(summary: dict[str, Any]) -> list[str]:
             over = f"over {gap['n']} puzzles"
             limit = " The interval does not include the variation between training seeds."
         mean, low, high = (100 * gap[name] for name in ("mean", "low", "high"))
+        digits = decimals(mean, low, high)
         against = arm.replace("_same_total_episodes", " at matched total episodes")
         if low > 0:
-            claim = f"{first} is better than {against} by {_points(mean)} points of Pass@1"
+            claim = f"{first} is better than {against} by {mean:.{digits}f} points of Pass@1"
         elif high < 0:
-            claim = f"{against} is better than {first} by {_points(-mean)} points of Pass@1"
+            claim = f"{against} is better than {first} by {-mean:.{digits}f} points of Pass@1"
             low, high = -high, -low
         else:
-            claim = (
-                f"No difference found between {first} and {against} ({mean:+.0f} points of Pass@1)"
-            )
-        out.append(f"{claim} (95 % CI [{_points(low)}, {_points(high)}] {over}).{limit}")
+            claim = f"No difference found between {first} and {against} ({mean:+.{digits}f} points of Pass@1)"
+        out.append(f"{claim} (95 % CI [{low:.{digits}f}, {high:.{digits}f}] {over}).{limit}")
     # SPA may sample many more tokens than a baseline, in self-play and in longer responses, so
     # gains have to be compared at equal tokens.
     if (more := equal_tokens(summary)) is not None:
