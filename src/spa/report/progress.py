@@ -83,8 +83,8 @@ def _progress(stage: StageFolder, run: Run) -> Progress:
     total = total if isinstance(total, int) else None
     result = re.search(r"global_step_(\d+)", stage.result or "")
     step = max(int(result[1]) if result else 0, max(stage.metrics, default=0))
-    # `spa eval` writes the result next to the folder when the evaluation ends.
-    evaluated = stage.path.with_name(f"{stage.path.name}.json").is_file()
+    # It is written when the evaluation ends.
+    evaluated = stage.evaluation.is_file()
     # All stages together lock the run's folder, so that PPO is to come. Stages that were asked for
     # alone lock their own folders only.
     alone = is_stage(run.path) or not (run.path / LOCK).is_file()

@@ -86,6 +86,11 @@ class StageFolder:
         finished."""
         return read_object(self.path / MANIFEST).get("result")
 
+    @property
+    def evaluation(self) -> Path:
+        """The result of `spa eval`, next to the folder of its episodes."""
+        return self.path.with_name(f"{self.path.name}.json")
+
     @cached_property
     def config(self) -> dict[str, Any]:
         """`config.yaml`, or an empty dict."""

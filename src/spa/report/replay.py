@@ -293,12 +293,12 @@ def find_tokenizer(stage: Path, root: Path) -> "Tokenizer | None":
     """
     from tokenizers import Tokenizer
 
-    # An evaluation names its model in its result, next to the folder of its episodes.
-    result = stage.with_name(f"{stage.name}.json")
-    model = read_object(result).get("model")
+    folder_of_stage = StageFolder(stage, stage.name, "", None)
+    # An evaluation names its model in its result.
+    model = read_object(folder_of_stage.evaluation).get("model")
     # A damaged configuration must not hide the episode.
     with suppress(DataError, OSError, RecursionError):
-        model = model or StageFolder(stage, stage.name, "", None).config.get("model_path")
+        model = model or folder_of_stage.config.get("model_path")
     builtin = Path(__file__).parent.parent / "assets"
     # Checkpoints of the stage first: another stage may have been trained from another model.
     for folder, pattern in (

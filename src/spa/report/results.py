@@ -320,9 +320,9 @@ def _evaluations(runs: Sequence[Run]) -> str:
     """The Pass@1 of each finished evaluation with its interval; empty without one."""
     results = []
     for stage in (stage for run in runs for stage in run.stages):
-        # `spa eval` writes its result next to the folder of its episodes. These may be more: an
-        # evaluation with other puzzles, samples or models can be under way.
-        tags = read_object(stage.path.with_name(f"{stage.path.name}.json")).get("tags", {})
+        # Not from its episodes, which may be more: an evaluation with other puzzles, samples or
+        # models can be under way.
+        tags = read_object(stage.evaluation).get("tags", {})
         for tag, found in tags.items():
             if interval := found.get("pass@1"):
                 of_tag = f", {printable(tag)}" if len(tags) > 1 else ""

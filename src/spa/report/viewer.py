@@ -191,10 +191,7 @@ class Library:
         files = [
             path for run in runs for stage in run.stages for path in stage.path.glob("*.json*")
         ]
-        # The result of an evaluation is next to its folder.
-        files += [
-            stage.path.with_name(f"{stage.path.name}.json") for run in runs for stage in run.stages
-        ]
+        files += [stage.evaluation for run in runs for stage in run.stages]
         files += [run.path / "summary.json" for run in runs]
         # A report takes seconds and pages request it often, so it is rebuilt only if one of
         # these files has changed.
