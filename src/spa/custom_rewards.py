@@ -53,16 +53,19 @@ def with_rewards(
     Raises ConfigError if a function raises, or returns anything but a finite number.
     """
     return [
-        replace(episode, turns=tuple(rewarded(turn, terms[episode.tag]) for turn in episode.turns))
-        if terms.get(episode.tag)
-        else episode
+        replace(
+            episode,
+            turns=tuple(rewarded(turn, terms.get(episode.tag, ())) for turn in episode.turns),
+        )
         for episode in episodes
     ]
 
 
 def rewarded(turn: Turn, terms: Sequence[WeightedReward]) -> Turn:
-    """The turn with the weighted sum of these terms as its reward. Raises ConfigError as
-    `with_rewards` does."""
+    """The turn with the weighted sum of these terms as its reward; as it is without terms. Raises
+    ConfigError as `with_rewards` does."""
+    if not terms:
+        return turn
     values = {
         term.name: turn.reward if term.function is None else _value(term, turn) for term in terms
     }

@@ -115,8 +115,6 @@ class GameChat:
     @property
     def turn_rewards(self) -> list[float]:
         """Reward and penalty of each turn. Messages show the game's own reward, as in training."""
-        if not self.rewards:
-            return [turn.score for turn in self.turns]
         return [rewarded(turn, self.rewards).score for turn in self.turns]
 
     @property
