@@ -98,10 +98,12 @@ def _plain(text: str) -> str:
 
 def _draw(axes: Any, chart: Chart) -> None:
     for series in chart.series:
+        # The ninth line has the first colour again, with the next dash.
+        dash = (series.color + series.color // 8) % 4
         style = {
             "color": _COLORS[series.color % 8],
-            "linestyle": _DASHES[(series.color + series.color // 8) % 4],
-            "marker": _MARKERS[(series.color + series.color // 8) % 4],
+            "linestyle": _DASHES[dash],
+            "marker": _MARKERS[dash],
         }
         xs, ys = zip(*series.points, strict=True)
         # Fewer than 40 markers per line: more would overlap.
