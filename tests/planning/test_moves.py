@@ -13,8 +13,6 @@ from spa.worldmodel.rows import episode_rows
 
 ROOM = "######\n##___#\n#_P__#\n#_X__#\n#__O_#\n######"
 NO_SLIP = {"size": 4, "p": 0.7, "is_slippery": False}
-
-
 TWO_BOXES = {
     "num_boxes": 2,
     "search_depth": 30,
@@ -30,7 +28,7 @@ TWO_BOXES = {
         ("sokoban", TWO_BOXES, "grid_and_coords"),
     ],
 )
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(20))
 def test_states_are_named_and_written_from_texts_as_the_game_does(game, options, mode, seed: int):
     env = make_env(game, options)
     env.reset(seed=seed)
