@@ -1,4 +1,4 @@
-# What the runs of the written-search experiment share; sourced by search.sh and search_ppo.sh with ARM SEED [RUNS].
+# What the runs of the written-search experiment share; sourced by the other scripts with ARM SEED [RUNS].
 # EXAMPLES: 10 a step of SFT. 1,600 were chosen on development puzzles (0055).
 # BOARD=5x5: the larger lake, with five turns. BOARD=sokoban: rooms of 6x6 with one box, with five turns.
 arm=$1
