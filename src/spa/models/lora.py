@@ -5,6 +5,7 @@ The layers are put into the model in place, so that everything that reads a caus
 reads this one too.
 """
 
+import copy
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -120,8 +121,11 @@ def save_model(model: Any, folder: Path) -> None:
         {_PREFIX + key: value.contiguous().cpu() for key, value in state.items()},
         apart / ADAPTER_WEIGHTS,
     )
-    config = model.peft_config[_NAME]
+    config = copy.copy(model.peft_config[_NAME])
     config.inference_mode = True
+    # peft holds the names in a set, whose order differs between processes.
+    if not isinstance(config.target_modules, str):
+        config.target_modules = sorted(config.target_modules)
     config.save_pretrained(apart)
 
 
