@@ -139,9 +139,13 @@ def test_an_episode_that_its_environment_broke_is_not_trained_on():
     )
 
 
+asked = []
+
+
 def bonus(turn) -> float:
-    """A reward of one's own."""
-    return 100.0
+    """A reward of one's own, which says something else each time."""
+    asked.append(turn)
+    return 100.0 * len(asked)
 
 
 def test_the_score_has_the_rewards_of_the_configuration(tmp_path: Path):
@@ -153,7 +157,9 @@ def test_the_score_has_the_rewards_of_the_configuration(tmp_path: Path):
     chat, plain = make_chat("FrozenLake", str(path)), make_chat("FrozenLake")
     replies = ["<think>I go</think><answer>Up</answer>"]
     assert played(chat, replies) == played(plain, replies)
+    asked.clear()
     assert chat.turn_rewards == [100.0 + plain.score]
+    assert chat.score == 100.0 + plain.score
 
 
 def test_a_configuration_without_history_is_refused():

@@ -41,6 +41,7 @@ class GameChat:
         self.seed = seed
         self.noise_seed = noise_seed
         self.turns: list[Turn] = []
+        self._scores: list[float] = []
         self.stop: StopReason | None = None
         self.fault = ""
         try:
@@ -115,7 +116,10 @@ class GameChat:
     @property
     def turn_rewards(self) -> list[float]:
         """Reward and penalty of each turn. Messages show the game's own reward, as in training."""
-        return [rewarded(turn, self.rewards).score for turn in self.turns]
+        # A reward function may be slow, or say something else the next time: it is asked once.
+        new = self.turns[len(self._scores) :]
+        self._scores += [rewarded(turn, self.rewards).score for turn in new]
+        return list(self._scores)
 
     @property
     def success(self) -> bool:
