@@ -1,6 +1,8 @@
-"""Fine-tuning and PPO with adapters: what is trained, what is saved, and that a resumed run goes on exactly."""
+"""Fine-tuning and PPO with adapters, and of a model with Python code of its own: what is trained, what is saved, and that a
+resumed run goes on exactly."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.models.load import load_policy
 from spa.stages import ppo_run, selfplay, sft
+from spa.stages.preflight import preflight
 
 SETTINGS = (
     "state_text=coords",
@@ -97,6 +100,38 @@ def test_ppo_trains_adapters_against_the_model_without_them(base, tmp_path):
         whole, parts = adapter(checkpoint / sub), adapter(resumed / sub)
         assert whole.keys() == parts.keys()
         assert all(torch.equal(whole[key], parts[key]) for key in whole)
+
+
+OWN_CODE = """from transformers import Qwen2Config, Qwen2ForCausalLM
+class C(Qwen2Config):
+    model_type = "own"
+class M(Qwen2ForCausalLM):
+    config_class = C
+"""
+
+
+def test_ppo_of_a_model_with_code_of_its_own_goes_on_exactly(base, tmp_path):
+    own = tmp_path / "own"
+    shutil.copytree(base, own)
+    (own / "own.py").write_text(OWN_CODE)
+    described = json.loads((own / "config.json").read_text()) | {
+        "model_type": "own",
+        "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"},
+    }
+    (own / "config.json").write_text(json.dumps(described))
+    plain = ("lora.rank=0", "actor_rollout_ref.model.trust_remote_code=true")
+    cfg = config(own, tmp_path, *plain, "trainer.total_training_steps=2")
+    preflight(cfg, ("ppo",), str(own))
+    half = config(own, tmp_path, *plain, "trainer.total_training_steps=1")
+    begun = ppo_run.run_ppo(half, directory=tmp_path / "parts")
+    resumed = ppo_run.run_ppo(cfg, directory=tmp_path / "parts")
+    whole = ppo_run.run_ppo(cfg, directory=tmp_path / "whole")
+    for sub in (".", "critic"):
+        found, wanted, before = (
+            load_file(folder / sub / "model.safetensors") for folder in (resumed, whole, begun)
+        )
+        assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+        assert any(not torch.equal(before[key], wanted[key]) for key in wanted)
 
 
 def test_fine_tuning_with_adapters_goes_on_exactly(base, tmp_path):

@@ -38,7 +38,7 @@ def report_memory(config: str, overrides: Sequence[str], *, gpu_gb: float | None
     """Print the estimate and advice; 0 if everything fits, else 1. Raises SpaError."""
     cfg = load_config(config, list(overrides))
     size, source = (gpu_gb, "as given") if gpu_gb else gpu_memory()
-    shape = shape_of(cfg.model_path)
+    shape = shape_of(cfg.model_path, code=cfg.actor_rollout_ref.model.trust_remote_code)
     out = [
         f"{cfg.model_path}: {shape.parameters / 1e9:.2f} billion parameters; GPU with {size:.0f} GB ({source})",
         "",
@@ -74,9 +74,10 @@ def gpu_memory() -> tuple[float, str]:
     return DEFAULT_GB, "assumed; set --gpu-memory"
 
 
-def shape_of(name: str) -> ModelShape:
-    """The shape of a model; of well-known ones without a network."""
-    return memory.model_shape(known_config(name) or model_config(name))
+def shape_of(name: str, *, code: bool = False) -> ModelShape:
+    """The shape of a model; of well-known ones without a network. `code`: Python files of the model
+    may be run."""
+    return memory.model_shape(known_config(name) or model_config(name, code=code))
 
 
 def fits(phase: Phase, gpu_gb: float) -> bool:

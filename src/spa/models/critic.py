@@ -45,6 +45,14 @@ class Critic(nn.Module):
             Path(folder) / VALUE_HEAD,
         )
 
+    def load_body(self, folder: Path) -> None:
+        """Read the body of a saved critic. Raises RuntimeError if it has other weights."""
+        state: dict[str, torch.Tensor] = {}
+        for path in folder.glob("*.safetensors"):
+            if path.name != VALUE_HEAD:
+                state |= load_file(path)
+        self.body.load_state_dict(state)
+
     def load_head(self, folder: Path) -> None:
         """Read the head of a saved critic, if the folder has one."""
         if (folder / VALUE_HEAD).is_file():

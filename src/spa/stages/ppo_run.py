@@ -181,17 +181,22 @@ def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.devic
     `resume`."""
     critic_cfg = cfg.critic
     saved = resume / "critic" if resume else None
-    source = str(saved) if saved and critic_cfg.model.lora_rank == 0 else path
+    weights = saved if critic_cfg.model.lora_rank == 0 else None
+    # A model with Python code of its own names no class for a body alone.
+    own_code = critic_cfg.model.trust_remote_code
+    source = str(weights) if weights and not own_code else path
     model = load_critic(
         source,
         attention=setup.pick_attention(
             critic_cfg.model.attn_implementation,
             source,
             device,
-            code=critic_cfg.model.trust_remote_code,
+            code=own_code,
         ),
-        trust_remote_code=critic_cfg.model.trust_remote_code,
+        trust_remote_code=own_code,
     ).to(device)
+    if weights and own_code:
+        model.load_body(weights)
     adapters = saved / ADAPTER if saved else None
     # The critic has a seed of its own: new adapters of policy and critic start from different
     # matrices.

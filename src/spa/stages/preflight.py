@@ -214,8 +214,10 @@ def _check_data(key: str, split: str, name: str) -> None:
 def _check_model(cfg: Config, name: str) -> None:
     """Raise ModelError if a model folder is incomplete, damaged, or made for shorter episodes.
     Reads headers only."""
-    source = model_source(name)
-    check_context(name, model_config(name), cfg.actor_rollout_ref.rollout.max_model_len)
+    code = cfg.actor_rollout_ref.model.trust_remote_code
+    source = model_source(name, code=code)
+    config = model_config(name, code=code)
+    check_context(name, config, cfg.actor_rollout_ref.rollout.max_model_len)
     for path in sorted(source.glob("*.safetensors")):
         # Opening compares the header with the length of the
         # file, so cut-off copies show without reading weights.
