@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from spa.config.load import load_config
 from spa.errors import ModelError
-from spa.models.build import is_tiny, load_actor
+from spa.models.build import is_tiny, load_actor, pick_attention
 from spa.models.hub import download_model
 from spa.models.load import (
     load_critic,
@@ -269,6 +269,32 @@ def test_the_tokenizer_of_another_model(folder):
     other.save_pretrained(folder)
     with pytest.raises(ModelError, match=r"token ids up to \d+, but the model embeds only \d+"):
         load_actor(config(folder), str(folder), CPU)
+
+
+def test_a_special_token_without_an_embedding_counts_if_the_template_writes_it(folder):
+    # Gemma 3 models for text have the tokenizer of those for pictures.
+    other = tokenizer("qwen2").__class__.from_pretrained(folder)
+    other.add_special_tokens({"additional_special_tokens": ["<image_soft_token>"]})
+    other.save_pretrained(folder)
+    rows = load_policy(str(folder)).get_input_embeddings().weight.shape[0]
+    assert max(load_tokenizer(str(folder)).get_vocab().values()) >= rows
+    load_actor(config(folder), str(folder), CPU)
+    other.chat_template = other.chat_template.replace("<|im_start|>", "<image_soft_token>")
+    other.save_pretrained(folder)
+    with pytest.raises(ModelError, match="token ids up to"):
+        load_actor(config(folder), str(folder), CPU)
+
+
+def test_a_model_of_the_hub_has_the_attention_of_its_folder(folder, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    kept = cache / "models--acme--model"
+    shutil.copytree(folder, kept / "snapshots" / ("0" * 40))
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text("0" * 40)
+    found = {pick_attention("auto", name, CPU) for name in ("acme/model", str(folder))}
+    assert found == {"plain"}
 
 
 def test_a_model_that_reads_too_little(folder):

@@ -68,7 +68,9 @@ def pick_attention(
 ) -> str | None:
     """`auto` is plain attention on a CPU, and otherwise None: SDPA where the architecture has it."""
     if name == "plain" or (
-        name == "auto" and device.type == "cpu" and _can_be_plain(model, code=code)
+        name == "auto"
+        and device.type == "cpu"
+        and attention.can_be_plain(model_config(model, code=code))
     ):
         return attention.register()
     return None if name == "auto" else name
@@ -77,14 +79,12 @@ def pick_attention(
 def is_tiny(model: str, *, code: bool = False) -> bool:
     """Whether a model name means the built-in model or another small one that plain attention is
     right for."""
-    return _can_be_plain(model, code=code) and (
-        model_config(model, code=code).get_text_config(decoder=True).hidden_size <= 256
-    )
-
-
-def _can_be_plain(model: str, *, code: bool) -> bool:
-    return local_folder(model) is not None and attention.can_be_plain(
-        model_config(model, code=code)
+    # A model of the Hub may not be on this machine yet, so its size is not known.
+    if local_folder(model) is None:
+        return False
+    config = model_config(model, code=code)
+    return (
+        attention.can_be_plain(config) and config.get_text_config(decoder=True).hidden_size <= 256
     )
 
 
@@ -106,7 +106,7 @@ def load_actor(
         ),
         trust_remote_code=model_cfg.trust_remote_code,
     )
-    check_vocabulary(name, model, template.tokenizer)
+    check_vocabulary(name, model, template)
     # Saved with the checkpoint, so that a server stops at the same tokens.
     if getattr(model, "generation_config", None) is not None:
         model.generation_config.eos_token_id = sorted(template.stop_ids)
@@ -195,11 +195,17 @@ def compile_body(model: Any) -> None:
     body.compile(dynamic=True)
 
 
-def check_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
-    """Raises ModelError if the tokenizer has ids that the model has no embedding for."""
+def check_vocabulary(name: str, model: Any, template: ChatTemplate) -> None:
+    """Raises ModelError if texts or the chat template have ids that the model has no embedding
+    for."""
+    tokenizer = template.tokenizer
+    # Gemma 3 models for text share a tokenizer with those for pictures, whose special token they
+    # do not embed. Texts never become special tokens, and the template's are looked at.
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    told = template.start(({"role": "user", "content": "Hello"},), "")
     # Compare the highest id, not the number of ids: vocabularies have gaps, and embeddings often
     # have spare rows.
-    highest = max(tokenizer.get_vocab().values())
+    highest = max({*tokenizer.get_vocab().values()} - special | {*told, *template.stop_ids})
     rows = model.get_input_embeddings().weight.shape[0]
     if highest >= rows:
         raise ModelError(
