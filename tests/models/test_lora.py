@@ -242,6 +242,15 @@ def test_an_adapter_of_another_rank(adapter, tmp_path):
         load_adapters(other, adapter)
 
 
+def test_a_module_that_is_not_there_beside_one_that_is(caplog):
+    model = small_model("qwen2")
+    names = ["self_attn.q_proj", "k_porj", "lm_head"]
+    add_adapters(model, rank=4, alpha=8, target_modules=names, seed=0)
+    assert "no linear layer named k_porj, so it gets no adapter" in caplog.text
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert all("q_proj" in name or "lm_head" in name for name in trained)
+
+
 def test_modules_that_are_not_there():
     with pytest.raises(ModelError, match=r"has no module named.*down_proj.*q_proj"):
         add_adapters(small_model("qwen2"), rank=4, alpha=8, target_modules=["attn_out"], seed=0)

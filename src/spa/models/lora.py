@@ -7,6 +7,7 @@ reads this one too.
 
 import copy
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -23,6 +24,8 @@ from spa.install import install_hint
 ADAPTER = "adapter"  # folder of the adapters, next to the merged weights
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+log = logging.getLogger(__name__)
+
 _PREFIX = "base_model.model."  # what peft puts before every key of a saved adapter
 _NAME = "default"
 _READ = (
@@ -59,20 +62,26 @@ def add_adapters(
         r=rank, lora_alpha=alpha, lora_dropout=0.0, bias="none", target_modules=targets
     )
     config.base_model_name_or_path = getattr(model, "name_or_path", None) or None
+    linear = {
+        name.rpartition(".")[2] for name, m in model.named_modules() if isinstance(m, nn.Linear)
+    }
+    hint = f"Use all-linear, or some of: {', '.join(sorted(linear))}."
     try:
         _inject(model, config, seed)
     except ValueError as error:
-        names = sorted(
-            {
-                name.rpartition(".")[2]
-                for name, m in model.named_modules()
-                if isinstance(m, nn.Linear)
-            }
-        )
         raise ModelError(
-            f"lora.target_modules: the model has no module named {targets}. Use all-linear, "
-            f"or some of: {', '.join(names)}."
+            f"lora.target_modules: the model has no module named {targets}. {hint}"
         ) from error
+    # peft leaves out a name that fits no module, unless none fits. A critic has no output layer.
+    adapted = [f".{name}" for name in _tuner_layers(model)]
+    named = [] if isinstance(targets, str) else [name for name in targets if name != "lm_head"]
+    missing = [name for name in named if not any(layer.endswith(f".{name}") for layer in adapted)]
+    if missing:
+        log.warning(
+            "lora.target_modules: the model has no linear layer named %s, so it gets no adapter. %s",
+            ", ".join(missing),
+            hint,
+        )
 
 
 def _inject(model: Any, config: Any, seed: int) -> None:
