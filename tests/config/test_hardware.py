@@ -42,41 +42,28 @@ def test_a_build_for_cpus_is_used_if_it_is_asked_for():
         assert (cfg.actor_rollout_ref.rollout.name, warnings) == (chosen, [])
 
 
-def test_the_originals_four_gpus_on_smaller_machines():
-    four = asked(
-        "trainer.n_gpus_per_node=4", "actor_rollout_ref.rollout.tensor_model_parallel_size=4"
-    )
-    cfg, warnings = clamp_to_hardware(four, gpus=2, vllm=True)
-    assert (
-        cfg.trainer.n_gpus_per_node,
-        cfg.actor_rollout_ref.rollout.tensor_model_parallel_size,
-    ) == (2, 2)
-    assert warnings == [
-        "trainer.n_gpus_per_node is 4, but spa uses 2, because this machine has 2 GPUs",
-        "actor_rollout_ref.rollout.tensor_model_parallel_size is 4, but spa uses 2, because this machine has 2 GPUs",
-    ]
-    cfg, warnings = clamp_to_hardware(four, gpus=0, vllm=False)
-    assert (
-        cfg.trainer.n_gpus_per_node,
-        cfg.actor_rollout_ref.rollout.tensor_model_parallel_size,
-    ) == (1, 1)
-    assert warnings == [
-        "trainer.n_gpus_per_node is 4, but spa uses 1, because this machine has no GPU",
-        "actor_rollout_ref.rollout.tensor_model_parallel_size is 4, but spa uses 1, because the local engine cannot split a model over several GPUs",
-    ]
+def test_a_run_on_the_cpu_samples_there():
+    cfg, _ = clamp_to_hardware(asked("trainer.device=cpu"), gpus=1, vllm=True)
+    assert cfg.actor_rollout_ref.rollout.name == "local"
+
+
+def test_an_engine_on_four_gpus_on_smaller_machines():
+    four = asked("actor_rollout_ref.rollout.tensor_model_parallel_size=4")
+    told = "actor_rollout_ref.rollout.tensor_model_parallel_size is 4, but spa uses"
+    for gpus, there, reason in (
+        (2, 2, "this machine has 2 GPUs"),
+        (0, 1, "the local engine cannot split a model over several GPUs"),
+    ):
+        cfg, warnings = clamp_to_hardware(four, gpus=gpus, vllm=gpus > 0)
+        assert cfg.actor_rollout_ref.rollout.tensor_model_parallel_size == there
+        assert warnings == [f"{told} {there}, because {reason}"]
 
 
 def test_only_resources_change():
-    four = asked(
-        "trainer.n_gpus_per_node=4", "actor_rollout_ref.rollout.tensor_model_parallel_size=4"
-    )
+    four = asked("actor_rollout_ref.rollout.tensor_model_parallel_size=4")
     cfg, _ = clamp_to_hardware(four, gpus=1, vllm=True)
     rollout = replace(cfg.actor_rollout_ref.rollout, name="auto", tensor_model_parallel_size=4)
-    back = replace(
-        cfg,
-        actor_rollout_ref=replace(cfg.actor_rollout_ref, rollout=rollout),
-        trainer=replace(cfg.trainer, n_gpus_per_node=4),
-    )
+    back = replace(cfg, actor_rollout_ref=replace(cfg.actor_rollout_ref, rollout=rollout))
     assert to_plain(back) == to_plain(four)
     assert clamp_to_hardware(cfg, gpus=1, vllm=True) == (cfg, [])
 

@@ -491,6 +491,14 @@ def test_the_model_goes_back_to_the_mode_it_was_in():
         assert model.training == training
 
 
+def test_flash_attention_takes_the_safe_path_where_the_model_is_not_read_by_us():
+    for name, safe in (("qwen3", True), ("qwen2", False)):
+        model = small_model(name)
+        # The kernels need a GPU; the engine looks at the name alone.
+        model.config._attn_implementation = "flash_attention_2"
+        assert LocalEngine(model, template(name)).safe == safe
+
+
 def test_bfloat16_is_close_to_float32():
     made, model = ending_template("qwen2"), small_model("qwen2")
     asked = prompts(made, 4)

@@ -40,22 +40,21 @@ def threads_of(cfg: Config) -> int | None:
 def clamp_to_hardware(
     cfg: Config, *, gpus: int, vllm: bool | None = None, cpu_build: bool | None = None
 ) -> tuple[Config, list[str]]:
-    """`cfg` with its engine chosen and its GPU counts within `gpus`, and a warning for everything
+    """`cfg` with its engine chosen and split over at most `gpus`, and a warning for everything
     that was lowered.
 
-    `rollout.name` auto becomes vllm if it is installed and there is a GPU, else local. Without
+    `rollout.name` auto becomes vllm if it is installed and the run may use a GPU, else local. Without
     either, vllm becomes local with a warning, unless it is a build for CPUs and the configuration
     names it. `vllm`, `cpu_build`: whether it is installed, and for CPUs; None looks.
     """
     rollout = cfg.actor_rollout_ref.rollout
-    trainer = cfg.trainer
     warnings = []
     usable = gpus > 0 and (vllm_installed() if vllm is None else vllm)
     for_cpu = vllm_for_cpu() if cpu_build is None else cpu_build
     name = rollout.name
     parallel = rollout.tensor_model_parallel_size
     if name == "auto":
-        name = "vllm" if usable else "local"
+        name = "vllm" if usable and cfg.trainer.device != "cpu" else "local"
     elif name == "vllm" and not usable and not (gpus == 0 and for_cpu):
         reason = (
             "this machine has no GPU"
@@ -66,15 +65,8 @@ def clamp_to_hardware(
             f"actor_rollout_ref.rollout.name is vllm, but spa uses the local engine, because {reason}"
         )
         name = "local"
-    # Without a GPU the count is 1, for the CPU.
-    most = max(gpus, 1)
-    count = min(trainer.n_gpus_per_node, most)
-    if count < trainer.n_gpus_per_node:
-        warnings.append(
-            f"trainer.n_gpus_per_node is {trainer.n_gpus_per_node}, but spa uses {count}, because "
-            f"{_there(gpus)}"
-        )
-    limit = most if name == "vllm" else 1
+    # Without a GPU the engine splits nothing.
+    limit = max(gpus, 1) if name == "vllm" else 1
     if parallel > limit:
         reason = (
             _there(gpus)
@@ -87,11 +79,7 @@ def clamp_to_hardware(
         )
         parallel = limit
     rollout = replace(rollout, name=name, tensor_model_parallel_size=parallel)
-    return replace(
-        cfg,
-        actor_rollout_ref=replace(cfg.actor_rollout_ref, rollout=rollout),
-        trainer=replace(trainer, n_gpus_per_node=count),
-    ), warnings
+    return replace(cfg, actor_rollout_ref=replace(cfg.actor_rollout_ref, rollout=rollout)), warnings
 
 
 def _there(gpus: int) -> str:

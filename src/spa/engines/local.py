@@ -27,7 +27,7 @@ from transformers.cache_utils import DynamicCache
 from spa.engines.fused import FusedModel, can_fuse
 from spa.engines.kv_cache import EpisodeKV, GrowingCache, Head, head_of
 from spa.engines.sampling import right_aligned, row_uniforms, sample_tokens
-from spa.engines.tried import reads_right, skips_check
+from spa.engines.tried import reads_right, skips_check, uses_flash
 from spa.engines.vision import sample_seeing
 from spa.errors import ModelError
 from spa.models.attention import attends_to_everything
@@ -75,6 +75,10 @@ class LocalEngine:
         # Caches of windowed or recurrent layers cannot be cut out of a batch and put together
         # again.
         self.safe = template.images is not None or not attends_to_everything(model.config)
+        dtype = autocast or next(model.parameters()).dtype
+        fused = not self.safe and can_fuse(model, dtype)
+        # Flash attention takes no mask of queries and keys.
+        self.safe = self.safe or (not fused and uses_flash(model.config))
         self.keep_cache = keep_cache and not self.safe
         self._episodes: dict[str, EpisodeKV] = {}
         self.max_rows = max_rows
@@ -94,11 +98,11 @@ class LocalEngine:
         # `reads_right` has left the episodes of its trial in the cache.
         self._episodes.clear()
         self.autocast = autocast
-        if not self.safe and can_fuse(model, autocast or next(model.parameters()).dtype):
-            self.sampler = FusedModel(model, autocast or next(model.parameters()).dtype)
+        if fused:
+            self.sampler = FusedModel(model, dtype)
         if self.safe and template.images is None:
             log.warning(
-                "The model has windowed or linear attention layers, so the local engine "
+                "The model has windowed or linear attention layers, or flash attention, so the local engine "
                 "computes the whole conversation again at every turn. Sampling is slower"
             )
 

@@ -24,7 +24,12 @@ MakeBatch = Callable[[Sequence[Prompt], SamplingParams], Any]
 def skips_check(config: Any) -> bool:
     """Whether nothing needs to be tried, or nothing can be: flash attention does not compute in
     float32."""
-    return can_be_plain(config) or "flash" in (getattr(config, "_attn_implementation", None) or "")
+    return can_be_plain(config) or uses_flash(config)
+
+
+def uses_flash(config: Any) -> bool:
+    """Whether the model computes flash attention."""
+    return "flash" in (getattr(config, "_attn_implementation", None) or "")
 
 
 def reads_right(model: Any, make_batch: MakeBatch) -> bool:

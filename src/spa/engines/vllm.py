@@ -71,9 +71,15 @@ class VllmEngine:
         self.sleeps = sleeps
         self._asleep = False
         self._playing: set[str] = set()
+        source = model_source(name, code=trust_remote_code)
+        if not (source / "config.json").is_file():
+            raise ModelError(
+                f"{name} is a LoRA adapter, and vLLM loads whole models only. Set "
+                "actor_rollout_ref.rollout.name=local, or name a folder with the merged model."
+            )
         # Prompts and responses are token ids, so vLLM needs no tokenizer.
         settings: dict[str, Any] = {
-            "model": str(model_source(name, code=trust_remote_code)),
+            "model": str(source),
             "skip_tokenizer_init": True,
             "dtype": str(dtype).removeprefix("torch."),
             "max_model_len": max_model_len,

@@ -17,7 +17,7 @@ import torch
 
 from spa.config.schema import Config, SFTConfig
 from spa.distributed.world import current_world
-from spa.engines.local import LocalEngine
+from spa.engines.factory import local_engine
 from spa.envs.pool import EpisodeSpec
 from spa.evaluation.episode_metrics import pooled_metrics
 from spa.evaluation.search import pooled_search_metrics
@@ -324,7 +324,7 @@ def world_model_check(
     examples teach."""
     # The engine computes with the present weights. It is closed
     # after one check, so that no cache outlives an update.
-    engine = LocalEngine(model, probes.template, autocast=setup.engine_autocast(cfg, device))
+    engine = local_engine(cfg, model, probes.template, device)
     started = time.monotonic()
     episodes = probes.worker.rollout(engine, probes.specs, setup.selfplay_sampling(cfg))
     engine.close()
