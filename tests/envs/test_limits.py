@@ -8,12 +8,21 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from faulty_env import Faulty
 from helpers.play import answer, play, says
 
 from spa.config.load import load_config
 from spa.envs import registry
-from spa.envs.limits import EnvFault, TimedOut, boundary, checked_step, checked_text, time_limit
+from spa.envs.limits import (
+    EnvFault,
+    TimedOut,
+    boundary,
+    checked_step,
+    checked_text,
+    plain,
+    time_limit,
+)
 from spa.envs.lost import LostEpisodes
 from spa.envs.pool import group_specs
 from spa.envs.registry import make_env
@@ -85,6 +94,14 @@ def test_what_a_step_tells_beside_the_reward_becomes_plain_data():
     for episode in outcomes("objects"):
         text = json.dumps(episode.to_json())
         assert ("<Panic>" in text and "<set>" in text) is (episode.puzzle_seed % 3 == 0)
+
+
+def test_numbers_of_other_libraries_become_plain_data():
+    assert plain(torch.tensor(False)) is False
+    assert plain({"reward": torch.tensor(0.5), "many": torch.zeros(2)}) == {
+        "reward": 0.5,
+        "many": "<Tensor>",
+    }
 
 
 def test_a_stop_that_was_asked_for_and_swallowed_is_not_forgotten():

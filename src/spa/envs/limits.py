@@ -148,7 +148,8 @@ def plain(value: Any, kept: tuple[type, ...] = ()) -> Any:
     objects become the name of their class."""
     if isinstance(value, kept):
         return value
-    if isinstance(value, np.generic):
+    # Numbers of numpy, torch and JAX.
+    if isinstance(value, np.generic) or getattr(value, "shape", None) == ():
         value = value.item()
     if value is None or isinstance(value, bool):
         return value
