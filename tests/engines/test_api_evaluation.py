@@ -5,6 +5,7 @@ import json
 import pytest
 from api_server import Server, failing, good
 
+import spa
 from spa import cli
 from spa.config.load import load_config
 from spa.errors import ModelError
@@ -65,6 +66,18 @@ def test_the_usage_is_that_of_the_result_alone(tmp_path):
         assert len(server.requests) == 4  # the one comes from the responses of the first
     assert (more["usage"]["requests"], one["usage"]["requests"]) == (4, 1)
     assert one["usage"]["prompt_tokens"] == 11
+
+
+def test_a_loaded_model_is_paid_for_as_one_that_is_named(tmp_path):
+    with Server() as server:
+        cfg = config(server, tmp_path)
+        model = spa.load_model("mine", config=cfg)
+        one = spa.evaluate(model, samples=None, output=tmp_path / "one.json", prices=(1.0, 2.0))
+        two = spa.evaluate(
+            "mine", cfg, samples=None, output=tmp_path / "two.json", prices=(1.0, 2.0)
+        )
+    assert one.result["usage"] == two.result["usage"]
+    assert one.result["usage"]["requests"] == 4
 
 
 def test_a_wrong_key_costs_one_request(tmp_path):

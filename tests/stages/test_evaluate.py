@@ -1,6 +1,8 @@
 """`spa eval` from end to end, mostly with policies that need no model."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from spa.commands.evaluate import remarks
 from spa.config.load import load_config
 from spa.errors import ConfigError, DataError, ModelError
 from spa.evaluation.episode_metrics import episode_metrics
+from spa.models.load import BUILTIN, model_source
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.report.reading import open_run
 from spa.run.files import read_lines
@@ -282,6 +285,11 @@ def test_planner_figures_are_those_of_the_episodes_that_count(tmp_path):
     record.write_text("".join(json.dumps(line) + "\n" for line in again))
     found = imagination(own, [record])
     assert found is not None and found["tokens_per_episode"] == 2
+    # A turn that follows an earlier path has a response of its own.
+    kept = [{**lines[0], "turn": 0}, {**lines[0], "turn": 1, "tokens": [5], "kept": True}]
+    record.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    found = imagination(own, [record])
+    assert found is not None and found["tokens_per_episode"] == 7
     lines[0]["tokens"] = [None, None]  # of an engine without token ids
     record.write_text(json.dumps(lines[0]) + "\n")
     found = imagination(own, [record])
@@ -320,10 +328,36 @@ def test_training_puzzles_are_left_out(tmp_path, untrained_model):
     (later / "ppo" / "config.yaml").write_text(f"model_path: {checkpoint}\n")
     assert training_hashes(later) == training_hashes(tmp_path / "run")
     assert knows_all_data(later)
+    # SFT that began from another run's checkpoint has that run's puzzles, too.
+    tuned = tmp_path / "tuned"
+    (tuned / "sft").mkdir(parents=True)
+    (tuned / "data").mkdir()
+    pq.write_table(pa.table({"puzzle_hash": ["its own"]}), tuned / "data" / TRAIN_FILE)
+    (tuned / "sft" / "config.yaml").write_text(f"model_path: {checkpoint}\n")
+    assert training_hashes(tuned) == {"its own"} | training_hashes(tmp_path / "run")
+    assert knows_all_data(tuned)
+    shutil.rmtree(tmp_path / "run/round_1/data")
+    assert not knows_all_data(tuned)
     puzzles, seen = evaluate.unseen_puzzles(cfg, player, training_hashes(tmp_path / "run"))
     assert seen == 2 and [puzzle.hash for puzzle in puzzles] == hashes[2:]
     with pytest.raises(DataError, match="All 6 validation puzzles were also training puzzles"):
         evaluate.unseen_puzzles(cfg, player, frozenset(hashes))
+
+
+def test_puzzles_of_a_game_with_few_are_named_if_they_were_trained_on(tmp_path):
+    run = tmp_path / "run"
+    (run / "ppo").mkdir(parents=True)
+    tags = "es_manager.val.env_configs.tags=[Bandit]"
+    cfg = load_config("demo", [tags, "es_manager.val.env_groups=3", "es_manager.val.group_size=1"])
+    player = setup.make_worker(cfg, None, mode="base")
+    hashes = [puzzle.hash for puzzle in evaluate.unseen_puzzles(cfg, player, frozenset())[0]]
+    (run / "ppo" / "trajectories").mkdir()
+    line = json.dumps({"episode_id": "x", "puzzle_hash": hashes[0]}, separators=(",", ":"))
+    (run / "ppo" / "trajectories" / "train-000001.jsonl").write_text(f"{line}\n")
+    random = replace(find_target("random"), run=run)
+    result = evaluate.evaluate_target(cfg, random, output=tmp_path / "result.json")
+    assert result["puzzles"]["trained_on"] == hashes.count(hashes[0])
+    assert any("from training, because the game has few" in line for line in remarks(result))
 
 
 def test_hash_is_found_in_what_the_recorder_writes():
@@ -411,6 +445,18 @@ def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch
     assert result["settings"]["groups"] == 4 and set(result["not_computed"]) == {"pass@8"}
 
 
+def test_a_second_model_does_not_replace_the_result_of_the_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        shutil.copytree(model_source(BUILTIN), tmp_path / name / "final")
+    models = ["one/final", "two/final"]
+    sizes = ["--puzzles", "1", "--samples", "1", "trainer.device=cpu"]
+    assert cli.main(["eval", *models, "--config", "demo", *sizes]) == 2
+    told = capsys.readouterr()
+    assert "the results of one/final and two/final have one name" in told.err
+    assert "one/final on unseen puzzles" in told.out
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -424,7 +470,8 @@ def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch
         (["./none"], "there is no folder ./none"),
         (["run/none"], "there is no folder run/none"),
         (["run", "--config", "demo"], "Checkpoints are in run/spa/ppo."),
-        (["random", "--config", "demo", "--output", "run"], "the path is a folder"),
+        (["random", "--config", "demo", "--output", "kept.json"], "the path is a folder"),
+        (["random", "--config", "demo", "--output", "m1.5-sampled"], "whose name ends in .json"),
         (
             ["random", "--config", "demo", "--output", "file/result.json"],
             "cannot write the result to",
@@ -439,5 +486,6 @@ def test_clear_errors(args, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run" / "spa" / "ppo" / "global_step_3").mkdir(parents=True)
     (tmp_path / "file").write_text("")
+    (tmp_path / "kept.json").mkdir()
     assert cli.main(["eval", *args]) == 2
     assert said in capsys.readouterr().err

@@ -111,8 +111,9 @@ def evaluate(
     chosen = None if ks is None else as_list("ks", ks, int)
     # A loaded model brings its engine. Loading the weights again would take twice the memory. A
     # scripted policy has none, and its engine has the limits of the configuration that it was made for.
+    # A model behind an API has none either, and its responses are kept beside the result.
     engine = None
-    if isinstance(model, Model) and model.name not in policy_names():
+    if isinstance(model, Model) and model.name not in policy_names() and not model.target.api:
         engine = (model.engine, model.template)
     target, cfg, path = plan_evaluation(
         model, config, samples=samples, puzzles=puzzles, overrides=overrides, output=output
@@ -169,8 +170,11 @@ def plan_evaluation(
     # The name has the model, the configuration and the games (above three only their number),
     # so that results of other models, configurations and games are kept.
     name = f"{target.label}-{slug(cfg.trainer.experiment_name)}-{slug(games)}{suffix}"
-    own = root / f"{name}.json"
-    return target, cfg, Path(output) if output else own
+    path = Path(output) if output else root / f"{name}.json"
+    # The files beside it have the same name with other endings.
+    if path.suffix != ".json":
+        raise ConfigError(f"output is {path}; give a file whose name ends in .json")
+    return target, cfg, path
 
 
 def _sized(cfg: Config, samples: int | None, puzzles: int | None) -> Config:

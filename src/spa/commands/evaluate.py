@@ -2,7 +2,8 @@
 
 import argparse
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spa.commands.arguments import names, positive_number, result_file, say
@@ -140,7 +141,8 @@ def evaluate(options: argparse.Namespace) -> int:
     measured: list[Evaluation] = []
     try:
         for model in options.models:
-            if (one := _evaluate(model, options)) is not None:
+            known = {one.path: one.result["model"] for one in measured}
+            if (one := _evaluate(model, options, known)) is not None:
                 measured.append(one)
     finally:  # if a model fails, print the results of the earlier models
         if measured:
@@ -168,7 +170,10 @@ def _refuse_others(options: argparse.Namespace) -> None:
             raise ConfigError(f"{flag} belongs to another measurement; {cure}")
 
 
-def _evaluate(model: str, options: argparse.Namespace) -> "Evaluation | None":
+def _evaluate(
+    model: str, options: argparse.Namespace, known: Mapping[Path, str]
+) -> "Evaluation | None":
+    """Evaluate a model, unless its result would take the place of one in `known`."""
     import spa.api.evaluation as api
 
     overrides = [*(_plan(options.plan) if options.plan else ()), *options.overrides]
@@ -180,6 +185,11 @@ def _evaluate(model: str, options: argparse.Namespace) -> "Evaluation | None":
         overrides=overrides,
         output=options.output,
     )
+    if output in known:
+        raise ConfigError(
+            f"the results of {known[output]} and {model} have one name, {output}; evaluate the second one "
+            "alone, with --output FILE"
+        )
     # Checked before playing: a wrong option must not cost hours.
     ks = _ks(options.k)
     prices = _prices(options.prices)
@@ -334,6 +344,11 @@ def remarks(result: dict[str, Any]) -> list[str]:
         lines.append(
             f"{seen} puzzle{' was' if seen == 1 else 's were'} left out, because the model was trained on "
             f"the same puzzle{'' if seen == 1 else 's'}."
+        )
+    if trained := result["puzzles"].get("trained_on", 0):
+        lines.append(
+            f"{trained} puzzle{' is' if trained == 1 else 's are'} from training, because the game has few "
+            "puzzles."
         )
     # None: not all training puzzles are recorded. Policies and models behind APIs, whose
     # `model` is None, get no remark.

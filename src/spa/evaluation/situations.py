@@ -148,7 +148,7 @@ def ceiling(env: TextEnv, situation: Situation, actions: Sequence[str], mode: St
 
     def after(noise: int) -> str:
         replay(env, situation, stream_seed(situation.noise_seed, "world_model/ceiling", noise))
-        execute(env, actions, len(actions))
+        execute(env, actions, len(actions), own_turn=True)
         return env.world_state_text(mode)
 
     likeliest = Counter(after(noise) for noise in range(NOISES)).most_common(1)[0][0]

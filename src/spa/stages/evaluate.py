@@ -101,6 +101,7 @@ def evaluate_target(
     known = training_hashes(target.run) if target.run else frozenset()
     complete = target.run is not None and knows_all_data(target.run)
     puzzles, seen = unseen_puzzles(cfg, worker, known)
+    trained = sum(puzzle.hash in known for puzzle in puzzles)
     identity = eval_identity(cfg, target)
     # The key guards what is kept: an evaluation resumes from it
     # only if all its settings but the number of groups are the same.
@@ -137,6 +138,8 @@ def evaluate_target(
             "played": len(groups),
             "seen_in_training": seen,
             "training_puzzles_known": len(known) if complete else None,
+            # Games with few puzzles only.
+            **({"trained_on": trained} if trained else {}),
         },
         "tags": {
             tag: tag_result(

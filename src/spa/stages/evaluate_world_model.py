@@ -192,7 +192,12 @@ def world_model_report(
             next_state=reply.next_state,
             observation=reply.parsed.observation if reply.parsed.well_formed else None,
             prediction=reply.parsed.prediction if reply.parsed.well_formed else None,
-            ceiling=ceiling(env, situation, reply.executed, cfg.state_text) if chance else 1.0,
+            # The whole answer: another outcome of chance may not end the game as early as this one.
+            ceiling=ceiling(
+                env, situation, reply.parsed.actions[: cfg.most_actions(tag)], cfg.state_text
+            )
+            if chance
+            else 1.0,
         )
         for situation, reply in zip(situations, replies, strict=True)
     ]

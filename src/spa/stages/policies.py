@@ -118,7 +118,7 @@ def slug(name: str) -> str:
 
 def training_hashes(run: Path) -> frozenset[str]:
     """Content hashes of every puzzle that a run was trained on: the rows of all its rounds, its
-    PPO episodes, and those of the run that its PPO began from."""
+    PPO episodes, and those of the run that it began from."""
     found: set[str] = set()
     for path in _example_files(run):
         if "puzzle_hash" in pq.read_schema(path).names:
@@ -132,19 +132,22 @@ def training_hashes(run: Path) -> frozenset[str]:
 
 def knows_all_data(run: Path) -> bool:
     """Whether the examples of a run's SFT are in its folder, so that `training_hashes` has all."""
-    if earlier := _began_from(run):
-        return knows_all_data(earlier)
-    return not (run / "sft").is_dir() or bool(_example_files(run))
+    own = not (run / "sft").is_dir() or bool(_example_files(run))
+    earlier = _began_from(run)
+    return own and (earlier is None or knows_all_data(earlier))
 
 
 def _began_from(run: Path) -> Path | None:
-    """The other run whose checkpoint is the model of a run's PPO."""
-    config = run / "ppo" / "config.yaml"
-    if not config.is_file():
-        return None
-    name = yaml.safe_load(config.read_text(encoding="utf-8"))["model_path"]
-    earlier = run_of(Path(name)) if Path(name).is_dir() else None
-    return earlier if earlier and earlier.resolve() != run.resolve() else None
+    """The other run whose checkpoint is the model of a run's PPO, or else of an earlier stage."""
+    for stage in ("ppo", "sft", "data"):
+        config = run / stage / "config.yaml"
+        if not config.is_file():
+            continue
+        name = yaml.safe_load(config.read_text(encoding="utf-8"))["model_path"]
+        earlier = run_of(Path(name)) if Path(name).is_dir() else None
+        if earlier and earlier.resolve() != run.resolve():
+            return earlier
+    return None
 
 
 def _example_files(run: Path) -> list[Path]:
