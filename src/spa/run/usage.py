@@ -33,13 +33,12 @@ def of_self_play(folder: Path, generate: Mapping[str, Any]) -> Budget | None:
         return None
     played = summary["played"]
     shares = generate.get("mixture") or {generate.get("policy", "self"): 1.0}
-    # The share of turns that the model played: its share of the mixture, less the share `epsilon`
-    # of random turns.
+    # The share of episodes that the model played.
     share = float(shares.get("self", 0.0)) / sum(map(float, shares.values()))
-    share *= 1 - generate.get("epsilon", 0.0)
-    # With planning a turn may sample several responses, all of which this count includes.
-    sampled = summary.get("imagination", {}).get("tokens_per_episode") or played.get(
-        "response_length", 0.0
+    # With planning a turn may sample several responses, all of which this count includes. It
+    # leaves out the share `epsilon` of random turns.
+    sampled = summary.get("imagination", {}).get("tokens_per_episode") or (
+        played.get("response_length", 0.0) * (1 - generate.get("epsilon", 0.0))
     )
     moves = summary.get("search", {}).get("tokens", 0)  # tokens of the moves in searches
     actions = played["episodes"] * played["num_actions"] + summary.get("actions_elsewhere", 0)

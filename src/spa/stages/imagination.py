@@ -126,10 +126,10 @@ def imagination(
         return None
     turns = [line for play in plays.values() for line in play.values()]
     # A turn that follows an earlier plan runs no search, so it does not count in `right` and
-    # `changed`. It samples no tokens.
+    # `changed`.
     drawn = [line for line in turns if not line.get("kept")]
     # An engine that returns text alone has no counts.
-    tokens = [count for line in drawn for count in line["tokens"] if count is not None]
+    tokens = [count for line in turns for count in line["tokens"] if count is not None]
     right = [
         part["right"] for line in drawn for part in line["imagined"] if part["right"] is not None
     ]
