@@ -17,7 +17,13 @@ from spa.config.tree import to_plain
 from spa.errors import ConfigError, SpaError, TrainingError
 from spa.evaluation.passk import outcomes
 from spa.experiments.budget import budget, learnt_tokens
-from spa.experiments.compare import longer, methods_compared, run_comparison, starts_again
+from spa.experiments.compare import (
+    longer,
+    methods_compared,
+    run_comparison,
+    self_play_batches,
+    starts_again,
+)
 from spa.experiments.grid import FOLDERS, Plan, run_grid
 from spa.experiments.methods import (
     CONTROLS,
@@ -36,6 +42,7 @@ from spa.experiments.results import (
     read_training,
 )
 from spa.experiments.tables import equal_tokens, print_table, sentences
+from spa.methods import Method
 from spa.report.reading import open_run
 from spa.worldmodel.rows import read_parquet
 from spa_bench.paper.verdicts import mean_curve
@@ -503,10 +510,30 @@ def test_seeds_differ_in_everything_that_is_drawn_and_in_nothing_else(tmp_path):
 
 def test_methods_without_self_play_go_on_as_long_as_it_took(tmp_path):
     cfg = configured("base", tuple(overrides("builtin:tiny", tmp_path, "generate.num_batches=7")))
-    assert (longer(cfg).trainer.total_training_steps, longer(cfg).trainer.also_test_at) == (8, 1)
+    more = longer(cfg, self_play_batches(cfg)).trainer
+    assert (more.total_training_steps, more.also_test_at) == (8, 1)
     rounds = ("generate.num_batches=7", "generate.rounds=3", "generate.later_batches=2")
     cfg = configured("base", tuple(overrides("builtin:tiny", tmp_path, *rounds)))
-    assert longer(cfg).trainer.total_training_steps == 1 + 7 + 2 + 2
+    assert longer(cfg, self_play_batches(cfg)).trainer.total_training_steps == 1 + 7 + 2 + 2
+
+
+@pytest.mark.parametrize(
+    ("preset", "reference", "more"),
+    [("tiny", "spa", 8), ("tiny", "planned", 16), ("smol_search", "search_simulator", 0)],
+)
+def test_a_baseline_goes_on_as_long_as_the_reference_plays(preset, reference, more, tmp_path):
+    made = methods_compared(preset, [f"trainer.run_dir={tmp_path}"], only=[reference, "vanilla"])
+    spa, vanilla = (made.trainings[name][0].ppo.trainer for name in (reference, "vanilla"))
+    assert vanilla.total_training_steps == spa.total_training_steps + more
+    assert (vanilla.also_test_at is None) == (more == 0)
+
+
+def test_two_methods_of_one_name_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="two methods are called vanilla"):
+        methods_compared("tiny", [], only=["vanilla", f"{__name__}:vanilla"], root=tmp_path)
+
+
+vanilla = Method(description="plain PPO, once more", overrides=("ctx_manager.mode=base",))
 
 
 def test_self_play_that_starts_again_is_announced_with_the_changed_setting(base, compared):

@@ -117,6 +117,12 @@ def comparison(
             "trainer.also_test_at: a comparison chooses this step itself, where methods have had equally many PPO "
             "steps. Remove the setting."
         )
+    first = next(arm for arm in arms if arm.name == reference)
+    batches = None
+    if first.method.fine_tuned:
+        # The episodes that a baseline may play more are those of the reference's self-play.
+        changes = (*overrides, *first.method.changes[0], *first.overrides)
+        batches = self_play_batches(configured(preset, changes))
     trainings = {
         arm.name: [
             training_of(
@@ -129,6 +135,7 @@ def comparison(
                 root=root,
                 more=arm.overrides,
                 continues=arm.longer,
+                batches=batches,
             )
             for seed in range(seeds)
         ]
@@ -160,10 +167,11 @@ def training_of(
     root: Path,
     more: Sequence[str] = (),
     continues: bool = False,
+    batches: int | None = None,
 ) -> Run:
     """Training number `seed` of a method in `folder`. The method's changes win over `overrides`, and
-    `more` wins over them. `continues`: it trains until it has played as many episodes as SPA in
-    all."""
+    `more` wins over them. `continues`: it trains until it has played as many episodes as a method
+    with `batches` of self-play in all, by default those of its own configuration."""
     world_model, ppo = (
         placed(configured(preset, (*overrides, *own, *more), seed), folder, name, root=root)
         for own in chosen.changes
@@ -173,16 +181,24 @@ def training_of(
     return Run(
         folder=folder,
         world_model=world_model if chosen.fine_tuned else None,
-        ppo=longer(ppo) if continues else ppo,
+        ppo=longer(ppo, self_play_batches(ppo) if batches is None else batches)
+        if continues
+        else ppo,
     )
 
 
-def longer(cfg: Config) -> Config:
-    """As many more PPO steps as self-play has batches in all its rounds (both have as many
-    episodes), with a validation where the others stop. A schedule that ends with PPO ends with the
-    last of them."""
+def self_play_batches(cfg: Config) -> int:
+    """Batches that self-play plays in all its rounds; written searches play none."""
+    return 0 if cfg.generate.policy == "search" else cfg.generate.batches_of_all_rounds
+
+
+def longer(cfg: Config, batches: int) -> Config:
+    """As many more PPO steps as there are `batches` of self-play (both have as many episodes), with
+    a validation where the others stop. A schedule that ends with PPO ends with the last of them."""
+    if batches == 0:
+        return cfg
     steps = cfg.trainer.total_training_steps
-    more = steps + cfg.generate.batches_of_all_rounds
+    more = steps + batches
     # The last step compares equal total episodes. The step `also_test_at` compares equal PPO steps.
     return replace(cfg, trainer=replace(cfg.trainer, total_training_steps=more, also_test_at=steps))
 
@@ -201,6 +217,12 @@ def methods_compared(
     cfg = configured(preset, tuple(overrides))
     chosen = (*(only or cfg.compare.arms), *names)
     found = {name: method(name) for name in dict.fromkeys(chosen)}
+    twice = [name for name, count in Counter(map(label, found)).items() if count > 1]
+    if twice:
+        raise ConfigError(
+            f"two methods are called {twice[0]}, the name of their results. Rename one of them, or compare "
+            "them one after the other."
+        )
     arms = [
         # A method with a multiple of the steps (`_x11`) is a baseline of its own and is not trained
         # longer.
