@@ -49,3 +49,36 @@ def test_each_turn_lists_the_actions_that_were_legal_then():
         if line.startswith("Legal")
     }
     assert len(lists) > 1
+
+
+def lake_rows(thoughts="move", **settings):
+    """The base-format examples of three steps to the left on a lake."""
+    specs = group_specs("test", base_seed=3, step=0, tags=["lake"], n_groups=[1], group_size=1)
+
+    def make(tag):
+        return make_env("frozen_lake", {"size": 4, "is_slippery": False})
+
+    text = reply("s", "t", "Left", thoughts).removeprefix("<think>")
+    told = says(text, text, text)
+    settings = {"state_text": "grid", "max_turn": 3, **settings}
+    (episode,) = play(specs, told, make=make, mode="add_worldmodel", **settings)
+    env = make("lake")
+    env.reset(
+        seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed, "validation": False}
+    )
+    rows, _ = episode_rows(episode, action_sep="||")
+    return in_base_format(rows, episode, Prompter(mode="base", **settings), env)
+
+
+def test_without_a_history_each_prompt_has_the_rules_and_one_state():
+    rows = lake_rows(history=False)
+    assert len(rows) == 3
+    for number, row in enumerate(rows, start=1):
+        assert [message["role"] for message in row.prompt] == ["system", "user"]
+        assert f"Turn {number}:" in row.prompt[-1]["content"]
+
+
+def test_imagined_plans_and_their_states_are_left_out():
+    thoughts = "Hm.\nI could do Down:\nunknown\nI could do Left:\nunknown\nI do Down."
+    for row in lake_rows(thoughts, response_format="choose_plan"):
+        assert row.response == "<think>Hm. I do Left.</think><answer>Left</answer>"

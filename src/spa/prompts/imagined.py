@@ -25,6 +25,11 @@ def imagined_plans(options: Sequence[Option]) -> str:
     return "".join(f"\n{_COULD}{_THEN.join(plan)}:\n{state}" for plan, state in options) + "\n"
 
 
+def without_options(thoughts: str) -> str:
+    """The thoughts before the options and the choice."""
+    return f"\n{thoughts}".partition(f"\n{_COULD}")[0].removeprefix("\n")
+
+
 def read_options(thoughts: str) -> tuple[Option, ...]:
     """The options that the thoughts list, in their order. What is no option is left out: a head
     without a state, or without a plan."""

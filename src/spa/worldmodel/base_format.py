@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spa.envs.base import StateText, TextEnv
+from spa.prompts.imagined import without_options
 from spa.prompts.render import Prompter, listed_actions
 from spa.types import IMAGE, Episode, Turn, WorldModelRow
 from spa.worldmodel.relabel import end_with_plan
@@ -66,7 +67,13 @@ def in_base_format(
         replace(
             row,
             # System and first user message, then two messages for each turn before this one.
-            prompt=tuple(messages[: 2 * row.turn + 2]),
+            prompt=tuple(messages[: 2 * row.turn + 2])
+            if prompter.history
+            else prompter.first_messages(
+                views[row.turn],
+                turn=row.turn + 1,
+                actions_left=episode.turns[row.turn].actions_left,
+            ),
             response=without_states(episode.turns[row.turn], prompter),
         )
         for row in rows
@@ -79,7 +86,10 @@ def without_states(turn: Turn, prompter: Prompter) -> str:
     plan, its thoughts end with it."""
     thoughts = (turn.reply.think or "") if turn.reply.well_formed else ""
     actions = turn.executed if turn.reply.well_formed else turn.reply.actions
-    if prompter.spec.names_plan and actions:
+    if prompter.spec.lists_plans:
+        # Plans stand there with the states that they were imagined to lead to.
+        thoughts = without_options(thoughts)
+    if (prompter.spec.names_plan or prompter.spec.lists_plans) and actions:
         thoughts = end_with_plan(thoughts, actions, turn.reply.actions)
     answer = f"<answer>{f' {prompter.action_sep} '.join(actions)}</answer>"
     return f"<think>{thoughts}</think>{answer}" if prompter.enable_think else answer
