@@ -130,3 +130,15 @@ def test_coverage_makes_rare_outcomes_as_likely_as_common_ones():
     share = sum(row.next_state == row.state for row in drawn) / len(drawn)
     assert len(drawn) == 1000 and abs(share - 0.5) < 0.06  # almost four deviations of a fair coin
     assert coverage_sample([], seed=0) == []
+
+
+@pytest.mark.parametrize("game", ["frozen_lake", "sokoban"])
+def test_plans_that_the_end_of_the_game_makes_equal_are_one_row(game):
+    for episode in walked(game, count=8):
+        rows = branches(episode, game, plans=8)
+        for index, turn in enumerate(episode.turns):
+            here = [(row.executed, row.next_state) for row in rows if row.turn == index]
+            assert len(set(here)) == len(here)
+            assert (turn.executed, turn.next_target) not in here
+            numbers = [row.extra["branch"] for row in rows if row.turn == index]
+            assert numbers == list(range(1, len(numbers) + 1))

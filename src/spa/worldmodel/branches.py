@@ -66,7 +66,14 @@ def branch_rows(
     places = assistant_positions(episode)
     rows: list[WorldModelRow] = []
     for index, others in enumerate(_tried(episode, make, prompter, plans)):
-        for number, tried in enumerate(others, start=1):
+        turn = episode.turns[index]
+        different = list(others)
+        if plans is not None:
+            # A game that ends early cuts plans short: to the plan that was taken, or to another.
+            led = {(tried.executed, tried.next_target): tried for tried in others}
+            led.pop((turn.executed, turn.next_target), None)
+            different = list(led.values())
+        for number, tried in enumerate(different, start=1):
             text = relabel_turn(
                 tried, action_sep=prompter.action_sep, order=prompter.response_format
             ).text
