@@ -55,8 +55,9 @@ def test_the_clipped_error_pulls_most_at_one_half_and_not_at_all_beyond_the_boun
 def test_the_least_certain_answers_choose_the_states_that_follow():
     turns = torch.tensor([[0, 0, 1, 1, 2, 2], [0, 0, 1, 1, -1, -1]])
     answers = torch.tensor([[0, 1, 0, 1, 0, 1], [0, 1, 0, 1, 0, 0]]).bool()
-    entropy = torch.tensor([[9.0, 0.1, 9, 0.8, 9, 0.2], [9, 0.9, 9, 0.3, 9, 9]])
-    chosen = uncertain_turns(entropy, turns, answers, share=0.4)  # two of five turns: .9 and .8
+    entropy = torch.tensor([[9.0, 0.1, 9, 0.8, 9, 0.95], [9, 0.9, 9, 0.99, 9, 9]])
+    # Two of the three turns that a state follows: .9 and .8. No state follows .95 and .99.
+    chosen = uncertain_turns(entropy, turns, answers, share=0.6)
     assert chosen.tolist() == [[False] * 4 + [True] * 2, [False] * 2 + [True] * 2 + [False] * 2]
 
 

@@ -41,7 +41,7 @@ def uncertain_turns(entropy: Tensor, turns: Tensor, answers: Tensor, *, share: f
         turns: int64 `[B, A]`, the turn of each token, -1 outside; the environment's words belong to the turn that they
             open.
         answers: bool `[B, A]`, the tokens of the answers.
-        share: of the turns, in (0, 1].
+        share: of the turns that a state follows, in (0, 1].
 
     Returns:
         True on every token of the turn that follows a chosen turn.
@@ -55,7 +55,9 @@ def uncertain_turns(entropy: Tensor, turns: Tensor, answers: Tensor, *, share: f
     )
     counts = torch.zeros(shape, dtype=torch.float64).scatter_add_(1, place, answers.double())
     means = (sums / counts.clamp(min=1))[:, :-1]
-    known = (counts > 0)[:, :-1]
+    # No state follows the last turn of an episode.
+    last = turns.max(dim=1, keepdim=True).values
+    known = (counts > 0)[:, :-1] & (torch.arange(width - 1, device=turns.device) < last)
     count = int(known.sum())
     if count == 0:
         return torch.zeros_like(answers)
