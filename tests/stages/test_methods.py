@@ -192,6 +192,19 @@ def played(cfg, base, reply):
     )
 
 
+def test_replay_looks_for_episodes_in_the_format(base, tmp_path):
+    on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", "agent_proxy.max_turn=1")
+    cfg = small_config(base, tmp_path, *on, "es_manager.train.env_groups=8")
+    good = world_model_reply("there", "hm", "nowhere", "Right")
+    template, episodes = played(cfg, base, good)
+    _, others = played(cfg, base, "no format")
+    # One good episode among many: whichever is looked at first, it is found.
+    mixed = [*others, episodes[0]]
+    found = sampled_rows(context(cfg, template), mixed, count=2)
+    assert len(found) == 2
+    assert sampled_rows(context(cfg, template), others, count=2) == []
+
+
 @pytest.mark.parametrize(
     ("more", "is_true", "is_own"),
     [

@@ -111,7 +111,7 @@ def cannot_correct(cfg: Config, template: ChatTemplate) -> str:
 
 def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -> list[Replayed]:
     """`count` examples for a step, of those that are stored or of its episodes; none if there are
-    none."""
+    none. Episodes are taken `count` at a time, until some have an example; few are repeated."""
     cfg = context.cfg
     # The stream depends on the step, so that a resumed run replays the same examples.
     rng = stream(cfg.seed.train, "replay", context.step)
@@ -122,10 +122,12 @@ def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -
     ):
         return []
     wanted = [episode for episode in episodes if episode.success or not cfg.generate.success_only]
-    picked = rng.permutation(len(wanted))[:count]
-    found = corrected(cfg, context.template, [wanted[number] for number in picked])
-    # If there are too few examples, they are repeated in turn.
-    return [found[number % len(found)] for number in range(count)] if found else []
+    order = rng.permutation(len(wanted))
+    for first in range(0, len(order), count):
+        picked = [wanted[number] for number in order[first : first + count]]
+        if found := corrected(cfg, context.template, picked):
+            return [found[number % len(found)] for number in range(count)]
+    return []
 
 
 def corrected(cfg: Config, template: ChatTemplate, episodes: Sequence[Episode]) -> list[Replayed]:
