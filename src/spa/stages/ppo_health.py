@@ -78,7 +78,7 @@ def step_health(metrics: Metrics) -> StepHealth:
         faults=faulty / max(1.0, played + faulty),
         repetition=pooled("train", "repetition") or 0.0,
         validation=pooled("val-env", "success"),
-        format=pooled("train", "wm/format_rate"),
+        format=pooled("train", "format_rate"),
         observations=pooled("train", "wm/obs_exact"),
         predictions=pooled("train", "wm/prediction_em"),
     )
