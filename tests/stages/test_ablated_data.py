@@ -12,11 +12,14 @@ from spa.config.load import load_config
 from spa.engines.local import LocalEngine
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
+from spa.launch.job import Job
+from spa.launch.start import launch
 from spa.models.load import load_tokenizer
 from spa.policies.expert import FAR, expert_engine
 from spa.policies.mixed import MixedEngine
 from spa.policies.scripted import ScriptedEngine, formatted
 from spa.prompts.parse import parse_reply
+from spa.prompts.render import world_model_reply
 from spa.prompts.template import ChatTemplate
 from spa.run.manifest import SUMMARY
 from spa.stages import ppo_rollouts, ppo_run, selfplay, setup
@@ -93,6 +96,12 @@ def test_states_are_replaced_before_examples_are_drawn(base, tmp_path):
     assert quoted and not true & set(quoted)
 
 
+def test_a_number_of_gpus_without_processes_for_them_is_named(tmp_path, caplog):
+    cfg = small_config("none", tmp_path, "generate.policy=random", "trainer.n_gpus_per_node=2")
+    launch(cfg, Job(stage="generate"))
+    assert "this run has 1 process:" in caplog.text and "--nproc-per-node 2" in caplog.text
+
+
 def test_epsilon_is_the_share_of_random_turns(tmp_path):
     cfg = small_config("none", tmp_path, "generate.policy=expert", "generate.epsilon=0.5")
     engine = selfplay.selfplay_engine(cfg, setup.pick_device(cfg))
@@ -104,6 +113,20 @@ def test_epsilon_is_the_share_of_random_turns(tmp_path):
     assert [e.to_json() for e in player.rollout(engine, specs, setup.selfplay_sampling(cfg))] == [
         e.to_json() for e in mixed
     ]
+
+
+def test_accuracy_in_self_play_is_that_of_turns_that_the_model_wrote(base, tmp_path):
+    def names(*overrides):
+        cfg = small_config(base, tmp_path, *overrides)
+        template = setup.load_actor(cfg, str(base), setup.pick_device(cfg))[1]
+        player = setup.make_worker(cfg, template, mode="add_worldmodel")
+        specs = setup.episode_specs(cfg.es_manager.train, "selfplay", base_seed=1, step=0)
+        engine = ScriptedEngine(lambda prompt: world_model_reply("a", "b", "c", "Right"), template)
+        episodes = player.rollout(engine, specs, setup.selfplay_sampling(cfg))
+        return {name for name in selfplay.play_metrics(cfg, episodes) if "/wm/" in name}
+
+    assert "selfplay/wm/obs_exact" in names()
+    assert names("generate.epsilon=0.5") == names("generate.policy=random") == set()
 
 
 def test_believed_states_are_the_models_own(base, tmp_path):
@@ -125,6 +148,8 @@ def test_random_coordinates_are_not_the_truth(base, tmp_path):
     ("overrides", "said"),
     [
         (["generate.states=model", "generate.policy=random"], "needs generate.policy=self"),
+        (["generate.states=model", "generate.epsilon=0.5"], "without generate.mixture and"),
+        (["generate.states=model", "generate.shuffle_next_states=true"], "one of the two"),
         (["generate.states=random_coords", "state_text=grid"], "no coordinates"),
         (
             ["agent_proxy.world_model_reward.prediction=1", "ctx_manager.mode=base"],

@@ -493,6 +493,15 @@ def actions_elsewhere(cfg: Config, rows: list[WorldModelRow], episodes: list[Epi
 def play_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
     """How the policy played; nothing of states where no model wrote them."""
     found = pooled_metrics(episodes, "selfplay")
-    if "self" in cfg.generate.policies:
-        return found
-    return {name: value for name, value in found.items() if "/wm/" not in name}
+    # With epsilon, random turns stand among the model's own in every episode.
+    own = (
+        []
+        if cfg.generate.epsilon > 0
+        else [each for each in episodes if policy_of(cfg, each.episode_id) == "self"]
+    )
+    states = pooled_metrics(own, "selfplay") if own else {}
+    return {
+        name: states[name] if "/wm/" in name else value
+        for name, value in found.items()
+        if "/wm/" not in name or name in states
+    }
