@@ -53,6 +53,7 @@ MESSAGES = {
     "es_manager.train.group_size=1": "es_manager.train.group_size: a group of one episode has no reward variance, so no group would be trained on; use 2 or more, or set actor_rollout_ref.rollout.rollout_filter_include_zero=true",
     "es_manager.env_workers=5000": "es_manager.env_workers: must be at most 1024, got 5000",
     "actor_rollout_ref.actor.grad_clip=1e400": "actor_rollout_ref.actor.grad_clip: must be a finite number, got inf",
+    "sft.model.dtype=float16": "sft.model.dtype: most gradients round to 0 in float16, because spa does not scale the loss; use bfloat16, or float32 on a GPU without bfloat16. actor_rollout_ref.rollout.dtype may be float16",
     "trainer.device=gpu": "trainer.device: must be auto, cpu, cuda or cuda:N, got 'gpu'",
     "sft.optim.betas=[0.9,1.5]": "sft.optim.betas[1]: must be less than 1, got 1.5",
     "trainer.run_dir=-5": "trainer.run_dir: must be a folder name that is not empty and does not begin with -, got '-5'",
@@ -231,6 +232,22 @@ def test_self_play_does_not_care_for_mini_batches():
         ConfigError, match="ppo_mini_batch_size: a mini-batch of 32 episodes is larger"
     ):
         load_config("base", overrides)
+
+
+def test_turns_without_a_history_may_be_more_than_the_episodes():
+    overrides = ["ctx_manager.history=false", "ctx_manager.mode=base", "ppo_mini_batch_size=128"]
+    assert load_config("base", overrides).critic.ppo_mini_batch_size == 128
+    with pytest.raises(ConfigError, match="larger than a step"):
+        load_config("base", overrides[2:])
+
+
+def test_a_mini_batch_size_that_a_number_of_them_replaces_is_refused():
+    replaced = r"ppo_mini_batch_size: has no effect.*ppo_num_mini_batches is 4; set"
+    for key in ("", "actor_rollout_ref.actor.", "critic."):
+        with pytest.raises(ConfigError, match=key + replaced):
+            load_config("tiny", [f"{key}ppo_mini_batch_size=8"])
+    both = ["ppo_mini_batch_size=8", "actor_rollout_ref.actor.ppo_num_mini_batches=null"]
+    assert load_config("tiny", both).actor_rollout_ref.actor.ppo_mini_batch_size == 8
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ SETTINGS = (
     "es_manager.val.env_groups=2",
     "trainer.validation_steps=1",
     "generate.num_batches=1",
-    "ppo_mini_batch_size=4",
     "trainer.logger=[]",
 )
 

@@ -14,7 +14,6 @@ SETTINGS = (
     "es_manager.train.group_size=2",
     "es_manager.val.env_groups=1",
     "es_manager.val.group_size=1",
-    "ppo_mini_batch_size=2",
     "actor_rollout_ref.rollout.response_length=4",
     "actor_rollout_ref.rollout.rollout_filter_ratio=1",
     "actor_rollout_ref.rollout.rollout_filter_include_zero=true",

@@ -40,6 +40,18 @@ def check(cfg: Config, problems: Problems, stages: Collection[Stage] = STAGES) -
         _check_algorithm(cfg, problems)
     if "sft" in stages:
         _check_sft(cfg, problems)
+    trained = {
+        "actor_rollout_ref.model.dtype": ("ppo", cfg.actor_rollout_ref.model.dtype),
+        "critic.model.dtype": ("ppo", cfg.critic.model.dtype),
+        "sft.model.dtype": ("sft", cfg.sft.model.dtype),
+    }
+    for path, (stage, dtype) in trained.items():
+        if stage in stages and dtype == "float16":
+            problems.add(
+                path,
+                "most gradients round to 0 in float16, because spa does not scale the loss; use bfloat16, "
+                "or float32 on a GPU without bfloat16. actor_rollout_ref.rollout.dtype may be float16",
+            )
     own = cfg.generate.group_size
     whole = cfg.es_manager.train.group_size
     if "selfplay" in stages and own is not None and whole % own:
@@ -74,11 +86,18 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
                 problems.add(
                     path, f"must be one of {', '.join(known)}, got {name!r}; {nearest(name, known)}"
                 )
-    if cfg.generate.states == "model" and (cfg.generate.policy != "self" or cfg.generate.mixture):
+    others = cfg.generate.policy != "self" or cfg.generate.mixture or cfg.generate.epsilon > 0
+    if cfg.generate.states == "model" and others:
         problems.add(
             "generate.states",
-            "states=model needs generate.policy=self without generate.mixture, because other policies "
-            "predict no states",
+            "states=model needs generate.policy=self without generate.mixture and generate.epsilon, "
+            "because other policies predict no states",
+        )
+    if cfg.generate.states == "model" and cfg.generate.shuffle_next_states:
+        problems.add(
+            "generate.shuffle_next_states",
+            "states=model puts the model's own predictions in the place of shuffled states; set one of "
+            "the two",
         )
     response_format = cfg.agent_proxy.response_format
     spec = FORMATS[response_format]
@@ -296,7 +315,8 @@ def _check_batches(cfg: Config, problems: Problems) -> None:
     for path, section in (("actor_rollout_ref.actor", actor), ("critic", critic)):
         mini = section.ppo_mini_batch_size
         micro = section.ppo_micro_batch_size_per_gpu
-        if mini > kept:
+        # Without a history, mini-batches are cut from turns, and an episode may have many.
+        if mini > kept and cfg.ctx_manager.history:
             problems.add(
                 f"{path}.ppo_mini_batch_size",
                 f"a mini-batch of {mini} episodes is larger than a step, which keeps {kept} episodes "

@@ -104,6 +104,8 @@ def load_config(
     if config is not None and not problems:
         config = spread_groups(config)
         check(config, problems, stages)
+        if "ppo" in stages:
+            _check_replaced(config, written, problems)
     if problems or config is None:
         lines = _without_echoes(problems, flatten(tree))
         head = f"{len(lines)} problem{'s' if len(lines) > 1 else ''} in the configuration {name}:"
@@ -111,6 +113,19 @@ def load_config(
     for note in notes:
         log.warning(note)
     return config
+
+
+def _check_replaced(config: Config, written: Collection[str], problems: Problems) -> None:
+    """Add a problem for each override of a mini-batch's size that a number of mini-batches
+    replaces."""
+    number = config.actor_rollout_ref.actor.ppo_num_mini_batches
+    for path in written if number is not None else ():
+        if path.rpartition(".")[2] == "ppo_mini_batch_size":
+            problems.add(
+                path,
+                f"has no effect, because actor_rollout_ref.actor.ppo_num_mini_batches is {number}; set "
+                "that number, or set it to null as well",
+            )
 
 
 def choices(text: str) -> tuple[str, tuple[str, ...]]:

@@ -304,7 +304,12 @@ class ActorConfig:
     """The policy update."""
 
     ppo_mini_batch_size: Annotated[
-        int, Key("largest number of episodes per optimizer step", affects="semantics", ge=1)
+        int,
+        Key(
+            "largest number of episodes per optimizer step; without `ctx_manager.history` of turns",
+            affects="semantics",
+            ge=1,
+        ),
     ] = 32
     ppo_num_mini_batches: Annotated[
         int | None,

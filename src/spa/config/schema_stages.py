@@ -382,7 +382,12 @@ class TrainerConfig:
         default_factory=GenerationsToLogConfig
     )
     n_gpus_per_node: Annotated[
-        int, Key("largest number of GPUs to use on each machine", affects="numerics", ge=1)
+        int,
+        Key(
+            "number of GPUs to use on each machine with launcher=ray; torchrun has its own option",
+            affects="numerics",
+            ge=1,
+        ),
     ] = 1
     nnodes: Annotated[
         int,

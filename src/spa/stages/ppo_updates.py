@@ -30,8 +30,10 @@ def mini_batches(
         # policy and critic get the episodes in one order.
         generator=torch_stream(cfg.seed.train, "minibatch", step),
     )
-    # The most response tokens of an episode: `seq-mean-token-sum-norm` divides by this constant.
-    longest = max(cfg.max_turn(tag) for tag in cfg.es_manager.train.env_configs.tags)
+    # The most response tokens of a row, which is an episode, or a turn without a history:
+    # `seq-mean-token-sum-norm` divides by this constant.
+    tags = cfg.es_manager.train.env_configs.tags
+    longest = max(cfg.max_turn(tag) for tag in tags) if cfg.ctx_manager.history else 1
     horizon = cfg.actor_rollout_ref.rollout.response_length * longest
     # The critic learns only from played rows: replayed ones have no returns.
     for picked in with_replayed(rows, batch) if isinstance(part, ActorConfig) else rows:
