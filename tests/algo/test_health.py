@@ -5,6 +5,7 @@ import json
 import pytest
 
 from spa.algo.health import FallingGuard, Health, StepHealth, ends_in_a_loop, looping_share
+from spa.stages.ppo_health import step_health
 
 GOOD = {"kept": 4, "spread": 0.5, "success": 0.4, "episodes": 64, "faults": 0.0, "repetition": 0.0}
 
@@ -121,3 +122,8 @@ def test_only_replies_that_were_cut_off_can_be_loops():
     loop = "no " * 40
     assert looping_share([(loop, True), (loop, False), ("fine", True), ("fine", False)]) == 0.25
     assert looping_share([]) == 0.0
+
+
+def test_the_format_of_base_responses_is_watched():
+    told = step_health({"train/Lake/episodes": 8.0, "train/Lake/format_rate": 0.25})
+    assert (told.format, told.observations) == (0.25, None)
