@@ -17,7 +17,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -194,12 +194,11 @@ def end_turn(episode: Episode, ids: list[int], logprobs: list[float]) -> None:
     episode.append(ids, logprobs)
     edges = list(accumulate(map(len, texts), initial=len("<think>")))  # of tokens, in characters
     for tag, truth in (("observation", turn.state), ("prediction", turn.next_state)):
-        match = block(turn.response, tag)
-        if match is not None and match[1].strip() == truth:
-            turn.correct.add(tag)
-            for i in range(len(texts)):  # a token that touches the content belongs to it
-                inside = edges[i] < match.end(1) and edges[i + 1] > match.start(1)
-                episode.correct[start + i] |= inside
+        if (match := block(turn.response, tag)) and match[1].strip() == truth:
+            turn.correct |= {tag} if turn.well_formed else set()
+            foretold = tag == "observation" or (turn.well_formed and turn.actions)  # no copy
+            for i, (begin, end) in enumerate(pairwise(edges) if foretold else ()):
+                episode.correct[start + i] |= begin < match.end(1) and end > match.start(1)
 
 
 def sample(model: Any, prompts: Sequence[list[int]]) -> list[tuple[list[int], list[float]]]:

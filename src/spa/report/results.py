@@ -307,7 +307,8 @@ def verdict(table: Sequence[MethodResult], runs: Sequence[Run]) -> tuple[str, li
         ends = (number(spread.low, True), number(spread.high, True)) if spread else ()
         # As in `_certainty`.
         seeds = max(map(_seeds, runs))
-        over = "puzzles and training seeds" if seeds >= MANY_SEEDS else "puzzles"
+        several = spread is not None and seeds >= MANY_SEEDS and spread.over == "seeds"
+        over = "puzzles and training seeds" if several else "puzzles"
         sure = [f"95 % CI over {over} [{', '.join(ends)}]."] if spread else []
         return f"{first.label} solves {ending}{start}.", [*sure, *_one_seed(runs), *_gates(runs)]
     rival = table[1]
