@@ -147,12 +147,15 @@ def test_episodes_are_found_by_their_words(demo: Path, tmp_path: Path):
     file = run / "ppo" / "trajectories" / "val-000010.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     rows[3]["turns"][0]["reply_text"] += ' A raven, Grüße "quoted" OR NOT (x'
+    rows[4] |= {"stop": "error", "error": "CUDA exploded in worker 3"}
     file.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
     index = EpisodeIndex(run, cache=tmp_path / "index.sqlite")
     index.update()
     for words in ("raven grüße", "RAVEN, Gr", 'raven, Grüße "quoted" OR NOT (x', "quoted or not"):
         (found,) = index.page({"q": words})["episodes"]
         assert found["episode"] == rows[3]["episode_id"]
+    (failed,) = index.page({"q": "exploded in worker"})["episodes"]
+    assert failed["episode"] == rows[4]["episode_id"]
     for words in ("grüße raven", '"', "*", "raven AND quoted", "\0"):
         assert index.page({"q": words})["total"] == 0
     file.unlink()  # what was found is found no more

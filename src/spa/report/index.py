@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 # Increase this number with every change of the schema or of a column's content: caches of other
 # versions are rebuilt.
-VERSION = 5
+VERSION = 6
 # `content=''`: the full-text index stores the positions of words, but no copy of the texts. Rows of
 # such an index cannot be deleted, so AUTOINCREMENT keeps ids from being reused.
 _SCHEMA = """

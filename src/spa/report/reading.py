@@ -326,6 +326,7 @@ def parse_head(line: bytes) -> dict[str, Any]:
 
     The key that is cut at cannot occur inside a JSON string, where its quotes would be escaped.
     """
+    head: dict[str, Any] = {}
     # Cutting before parsing keeps lists of 100,000 episodes fast.
     for text in (line.partition(b',"messages":[')[0] + b"}", line):
         try:
@@ -334,8 +335,11 @@ def parse_head(line: bytes) -> dict[str, Any]:
             # The keys are in another order, or the line is damaged or still being written.
             continue
         if is_head(row):
-            return row
-    return {}
+            # The error of an episode that failed stands behind the messages.
+            if row.get("stop") != "error" or "error" in row:
+                return row
+            head = row
+    return head
 
 
 def last_validation(stage: StageFolder, step: int | None = None) -> TrajectoryFile | None:

@@ -123,6 +123,7 @@ async function route() {
   try {
     await parts[state.tab]();
   } catch (error) {
+    shownReport = "";
     $(pages[state.tab]).hidden = false;
     (state.tab === "episodes" ? $("#replay") : $(pages[state.tab])).replaceChildren(make("p", { class: "hint", role: "alert", text: error.message }));
   }
@@ -168,7 +169,9 @@ function offerComparison() {
 // Curves and configuration: the content of the report.
 let shownReport = "";
 async function showReport() {
+  const asked = location.hash;
   const report = await source.report();
+  if (asked !== location.hash) return; // the answer is about another page
   const text = JSON.stringify([report, state.runs, state.tab]);
   const page = state.tab === "curves" ? $("#curves") : $("#config");
   $("#status").textContent = report.setting;
@@ -216,7 +219,9 @@ function showConfig(report) {
 
 // Examples of stage 1.
 async function showData() {
+  const asked = location.hash;
   const found = await source.examples(state.file, state.from);
+  if (asked !== location.hash) return; // the answer is about another page
   if (!found.files.length) return $("#data-page").replaceChildren(make("p", { class: "hint", text: "This run has no examples of stage 1: no method of it was fine-tuned on self-play." }));
   const move = (changes) => { Object.assign(state, changes); writeAddress(); showData(); scrollTo(0, 0); };
   const files = make("select", { name: "file", onchange: (event) => move({ file: Number(event.target.value), from: 0 }) }, ...found.files.map((name, index) => option(index, name, state.file)));
