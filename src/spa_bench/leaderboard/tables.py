@@ -161,7 +161,11 @@ def _differences(found: Mapping[tuple[str, str], Sequence[SeedResult]], name: st
     difference."""
     out: Row = {}
     for key, other in (("reference", REFERENCE), ("control", f"{name}{SHUFFLED}")):
-        boards = [board for board, method in found if method == name and found.get((board, other))]
+        boards = [
+            board
+            for board, method in found
+            if method == name and found[board, name] and found.get((board, other))
+        ]
         sides = [
             {board: _after(found[board, method]) for board in boards} for method in (name, other)
         ]
@@ -276,18 +280,27 @@ def _difference_row(result: Mapping[str, Any], name: str) -> list[str]:
     played = _boards(result, name)
     controlled = _boards(result, f"{name}{SHUFFLED}")
     control = (
-        interval_text(gaps["control"], sign="+") + _alone(controlled, played)
+        interval_text(gaps["control"], sign="+") + _alone(controlled & played, played)
         if gaps["control"]
         else "not run"
     )
     return [
-        name + _alone(played, {row["env"] for row in result["rows"]}),
+        name + _alone(_with_reference(result, name), _every(result)),
         interval_text(gaps["reference"], sign="+"),
         control,
         percent(_known(result["rows"], name)) + _seen(result["rows"], name),
         f"{np.mean([row.get('learnt_tokens', 0) for row in result['rows'] if row['method'] == name] or [0]):,.0f}",
         result["descriptions"].get(name, ""),
     ]
+
+
+def _every(result: Mapping[str, Any]) -> set[str]:
+    return {row["env"] for row in result["rows"]}
+
+
+def _with_reference(result: Mapping[str, Any], name: str) -> set[str]:
+    """The boards that a difference is over: those of the method and of the reference."""
+    return _boards(result, name) & _boards(result, REFERENCE)
 
 
 def _boards(result: Mapping[str, Any], name: str) -> set[str]:
@@ -331,7 +344,7 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
     gaps = result["differences"]
     against = {name: gap["reference"] for name, gap in gaps.items() if gap["reference"]}
     controls = {name: gap["control"] for name, gap in gaps.items() if gap["control"]}
-    played = {name: _boards(result, name) for name in against}
+    played = {name: _with_reference(result, name) for name in against}
     lines = _sorted_out(
         against,
         played,
@@ -343,17 +356,17 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
                 "with no detected difference from",
             )
         ),
-        {row["env"] for row in result["rows"]},
+        _every(result),
     )
     lines += _sorted_out(
         controls,
-        {name: _boards(result, f"{name}{SHUFFLED}") for name in controls},
+        {name: _boards(result, name) & _boards(result, f"{name}{SHUFFLED}") for name in controls},
         (
             "Methods that are better than their shuffled control, so that the true next states explain the gain",
             "Methods that are worse than their shuffled control",
             "Methods with no detected difference from their shuffled control, so that the gain may have another cause",
         ),
-        {row["env"] for row in result["rows"]},
+        _every(result),
     )
     for board in dict.fromkeys(row["env"] for row in result["rows"]):
         one, other = (_mean_after(result["rows"], name, board) for name in (REFERENCE, BASELINE))
@@ -365,7 +378,7 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
                 f"After SFT, {percent(known)} % of the predictions are exact."
             )
     cost = [
-        f"{name} {tokens:,.0f}"
+        f"{name}{_alone(_boards(result, name), _every(result))} {tokens:,.0f}"
         for name in gaps
         if (tokens := _sampled(result["rows"], name)) is not None
     ]
