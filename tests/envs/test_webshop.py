@@ -164,6 +164,30 @@ def test_every_request_of_a_sample_can_be_met_within_nine_actions():
         assert rewards == [0.0] * (len(actions) - 1) + [1.0]
 
 
+def test_the_expert_who_is_asked_in_every_turn_buys():
+    env = WebShop(split="test")
+    for seed in range(0, 500, 50):
+        env.reset(seed=seed)
+        whole, taken, rewards = env.expert_actions(20), [], []
+        while len(rewards) < 9 and env.view.kind != "done":
+            assert env.best_success(9) == 1.0
+            taken += env.expert_actions(1)
+            rewards.append(env.step(taken[-1])[1])
+        assert tuple(taken) == whole and rewards[-1] == 1.0
+
+
+def test_an_option_that_nobody_asked_for_is_left_behind():
+    env = WebShop(split="test")
+    for seed in range(0, 100, 10):
+        env.reset(seed=seed)
+        for action in env.expert_actions(20)[:2]:
+            env.step(action)
+        others = [action for action in env.legal_actions() if action not in env.expert_actions(20)]
+        env.step(others[-1] if "buy now" not in others[-1] else others[0])
+        if env.view.kind != "done":
+            assert [env.step(action)[1] for action in env.expert_actions(20)][-1] == 1.0
+
+
 def test_the_way_from_any_page():
     env, rng = WebShop(), np.random.default_rng(0)
     env.reset(seed=1)

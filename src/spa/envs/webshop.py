@@ -3,7 +3,7 @@
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from spa.envs.base import Action, StateText, TextEnv
@@ -219,49 +219,62 @@ class WebShop(TextEnv):
 
     def _way(self) -> tuple[tuple[str, ...], tuple[OptionChoice, ...]]:
         """The actions that buy the product from here on, and the options that it is bought with."""
-        title = self.shop.products[self.goal.asin].title[:MAX_QUERY]
-        found = [product.asin for product in self.shop.search(title)]
-        if self.goal.asin not in found or self.view.kind == "done":
-            return (), ()
-        # A search is possible on the search page only, so go back to it first.
-        start = () if self.page.has_search_bar else ("click[back to search]",)
-        pages = found.index(self.goal.asin) // PER_PAGE
-        view = View(kind="results", keywords=title, page=pages + 1)
-        actions = [*start, f"search[{title}]", *["click[next]"] * pages]
-        for wish in (
-            View(kind="item", keywords=title, page=pages + 1, asin=self.goal.asin),
-            *self._choices(view),
+        wishes = self._wishes()
+        view = self.view
+        actions: tuple[str, ...] = ()
+        # An option cannot be taken back, so a product with another one is left.
+        if (
+            view.kind != "item"
+            or view.asin != self.goal.asin
+            or not set(dict(view.options)) <= set(wishes)
         ):
-            link = next(
-                (link for link in render(self.shop, self.goal, view).links if link.view == wish),
-                None,
-            )
-            if link is not None:
-                actions.append(f"click[{link.label}]")
+            view, actions = self._to_product()
+        if view.kind != "item":
+            return (), ()
+        for option, value in wishes.items():
+            options = dict(view.options)
+            if options.get(option) != value:
+                wish = replace(view, options=tuple(sorted((options | {option: value}).items())))
+                actions += (self._click(view, wish),)
                 view = wish
         return (*actions, "click[buy now]"), view.options
 
-    def _choices(self, view: View) -> list[View]:
-        """The item page after choosing one, two, ... of the options that the request asks for.
-        People's requests need not name the option, nor spell its value as the product does."""
+    def _to_product(self) -> tuple[View, tuple[str, ...]]:
+        """The page of the product, and the actions that lead there from this page; the search page
+        and none if there is no way."""
+        title = self.shop.products[self.goal.asin].title[:MAX_QUERY]
+        # A search is possible on the search page only.
+        back = () if self.page.has_search_bar else ("click[back to search]",)
+        ways = [(title, 1, (*back, f"search[{title}]"))]
+        if self.view.kind == "results":
+            ways.insert(0, (self.view.keywords, self.view.page, ()))
+        for query, first, actions in ways if self.view.kind != "done" else ():
+            found = [product.asin for product in self.shop.search(query)]
+            if self.goal.asin not in found:
+                continue
+            page = 1 + found.index(self.goal.asin) // PER_PAGE
+            if page >= first:
+                listed = View(kind="results", keywords=query, page=page)
+                item = replace(listed, kind="item", asin=self.goal.asin)
+                clicks = (*["click[next]"] * (page - first), self._click(listed, item))
+                return item, (*actions, *clicks)
+        return View(), ()
+
+    def _click(self, view: View, wish: View) -> str:
+        """The click that leads from one page to another."""
+        links = render(self.shop, self.goal, view).links
+        return next(f"click[{link.label}]" for link in links if link.view == wish)
+
+    def _wishes(self) -> dict[str, str]:
+        """The options that the request asks for, with their values. People's requests need not name
+        the option, nor spell its value as the product does."""
         product = self.shop.products[self.goal.asin]
         offered = [(name, value) for name, values in product.options for value in values]
         chosen: dict[str, str] = {}
-        views = []
         for name, wish in self.goal.options:
             meant = [pair for pair in offered if pair[1] == wish or meets(pair[1], (name, wish))]
             if meant:
                 # Prefer a value that equals the wish, then an option that has the name of the wish.
                 option, value = min(meant, key=lambda pair: (pair[1] != wish, pair[0] != name))
                 chosen[option] = value
-                options = tuple(sorted(chosen.items()))
-                views.append(
-                    View(
-                        kind="item",
-                        keywords=view.keywords,
-                        page=view.page,
-                        asin=self.goal.asin,
-                        options=options,
-                    )
-                )
-        return views
+        return chosen
