@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from spa.envs.base import StateText
+from spa.envs.cards import random_episode
+from spa.envs.checker import check
 from spa.envs.pool import group_specs
 from spa.envs.workers import EnvWorkers
 from spa.evaluation.situations import random_situation, replay
@@ -15,6 +17,7 @@ from spa.models.load import load_tokenizer
 from spa.planning.node import simulate
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.render import Prompter
+from spa.prompts.sample import play_sample
 from spa.prompts.template import ChatTemplate
 from spa.rollout.loop import collect
 from spa.training.batch import batch_episodes
@@ -257,3 +260,35 @@ def test_a_planner_sees_the_end_of_its_own_turn():
         for actions in (plan[:1], plan)
     )
     assert len(plan) == 2 and one == two is not None
+
+
+class Private(Nim):
+    """Only who looks as the player to move sees which moves there are."""
+
+    looks = 0
+
+    def look_as(self, player: int) -> None:
+        self.looks = player
+
+    def legal_actions(self) -> tuple[str, ...]:
+        return super().legal_actions() if self.looks == self.mover else ()
+
+
+def test_tools_of_authors_look_as_the_player_who_is_to_move():
+    assert [finding for finding in check(Private) if not finding.ok] == []
+    for seed in range(20):
+        games = [Nim(), Private()]
+        for game in games:
+            game.reset(seed=seed)
+        assert random_episode(games[0], seed, 20) == random_episode(games[1], seed, 20)
+
+
+def test_a_sample_has_the_moves_of_one_player():
+    class Suggesting(Nim):
+        def example_actions(self) -> tuple[str, ...]:
+            return ("take 1 from 1", "take 1 from 2", "take 1 from 3")
+
+    game = Suggesting(most=4)
+    game.reset(seed=0)
+    played = play_sample(game, PROMPTER, 3)
+    assert played is not None and played.actions == ("take 1 from 1",)

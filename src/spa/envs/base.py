@@ -269,3 +269,9 @@ class TextEnv(gymnasium.Env[str, Action]):
         """Text that identifies the puzzle (the initial state with everything hidden from view): two
         episodes with the same text are the same puzzle. Splits and the train/validation check hash
         it."""
+
+
+def look_as_mover(env: TextEnv) -> None:
+    """Show states as the player who is to move sees them."""
+    if env.players > 1:
+        env.look_as(env.current_player())

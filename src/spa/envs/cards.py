@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from spa.envs.base import TextEnv
+from spa.envs.base import TextEnv, look_as_mover
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, nearest
 from spa.seeds import stream, stream_seed
@@ -143,6 +143,7 @@ def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, flo
     rng = stream(seed, "card/random")
     total = 0.0
     for _ in range(max_actions):
+        look_as_mover(env)
         action = env.to_action(env.random_action(rng))
         # A text that is not understood still counts as one of `max_actions`.
         if action is None:

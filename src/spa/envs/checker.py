@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium
 from gymnasium.utils.env_checker import check_env
 
-from spa.envs.base import TextEnv
+from spa.envs.base import TextEnv, look_as_mover
 from spa.envs.branch import Past, branch
 from spa.envs.limits import EnvFault, TimedOut, time_limit
 from spa.envs.options import STATE_TEXTS
@@ -148,6 +148,7 @@ def episode(env: TextEnv, seed: int, steps: int) -> Iterator[tuple[str, tuple[An
     `steps`."""
     rng = stream(seed, "checker")
     for _ in range(steps):
+        look_as_mover(env)
         text = env.random_action(rng)
         action = env.to_action(text)
         if action is None:
@@ -577,6 +578,7 @@ def _legal(make: Make, seeds: int) -> None:
         done = list[Any]()
         over = False
         while not over and len(done) < 3:
+            look_as_mover(env)
             listed = env.legal_actions()
             for text in listed:
                 action = env.to_action(text)

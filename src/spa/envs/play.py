@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spa.envs.base import TextEnv
+from spa.envs.base import TextEnv, look_as_mover
 from spa.prompts.render import Prompter, format_reward
 from spa.types import IMAGE
 
@@ -45,6 +45,7 @@ def play(
     score = Score()
     while True:
         env.reset(seed=seed)
+        look_as_mover(env)
         score.puzzles += 1
         first = _prompt(env, prompter)
         write(f"puzzle {seed}\n{first}\n{HELP}\n")
@@ -117,6 +118,9 @@ def _act(
             write(f"{text!r} is not an action. {_offer(env)}")
             return False
         state, reward, terminated, truncated, info = env.step(action)
+        if env.players > 1 and not (terminated or truncated):
+            look_as_mover(env)
+            state = env.state_text(env.default_state_text)
         score.actions, score.reward = score.actions + 1, score.reward + float(reward)
         note = (
             ""

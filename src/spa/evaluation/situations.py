@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spa.engines.base import Engine
-from spa.envs.base import StateText, TextEnv
+from spa.envs.base import StateText, TextEnv, look_as_mover
 from spa.envs.branch import execute
 from spa.envs.shown import Shown
 from spa.prompts.parse import parse_reply
@@ -60,13 +60,8 @@ def _play(env: TextEnv, puzzle_seed: int, noise_seed: int, actions: Sequence[str
     # A state is reached by replaying its actions; games need not be serializable.
     env.reset(seed=puzzle_seed, options={"noise_seed": noise_seed})
     execute(env, actions, len(actions))
-    _look_as_mover(env)
+    look_as_mover(env)
     return env
-
-
-def _look_as_mover(env: TextEnv) -> None:
-    if env.players > 1:
-        env.look_as(env.current_player())
 
 
 def random_situation(
@@ -86,7 +81,7 @@ def random_situation(
     content = puzzle_hash(env)
     prefix: list[str] = []
     for _ in range(turns):
-        _look_as_mover(env)
+        look_as_mover(env)
         move = _random_turn(env, prompter, rng)
         taken, over = execute(env, move, len(move), own_turn=True)
         # A turn that ends the game is dropped: there would be nothing left to ask about.
