@@ -120,6 +120,9 @@ def read_move(text: str) -> tuple[int, int, int] | None:
     if labelled is not None:
         row, column = labelled
         return numbers[row], numbers[column], numbers[3 - row - column]
+    # `col 1, 2, 3` does not say which of the others is the row.
+    if _NAMED[1].search(text) and not _NAMED[0].search(text):
+        return None
     ends = [0, *(match.end() for match in found)]
     # Not strict: `ends` has one more item, because the text after the last number does not matter.
     before, first, second = (
@@ -133,9 +136,9 @@ def read_move(text: str) -> tuple[int, int, int] | None:
         )
     if _LETTER.search(second):
         return (numbers[0], numbers[1], numbers[2]) if _BECOMES.search(second) else None
-    # `3 (1,2)`: the digit, then the cell in brackets.
-    if set("([") & set(first):
-        return numbers[1], numbers[2], numbers[0]
+    # `3 (1,2)`: the digit, then the cell in brackets. `grid[1][2] = 3` has the cell first.
+    if set("([") & set(first) and not set(")]") & set(first):
+        return None if set(")]") & set(second) else (numbers[1], numbers[2], numbers[0])
     if _WRITE.search(before) and not set("([") & set(before):
         return None  # the first number may be the digit
     return numbers[0], numbers[1], numbers[2]
