@@ -106,7 +106,7 @@ def show(options: argparse.Namespace) -> int:
         [
             *lines,
             "",
-            env.instruction(cfg.state_text),
+            spec.env_instruction or env.instruction(cfg.state_text),
             "",
             "Puzzle with seed 0:",
             env.state_text(cfg.state_text),

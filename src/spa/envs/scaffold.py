@@ -44,7 +44,8 @@ class $cls(TextEnv):
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
         before, index = self.player, action_index(action, self.action_names())
-        if index is not None:
+        over = before == self.door  # after the end nothing changes and nothing is paid
+        if index is not None and not over:
             move = list(MOVES.values())[index]
             self.player = min(max(before + move, 0), self.length - 1)
         self.steps += 1
@@ -52,7 +53,7 @@ class $cls(TextEnv):
         moved = self.player != before
         info = {"action_is_valid": index is not None, "action_is_effective": moved, "success": done}
         text = self.state_text(self.default_state_text)
-        return text, float(done), done, self.steps >= self.max_steps, info
+        return text, float(done and not over), done, self.steps >= self.max_steps, info
 
     def state_text(self, mode: StateText) -> str:
         signs = {self.door: "D", self.player: "P"}

@@ -71,8 +71,9 @@ def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
         "",
         "Differences are paired by puzzle within the seeds of both methods. A claim that one method beats another is "
         "reproduced if the interval of the difference is above 0, and contradicted if the interval is below 0. A claim "
-        "that nothing is gained (or lost) is contradicted if the interval is above (below) 0, reproduced if it excludes "
-        f"a gain (loss) of {100 * MARGIN:g} points, and undecided otherwise. Verdicts are not corrected for the number of claims.",
+        "that nothing is gained (or lost) is contradicted if the interval is above (below) 0, reproduced if it "
+        f"excludes a gain (loss) of {100 * MARGIN:g} points, and undecided otherwise. Verdicts are not corrected for "
+        "the number of claims.",
         "",
         *_stand_ins(result),
     ]
