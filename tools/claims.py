@@ -9,7 +9,7 @@ that no page makes and exits with 1 if there is one. Times and memory are measur
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -338,9 +338,16 @@ def tokens_and_transfer() -> Iterator[Claim]:
     played, random = outcomes(moved), outcomes("random-5x5-0")
     yield page, f"random actions win {percent(fmean(random[puzzle] for puzzle in played))} %"
     yield page, points(difference(played, random))
-    alone, search = (outcomes(f"{arm}_1600-1-sampled") for arm in ("actions_only", "search_model"))
+    yield from controls(page, seed=1)
+
+
+def controls(page: str, *, seed: int) -> Iterator[Claim]:
+    """The controls of a seed beside right actions alone and written search."""
+    alone, search = (
+        outcomes(f"{arm}_1600-{seed}-sampled") for arm in ("actions_only", "search_model")
+    )
     for control in ("search_dealt", "search_other_puzzle"):
-        name = f"{control}_1600-1-sampled"
+        name = f"{control}_1600-{seed}-sampled"
         won, found = outcomes(name), evaluation(name)
         against = " | ".join(map(cell, (difference(won, alone), difference(search, won))))
         shares = f"{cell(found['pass@1'])} | {against} | {percent(found['search/move'], 0)}"
@@ -365,26 +372,53 @@ def choosing(page: str) -> Iterator[Claim]:
 
 
 def after_ppo() -> Iterator[Claim]:
-    """Written search before and after PPO, on the training of `make smol` and over all three."""
+    """Both written searches before and after PPO: of seeds 0 to 2, and of `make smol`."""
     page = "experiments/0061-make-smol-in-one-piece.md"
-    names = ["make-smol-search_model{}", "search_model_1600-1{}", "search_model_1600-2{}"]
-    trainings = [
-        [outcomes(f"{name.format(ppo)}-sampled") for ppo in ("", last)]
-        for name, last in zip(names, ("-ppo", "-ppo-5e-6-8", "-ppo-5e-6-8"), strict=True)
-    ]
-    shares = [[fmean(won.values()) for won in pair] for pair in trainings]
-    changes = [difference(after, before) for before, after in trainings]
-    yield PAGE, change_row(percent(shares[0][0]), percent(shares[0][1]), changes[0])
-    before, after, gain = (
-        over_seeds(numbers)
-        for numbers in (*zip(*shares, strict=True), [change["mean"] for change in changes])
-    )
-    yield PAGE, change_row(percent(before["mean"]), percent(after["mean"]), gain)
-    yield "README.md", f"1,600: {percent(gain['mean'])} points {bracket(gain, 1)}"
-    yield page, f"mean {cell(after)}"
+    newer = "experiments/0072-ppo-of-both-written-searches-on-three-seeds.md"
+    smol = [outcomes(f"make-smol-search_model{ppo}-sampled") for ppo in ("", "-ppo")]
     made = load("search/make-smol.json")
     yield page, f"In all {made['seconds']['total']:,.0f} seconds"
     yield page, f"{made['peak_memory_gb']:.1f} GB together"
+    for label, arm in (("(a)", "search_simulator"), ("(b)", "search_model")):
+        trainings = [
+            [outcomes(f"{name}-sampled") for name in names]
+            for names in before_and_after(1600, SEEDS, arm)
+        ]
+        for seed, pair in zip(SEEDS, trainings, strict=True):
+            yield newer, f"| {label} | {seed} {ppo_row(pair)}"
+        before, after = (over_seeds(map(share, column)) for column in zip(*trainings, strict=True))
+        mean = change_row(cell(before), cell(after), over_seeds(map(change_of, trainings)))
+        yield newer, f"| {label} | mean {mean}"
+    # The last trainings are those of (b).
+    earlier = over_seeds(share(after) for _, after in (smol, *trainings[1:]))
+    yield page, f"mean {cell(earlier)}"
+    for text in (newer, PAGE):
+        yield text, f"{percent(after['mean'])} % {bracket(after, 1)}"
+    every = (*trainings, smol)
+    for pair in every:
+        yield PAGE, ppo_row(pair)
+    gain = over_seeds(map(change_of, every))
+    shares = [percent(fmean(map(share, column))) for column in zip(*every, strict=True)]
+    yield PAGE, change_row(*shares, gain)
+    for text in (newer, "README.md"):
+        yield text, f"{percent(gain['mean'])} points {bracket(gain, 1)}"
+
+
+def change_of(pair: Sequence[Mapping[str, float]]) -> float:
+    """After minus before, of one training."""
+    before, after = pair
+    return difference(after, before)["mean"]
+
+
+def share(won: Mapping[str, float]) -> float:
+    """The mean over puzzles."""
+    return fmean(won.values())
+
+
+def ppo_row(pair: Sequence[Mapping[str, float]]) -> str:
+    """Before, after and the change of one training."""
+    before, after = pair
+    return change_row(percent(share(before)), percent(share(after)), difference(after, before))
 
 
 def ppo_from_few() -> Iterator[Claim]:
@@ -521,10 +555,12 @@ def larger_lake() -> Iterator[Claim]:
     yield PAGE, f"| 5×5 lake | 0, 1, 2 | {won_and_baseline} | {lead} |"
 
 
-def before_and_after(examples: int, seeds: Iterable[int]) -> Iterator[list[str]]:
+def before_and_after(
+    examples: int, seeds: Iterable[int], arm: str = "search_model"
+) -> Iterator[list[str]]:
     """The names of each seed's evaluations before and after PPO."""
     for seed in seeds:
-        yield [f"search_model_{examples}-{seed}{ppo}" for ppo in ("", "-ppo-5e-6-8")]
+        yield [f"{arm}_{examples}-{seed}{ppo}" for ppo in ("", "-ppo-5e-6-8")]
 
 
 def lead_over(arm: str, board: str = "") -> dict[str, float]:

@@ -1,6 +1,7 @@
-"""Pass@1 of written search, its baseline and its controls over the distance of the goal, from committed data.
+"""Written search, its baseline and its controls, from committed data: Pass@1 over the distance of the goal, and success
+over PPO.
 
-python tools/search_curves.py             # benchmarks/results/search/*.json -> an SVG in docs/images
+python tools/search_curves.py             # benchmarks/results/search -> two SVGs in docs/images
 """
 
 import argparse
@@ -14,7 +15,7 @@ from spa.report.figures import save_chart
 DATA = Path("benchmarks/results/search")
 LONGEST = 6
 """Moves of an episode: three turns of two actions."""
-PICTURE = Path("docs/images/written-search.svg")
+PICTURES = Path("docs/images")
 ARMS = {
     "written search": ("search_model_1600", (0, 1, 2)),
     "random play (baseline)": ("random_format_1600", (0, 1, 2)),
@@ -22,19 +23,38 @@ ARMS = {
     "search of another puzzle": ("search_other_puzzle_1600", (0,)),
     "search with permuted outcomes": ("search_dealt_1600", (0,)),
 }
+PPO = {
+    "written search": ("search_model_1600", (0, 1, 2)),
+    "… over a simulator": ("search_simulator_1600", (0, 1, 2)),
+    "… 800 examples": ("search_model_800", (0, 1, 2, 3, 4)),
+    "random play (baseline)": ("random_format_1600", (0, 1, 2)),
+}
+TAG = "train/FrozenLakeNoSlip"
+BLOCK = 4
+"""PPO steps per point; a step has 64 episodes."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Draw the figure. Returns the exit status."""
-    parser = argparse.ArgumentParser(description="Draw Pass@1 of written search by distance.")
-    parser.add_argument("--output", type=Path, default=PICTURE, help="path of the picture")
+    parser = argparse.ArgumentParser(description="Draw the figures of written search.")
+    parser.add_argument(
+        "--output", type=Path, default=PICTURES, help="output folder of the pictures"
+    )
     options = parser.parse_args(arguments)
     lines = tuple(
         Series(label, over_distance(name, seeds), color=color)
         for color, (label, (name, seeds)) in enumerate(ARMS.items())
     )
     figure = Chart("Pass@1", "", lines, x_label="moves from the start to the goal", percent=True)
-    save_chart(figure, options.output, "--output")
+    save_chart(figure, options.output / "written-search.svg", "--output")
+    lines = tuple(
+        Series(label, over_tokens(name, seeds), color=color)
+        for color, (label, (name, seeds)) in enumerate(PPO.items())
+    )
+    figure = Chart(
+        "success in PPO", "", lines, x_label="sampled tokens of PPO, thousands", percent=True
+    )
+    save_chart(figure, options.output / "written-search-ppo.svg", "--output")
     return 0
 
 
@@ -49,6 +69,27 @@ def over_distance(name: str, seeds: tuple[int, ...]) -> tuple[tuple[float, float
             if row["difficulty"] <= LONGEST:
                 won.setdefault(row["difficulty"], []).extend([shares["mean"]] * shares["n"])
     return tuple((distance, sum(shares) / len(shares)) for distance, shares in sorted(won.items()))
+
+
+def over_tokens(name: str, seeds: tuple[int, ...]) -> tuple[tuple[float, float], ...]:
+    """(sampled tokens in thousands, share of episodes that succeed) for each `BLOCK` PPO steps, mean over seeds."""
+    runs = list[list[tuple[float, float]]]()
+    for seed in seeds:
+        text = (DATA / f"{name}-{seed}-ppo-5e-6-8.jsonl").read_text(encoding="utf-8")
+        steps = [json.loads(line) for line in text.splitlines()]
+        tokens = 0.0
+        points = list[tuple[float, float]]()
+        for first in range(0, len(steps), BLOCK):
+            block = steps[first : first + BLOCK]
+            tokens += sum(
+                step[f"{TAG}/response_length"] * step[f"{TAG}/episodes"] for step in block
+            )
+            points.append((tokens / 1e3, sum(step[f"{TAG}/success"] for step in block) / BLOCK))
+        runs.append(points)
+    return tuple(
+        (sum(x for x, _ in block) / len(runs), sum(y for _, y in block) / len(runs))
+        for block in zip(*runs, strict=True)
+    )
 
 
 if __name__ == "__main__":

@@ -49,10 +49,12 @@ def test_written_search_is_drawn_from_the_committed_data(tmp_path: Path, monkeyp
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(ROOT)
     curves = runpy.run_path(str(ROOT / "tools" / "search_curves.py"))
-    picture = tmp_path / "written-search.svg"
-    assert curves["main"](["--output", str(picture)]) == 0
-    assert ElementTree.parse(picture).getroot().tag == f"{SVG}svg"
+    assert curves["main"](["--output", str(tmp_path)]) == 0
+    for name in ("written-search.svg", "written-search-ppo.svg"):
+        assert ElementTree.parse(tmp_path / name).getroot().tag == f"{SVG}svg"
     points = dict(curves["over_distance"]("search_model_1600", (0, 1, 2)))
     assert list(points) == [1, 2, 3, 4, 5, 6]
     # Two attempts at each of the 161 puzzles of one move: all won.
     assert points[1] == 1.0
+    # 20 steps of 64 episodes with 39 tokens each.
+    assert round(curves["over_tokens"]("random_format_1600", (0, 1, 2))[-1][0]) == 50
