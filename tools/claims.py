@@ -76,12 +76,29 @@ def demo() -> Iterator[Claim]:
         sampled = f"{one['sampled_tokens'][name][tokens]:,}"
         yield "README.md", f"{sampled} │ {cells[0]} │ {cells[1]}"
         yield "experiments/0052-the-demo-after-the-corrections.md", cells[0]
+    for gap in one["difference"].values():
+        low, high = (percent(gap[end], 0) for end in ("low", "high"))
+        lead = f"{percent(gap['mean'], 0)} points of Pass@1 (95 % CI [{low}, {high}] over {gap['n']} puzzles)"
+        yield "README.md", lead
+    known = one["world_model"]
+    seen, foretold = (known[f"{what}_exact"] for what in ("observation", "prediction"))
+    yield (
+        "README.md",
+        f"{seen:.0%} of the model's observations and {foretold:.0%} of the model's predictions",
+    )
     exact = load("demo/seed0-float32.json")
     spa, plain = (percent(exact["methods"][name]["after"]["pass@1"]) for name in ("spa", "vanilla"))
     lead = points(exact["difference"]["vanilla"])
     yield "docs/performance.md", f"solves {spa} % and plain PPO {plain} %, {lead} apart"
     three = load("demo/three-seeds.json")
     after = {name: found["after"]["pass@1"] for name, found in three["methods"].items()}
+    longer = three["methods"]["vanilla"]["after_total"]["pass@1"]
+    episodes = three["episodes"]["vanilla"]["ppo_longer"]
+    yield (
+        PAGE,
+        f"SPA solves {percent(after['spa'])} % of unseen puzzles after {episodes:,} episodes, and plain PPO "
+        f"{percent(longer)} % after as many",
+    )
     gaps = three["difference"]
     yield (
         "README.md",
@@ -170,6 +187,13 @@ def smollm2() -> Iterator[Claim]:
         for entry in sorted(found, key=lambda entry: entry["seed"])
     ]
     yield "README.md", f"{won[0]}, {won[1]} and {won[2]} %"
+    planned = [entry["pass@1"]["mean"] for entry in sorted(found, key=lambda entry: entry["seed"])]
+    without = [seed["methods"]["vanilla_format"]["before"]["pass@1"] for seed in summary["seeds"]]
+    lead = asdict(
+        seeds_interval([[one - other] for one, other in zip(planned, without, strict=True)])
+    )
+    cells = [", ".join(map(percent, arm)) for arm in (planned, without)]
+    yield PAGE, f"| {cells[0]} | {cells[1]} | {row(lead)} |"
     for entry in entries:
         if "PPO" in entry["how"]:
             continue  # in experiments/0043, not on the page
@@ -254,6 +278,11 @@ def search() -> Iterator[Claim]:
                     text,
                     f"{percent(mean['mean'])} % [{percent(mean['low'])}, {percent(mean['high'])}]",
                 )
+            lucky = fmean(evaluation(f"random-{seed}")["pass@1"]["mean"] for seed in SEEDS)
+            yield (
+                "README.md",
+                f"win {percent(mean['mean'])} % of unseen puzzles; random actions {percent(lucky, 0)} %",
+            )
     far = dict(over_distance(*ARMS["written search"]))
     yield PAGE, f"{percent(far[5], 0)} % at five moves and {percent(far[6], 0)} % at six"
     page = "experiments/0055-written-search-from-1600-examples.md"
@@ -358,6 +387,8 @@ def choosing(page: str) -> Iterator[Claim]:
     """Pass@k of arms without a search, with as many tokens as an episode of search has."""
     search = evaluation("search_model_1600-0-sampled")
     won = outcomes("search_model_1600-0-sampled")
+    shares = list[str]()
+    amounts = [search["tokens_per_episode"]]
     for arm, samples in (("random_format", 8), ("actions_only", 16)):
         name = f"{arm}_1600-0-{samples}"
         tokens = evaluation(name)["tokens_per_episode"]
@@ -366,9 +397,19 @@ def choosing(page: str) -> Iterator[Claim]:
             puzzle: float(pass_at_k(samples, round(share * samples), k))
             for puzzle, share in outcomes(name).items()
         }
-        share, lead = percent(fmean(chosen.values())), difference(won, chosen)
-        yield page, f"| `{arm}` | {tokens:.0f} | {k} | {share} | {row(lead)} |"
-        yield PAGE, f"{share} %"
+        shares.append(percent(fmean(chosen.values())))
+        amounts.append(tokens)
+        yield (
+            page,
+            f"| `{arm}` | {tokens:.0f} | {k} | {shares[-1]} | {row(difference(won, chosen))} |",
+        )
+    yield PAGE, f"they would win {shares[0]} % and {shares[1]} % of the"
+    each = [f"{amount:.0f}" for amount in amounts]
+    yield (
+        PAGE,
+        f"An episode of search has {each[0]} tokens, one of the baseline {each[1]}, and one of right actions alone "
+        f"{each[2]}",
+    )
 
 
 def after_ppo() -> Iterator[Claim]:
@@ -399,7 +440,7 @@ def after_ppo() -> Iterator[Claim]:
         yield PAGE, ppo_row(pair)
     gain = over_seeds(map(change_of, every))
     shares = [percent(fmean(map(share, column))) for column in zip(*every, strict=True)]
-    yield PAGE, change_row(*shares, gain)
+    yield PAGE, change_row(shares[0], shares[1], gain)
     for text in (newer, "README.md"):
         yield text, f"{percent(gain['mean'])} points {bracket(gain, 1)}"
 
@@ -512,7 +553,9 @@ def bundled_search() -> Iterator[Claim]:
     for found in (plain, informed):
         share = percent(fmean(found.values()))
         yield page, f"{share} % from"
-        yield PAGE, f"{share} %"
+    shares = [percent(fmean(found.values())) for found in (plain, informed)]
+    yield PAGE, f"it wins {shares[0]} %, little more than random play"
+    yield PAGE, f"{shares[1]} % (one seed, {len(plain)} puzzles"
     yield page, f"{len(plain)} puzzles"
     yield page, points(difference(informed, plain))
 
@@ -620,11 +663,44 @@ def leaderboard() -> Iterator[Claim]:
     result = json.loads((ROOT / "docs" / "images" / "leaderboard.json").read_text(encoding="utf-8"))
     command = page.read_text(encoding="utf-8").split("`")[1]
     yield "docs/leaderboard.md", markdown(result, command).strip()
+    ours = next(
+        one["boards"]
+        for one in result["leaderboard"]["environment_steps"]
+        if one["method"] == "spa"
+    )
+    better = [
+        board
+        for board, seeds in result["q_learning"].items()
+        if fmean(seed["on other puzzles"] for seed in seeds) > ours[board]
+    ]
+    numbers = {2: "two", 3: "three", 4: "four"}
+    yield "README.md", f"Q-learning is better on {numbers[len(better)]}"
+    yield PAGE, f"on {numbers[len(better)]} of {numbers[len(ours)]} small boards"
+
+
+def main_results() -> Iterator[Claim]:
+    """Sokoban and Sudoku of the paper's table, whose data are the seeds in the table itself."""
+    text = (
+        (ROOT / "docs" / "results.md").read_text(encoding="utf-8").partition("## Main results")[2]
+    )
+    gaps = list[dict[str, float]]()
+    for board in ("Sokoban", "Sudoku"):
+        lines = {
+            method: next(
+                line for line in text.splitlines() if line.startswith(f"| {board} | {method} ")
+            )
+            for method in ("spa", "vanilla")
+        }
+        spa, vanilla = (
+            [float(cell) / 100 for cell in line.split("|")[6].split(",")] for line in lines.values()
+        )
+        gaps.append(over_seeds(one - other for one, other in zip(spa, vanilla, strict=True)))
+    yield "README.md", f"{points(gaps[0]).replace('points', 'point')} and {points(gaps[1])}"
 
 
 def main() -> int:
     """Check every claim. Returns the exit status."""
-    claims = [*demo(), *smollm2(), *search(), *leaderboard()]
+    claims = [*demo(), *smollm2(), *search(), *leaderboard(), *main_results()]
     texts = {
         page: (ROOT / page).read_text(encoding="utf-8") for page in {page for page, _ in claims}
     }
