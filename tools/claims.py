@@ -1,4 +1,4 @@
-"""Does every figure of README and the result pages follow from the data in benchmarks/results?
+"""Do the tables of README and the result pages, and the main figures of their text, follow from benchmarks/results?
 
     python tools/claims.py
 
@@ -698,9 +698,14 @@ def main_results() -> Iterator[Claim]:
     yield "README.md", f"{points(gaps[0]).replace('points', 'point')} and {points(gaps[1])}"
 
 
+def every_claim() -> list[Claim]:
+    """What the pages must say."""
+    return [*demo(), *smollm2(), *search(), *leaderboard(), *main_results()]
+
+
 def main() -> int:
     """Check every claim. Returns the exit status."""
-    claims = [*demo(), *smollm2(), *search(), *leaderboard(), *main_results()]
+    claims = every_claim()
     texts = {
         page: (ROOT / page).read_text(encoding="utf-8") for page in {page for page, _ in claims}
     }
