@@ -21,11 +21,11 @@ from torch import nn
 from spa.errors import ModelError, one_line
 from spa.install import install_hint
 
+log = logging.getLogger(__name__)
+
 ADAPTER = "adapter"  # folder of the adapters, next to the merged weights
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-log = logging.getLogger(__name__)
-
 _PREFIX = "base_model.model."  # what peft puts before every key of a saved adapter
 _NAME = "default"
 _READ = (
