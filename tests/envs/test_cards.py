@@ -76,3 +76,24 @@ def test_cards_round_trip():
 
     rows = json.loads(to_json(cards(), "spa env measure"))["cards"]
     assert {row["tag"]: Card(**row) for row in rows} == cards()
+
+
+@pytest.mark.parametrize(
+    ("game", "options"),
+    [
+        ("frozen_lake", {"size": 4, "is_slippery": False}),
+        ("sokoban", {"dim_x": 6, "dim_y": 6}),
+        ("sudoku", {}),
+        ("rubiks_cube", {}),
+    ],
+)
+def test_the_best_policy_has_no_more_steps_than_the_episode(game, options):
+    env = make_env(game, {**options, "max_steps": 2})
+    for seed in range(8):
+        env.reset(seed=seed)
+        promised = env.best_success(10)
+        for text in env.expert_actions(10):
+            _, _, terminated, truncated, info = env.step(env.to_action(text))
+            if terminated or truncated:
+                break
+        assert promised == float(info["success"])
