@@ -250,6 +250,7 @@ def test_symbols_are_those_of_the_legend_and_of_sentences_that_place_them():
             "<think><observation>A</observation>t<prediction>B</prediction></think><answer>Up</answer>",
         ),
         ("states_only", "AB"),
+        ("'mine:mask'", ""),
         (
             "no_states",
             "<think><observation></observation>t<prediction></prediction></think><answer>Up</answer>",

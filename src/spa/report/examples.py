@@ -69,8 +69,9 @@ def examples(run: Run, file: int = 0, offset: int = 0) -> dict[str, Any]:
 
 def _spans(response: str, loss_on: str) -> list[tuple[str, bool]]:
     """The response in parts, each with whether it carries loss, by the setting `sft.data.loss_on`."""
-    if loss_on not in ("states_only", "no_states"):  # other masks are not computed here
-        return [(response, True)]
+    if loss_on not in ("states_only", "no_states"):
+        # A mask of the user's own is not computed here, so nothing is marked.
+        return [(response, loss_on in ("response", "act_obs"))]
     # `no_states` and `states_only` are complements, so each part belongs to exactly one of them.
     parts = []
     start = 0

@@ -230,13 +230,15 @@ async function showData() {
     make("button", { type: "button", text: "Back", disabled: state.from === 0, onclick: () => move({ from: Math.max(0, state.from - 10) }) }),
     make("span", { text: `${state.from + 1}–${end} of ${found.total.toLocaleString("en")} examples` }),
     make("button", { type: "button", text: "Next", disabled: end >= found.total, onclick: () => move({ from: state.from + 10 }) }));
-  const loss = { response: "the whole response", act_obs: "the whole response and the states in the prompts between responses", states_only: "the states in the response", no_states: "the response without its states" }[found.loss_on] || found.loss_on;
+  const known = { response: "the whole response", act_obs: "the whole response and the states in the prompts between responses", states_only: "the states in the response", no_states: "the response without its states" };
+  const loss = known[found.loss_on] || found.loss_on;
+  const legend = known[found.loss_on] ? [make("span", { class: "trained", text: "Marked text" }), ` carries loss: ${loss}.`] : [`The loss mask is ${loss}; its text is not marked.`];
   $("#status").textContent = `loss on ${loss}`;
   const examples = found.examples.map((example) => make("article", { class: "example" },
     make("h3", {}, make("span", { class: example.success ? "won" : "lost", text: example.success ? "✓ " : "✗ " }), make("bdi", { text: example.name })),
     make("details", {}, make("summary", { text: `Prompt, ${example.messages.length} messages${found.loss_on === "act_obs" ? "" : " (no loss)"}` }), ...example.messages.flatMap(([role, text]) => [make("p", { class: "role", text: role }), make("pre", { class: "text", text })])),
     make("pre", { class: "text" }, ...example.response.map(([text, trained]) => make("span", { class: trained ? "trained" : "given", text })))));
-  $("#data-page").replaceChildren(bar, make("p", { class: "hint" }, make("span", { class: "trained", text: "Marked text" }), ` carries loss: ${loss}.`), ...examples);
+  $("#data-page").replaceChildren(bar, make("p", { class: "hint" }, ...legend), ...examples);
 }
 
 // The list of episodes.
