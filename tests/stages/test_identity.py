@@ -340,3 +340,18 @@ def test_ppo_from_another_checkpoint_of_the_same_stage_is_another_result(
     assert differences(last, named) == {"the checkpoint it starts from": (None, "global_step_1")}
     foreign = pipeline.ppo_fingerprint(cfg, model, root / "sft")
     assert foreign.parent is None and "model_path (weights)" in foreign.content
+
+
+def test_code_of_the_users_own_counts_by_its_content(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = tmp_path / "bonus_of_mine.py"
+    code.write_text("def bonus(message, ids, template):\n    return 1.0\n")
+    own = "sft.data.loss_on=bonus_of_mine:bonus"
+    cfg = small_config("builtin:tiny", tmp_path / "run", own)
+    before = stage_fingerprint(cfg, "sft")
+    assert stage_fingerprint(cfg, "sft") == before
+    assert "the code of bonus_of_mine" in before.content
+    code.write_text("def bonus(message, ids, template):\n    return 20.0\n")
+    assert differences(before, stage_fingerprint(cfg, "sft"))
+    plain = stage_fingerprint(small_config("builtin:tiny", tmp_path / "run"), "sft")
+    assert not any(name.startswith("the code") for name in plain.content)

@@ -7,8 +7,10 @@ run may be moved, and a file may not be swapped.
 
 import functools
 import hashlib
+import importlib.util
 import json
 import platform
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib import metadata
@@ -22,6 +24,7 @@ from spa.config.schema import Config
 from spa.config.stages import Stage, key_of, values_of
 from spa.distributed.world import current_world
 from spa.errors import ModelError
+from spa.imports import find_modules_beside_user
 from spa.models.load import indexed_weights, local_folder, model_source
 from spa.models.lora import read_adapter
 from spa.run.files import sha256
@@ -32,6 +35,8 @@ REVISIONS: dict[Stage, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
 """Raised whenever the changelog says that the results of a stage move."""
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "vllm")
+_NAMED = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*):[A-Za-z_]\w*")
+_SHIPPED = ("spa", "spa_bench", "spa_integrations", "spa_verifiers")
 # Files whose names begin with one of these belong to the tokenizer or the image processor.
 _TOKENIZER = (
     "tokenizer",
@@ -119,6 +124,7 @@ def fingerprint_of(
             hashes[name] = file_content(value)
         else:
             settings[name] = plain
+            hashes |= own_code(name, plain)
     return Fingerprint(
         stage=stage,
         settings=settings,
@@ -128,6 +134,22 @@ def fingerprint_of(
         numerics=numerics,
         environment=environment(threads_of(cfg) or torch.get_num_threads()),
     )
+
+
+def own_code(name: str, value: Any) -> dict[str, str]:
+    """Hashes of the user's modules that a setting or the name of its key refers to as
+    `package.module:name`. What these import is not looked at."""
+    found: dict[str, str] = {}
+    for module in set(_NAMED.findall(f"{name} {json.dumps(value)}")):
+        if module.partition(".")[0] in _SHIPPED:
+            continue
+        find_modules_beside_user()
+        # A name without a module, such as builtin:tiny, is reported where it is used.
+        with suppress(ImportError, ValueError, AttributeError):
+            spec = importlib.util.find_spec(module)
+            if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
+                found[f"the code of {module}"] = file_sum(Path(spec.origin))
+    return found
 
 
 def environment(threads: int) -> dict[str, Any]:
