@@ -49,6 +49,13 @@ def test_results_for_a_closed_pipe_are_no_error(tmp_path: Path):
     assert (result.returncode, result.stderr) == (0, "")
 
 
+def test_work_goes_on_when_nobody_reads_its_progress(tmp_path: Path):
+    words = "eval random --config demo --puzzles 4 --samples 2"
+    line = f"{SPA} {words} --output {tmp_path}/result.json 2>&1 >/dev/null | true; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", line], env=ENVIRONMENT, check=False)
+    assert result.returncode == 0 and (tmp_path / "result.json").is_file()
+
+
 def start(command: str, run: Path, *more: str) -> subprocess.Popen[bytes]:
     words = [
         sys.executable,

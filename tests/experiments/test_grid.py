@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -360,3 +362,27 @@ def test_results_are_found_after_the_grid_was_moved(tmp_path):
     (folder / "extra_1" / "global_step_3" / "complete.json").write_text('{"sha256": {}}')
     mark_finished(folder, result="extra_1/global_step_3")
     assert result_of(folder) == folder / "extra_1" / "global_step_3"
+
+
+WORKER = """
+import os, signal, time
+from spa.experiments.grid import own_process
+def work():
+    return os.getpid()
+if __name__ == "__main__":
+    print(own_process(None).submit(work).result(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_worker_ends_with_the_process_that_made_it(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(WORKER)
+    parent = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert parent.returncode == -signal.SIGKILL
+    worker = Path("/proc") / parent.stdout.strip()
+    for _ in range(100):
+        if not worker.exists() or "\nState:\tZ" in (worker / "status").read_text():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"the worker {worker.name} is still there")

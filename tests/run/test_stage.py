@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,6 +64,21 @@ def train(
             tell("commit", step)
             stage.commit(step, {"train/value": float(weights.value[0])}, played, weights)
         return stage.finish()
+
+
+def test_the_time_of_all_starts_is_known(tmp_path):
+    cfg = small_config("none", tmp_path)
+
+    def interrupted(where: str, step: int) -> None:
+        if (where, step) == ("rollout", 3):
+            time.sleep(1.1)
+            raise StopRequested("SIGTERM")
+
+    with pytest.raises(StopRequested):
+        train(cfg, tmp_path / "ppo", moment=interrupted)
+    train(cfg, tmp_path / "ppo")
+    known = Manifest.read(tmp_path / "ppo")
+    assert known is not None and known.seconds >= 1.1
 
 
 def play(cfg: Config, folder: Path) -> Path:

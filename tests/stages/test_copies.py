@@ -40,6 +40,16 @@ def test_another_machine_goes_on_from_the_copies(base, tmp_path, monkeypatch):
     assert (copy / "global_step_4" / "complete.json").is_file()
 
 
+def test_from_scratch_brings_back_no_copies(base, tmp_path):
+    url = f"trainer.default_hdfs_dir=file://{tmp_path}/copies"
+    steps = ("trainer.total_training_steps=1", "sft.trainer.total_training_steps=1")
+    first = (*steps, "generate.policy=random", "generate.num_batches=1", url)
+    pipeline.run(small_config(base, tmp_path / "run", *first))
+    other = small_config(base, tmp_path / "run", *first[:3], "generate.num_batches=2", url)
+    pipeline.run(other, generate_data=True)
+    assert len(list((tmp_path / "run/data/trajectories").glob("*.jsonl"))) == 2
+
+
 def test_another_machine_plays_the_second_round_with_the_rows_of_the_first(
     base, tmp_path, monkeypatch
 ):

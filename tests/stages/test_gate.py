@@ -5,6 +5,7 @@ import json
 import pytest
 from helpers.runs import small_config
 
+from spa.api.runs import plan_training
 from spa.config.load import load_config
 from spa.errors import TrainingError
 from spa.models.load import BUILTIN, BUILTIN_GAMES
@@ -210,6 +211,10 @@ def test_ppo_waits_until_somebody_says_to_go_on(base, tmp_path):
             match=r"(?s)PPO did not start, because the world model failed.*gate\.on_failure=warn",
         ):
             pipeline.run(cfg)
+    # `--stages sft,ppo` waits, too.
+    for job in plan_training(cfg, ("sft", "ppo"))[1][1:]:
+        with pytest.raises(TrainingError, match="PPO did not start"):
+            job.work(cfg)
     assert not (tmp_path / "ppo").exists()
     assert not json.loads((tmp_path / "sft" / "gate.json").read_text())["passed"]
     going_on = small_config(base, tmp_path, *STEPS, "gate.enable=true", "gate.on_failure=warn")

@@ -259,7 +259,10 @@ def plan_training(
         ("sft",): [Job(stage="sft")],
         ("ppo",): [Job(stage="ppo")],
         ("selfplay", "sft"): [Job(stage="generate"), Job(stage="sft")],
-        ("sft", "ppo"): [Job(stage="sft"), Job(stage="run", generate_data=False)],
+        ("sft", "ppo"): [
+            Job(stage="sft"),
+            Job(stage="run", generate_data=False, gate=True),
+        ],
     }
     if chosen not in jobs:
         raise ConfigError(

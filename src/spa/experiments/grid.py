@@ -8,8 +8,12 @@ model.
 """
 
 import logging
+import multiprocessing
 import os
 import resource
+import signal
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -45,6 +49,7 @@ from spa.run.signals import (
     interrupts_wait,
     stacks_on_request,
     stoppable,
+    stoppable_now,
     stopping_children,
 )
 from spa.stages import ppo_run
@@ -348,9 +353,24 @@ def own_process(errors: Path | None) -> Executor:
 
 def _begin_worker(set_console: Callable[[], None]) -> None:
     set_console()
+    threading.Thread(target=_follow_parent, daemon=True).start()
     # Ctrl-C reaches the whole process group; the parent asks its workers to stop and save.
     ignore_interrupts()
     stacks_on_request()
+
+
+def _follow_parent() -> None:
+    """End this worker when the process that made it is gone: after a stage that it is asked to
+    stop has saved."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    parent.join()
+    # Asked once, a stage saves its step. Without one, the signal ends the process.
+    os.kill(os.getpid(), signal.SIGTERM)
+    while stoppable_now():
+        time.sleep(1)
+    os._exit(1)
 
 
 def do_task(task: StageJob, device: str) -> tuple[int, int]:

@@ -22,18 +22,25 @@ JobName = Literal["run", "generate", "sft", "ppo"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A stage, or all of them (`run`, with the checkpoint and the choice of the command line)."""
+    """A stage, or all of them (`run`, with the checkpoint and the choice of the command line). `gate`: PPO alone
+    is refused if SFT has not passed."""
 
     stage: JobName
     ckpt: str = "last"
     generate_data: bool | None = None
+    gate: bool = False
 
     @property
     def work(self) -> Callable[[Config], Path]:
         """The recipe that does it."""
         match self.stage:
             case "run":
-                return partial(pipeline.run, ckpt=self.ckpt, generate_data=self.generate_data)
+                return partial(
+                    pipeline.run,
+                    ckpt=self.ckpt,
+                    generate_data=self.generate_data,
+                    gate=self.gate,
+                )
             case "generate":
                 return selfplay.run_self_play
             case "sft":

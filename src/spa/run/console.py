@@ -99,6 +99,13 @@ FILE_ONLY = {"file_only": True}
 `SPA_LOG=DEBUG`."""
 
 
+class _Notices(Console):
+    """A console that falls silent if the reader has closed its end: work continues without one."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 def results_console() -> Console:
     """The console for results, on stdout."""
     console = _Console(file=sys.stdout, highlight=False, soft_wrap=True)
@@ -110,7 +117,7 @@ def results_console() -> Console:
 def get_console() -> Console:
     """The console for people, on stderr. Created at first use; follows a replaced `sys.stderr`."""
     if _STATE.console is None or _STATE.console.file is not sys.stderr:
-        _STATE.console = _Console(file=sys.stderr, highlight=False)
+        _STATE.console = _Notices(file=sys.stderr, highlight=False)
     return _STATE.console
 
 

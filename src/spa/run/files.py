@@ -17,6 +17,8 @@ import yaml
 
 MANIFEST = "manifest.json"
 METRICS = "metrics.jsonl"
+ARCHIVE = "previous"
+"""Folder in which earlier work of a folder is kept, by number."""
 """The record of a stage's folder, see `spa.run.manifest`, and its lines without times."""
 LOST = "lost.jsonl"
 """Episodes that a stage does not play, see `spa.envs.lost`."""
@@ -125,9 +127,9 @@ def archive_files(directory: Path, paths: Sequence[Path]) -> Path:
     """Move files and folders of `directory` to `previous/<n>/` below it, n being the first free
     number; returns that folder."""
     number = 1
-    while (directory / "previous" / str(number)).exists():
+    while (directory / ARCHIVE / str(number)).exists():
         number += 1
-    target = directory / "previous" / str(number)
+    target = directory / ARCHIVE / str(number)
     target.mkdir(parents=True)
     for path in paths:
         path.replace(target / path.name)

@@ -96,6 +96,11 @@ def interruptible() -> Iterator[None]:
         _STATE.held = held
 
 
+def stoppable_now() -> bool:
+    """Whether the main thread is inside `stoppable()`."""
+    return _STATE.installed
+
+
 def stop_asked() -> bool:
     """Whether the process has been asked to stop: for ranks that have to agree before one of them
     does."""

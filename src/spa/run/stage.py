@@ -44,7 +44,7 @@ from spa.run.checkpoint import (
     step_of,
 )
 from spa.run.copies import mirror_of
-from spa.run.files import LOST, METRICS, remove_leftovers
+from spa.run.files import ARCHIVE, LOST, METRICS, remove_leftovers
 from spa.run.fingerprint import Fingerprint, differences
 from spa.run.lock import run_lock
 from spa.run.logfile import log_file
@@ -149,6 +149,7 @@ class Stage:
     _world: World = field(default_factory=current_world, init=False)
     _opened: ExitStack = field(default_factory=ExitStack, init=False)
     _started: float = field(default_factory=time.monotonic, init=False)
+    _earlier: float = field(default=0.0, init=False)  # seconds of earlier starts
 
     def __post_init__(self) -> None:
         self._manifest = Manifest(fingerprint=self.fingerprint)
@@ -201,6 +202,11 @@ class Stage:
             ):
                 with uninterrupted():
                     error.saved = str(self._save(self._trained, preemption=True))
+            elif (
+                isinstance(error, StopRequested) and self._loop is not None and self._world.is_main
+            ):
+                with uninterrupted():
+                    self._record()
         finally:
             try:
                 # Not through `self.recorder`: that property would create a recorder and its first
@@ -303,10 +309,9 @@ class Stage:
         played = self.fingerprint.stage == "selfplay"
         self.result = self.folder if played else last_checkpoint(self.folder, self._world)
         if self._world.is_main:
-            seconds = self._manifest.seconds + time.monotonic() - self._started
             # The path is relative, so that a finished run can be moved.
             result = self.result.relative_to(self.folder).as_posix()
-            self._manifest = replace(self._manifest, result=result, seconds=round(seconds, 1))
+            self._manifest = replace(self._manifest, result=result)
             self._record(DATA_FILES, VALIDATIONS, SUMMARY)
             # Checkpoints are copied when they are saved; the data of self-play is copied only here.
             if played and (mirror := mirror_of(self.cfg, self.folder)):
@@ -316,9 +321,10 @@ class Stage:
         return self.result
 
     def _record(self, *patterns: str) -> None:
-        """Write the manifest, with the sizes of these files."""
+        """Write the manifest, with the sizes of these files and the time so far."""
         sizes = {**self._manifest.sizes, **sizes_of(self.folder, *patterns)}
-        self._manifest = replace(self._manifest, sizes=sizes)
+        seconds = round(self._earlier + time.monotonic() - self._started, 1)
+        self._manifest = replace(self._manifest, sizes=sizes, seconds=seconds)
         self._manifest.write(self.folder)
 
     def _save(self, trained: Trained, *, preemption: bool = False) -> Path:
@@ -343,6 +349,7 @@ class Stage:
                 keep=self.keep,
                 preemption=preemption,
             )
+            self._record()
             if mirror := mirror_of(self.cfg, self.folder):
                 mirror.copy(self.folder, keep=self.keep)
         self._saved_step = self.step
@@ -371,7 +378,9 @@ class Stage:
             archive_work(self.folder)
         remove_leftovers(self.folder)
         mirror = mirror_of(self.cfg, self.folder)
-        if mirror is None or scratch or self.resume_path is not None:
+        # Where earlier work was archived, its copies are of earlier work, too.
+        archived = (self.folder / ARCHIVE).is_dir()
+        if mirror is None or scratch or archived or self.resume_path is not None:
             return False
         # Training keeps its work in checkpoints, self-play in complete batches of episodes.
         here = latest_checkpoint(self.folder) or whole_batches(self.folder, self.first) > self.first
@@ -397,7 +406,8 @@ class Stage:
         # A start that failed may have left a manifest of other settings. Its sizes would vouch for
         # files that this stage did not write.
         if known is not None and not differences(known.fingerprint, self.fingerprint):
-            self._manifest = replace(self._manifest, sizes=known.sizes, seconds=known.seconds)
+            self._manifest = replace(self._manifest, sizes=known.sizes)
+            self._earlier = known.seconds
         self._record()
         return found
 

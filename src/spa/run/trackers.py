@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from spa.envs.limits import EnvFault, boundary
 from spa.errors import ConfigError
 from spa.run.console import printable
-from spa.run.files import jsonable
+from spa.run.files import ARCHIVE, jsonable
 from spa.run.progress import ProgressLine
 from spa.run.recorder import OpenTrackers, Sink
 from spa.tables import Table
@@ -224,6 +224,14 @@ class _TensorBoardSink:
         self._writer.close()
 
 
+def _identity(directory: Path) -> str:
+    """The id of a stage's curves. It follows from the folder, so that a resumed stage continues its
+    own, and from what the archive holds, so that a new training does not continue old ones."""
+    archived = len(list(directory.glob(f"{ARCHIVE}/*")))
+    place = f"{directory.resolve()} {archived}" if archived else str(directory.resolve())
+    return hashlib.sha256(place.encode()).hexdigest()[:16]
+
+
 class _WandbSink:
     """Weights & Biases; `WANDB_MODE=offline` (wandb's own variable) keeps everything on this
     machine."""
@@ -238,8 +246,7 @@ class _WandbSink:
             group=name or None,
             job_type=stage,
             dir=str(directory),
-            # The id follows from the folder: a resumed stage continues its own curves.
-            id=hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:16],
+            id=_identity(directory),
             resume="allow",
             config=None if config is None else jsonable(config),
         )
@@ -271,7 +278,7 @@ class _TrackioSink:
         with redirect_stdout(sys.stderr):  # trackio prints to stdout, where spa prints results
             self._run = trackio.init(
                 project=project or "spa",
-                name=f"{name or directory.resolve().parent.name}-{stage}",
+                name=f"{name or directory.resolve().parent.name}-{stage}-{_identity(directory)[:6]}",
                 resume="allow",
                 config=None if config is None else jsonable(config),
             )

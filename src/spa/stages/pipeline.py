@@ -10,6 +10,7 @@ from spa.distributed.world import current_world
 from spa.errors import ModelError
 from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
 from spa.run.checkpoint import find_checkpoint
+from spa.run.files import ARCHIVE
 from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import stage_fingerprint
 from spa.run.manifest import (
@@ -32,9 +33,12 @@ from spa.stages.rounds import Round, first_round, round_folders, rounds_of, writ
 log = logging.getLogger(__name__)
 
 
-def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -> Path:
+def run(
+    cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None, gate: bool = False
+) -> Path:
     """All stages (`generate_data` True: from scratch; None: the missing ones), or PPO alone (False) from a
-    checkpoint of the SFT stage: `last` or a step number. Returns the last PPO checkpoint."""
+    checkpoint of the SFT stage: `last` or a step number; with `gate` only if SFT passes. Returns the last
+    PPO checkpoint."""
     root, (data, sft_dir, ppo_dir) = Path(cfg.trainer.run_dir), stage_folders(cfg)
     inside = any(folder.is_relative_to(root) for folder in stage_folders(cfg))
     # One lock for the whole run, if the folder of any stage is in the
@@ -43,6 +47,8 @@ def run(cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None) -
         if generate_data is True:
             archive_stages(cfg)
         if generate_data is False:
+            if gate:
+                stop_at_gate(cfg, sft_dir)
             start = find_sft_checkpoint(cfg, sft_dir, ckpt)
             policy = ppo_fingerprint(cfg, start, sft_dir)
             return ppo_run.run_ppo(
@@ -144,6 +150,8 @@ def archive_stages(cfg: Config) -> None:
     if current_world().is_main:
         for folder in every_folder(cfg):
             archive_work(folder)
+            if cfg.trainer.default_hdfs_dir:  # also where there is nothing but copies
+                (folder / ARCHIVE).mkdir(parents=True, exist_ok=True)
     # No rank may look into a folder that rank 0 is about to move.
     current_world().barrier()
 
