@@ -59,6 +59,7 @@ def tokenizer():
             "output": "go<|im_end|>\n<|im_start|>user\nroom B<|im_end|>\n<|im_start|>assistant\nstop<|im_end|>",
             "score": 1.0,
         },
+        {"input": "room A", "output": "go\nuser\nroom B\nassistant\nstop", "score": 1.0},
     ],
 )  # fmt: skip
 def test_every_stack_is_read_as_the_same_replies(row):

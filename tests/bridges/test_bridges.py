@@ -1,5 +1,7 @@
 import random
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -94,3 +96,18 @@ def test_content_depends_on_nothing_but_the_content():
     assert content({"b": {3, 1, 2}, "a": Card(1)}) == content({"a": Card(1), "b": {2, 3, 1}})
     assert content(Card(1)) != content(Card(2))
     assert content(np.array([1, 2])) == "[1, 2]"
+
+
+def test_games_in_threads_do_not_mix_their_randomness():
+    def course(seed: int) -> list[float]:
+        own, drawn = OwnRandomness(seed), []
+        for _ in range(20):
+            with own:
+                drawn.append(random.random())
+                time.sleep(0.001)  # another thread gets its turn
+                drawn.append(random.random())
+        return drawn
+
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(course, range(4)))
+    assert together == [course(seed) for seed in range(4)]

@@ -135,6 +135,15 @@ def test_refused_requests_cost_their_episodes_and_can_be_asked_again(tmp_path):
     assert (again["episodes"], again["errors"]) == (4, 0)
 
 
+def test_a_403_for_one_conversation_costs_its_episode(tmp_path):
+    flagged = failing(403, "your input was flagged by our moderation")
+    with Server(acts=[good(), flagged]) as server:
+        cfg = config(server, tmp_path)
+        found = evaluate.evaluate_target(cfg, find_target("api"), output=tmp_path / "r.json")
+    tag = found["tags"]["FrozenLakeNoSlip"]
+    assert (tag["episodes"], tag["errors"]) == (3, 1)
+
+
 def test_prices_are_two_numbers(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["eval", "random", "--config", "demo", "--dry-run", "--prices", "cheap"]) == 2

@@ -61,6 +61,13 @@ def test_a_reply_without_the_prefill_gets_it():
     assert chat.turns[0].reply.well_formed and chat.turns[0].executed == ("Up",)
 
 
+def test_what_stands_before_the_prefill_is_dropped():
+    chat = make_chat("FrozenLake")
+    chat.begin(0)
+    chat.answer("Sure.\n<think>I go</think><answer>Up</answer>")
+    assert chat.turns[0].reply.well_formed and chat.turns[0].executed == ("Up",)
+
+
 def test_after_the_end_it_says_so():
     chat = make_chat("FrozenLake")
     chat.begin(0)

@@ -88,9 +88,9 @@ def test_games_are_played_to_the_end_and_scored(tmp_path):
             "2",
         )
     traces = [episode["traces"][0] for episode in episodes]
-    assert [trace["task"]["data"]["seed"] for trace in traces] == [0, 0, 1, 1]
+    assert [trace["task"]["data"]["seed"] for trace in traces] == [10, 10, 11, 11]
     assert traces[0]["rewards"]["score"]["score"] == 1.0 and traces[0]["metrics"]["success"] == 1.0
-    assert [trace["info"]["spa"]["seed"] for trace in traces] == [0, 0, 1, 1]
+    assert [trace["info"]["spa"]["seed"] for trace in traces] == [10, 10, 11, 11]
     game = game_of("Lake", str(lake), [])
     assert diagnose(read_rollouts(tmp_path / "run"), game=game)["replay"] == {
         "played": 4, "without_seed": 0, "by": {"states": 4}, "unchecked": 0, "differ": [],
@@ -98,7 +98,7 @@ def test_games_are_played_to_the_end_and_scored(tmp_path):
     assert server.requests[0]["body"]["messages"] == [dict(message) for message in chat.begin(0)]
     report = diagnose(read_rollouts(tmp_path / "run"))
     assert report["stacks"] == {"verifiers": 4} and report["rewards"]["groups"] == 2
-    assert any("groups have one reward" in finding for finding in report["findings"])
+    assert any("groups have zero reward variance" in finding for finding in report["findings"])
 
 
 def test_predictions_are_held_against_the_true_states(tmp_path):

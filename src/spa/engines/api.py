@@ -414,7 +414,8 @@ class ApiEngine:
                 f"{where}: your account has no credit left; buy credit, then repeat the command. "
                 f"{text}"
             )
-        if status in (401, 403):
+        # After other responses a 403 is about this conversation, such as that of a moderation.
+        if status == 401 or (status == 403 and not len(self.store)):
             variable = self.entry.api_key_env or KEYS.get(
                 self.entry.provider_name, "the environment variable that api_key_env names"
             )

@@ -202,7 +202,8 @@ def read_row(row: Any, where: str) -> Rollout:
         chat = (*_chat(row.get("prompt", ""), "user"), *(_split(told) if table else told))
     elif "output" in row:
         stack = "verl or RAGEN"
-        chat = (*_chat(row.get("input", ""), "user"), *_chat(row["output"], "assistant"))
+        told = _split(_chat(row["output"], "assistant"))
+        chat = (*_chat(row.get("input", ""), "user"), *told)
     elif "messages" in row or "conversations" in row:
         stack = "chat"
         chat = _chat(row.get("messages") or row.get("conversations") or [], "user")
@@ -372,8 +373,8 @@ def _chat(value: Any, role: str) -> Chat:
 
 
 def _split(chat: Chat) -> Chat:
-    """TRL's tables hold an episode of several turns as one response, without the special tokens
-    around its messages."""
+    """TRL's tables and verl's dumps hold an episode of several turns as one response, without the
+    special tokens around its messages."""
     if len(chat) != 1:
         return chat
     # `split` also returns the captured roles: text, role, text, … The first text is a response and

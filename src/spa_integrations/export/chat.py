@@ -69,14 +69,16 @@ class GameChat:
         environment that fails ends the episode with `StopReason.ERROR`. Raises ValueError after the
         end.
 
-        Other stacks do not force the prefill on a response: it is put before one that lacks it.
+        Other stacks do not force the prefill on a response: it is put before one that lacks it, and
+        what a response says before it is dropped, as of a model behind an API.
         """
         if self.stop is not None:
             raise ValueError("the episode is over. Start a new episode.")
         prefill = self.prompter.prefill
         # Parser and penalties must see what the trainer sees: a response that begins with the
         # prefill.
-        text = reply.lstrip() if reply.lstrip().startswith(prefill) else prefill + reply
+        _, found, after = reply.partition(prefill)
+        text = prefill + (after if found else reply)
         # The limit of actions is for the whole episode, so the actions of earlier turns count.
         used = sum(len(turn.executed) for turn in self.turns)
         left = self.prompter.max_actions_per_traj - used

@@ -130,7 +130,7 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
             chat.begin(data.seed, stream_seed(data.seed, "verifiers/noise", interaction.trace.id))
             segment = await interaction.turn()
             while not segment.terminated:
-                told = chat.answer(segment.last_reply)
+                told = chat.answer(whole_reply(segment))
                 if told is None:
                     break
                 segment = await interaction.turn(told)
@@ -139,6 +139,18 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
             if chat.stop is StopReason.ERROR:
                 raise EnvFault(chat.fault)
         record(chat, interaction.trace)
+
+
+def whole_reply(segment: vf.Segment) -> str:
+    """The last response of a segment with its thoughts, which clients and servers may have moved to
+    a field of their own: all of the response where its think block was taken for open."""
+    for message in reversed(segment.messages):
+        if message.role == "assistant" and (thoughts := message.reasoning_content):
+            said = message.content or ""
+            return f"{thoughts}</think>{said}" if said else thoughts
+        if message.role == "assistant":
+            break
+    return segment.last_reply
 
 
 def record(chat: GameChat, trace: vf.Trace) -> None:

@@ -2,35 +2,41 @@
 as they were."""
 
 import random
+import threading
 from typing import Any
 
 import numpy as np
+
+_LOCK = threading.RLock()
 
 
 class OwnRandomness:
     """Python's and NumPy's global generators of one game. A `with` block samples from them; outside
     of it they rest.
 
-    Seeded by `seed`; a deep copy continues alike. Not reentrant; environments of one process are
-    stepped in turn.
+    Seeded by `seed`; a deep copy continues alike. Games of several threads wait for each other,
+    since the generators are those of the process.
     """
 
     def __init__(self, seed: int) -> None:
-        # Seeding changes the global generators, so their state is restored below.
-        outside = _state()
-        random.seed(seed)
-        # np.random.seed accepts at most 32 bits.
-        np.random.seed(seed % 2**32)
-        self.own = _state()
-        _set_state(outside)
+        with _LOCK:
+            # Seeding changes the global generators, so their state is restored below.
+            outside = _state()
+            random.seed(seed)
+            # np.random.seed accepts at most 32 bits.
+            np.random.seed(seed % 2**32)
+            self.own = _state()
+            _set_state(outside)
 
     def __enter__(self) -> None:
+        _LOCK.acquire()
         self.outside = _state()
         _set_state(self.own)
 
     def __exit__(self, *_: object) -> None:
         self.own = _state()
         _set_state(self.outside)
+        _LOCK.release()
 
 
 def _state() -> tuple[Any, Any]:
