@@ -212,8 +212,7 @@ def train(
     cfg, jobs = plan_training(cfg, chosen, method=method, ckpt=ckpt, from_scratch=from_scratch)
     from spa.launch.start import launch
 
-    for job in jobs:
-        launch(cfg, job)
+    launch(cfg, *jobs)
     return Run(Path(cfg.trainer.run_dir))
 
 

@@ -91,10 +91,7 @@ def run(options: argparse.Namespace) -> int:
     from spa.launch.start import launch
 
     # Of several jobs, the result of the last one is what the user asked for.
-    result: Path | None = None
-    for job in jobs:
-        result = launch(cfg, job)
-    return _done(cfg, jobs, result)
+    return _done(cfg, jobs, launch(cfg, *jobs))
 
 
 def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, bool]":

@@ -1,4 +1,4 @@
-"""Starting a job on the ranks that were asked for."""
+"""Starting jobs on the ranks that were asked for."""
 
 import logging
 from pathlib import Path
@@ -11,13 +11,17 @@ from spa.run.console import set_verbosity
 log = logging.getLogger(__name__)
 
 
-def launch(cfg: Config, job: Job) -> Path | None:
-    """Do a job on the ranks that were asked for, by torchrun or by `launcher: ray`. Returns its
-    result on rank 0, where there is somebody to tell."""
+def launch(cfg: Config, *jobs: Job) -> Path | None:
+    """Do jobs, one after the other, on the ranks that were asked for, by torchrun or by `launcher:
+    ray`. Returns the result of the last one on rank 0, where there is somebody to tell."""
+    result: Path | None = None
     if cfg.launcher == "ray":
         from spa.launch.ray_train import launch_on_ray
 
-        return launch_on_ray(cfg, job)
+        for job in jobs:
+            result = launch_on_ray(cfg, job)
+        return result
+    # The ranks join once: torchrun's store keeps the addresses of an earlier group.
     with joined(cfg.trainer.device, cfg.trainer.rank_timeout_s) as world:
         # The main rank logs for all; the others only warn.
         if not world.is_main:
@@ -31,6 +35,7 @@ def launch(cfg: Config, job: Job) -> Path | None:
                 "" if world.size == 1 else "es",
                 cfg.trainer.n_gpus_per_node,
             )
-        with prepared(cfg, job) as cfg:
-            result = job.work(cfg)
+        for job in jobs:
+            with prepared(cfg, job) as own:
+                result = job.work(own)
     return result if world.is_main else None
