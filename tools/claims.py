@@ -368,6 +368,12 @@ def tokens_and_transfer() -> Iterator[Claim]:
     yield page, f"random actions win {percent(fmean(random[puzzle] for puzzle in played))} %"
     yield page, points(difference(played, random))
     yield from controls(page, seed=1)
+    newer = "experiments/0073-written-search-controls-on-a-third-seed.md"
+    yield from controls(newer, seed=2)
+    large = [f"{arm}_1600-0-5x5-sampled" for arm in ("search_simulator", "search_model")]
+    yield newer, f"{cell(evaluation(large[0])['pass@1'])} % of"
+    more = difference(*map(outcomes, large))
+    yield newer, f"{percent(more['mean'])} points {bracket(more, 1)}"
 
 
 def controls(page: str, *, seed: int) -> Iterator[Claim]:

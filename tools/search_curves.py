@@ -19,9 +19,9 @@ PICTURES = Path("docs/images")
 ARMS = {
     "written search": ("search_model_1600", (0, 1, 2)),
     "random play (baseline)": ("random_format_1600", (0, 1, 2)),
-    "right actions alone": ("actions_only_1600", (0,)),
-    "search of another puzzle": ("search_other_puzzle_1600", (0,)),
-    "search with permuted outcomes": ("search_dealt_1600", (0,)),
+    "right actions alone": ("actions_only_1600", (0, 1, 2)),
+    "search of another puzzle": ("search_other_puzzle_1600", (0, 1, 2)),
+    "search with permuted outcomes": ("search_dealt_1600", (0, 1, 2)),
 }
 PPO = {
     "written search": ("search_model_1600", (0, 1, 2)),
