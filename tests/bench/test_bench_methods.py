@@ -260,6 +260,6 @@ def test_the_page_says_in_words_what_its_intervals_say():
         "Methods that are better than their shuffled control, so that the true next states explain the gain: spa +25.",
         "Methods with no detected difference from their shuffled control, so that the gain may have another cause: planned +10 (lake alone).",
         "On lake, spa solves 50.0 % of the puzzles, and vanilla solves 25.0 %. After SFT, 40.0 % of the predictions are exact.",
-        "Tokens sampled per training, including self-play: spa 1,000, planned (lake alone) 1,000, vanilla (lake alone) 1,000, "
-        "echo (lake alone) 1,000.",
+        "Tokens sampled per training, including self-play: spa 1,000.",
+        "Tokens sampled per training, including self-play (lake alone): planned 1,000, vanilla 1,000, echo 1,000.",
     ]

@@ -377,16 +377,19 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
                 f"solves {percent(other)} %. "
                 f"After SFT, {percent(known)} % of the predictions are exact."
             )
-    cost = [
-        f"{name}{_alone(_boards(result, name), _every(result))} {tokens:,.0f}"
-        for name in gaps
-        if (tokens := _sampled(result["rows"], name)) is not None
+    # Boards differ in their tokens, so methods of other boards have a sentence of their own.
+    cost: dict[str, list[str]] = {}
+    for name in gaps:
+        if (tokens := _sampled(result["rows"], name)) is not None:
+            alone = _alone(_boards(result, name), _every(result))
+            cost.setdefault(alone, []).append(f"{name} {tokens:,.0f}")
+    return [
+        *lines,
+        *(
+            f"Tokens sampled per training, including self-play{alone}: {', '.join(found)}."
+            for alone, found in sorted(cost.items())
+        ),
     ]
-    return (
-        [*lines, f"Tokens sampled per training, including self-play: {', '.join(cost)}."]
-        if cost
-        else lines
-    )
 
 
 def _sorted_out(
