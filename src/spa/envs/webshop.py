@@ -245,7 +245,7 @@ class WebShop(TextEnv):
         title = self.shop.products[self.goal.asin].title[:MAX_QUERY]
         # A search is possible on the search page only.
         back = () if self.page.has_search_bar else ("click[back to search]",)
-        ways = [(title, 1, (*back, f"search[{title}]"))]
+        ways: list[tuple[str, int, tuple[str, ...]]] = [(title, 1, (*back, f"search[{title}]"))]
         if self.view.kind == "results":
             ways.insert(0, (self.view.keywords, self.view.page, ()))
         for query, first, actions in ways if self.view.kind != "done" else ():
