@@ -88,21 +88,6 @@ def test_who_knows_the_world_wins_each_puzzle_that_can_be_won_in_time(tmp_path):
     assert len(asked) == len(dreams) + len(lines)
 
 
-def test_a_prediction_is_about_the_action_that_was_asked_for(tmp_path):
-    def forgetful(prompt: Prompt) -> str:
-        """Foresees the named plan, and answers with another one while it is searching."""
-        text = knows(prompt)
-        return (
-            text[: text.index("<answer>")] + "<answer>Up</answer>"
-            if "#" in prompt.episode_id
-            else text
-        )
-
-    episodes, lines, *_ = played(tmp_path, *TURNS, reply=forgetful)
-    assert all(episode.success for episode in episodes)
-    assert all(part["right"] is not False for line in lines for part in line["imagined"])
-
-
 def test_what_a_reply_is_begun_with_is_not_sampled_and_counts_in_no_length(tmp_path):
     episodes, _, asked, chat = played(tmp_path, *TURNS)
     given = {

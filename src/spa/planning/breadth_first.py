@@ -20,7 +20,7 @@ import numpy as np
 from spa.planning.node import Expansion, Node, Tree, path_to
 from spa.planning.planner import Planner, with_prefill
 from spa.prompts.render import plan_sentence, world_model_reply
-from spa.types import Completion, ParsedReply, Prompt, SamplingParams
+from spa.types import Completion, Prompt, SamplingParams
 
 _PREDICTION = "<prediction>\n"
 
@@ -63,15 +63,6 @@ class BreadthFirstPlanner(Planner):
         ]
         # All or none: with an action left out, the search would miss paths through it.
         return asked if all(map(self._fits, asked)) else []
-
-    def read(self, expansion: Expansion, responses: Sequence[Completion]) -> list[ParsedReply]:
-        """A prediction is about the action that was asked for, whatever the answer after it says.
-        The response that is played, which comes alone, is read as it is."""
-        parsed = super().read(expansion, responses)
-        names = expansion.prompt.context.action_names()
-        if len(parsed) < 2:  # none if the questions do not fit
-            return parsed
-        return [replace(each, actions=(name,)) for each, name in zip(parsed, names, strict=True)]
 
     def horizon(self, prompt: Prompt) -> int:
         """The actions that the turns left may hold."""

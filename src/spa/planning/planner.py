@@ -196,7 +196,7 @@ class Planner(ABC):
     def _nodes(self, expansion: Expansion, responses: Sequence[Completion]) -> list[Node]:
         prompt = expansion.prompt
         env = expansion.env
-        parsed = self.read(expansion, responses)
+        parsed = [self._parse(prompt, response) for response in responses]
         rng = stream(prompt.seed, "imagine")
         # The true outcome is simulated for every kind of dynamics, because metrics count correct
         # predictions.
@@ -235,10 +235,6 @@ class Planner(ABC):
                 )
             )
         return nodes
-
-    def read(self, expansion: Expansion, responses: Sequence[Completion]) -> list[ParsedReply]:
-        """What the responses to an expansion's proposals say."""
-        return [self._parse(expansion.prompt, response) for response in responses]
 
     def _parse(self, prompt: Prompt, response: Completion) -> ParsedReply:
         """A response with as many actions as would be executed."""
