@@ -196,8 +196,7 @@ def end_turn(episode: Episode, ids: list[int], logprobs: list[float]) -> None:
     for tag, truth in (("observation", turn.state), ("prediction", turn.next_state)):
         if (match := block(turn.response, tag)) and match[1].strip() == truth:
             turn.correct |= {tag} if turn.well_formed else set()
-            foretold = tag == "observation" or (turn.well_formed and turn.actions)  # no copy
-            for i, (begin, end) in enumerate(pairwise(edges) if foretold else ()):
+            for i, (begin, end) in enumerate(pairwise(edges)):  # tokens that touch the content
                 episode.correct[start + i] |= begin < match.end(1) and end > match.start(1)
 
 

@@ -135,17 +135,3 @@ def test_right_beliefs_are_those_that_say_what_was_true():
     assert episode.token_ids is not None
     text = chat.decode_reply(episode.token_ids[model_state_mask(episode, chat, right=True)])
     assert true in text and "wrong" not in text and after is not None
-
-
-def test_a_copy_of_the_state_is_no_right_prediction_where_nothing_was_executed():
-    chat = template("qwen2")
-    (known,) = play(one_group(), says("<answer>Left</answer>", template=chat), chat, max_turn=1)
-    true = known.turns[0].state
-    belief = (
-        f"<think><observation>\n{true}\n</observation><prediction>\n{true}\n</prediction></think>"
-    )
-    for end in ("<answer>Fly</answer>", "<answer>Left"):
-        (episode,) = play(one_group(), says(belief + end, template=chat), chat, max_turn=1)
-        assert episode.token_ids is not None and episode.turns[0].next_state == true
-        text = chat.decode_reply(episode.token_ids[model_state_mask(episode, chat, right=True)])
-        assert text.count(true) == 1

@@ -95,7 +95,7 @@ def model_state_mask(
     episode: Episode, template: ChatTemplate, *, right: bool = False
 ) -> np.ndarray:
     """bool [T]: the sampled tokens inside observation and prediction blocks; with `right`, only
-    inside blocks that say what was true. Where no action was executed there was nothing to predict."""
+    inside blocks that say what was true."""
     ids, sampled, turn_index = _tokens(episode)
     mask = np.zeros(len(ids), dtype=bool)
     for number, turn in enumerate(episode.turns):
@@ -107,9 +107,7 @@ def model_state_mask(
             # A block that begins in forced text was not written by the model.
             if span is None or span[0] >= span[1] or span[0] < forced:
                 continue
-            foretold = tag == "observation" or (turn.reply.well_formed and bool(turn.executed))
-            true = turn.reply_text[slice(*span)].strip() == truth.strip()
-            if not right or (true and foretold):
+            if not right or turn.reply_text[slice(*span)].strip() == truth.strip():
                 spans.append((span[0] - forced, span[1] - forced))
         if spans:
             mask[where] = tokens_touching(ids[where], spans, template)
