@@ -1,6 +1,7 @@
 """The contract of an environment: a Gymnasium environment whose observation is text."""
 
 import copy
+import sys
 from abc import abstractmethod
 from typing import Any, Literal
 
@@ -42,6 +43,12 @@ class TextEnv(gymnasium.Env[str, Action]):
     """How many play. With several, `step` is a move of `current_player`, and `info` says what it
     brought each of them: `rewards` (numbers) and `successes` (bool), in the order of the players;
     `reward` and `success` are the mover's."""
+
+    max_steps: int = sys.maxsize
+    """After how many `steps` a game truncates its episodes, if it does: the optimum keeps to it."""
+
+    steps: int = 0
+    """Actions of this episode, in a game with `max_steps`."""
 
     changes: tuple[str, ...] | None = None
     """Attributes that `step` changes in place (lists, sets, streams), for `clone` to copy; all else
@@ -200,7 +207,11 @@ class TextEnv(gymnasium.Env[str, Action]):
         """The probability that the best policy reaches the goal from the current state within
         `limit` actions; None if it is not known."""
         steps = self.optimal_steps()
-        return None if steps is None else float(steps <= limit)
+        return None if steps is None else float(steps <= self.within_steps(limit))
+
+    def within_steps(self, limit: int) -> int:
+        """`limit` actions, or fewer if `max_steps` ends the episode before."""
+        return min(limit, self.max_steps - self.steps)
 
     def state_value(self, text: str) -> float | None:
         """The value of a state, written as `world_state_text` writes it (by a model, perhaps), on

@@ -280,7 +280,7 @@ class FrozenLake(GridGame):
     def best_success(self, limit: int) -> float:
         """The probability that the best policy reaches the goal within `limit` actions, by value
         iteration; `max_steps` may leave fewer."""
-        limit = max(0, min(limit, self.max_steps - self.steps))
+        limit = max(0, self.within_steps(limit))
         return values(self.lake, self._rate(), limit)[limit][self.player]
 
     def state_value(self, text: str) -> float:

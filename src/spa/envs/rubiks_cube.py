@@ -112,8 +112,3 @@ class RubiksCube(TextEnv):
     def optimal_steps(self) -> int | None:
         """The fewest quarter turns that solve the cube as it is."""
         return solver.distance(self.cube)
-
-    def best_success(self, limit: int) -> float | None:
-        """Whether the goal can be reached within `limit` actions, before `max_steps` ends the
-        episode; None if that is not known."""
-        return super().best_success(min(limit, self.max_steps - self.steps))

@@ -282,11 +282,6 @@ class Sokoban(GridGame):
         """The length of a shortest solution; None if a box is stuck."""
         return fewest_moves(self._now())
 
-    def best_success(self, limit: int) -> float | None:
-        """Whether the goal can be reached within `limit` actions, before `max_steps` ends the
-        episode; None if that is not known."""
-        return super().best_success(min(limit, self.max_steps - self.steps))
-
     def state_value(self, text: str) -> float:
         """The share of boxes that the text shows on targets."""
         drawn = text.split("\n")[: self.rows] if "\n" in text else []

@@ -351,11 +351,6 @@ class Sudoku(TextEnv):
         missing = self._missing()
         return len(missing) if missing or all(self.cells) else None
 
-    def best_success(self, limit: int) -> float | None:
-        """Whether the goal can be reached within `limit` actions, before `max_steps` ends the
-        episode; None if that is not known."""
-        return super().best_success(min(limit, self.max_steps - self.steps))
-
     def render(self) -> str:
         """The state text that the render mode stands for."""
         return self.state_text(self.default_state_text)
