@@ -40,18 +40,7 @@ def check(cfg: Config, problems: Problems, stages: Collection[Stage] = STAGES) -
         _check_algorithm(cfg, problems)
     if "sft" in stages:
         _check_sft(cfg, problems)
-    trained = {
-        "actor_rollout_ref.model.dtype": ("ppo", cfg.actor_rollout_ref.model.dtype),
-        "critic.model.dtype": ("ppo", cfg.critic.model.dtype),
-        "sft.model.dtype": ("sft", cfg.sft.model.dtype),
-    }
-    for path, (stage, dtype) in trained.items():
-        if stage in stages and dtype == "float16":
-            problems.add(
-                path,
-                "most gradients round to 0 in float16, because spa does not scale the loss; use bfloat16, "
-                "or float32 on a GPU without bfloat16. actor_rollout_ref.rollout.dtype may be float16",
-            )
+    _check_precision(cfg, problems, stages)
     own = cfg.generate.group_size
     whole = cfg.es_manager.train.group_size
     if "selfplay" in stages and own is not None and whole % own:
@@ -66,6 +55,21 @@ def check(cfg: Config, problems: Problems, stages: Collection[Stage] = STAGES) -
             "must name a checkpoint when trainer.resume_mode is resume_path",
         )
     _check_ablations(cfg, problems)
+
+
+def _check_precision(cfg: Config, problems: Problems, stages: Collection[Stage]) -> None:
+    trained = {
+        "actor_rollout_ref.model.dtype": ("ppo", cfg.actor_rollout_ref.model.dtype),
+        "critic.model.dtype": ("ppo", cfg.critic.model.dtype),
+        "sft.model.dtype": ("sft", cfg.sft.model.dtype),
+    }
+    for path, (stage, dtype) in trained.items():
+        if stage in stages and dtype == "float16":
+            problems.add(
+                path,
+                "most gradients round to 0 in float16, because spa does not scale the loss; use bfloat16, "
+                "or float32 on a GPU without bfloat16. actor_rollout_ref.rollout.dtype may be float16",
+            )
 
 
 def _check_ablations(cfg: Config, problems: Problems) -> None:
