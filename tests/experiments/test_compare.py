@@ -13,18 +13,19 @@ from helpers.runs import SMALL
 
 from spa import cli
 from spa.config.fields import flatten
+from spa.config.schema import TrainerConfig
 from spa.config.tree import to_plain
 from spa.errors import ConfigError, SpaError, TrainingError
 from spa.evaluation.passk import outcomes
 from spa.experiments.budget import budget, learnt_tokens
 from spa.experiments.compare import (
-    longer,
+    continued,
     methods_compared,
     run_comparison,
     self_play_batches,
     starts_again,
 )
-from spa.experiments.grid import FOLDERS, Plan, run_grid
+from spa.experiments.grid import FOLDERS, Plan, Run, run_grid
 from spa.experiments.methods import (
     CONTROLS,
     METHODS,
@@ -509,12 +510,15 @@ def test_seeds_differ_in_everything_that_is_drawn_and_in_nothing_else(tmp_path):
 
 
 def test_methods_without_self_play_go_on_as_long_as_it_took(tmp_path):
-    cfg = configured("base", tuple(overrides("builtin:tiny", tmp_path, "generate.num_batches=7")))
-    more = longer(cfg, self_play_batches(cfg)).trainer
+    def longer(*settings: str) -> TrainerConfig:
+        cfg = configured("base", tuple(overrides("builtin:tiny", tmp_path, *settings)))
+        plain = Run(folder=tmp_path, world_model=None, ppo=cfg)
+        return continued(plain, self_play_batches(cfg)).ppo.trainer
+
+    more = longer("generate.num_batches=7")
     assert (more.total_training_steps, more.also_test_at) == (8, 1)
-    rounds = ("generate.num_batches=7", "generate.rounds=3", "generate.later_batches=2")
-    cfg = configured("base", tuple(overrides("builtin:tiny", tmp_path, *rounds)))
-    assert longer(cfg, self_play_batches(cfg)).trainer.total_training_steps == 1 + 7 + 2 + 2
+    rounds = longer("generate.num_batches=7", "generate.rounds=3", "generate.later_batches=2")
+    assert rounds.total_training_steps == 1 + 7 + 2 + 2
 
 
 @pytest.mark.parametrize(

@@ -117,12 +117,6 @@ def comparison(
             "trainer.also_test_at: a comparison chooses this step itself, where methods have had equally many PPO "
             "steps. Remove the setting."
         )
-    first = next(arm for arm in arms if arm.name == reference)
-    batches = None
-    if first.method.fine_tuned:
-        # The episodes that a baseline may play more are those of the reference's self-play.
-        changes = (*overrides, *first.method.changes[0], *first.overrides)
-        batches = self_play_batches(configured(preset, changes))
     trainings = {
         arm.name: [
             training_of(
@@ -134,13 +128,17 @@ def comparison(
                 seed=seed,
                 root=root,
                 more=arm.overrides,
-                continues=arm.longer,
-                batches=batches,
             )
             for seed in range(seeds)
         ]
         for arm in arms
     }
+    # The episodes that a baseline plays more are those of the reference's self-play.
+    first = trainings[reference][0]
+    batches = self_play_batches(first.world_model or first.ppo)
+    for arm in arms:
+        if arm.longer:
+            trainings[arm.name] = [continued(one, batches) for one in trainings[arm.name]]
     home = Path(cfg.trainer.run_dir)
     return Comparison(
         cfg=replace(cfg, compare=replace(cfg.compare, seeds=seeds)),
@@ -166,25 +164,16 @@ def training_of(
     seed: int,
     root: Path,
     more: Sequence[str] = (),
-    continues: bool = False,
-    batches: int | None = None,
 ) -> Run:
     """Training number `seed` of a method in `folder`. The method's changes win over `overrides`, and
-    `more` wins over them. `continues`: it trains until it has played as many episodes as a method
-    with `batches` of self-play in all, by default those of its own configuration."""
+    `more` wins over them."""
     world_model, ppo = (
         placed(configured(preset, (*overrides, *own, *more), seed), folder, name, root=root)
         for own in chosen.changes
     )
     steps = chosen.steps * ppo.trainer.total_training_steps
     ppo = replace(ppo, trainer=replace(ppo.trainer, total_training_steps=steps))
-    return Run(
-        folder=folder,
-        world_model=world_model if chosen.fine_tuned else None,
-        ppo=longer(ppo, self_play_batches(ppo) if batches is None else batches)
-        if continues
-        else ppo,
-    )
+    return Run(folder=folder, world_model=world_model if chosen.fine_tuned else None, ppo=ppo)
 
 
 def self_play_batches(cfg: Config) -> int:
@@ -192,15 +181,17 @@ def self_play_batches(cfg: Config) -> int:
     return 0 if cfg.generate.policy == "search" else cfg.generate.batches_of_all_rounds
 
 
-def longer(cfg: Config, batches: int) -> Config:
-    """As many more PPO steps as there are `batches` of self-play (both have as many episodes), with
-    a validation where the others stop. A schedule that ends with PPO ends with the last of them."""
+def continued(training: Run, batches: int) -> Run:
+    """A training with as many more PPO steps as there are `batches` of self-play (both have as many
+    episodes), and a validation where the others stop. A schedule that ends with PPO ends with the
+    last of them."""
     if batches == 0:
-        return cfg
-    steps = cfg.trainer.total_training_steps
-    more = steps + batches
+        return training
+    trainer = training.ppo.trainer
+    steps = trainer.total_training_steps
     # The last step compares equal total episodes. The step `also_test_at` compares equal PPO steps.
-    return replace(cfg, trainer=replace(cfg.trainer, total_training_steps=more, also_test_at=steps))
+    longer = replace(trainer, total_training_steps=steps + batches, also_test_at=steps)
+    return replace(training, ppo=replace(training.ppo, trainer=longer))
 
 
 def methods_compared(

@@ -21,7 +21,7 @@ from spa.config.stages import Stage
 from spa.envs.cards import mean_optimum
 from spa.errors import ConfigError, TrainingError
 from spa.experiments.budget import budget, learnt_tokens
-from spa.experiments.compare import training_of
+from spa.experiments.compare import continued, self_play_batches, training_of
 from spa.experiments.grid import (
     Plan,
     PoolOf,
@@ -198,7 +198,7 @@ def _training(
     chosen = method(name)
     changes = (*setting.overrides, *BENCHES[scale].common, *overrides)
     folder = root / re.sub(r"[^\w.-]+", "-", board) / f"seed_{seed}" / label(name)
-    return training_of(
+    training = training_of(
         chosen,
         setting.preset,
         changes,
@@ -206,8 +206,10 @@ def _training(
         f"{board}/seed {seed}/{name}",
         seed=seed,
         root=root,
-        continues=not chosen.fine_tuned,
     )
+    if chosen.fine_tuned:
+        return training
+    return continued(training, self_play_batches(training.ppo))
 
 
 def with_controls(made: Bench, ranking: Sequence[str], count: int) -> Bench:
