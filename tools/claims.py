@@ -77,9 +77,8 @@ def demo() -> Iterator[Claim]:
         yield "README.md", f"{sampled} │ {cells[0]} │ {cells[1]}"
         yield "experiments/0052-the-demo-after-the-corrections.md", cells[0]
     for gap in one["difference"].values():
-        low, high = (percent(gap[end], 0) for end in ("low", "high"))
-        lead = f"{percent(gap['mean'], 0)} points of Pass@1 (95 % CI [{low}, {high}] over {gap['n']} puzzles)"
-        yield "README.md", lead
+        lead = f"{percent(gap['mean'], 0)} points of Pass@1 (95 % CI {bracket(gap)}"
+        yield "README.md", f"{lead} over {gap['n']} puzzles)"
     known = one["world_model"]
     seen, foretold = (known[f"{what}_exact"] for what in ("observation", "prediction"))
     yield (
@@ -165,13 +164,13 @@ def smollm2() -> Iterator[Claim]:
         - seed["methods"]["vanilla_format"]["after"]["pass@1"]
         for seed in summary["seeds"]
     ]
-    over_seeds = asdict(seeds_interval([[gap] for gap in gaps]))
-    yield "README.md", f"{points(over_seeds)} after PPO"
+    gap = over_seeds(gaps)
+    yield "README.md", f"{points(gap)} after PPO"
     spa, vanilla = (
         ", ".join(percent(seed["methods"][name]["after"]["pass@1"]) for seed in summary["seeds"])
         for name in ("spa", "vanilla_format")
     )
-    yield PAGE, f"| {spa} | {vanilla} | {row(over_seeds)} |"
+    yield PAGE, f"| {spa} | {vanilla} | {row(gap)} |"
     entries = [
         entry
         for entry in load("smol_frozen_lake/planning.json")
@@ -182,16 +181,11 @@ def smollm2() -> Iterator[Claim]:
         for entry in entries
         if entry["how"] == "asked for every action" and entry["arm"] == "spa"
     ]
-    won = [
-        percent(entry["pass@1"]["mean"], 0)
-        for entry in sorted(found, key=lambda entry: entry["seed"])
-    ]
-    yield "README.md", f"{won[0]}, {won[1]} and {won[2]} %"
     planned = [entry["pass@1"]["mean"] for entry in sorted(found, key=lambda entry: entry["seed"])]
+    won = [percent(share, 0) for share in planned]
+    yield "README.md", f"{won[0]}, {won[1]} and {won[2]} %"
     without = [seed["methods"]["vanilla_format"]["before"]["pass@1"] for seed in summary["seeds"]]
-    lead = asdict(
-        seeds_interval([[one - other] for one, other in zip(planned, without, strict=True)])
-    )
+    lead = over_seeds(one - other for one, other in zip(planned, without, strict=True))
     cells = [", ".join(map(percent, arm)) for arm in (planned, without)]
     yield PAGE, f"| {cells[0]} | {cells[1]} | {row(lead)} |"
     for entry in entries:
@@ -230,12 +224,7 @@ def search() -> Iterator[Claim]:
     yield PAGE, change_row(shares[0], shares[2], harm)
     control = "experiments/0060-written-search-second-control-and-ppo-on-another-seed.md"
     for seed, page in ((1, control), (2, "experiments/0058-ppo-from-1600-written-searches.md")):
-        names = [f"search_model_1600-{seed}{ppo}" for ppo in ("", "-ppo-5e-6-8")]
-        before, after = (outcomes(f"{name}-sampled") for name in names)
-        change = difference(after, before)
-        cells = [percent(fmean(found.values())) for found in (before, after)]
-        yield PAGE, change_row(cells[0], cells[1], change)
-        for name in names:
+        for name in (f"search_model_1600-{seed}{ppo}" for ppo in ("", "-ppo-5e-6-8")):
             yield page, sampled_and_greedy(name)
     yield from after_ppo()
     yield from ppo_from_few()
@@ -475,9 +464,7 @@ def ppo_from_few() -> Iterator[Claim]:
         (800, range(5), "experiments/0063-ppo-from-800-written-searches.md"),
     ):
         for names in before_and_after(examples, seeds):
-            before, after = (outcomes(f"{name}-sampled") for name in names)
-            cells = [percent(fmean(found.values())) for found in (before, after)]
-            yield PAGE, change_row(cells[0], cells[1], difference(after, before))
+            yield PAGE, ppo_row([outcomes(f"{name}-sampled") for name in names])
             for name in names:
                 yield page, sampled_and_greedy(name)
     page = "experiments/0063-ppo-from-800-written-searches.md"

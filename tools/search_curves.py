@@ -41,20 +41,22 @@ def main(arguments: list[str] | None = None) -> int:
         "--output", type=Path, default=PICTURES, help="output folder of the pictures"
     )
     options = parser.parse_args(arguments)
-    lines = tuple(
-        Series(label, over_distance(name, seeds), color=color)
-        for color, (label, (name, seeds)) in enumerate(ARMS.items())
-    )
-    figure = Chart("Pass@1", "", lines, x_label="moves from the start to the goal", percent=True)
-    save_chart(figure, options.output / "written-search.svg", "--output")
-    lines = tuple(
-        Series(label, over_tokens(name, seeds), color=color)
-        for color, (label, (name, seeds)) in enumerate(PPO.items())
-    )
-    figure = Chart(
-        "success in PPO", "", lines, x_label="sampled tokens of PPO, thousands", percent=True
-    )
-    save_chart(figure, options.output / "written-search-ppo.svg", "--output")
+    for name, title, arms, points, x_label in (
+        ("written-search", "Pass@1", ARMS, over_distance, "moves from the start to the goal"),
+        (
+            "written-search-ppo",
+            "success in PPO",
+            PPO,
+            over_tokens,
+            "sampled tokens of PPO, thousands",
+        ),
+    ):
+        lines = tuple(
+            Series(label, points(*runs), color=color)
+            for color, (label, runs) in enumerate(arms.items())
+        )
+        figure = Chart(title, "", lines, x_label=x_label, percent=True)
+        save_chart(figure, options.output / f"{name}.svg", "--output")
     return 0
 
 
