@@ -12,11 +12,7 @@ results=${RESULTS:-benchmarks/results/search}
 name=bundled-$start-$seed
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-overrides_of() {
-  $python -c "
-from spa.experiments.methods import method
-print('\n'.join(method('$1').overrides))"
-}
+source "$(dirname "${BASH_SOURCE[0]}")/methods.sh"
 # All stages leave out the same puzzles.
 common=(--seed "$seed" --stages selfplay,sft es_manager.val.env_groups=256)
 model=builtin:tiny

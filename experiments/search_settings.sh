@@ -15,9 +15,8 @@ greedy=actor_rollout_ref.rollout.val_kwargs.do_sample=false
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 # The settings of a method are those of `spa compare`; a seed has its own puzzles, sampling and order.
-found=$($python -c "
-from spa.experiments.methods import method
-print('\n'.join(method('$arm').overrides))")
+source "$(dirname "${BASH_SOURCE[0]}")/methods.sh"
+found=$(overrides_of "$arm")
 mapfile -t method <<< "$found"
 frozen=(
   "${method[@]}"
