@@ -67,7 +67,7 @@ def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:
     before = env.world_state_text(prompter.state_text)
     done: list[str] = []
     over = False
-    mover = env.current_player() if env.players > 1 else None
+    mover = env.current_player()
     for text in env.example_actions()[:wanted]:
         action = env.to_action(text)
         state = env.state_text(prompter.state_text)
@@ -88,7 +88,7 @@ def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:
         if not over and left is not None and env.optimal_steps() != left - 1:
             return None
         # A response holds the moves of one player.
-        if over or (mover is not None and env.current_player() != mover):
+        if over or env.current_player() != mover:
             break
     after = env.world_state_text(prompter.state_text)
     return Played(before, tuple(done), after, over) if done and after != before else None

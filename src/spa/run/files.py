@@ -17,9 +17,9 @@ import yaml
 
 MANIFEST = "manifest.json"
 METRICS = "metrics.jsonl"
+"""The record of a stage's folder, see `spa.run.manifest`, and its lines without times."""
 ARCHIVE = "previous"
 """Folder in which earlier work of a folder is kept, by number."""
-"""The record of a stage's folder, see `spa.run.manifest`, and its lines without times."""
 LOST = "lost.jsonl"
 """Episodes that a stage does not play, see `spa.envs.lost`."""
 

@@ -145,10 +145,10 @@ def whole_reply(segment: vf.Segment) -> str:
     """The last response of a segment with its thoughts, which clients and servers may have moved to
     a field of their own: all of the response where its think block was taken for open."""
     for message in reversed(segment.messages):
-        if message.role == "assistant" and (thoughts := message.reasoning_content):
-            said = message.content or ""
-            return f"{thoughts}</think>{said}" if said else thoughts
         if message.role == "assistant":
+            if thoughts := message.reasoning_content:
+                said = message.content or ""
+                return f"{thoughts}</think>{said}" if said else thoughts
             break
     return segment.last_reply
 
