@@ -1,4 +1,4 @@
-"""Write the tables of docs/credit.md anew, and draw its pictures into docs/images.
+"""Write the tables of docs/credit.md again, and draw its pictures into docs/images.
 
 python docs/credit_pictures.py
 """

@@ -1,7 +1,7 @@
 """Writes images/imagination.json and .svg: the success of random plans, of which the one with the best imagined state
-is played, by how often imagination is right. Without a model: the states are true ones, spoilt with probability p.
-Models are points beside the curves: what their own `spa eval --plan best-of-8` printed stands under "models" in
-imagination.json, and stays there.
+is played, by how often imagination is right. Without a model: the states are true ones, corrupted with probability p.
+Models are points next to the curves: what their own `spa eval --plan best-of-8` printed is kept under "models" in
+imagination.json.
 
     python docs/imagination_curve.py [FOLDER]
 """
