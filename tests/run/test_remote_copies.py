@@ -75,6 +75,18 @@ def test_another_machine_gets_the_newest_that_is_whole(url, tmp_path, caplog):
     assert fs.exists(f"{root}/global_step_3/{MARKER}")
 
 
+def test_a_machine_with_older_checkpoints_gets_newer_copies(url, tmp_path, caplog):
+    one, other = tmp_path / "one", tmp_path / "other"
+    save(url, one, 1)
+    assert Mirror(url).fetch(other)
+    assert not Mirror(url).fetch(one, after=1)
+    save(url, other, 2)
+    assert Mirror(url).fetch(one, after=1)
+    assert latest_checkpoint(one) == one / "global_step_2"
+    assert (one / "metrics.jsonl").read_text() == '{"step": 2}\n'
+    assert any("global_step_2" in line and "as new as the copy" in line for line in caplog.messages)
+
+
 def test_as_many_are_kept_as_in_the_folder(url, tmp_path):
     for step in (1, 2, 3):
         save(url, tmp_path / "run", step, keep=2)
@@ -138,3 +150,5 @@ def test_a_url_that_cannot_be_used_is_one_clear_error(tmp_path, monkeypatch):
         TrainingError, match=r"cannot read memory://x \(trainer\.default_hdfs_dir\): no route"
     ):
         mirror.fetch(tmp_path)
+    # With a checkpoint in the folder the run goes on.
+    assert not mirror.fetch(tmp_path, after=3)

@@ -76,15 +76,16 @@ class Mirror:
             return False
         return True
 
-    def fetch(self, directory: Path) -> bool:
+    def fetch(self, directory: Path, *, after: int = 0) -> bool:
         """Bring the newest checkpoint whose copy is whole to `directory`, or what `copy_files`
-        copied; returns whether there was any.
+        copied; returns whether there was any. `after`: the step of the newest checkpoint in
+        `directory`; copies up to this step are not needed.
 
-        Raises TrainingError if the URL cannot be read: a run from scratch would overwrite the
-        copies.
+        Raises TrainingError if the URL cannot be read and `directory` has no checkpoint: a run from
+        scratch would overwrite the copies.
         """
         try:
-            for step in sorted(self._steps(), reverse=True):
+            for step in sorted((step for step in self._steps() if step > after), reverse=True):
                 # The copy is fetched as `.saving_…`, which `remove_leftovers` deletes if the
                 # process is killed meanwhile.
                 name = f"global_step_{step}"
@@ -92,7 +93,7 @@ class Mirror:
                     f"{self._root}/{name}", directory / f".saving_{name}", directory / name
                 ):
                     log.warning(
-                        "no checkpoint in %s; resuming from the copy %s/%s",
+                        "%s has no checkpoint as new as the copy %s/%s; resuming from the copy",
                         directory,
                         self.url,
                         name,
@@ -102,8 +103,16 @@ class Mirror:
                     "the copy %s/%s is incomplete; spa tries the previous copy", self.url, name
                 )
             # Self-play has no checkpoints: its data files are in the root, see `copy_files`.
-            return self._get(self._root, directory / ".fetching", directory)
+            return not after and self._get(self._root, directory / ".fetching", directory)
         except Exception as error:  # every fsspec file system raises exceptions of its own
+            if after:
+                log.warning(
+                    "cannot read %s (%s); resuming from the checkpoint in %s",
+                    self.url,
+                    error,
+                    directory,
+                )
+                return False
             raise TrainingError(
                 f"cannot read {self.url} (trainer.default_hdfs_dir): {error}. {directory} has no checkpoint "
                 "to resume from. Run the same command again when the URL is readable, or start from scratch "
@@ -191,8 +200,9 @@ class Mirror:
     def _arrived(self, temporary: Path, final: Path) -> None:
         """Move files to where they belong, and bring the stage's records too."""
         directory = temporary.parent
+        # Records in the folder belong to older work: nothing here is as new as the copy.
         for name in RECORDS:
-            if not (directory / name).exists() and self._fs.exists(f"{self._root}/{name}"):
+            if self._fs.exists(f"{self._root}/{name}"):
                 self._fs.get_file(f"{self._root}/{name}", str(directory / name))
         flush(temporary)
         # Data files are moved into the folder one by one. The stage's manifest records their sizes,

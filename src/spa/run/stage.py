@@ -371,8 +371,8 @@ class Stage:
         return None if result is None or step_of(result) < (self.total or 0) else result
 
     def _fetch(self) -> bool:
-        """Clean up, and bring the stage back from its copies where nothing of it is here; returns
-        whether it was."""
+        """Clean up, and bring the stage back from its copies where they are newer than what is here;
+        returns whether it was."""
         scratch = self.cfg.trainer.resume_mode == "disable"
         if scratch:
             archive_work(self.folder)
@@ -383,8 +383,10 @@ class Stage:
         if mirror is None or scratch or archived or self.resume_path is not None:
             return False
         # Training keeps its work in checkpoints, self-play in complete batches of episodes.
-        here = latest_checkpoint(self.folder) or whole_batches(self.folder, self.first) > self.first
-        return not here and mirror.fetch(self.folder)
+        newest = latest_checkpoint(self.folder)
+        if newest is None and whole_batches(self.folder, self.first) > self.first:
+            return False
+        return mirror.fetch(self.folder, after=step_of(newest) if newest else 0)
 
     def _prepare(self) -> Path | None:
         """Put away what is of no use any more and write the manifest; returns the checkpoint to
