@@ -67,6 +67,16 @@ def test_a_change_is_named_where_it_was_made_and_once(tmp_path):
     refuse_other_work([(folders[1], SFT)])
 
 
+def test_archiving_leaves_the_stage_of_another_run_as_it_is(tmp_path):
+    own, other = tmp_path / "own" / "sft", tmp_path / "other" / "sft"
+    mark_finished(other, SFT)
+    before = sorted(other.rglob("*"))
+    own.parent.mkdir()
+    own.symlink_to(other)
+    archive_work(own)
+    assert not own.exists() and sorted(other.rglob("*")) == before
+
+
 def test_data_of_another_size_are_refused_and_missing_ones_made_again(tmp_path, caplog):
     file = tmp_path / "wm_train.parquet"
     file.write_text("rows")

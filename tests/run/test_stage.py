@@ -197,6 +197,28 @@ def test_a_finished_stage_writes_nothing_and_becomes_longer_on_request(tmp_path)
     assert content(folder) == content(tmp_path / "whole")
 
 
+def test_a_machine_that_comes_back_goes_on_from_the_copies_of_the_other(tmp_path):
+    def on(machine: str, die: int) -> list[str]:
+        """Train up to step `die`; the names of the copies then."""
+
+        def moment(where: str, step: int) -> None:
+            if (where, step) == ("update", die):
+                raise RuntimeError("the machine is gone")
+
+        url = f"trainer.default_hdfs_dir=file://{tmp_path}/copies"
+        cfg = small_config("none", tmp_path / machine, url)
+        with pytest.raises(RuntimeError, match="the machine is gone"):
+            train(cfg, tmp_path / machine / "ppo", 10, moment)
+        return sorted(path.name for path in (tmp_path / "copies/ppo").glob("global_step_*"))
+
+    assert on("a", die=1) == []  # before a checkpoint: the next start puts this record aside
+    assert on("a", die=3) == ["global_step_2"]
+    assert on("b", die=7) == ["global_step_6"]
+    assert on("a", die=9) == ["global_step_8"]
+    lines = (tmp_path / "a/ppo/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 9))
+
+
 def test_other_work_is_refused_before_anything_is_written_and_archived_on_request(tmp_path):
     cfg, folder = small_config("none", tmp_path), tmp_path / "stage"
     train(cfg, folder)

@@ -594,7 +594,7 @@ def _settle(plan: Plan) -> None:
                     folder,
                     "; ".join(changed_lines(changed)),
                 )
-                folder.unlink() if folder.is_symlink() else archive_work(folder)
+                archive_work(folder)
     refuse_other_work(list(stages.items()))
     for task in plan.missing:
         if task.folder.is_symlink():  # the link's target lacks a part; only the link is removed

@@ -16,8 +16,9 @@ from typing import Any
 
 from spa.config.schema import Config
 from spa.errors import ConfigError, TrainingError
+from spa.run import watchdog
 from spa.run.checkpoint import MARKER, checkpoints_in, damage, flush, step_of
-from spa.run.files import MANIFEST, METRICS, archive_files, sha256
+from spa.run.files import MANIFEST, METRICS, OLDER_COPIES, archive_files, sha256
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Mirror:
                 error,
             )
             return False
+        (directory / OLDER_COPIES).unlink(missing_ok=True)
         return True
 
     def fetch(self, directory: Path, *, after: int = 0) -> bool:
@@ -127,6 +129,7 @@ class Mirror:
             self._put_records(directory)
             self._put(directory, sums, self._root)
             self._fs.pipe_file(f"{self._root}/{MARKER}", json.dumps({"sha256": sums}).encode())
+            (directory / OLDER_COPIES).unlink(missing_ok=True)
         except Exception as error:  # noqa: BLE001 - as in `copy`
             log.warning(
                 "%s: the folder %s could not be copied to this URL (%s); check trainer.default_hdfs_dir",
@@ -173,6 +176,7 @@ class Mirror:
         for name in names:
             self._fs.makedirs(f"{target}/{name}".rpartition("/")[0], exist_ok=True)
             self._fs.put_file(str(folder / name), f"{target}/{name}")
+            watchdog.beat()
 
     def _get(self, source: str, temporary: Path, final: Path) -> bool:
         """Bring the files that a marker names to `final` by way of `temporary`; returns whether

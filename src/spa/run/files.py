@@ -20,6 +20,8 @@ METRICS = "metrics.jsonl"
 """The record of a stage's folder, see `spa.run.manifest`, and its lines without times."""
 ARCHIVE = "previous"
 """Folder in which earlier work of a folder is kept, by number."""
+OLDER_COPIES = f"{ARCHIVE}/older_copies"
+"""Says that the copies of a folder at a URL are copies of archived work, see `spa.run.copies`."""
 LOST = "lost.jsonl"
 """Episodes that a stage does not play, see `spa.envs.lost`."""
 

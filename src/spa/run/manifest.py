@@ -19,7 +19,15 @@ from typing import Any
 
 from spa.errors import ConfigError, DataError
 from spa.run.checkpoint import MARKER, checkpoints_in, damage, load_note, step_of
-from spa.run.files import LOST, MANIFEST, METRICS, archive_files, read_object, write_atomic
+from spa.run.files import (
+    LOST,
+    MANIFEST,
+    METRICS,
+    OLDER_COPIES,
+    archive_files,
+    read_object,
+    write_atomic,
+)
 from spa.run.fingerprint import Fingerprint, differences, numerical_differences
 from spa.run.recorder import read_metrics
 
@@ -249,7 +257,11 @@ def _text(value: Any) -> str:
 
 
 def archive_work(folder: Path) -> None:
-    """Move everything that a stage left in its folder to `previous/<n>/`."""
+    """Move everything that a stage left in its folder to `previous/<n>/`. A link to another run's
+    stage is removed, and that stage stays as it is."""
+    if folder.is_symlink():
+        folder.unlink()
+        return
     old = sorted(path for pattern in _WORK for path in folder.glob(pattern))
     if old:
         log.warning(
@@ -257,3 +269,4 @@ def archive_work(folder: Path) -> None:
             archive_files(folder, old),
             ", ".join(path.name for path in old),
         )
+        (folder / OLDER_COPIES).touch()

@@ -44,7 +44,7 @@ from spa.run.checkpoint import (
     step_of,
 )
 from spa.run.copies import mirror_of
-from spa.run.files import ARCHIVE, LOST, METRICS, remove_leftovers
+from spa.run.files import LOST, METRICS, OLDER_COPIES, remove_leftovers
 from spa.run.fingerprint import Fingerprint, differences
 from spa.run.lock import run_lock
 from spa.run.logfile import log_file
@@ -165,6 +165,10 @@ class Stage:
         self.result = self._agreed(self._find_result)
         if self.result is not None:
             return self
+        scratch = self.cfg.trainer.resume_mode == "disable"
+        if scratch and self._world.is_main and self.folder.is_symlink():
+            # Before the lock is taken, which would be that of another run.
+            archive_work(self.folder)
         with ExitStack() as opening:
             opening.enter_context(locked(self.folder))
             if self._world.is_main:
@@ -378,9 +382,10 @@ class Stage:
             archive_work(self.folder)
         remove_leftovers(self.folder)
         mirror = mirror_of(self.cfg, self.folder)
-        # Where earlier work was archived, its copies are of earlier work, too.
-        archived = (self.folder / ARCHIVE).is_dir()
-        if mirror is None or scratch or archived or self.resume_path is not None:
+        older = (self.folder / OLDER_COPIES).exists()
+        # A checkpoint of this folder that `resume_path` names wins over later ones.
+        named = self.resume_path is not None and self._is_own(Path(self.resume_path).expanduser())
+        if mirror is None or scratch or older or named:
             return False
         # Training keeps its work in checkpoints, self-play in complete batches of episodes.
         newest = latest_checkpoint(self.folder)
@@ -396,7 +401,7 @@ class Stage:
         # Checkpoints of this folder win over one of another run: the same command, started again,
         # resumes its own work. A checkpoint of this folder that `resume_path` names wins over later
         # ones.
-        if named and (found is None or named.resolve().parent == self.folder.resolve()):
+        if named and (found is None or self._is_own(named)):
             found = self._usable(named)
         # Checked again under the lock: another process may have worked here since the first check.
         refuse_other_work([(self.folder, self.fingerprint)])
@@ -412,6 +417,9 @@ class Stage:
             self._earlier = known.seconds
         self._record()
         return found
+
+    def _is_own(self, checkpoint: Path) -> bool:
+        return checkpoint.resolve().parent == self.folder.resolve()
 
     def _usable(self, named: Path) -> Path:
         """The checkpoint that `resume_path` names. Raises ModelError or ConfigError if this stage
@@ -446,7 +454,7 @@ class Stage:
     def _refuse_finished(self, named: Path, total: int) -> None:
         """Raises ConfigError if the checkpoint of another run leaves no step to be made."""
         step = step_of(named)
-        if named.resolve().parent != self.folder.resolve() and step >= total:
+        if not self._is_own(named) and step >= total:
             raise ConfigError(
                 f"{named} is at step {step} already, and training ends at step {total}. Set "
                 f"total_training_steps above {step}."
