@@ -53,8 +53,10 @@ def configuration_page() -> str:
         "default below. Your file may name shipped files. Keys that it leaves out have the values of `base`:\n\n"
         "```yaml\ndefaults: [_3_frozen_lake]\nmodel_path: builtin:tiny\nagent_proxy: {max_turn: 3}\n```",
         "`key=value` sets a key, and so does `+key=value`. `~key` resets it to the value of `base`, or removes an "
-        "environment tag. A list replaces the whole list. A text with `=`, `,` or brackets needs quotes: "
-        "`key='a=b'`. `spa` reports all problems of a configuration at once, with the nearest valid keys.",
+        "environment tag. A list replaces the whole list. A mapping is merged with the mapping that is there; to "
+        "replace it, remove it first: `~generate.mixture generate.mixture={expert: 1}`. A text with `=`, `,` or "
+        "brackets needs quotes: `key='a=b'`. `spa` reports all problems of a configuration at once, with the nearest "
+        "valid keys.",
         "A default in `${...}` is the value of that key.",
         "*Affects* names what a changed key changes. **selfplay, sft, ppo, eval**: the result of these stages, so "
         "`spa` refuses to reuse them. *content* means that the content of the file, model or checkpoint counts, and "

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,18 @@ def test_overrides_win_over_files_and_reach_interpolated_keys(tmp_path):
     assert cfg.es_manager.train.env_configs.tags == ("FrozenLake",)
 
 
+def test_overrides_have_the_same_effect_on_a_saved_configuration(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(to_yaml(load_config("tiny")))
+    overrides = (
+        "lora.rank=8",
+        "micro_batch_size_per_gpu=4",
+        "actor_rollout_ref.model.dtype=bfloat16",
+        "trainer.experiment_name=second",
+    )
+    assert load_config(path, overrides) == load_config("tiny", overrides)
+
+
 def test_overrides_reach_the_model_and_the_folders_of_a_saved_configuration(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(to_yaml(load_config("tiny", ["sft.trainer.default_local_dir=elsewhere"])))
@@ -97,6 +110,14 @@ def test_overrides_reach_the_model_and_the_folders_of_a_saved_configuration(tmp_
     assert cfg.sft.model.partial_pretrain == "a/b"
     assert cfg.trainer.default_local_dir == "runs/b/ppo"
     assert cfg.sft.trainer.default_local_dir == "elsewhere"
+
+
+def test_a_mapping_is_merged_unless_it_is_removed_first(tmp_path):
+    (tmp_path / "mine.yaml").write_text("generate: {mixture: {self: 0.5, random: 0.5}}\n")
+    other = "generate.mixture={expert: 1}"
+    load = partial(load_config, tmp_path / "mine.yaml")
+    assert load([other]).generate.mixture == {"self": 0.5, "random": 0.5, "expert": 1}
+    assert load(["~generate.mixture", other]).generate.mixture == {"expert": 1}
 
 
 def test_a_file_wins_over_its_defaults_without_self_too(tmp_path, recwarn):

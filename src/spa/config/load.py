@@ -8,6 +8,7 @@ YAML < overrides.
 import copy
 import functools
 import logging
+import operator
 import re
 import threading
 import warnings
@@ -54,13 +55,6 @@ HYDRA_TRIPS = (
 
 # Hydra has one search path for the whole process, so files are composed one at a time.
 _ONE_AT_A_TIME = threading.Lock()
-
-FOLLOWING = (
-    "sft.model.partial_pretrain",
-    "sft.trainer.default_local_dir",
-    "trainer.default_local_dir",
-)
-"""Keys of `base` that follow from the model and the folder of the run."""
 
 FREE = ("custom_envs", "model_info")
 """Sections whose keys are the user's own."""
@@ -180,15 +174,15 @@ def _compose(name: str) -> dict[Any, Any]:
         tree = {"sft": tree}  # a file in the layout of sft_trainer.yaml
     base = shipped("base")
     tree = _fill(tree, base)
-    # A saved configuration has values instead of references. Its model and folders follow overrides
-    # of `model_path` and `trainer.run_dir` like those of `base`.
+    # A saved configuration has values instead of references. Where they are equal, the reference
+    # is set again, so that an override of `lora.rank` or `trainer.run_dir` has the same effect as
+    # with a shipped configuration.
     values = flatten(tree)
-    for key in FOLLOWING:
-        reference = flatten(base)[key]
-        if values.get(key) == re.sub(
-            r"\$\{(.+?)\}", lambda found: str(values.get(found[1])), reference
-        ):
-            _override(tree, f"{key}='{reference}'", [], Problems())
+    for key, reference in flatten(base).items():
+        followed = re.sub(r"\$\{(.+?)\}", lambda found: str(values.get(found[1])), str(reference))
+        if followed != str(reference) and str(values.get(key)) == followed:
+            *parents, last = key.split(".")
+            functools.reduce(operator.getitem, parents, tree)[last] = reference
     return tree
 
 
