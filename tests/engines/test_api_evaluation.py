@@ -1,6 +1,7 @@
 """`spa eval` of a model behind an API that breaks off half-way: partial results are kept, nothing is paid for twice."""
 
 import json
+from functools import partial
 
 import pytest
 from api_server import Server, failing, good
@@ -11,6 +12,7 @@ from spa.config.load import load_config
 from spa.errors import ModelError
 from spa.run.fingerprint import Fingerprint
 from spa.stages import evaluate, selfplay
+from spa.stages.evaluate_world_model import measure_world_model
 from spa.stages.policies import find_target
 from spa.worldmodel.rows import read_parquet
 
@@ -54,6 +56,32 @@ def test_goes_on_after_the_server_refused(tmp_path, name):
         "completion_tokens": 20,
         "cost": pytest.approx((44 + 200) / 1e6),
     }
+
+
+def test_a_checkpoint_beside_a_model_behind_an_api_is_played_by_its_own_weights(tmp_path):
+    with Server() as server:
+        cfg = config(server, tmp_path)
+        found = evaluate.evaluate_target(
+            cfg, find_target("builtin:tiny"), output=tmp_path / "tiny.json"
+        )
+        assert server.requests == []
+    assert found["tags"]["FrozenLakeNoSlip"]["episodes"] == 4
+
+
+def test_failed_questions_about_the_world_are_no_wrong_predictions(tmp_path):
+    output = tmp_path / "wm.json"
+    with Server(acts=[good(), good(), failing(400, "no"), failing(400, "no")]) as server:
+        cfg = config(server, tmp_path)
+        measure = partial(
+            measure_world_model, cfg, find_target("mine"), output=output, transitions=4, steps=1
+        )
+        with pytest.raises(ModelError, match="2 of 4 questions have no response"):
+            measure()
+        assert not output.exists()
+        server.acts = []
+        before = len(server.requests)
+        measure()
+        assert len(server.requests) == before + 2 and output.exists()
 
 
 def test_the_usage_is_that_of_the_result_alone(tmp_path):

@@ -35,9 +35,9 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     env = make_env(episode.tag)
     # Chance is replayed from the episode's own noise seed, so each turn starts in the state that
     # the model saw.
-    env.reset(
-        seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed, "validation": False}
-    )
+    validation = episode.episode_id.startswith("val/")
+    options = {"noise_seed": episode.noise_seed, "validation": validation}
+    env.reset(seed=episode.puzzle_seed, options=options)
     # Without names of states there is nothing to compare a search with. If
     # the puzzle has another hash, the game has changed since the recording,
     # and scores would be about another puzzle.

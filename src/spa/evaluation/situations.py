@@ -11,6 +11,7 @@ from spa.engines.base import Engine
 from spa.envs.base import StateText, TextEnv, look_as_mover
 from spa.envs.branch import execute
 from spa.envs.shown import Shown
+from spa.errors import ModelError
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
@@ -58,7 +59,7 @@ def replay(env: TextEnv, situation: Situation, noise_seed: int | None = None) ->
 
 def _play(env: TextEnv, puzzle_seed: int, noise_seed: int, actions: Sequence[str]) -> TextEnv:
     # A state is reached by replaying its actions; games need not be serializable.
-    env.reset(seed=puzzle_seed, options={"noise_seed": noise_seed})
+    env.reset(seed=puzzle_seed, options={"noise_seed": noise_seed, "validation": True})
     execute(env, actions, len(actions))
     look_as_mover(env)
     return env
@@ -77,7 +78,7 @@ def random_situation(
     noise_seed = stream_seed(base_seed, "world_model/noise", index)
     # At most max_turn - 1 turns, so that the game's limit of turns leaves one more.
     turns = 0 if from_start else int(rng.integers(prompter.max_turn))
-    env.reset(seed=puzzle_seed, options={"noise_seed": noise_seed})
+    env.reset(seed=puzzle_seed, options={"noise_seed": noise_seed, "validation": True})
     content = puzzle_hash(env)
     prefix: list[str] = []
     for _ in range(turns):
@@ -160,7 +161,10 @@ def ask(
     seeds: Sequence[int],
 ) -> list[Reply]:
     """Show each state as the first turn of a conversation, and play each answer in its environment
-    (which may be in another state: an open-loop rollout)."""
+    (which may be in another state: an open-loop rollout).
+
+    Raises ModelError if the engine has no response to some of the questions.
+    """
     views: list[Any] = [Shown(env, text) for env, text in zip(envs, shown, strict=True)]
     conversations = [
         prompter.first_messages(view) for prompter, view in zip(prompters, views, strict=True)
@@ -186,6 +190,12 @@ def ask(
     completions = engine.generate(prompts, sampling)
     # No conversation continues, so the engine may drop the cached prefixes.
     engine.forget([prompt.episode_id for prompt in prompts])
+    failed = [one.text for one in completions if one.finish_reason == "error"]
+    if failed:
+        raise ModelError(
+            f"{len(failed)} of {len(completions)} questions have no response, the first because: "
+            f"{failed[0]}. Run the same command again: responses of an API are kept, and only the rest is asked."
+        )
     texts = [
         prompt.prefill + completion.text
         for prompt, completion in zip(prompts, completions, strict=True)

@@ -201,7 +201,6 @@ def world_model_report(
         )
         for situation, reply in zip(situations, replies, strict=True)
     ]
-    env.reset(seed=situations[0].puzzle_seed)
     report = prediction_report(asked, env.legend())
     known = {
         "format": "format_rate",

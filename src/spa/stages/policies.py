@@ -17,6 +17,7 @@ from spa.engines import factory
 from spa.engines.base import Engine
 from spa.errors import ModelError
 from spa.models.load import BUILTIN
+from spa.models.precision import precision_of, with_precision
 from spa.policies.named import policy_named, policy_names
 from spa.prompts.template import ChatTemplate
 from spa.renamed import current_setting
@@ -203,7 +204,13 @@ def engine_of(
         return policy_named(target.name).make(None, per_turn, setup.most_actions(cfg)), None
     if target.api is not None:
         return factory.api_engine(cfg, target.api, store=replies), None
-    engine = factory.make_engine(cfg, str(target.model), device=setup.pick_device(cfg))
+    model = str(target.model)
+    if factory.engine_name(cfg, model) == "openai":
+        # The configuration plays a model behind an API. This target is another model, with weights.
+        rollout = replace(cfg.actor_rollout_ref.rollout, name="auto")
+        cfg = replace(cfg, actor_rollout_ref=replace(cfg.actor_rollout_ref, rollout=rollout))
+    cfg = with_precision(cfg, precision_of(replace(cfg, model_path=model)))
+    engine = factory.make_engine(cfg, model, device=setup.pick_device(cfg))
     return engine, engine.template
 
 
