@@ -16,7 +16,7 @@ from spa.config.schema import APIModelConfig, Config
 from spa.config.stages import SECTIONS, STAGES, stages_of
 from spa.config.tree import schema_keys
 from spa.run.fingerprint import Fingerprint, differences, numerical_differences
-from spa.run.hashing import fingerprint_of
+from spa.run.hashing import fingerprint_of, stage_fingerprint
 
 LEAVES = {name: (kind, key) for name, kind, key in schema_keys() if not is_dataclass(kind)}
 CHANGED = [name for name in LEAVES if name not in ("custom_envs", "model_info")]
@@ -277,3 +277,35 @@ def test_files_among_an_environments_options_count_by_content(tmp_path: Path):
     assert differences(old, fingerprint_of(cfg, "selfplay")).keys() == {
         f"custom_envs.{TAG}.env_config.path"
     }
+
+
+def test_what_is_on_the_hub_counts_by_its_content_from_the_first_start_on(tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+
+    def download(repository: str, file: str) -> Path:
+        snapshot = cache / repository / "snapshots" / ("0" * 40)
+        snapshot.mkdir(parents=True, exist_ok=True)
+        (snapshot / file).write_text("{}")
+        (cache / repository / "refs").mkdir(exist_ok=True)
+        (cache / repository / "refs" / "main").write_text("0" * 40)
+        return snapshot
+
+    monkeypatch.setattr(
+        "spa.run.hashing.download_data",
+        lambda name: download("datasets--me--data", "train.parquet"),
+    )
+    monkeypatch.setattr(
+        "spa.models.load.download_model",
+        lambda name, **settings: download("models--me--base", "config.json"),
+    )
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "me/base"}')
+    names = ("train_files", "val_files")
+    data = [f"{part}.{name}=me/data" for part in ("data", "sft.data") for name in names]
+    cfg = load_config("tiny", [f"model_path={adapter}", *data], stages=["sft"])
+    first = stage_fingerprint(cfg, "sft")
+    assert not differences(first, stage_fingerprint(cfg, "sft"))
+    assert "sft.data.train_files" in first.content
+    assert not any("name me/" in value for value in first.content.values()), first.content

@@ -333,7 +333,9 @@ def test_training_puzzles_are_left_out(tmp_path, untrained_model):
     (tuned / "sft").mkdir(parents=True)
     (tuned / "data").mkdir()
     pq.write_table(pa.table({"puzzle_hash": ["its own"]}), tuned / "data" / TRAIN_FILE)
-    (tuned / "sft" / "config.yaml").write_text(f"model_path: {checkpoint}\n")
+    (tuned / "sft" / "config.yaml").write_text(
+        f"model_path: builtin:tiny\nsft: {{model: {{partial_pretrain: {checkpoint}}}}}\n"
+    )
     assert training_hashes(tuned) == {"its own"} | training_hashes(tmp_path / "run")
     assert knows_all_data(tuned)
     shutil.rmtree(tmp_path / "run/round_1/data")

@@ -12,6 +12,7 @@ from spa.envs.base import TextEnv
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, DataError
 from spa.experiments.methods import METHODS
+from spa.planning.moves import require_names
 from spa.planning.written_search import explore
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.render import STATE
@@ -163,7 +164,6 @@ def test_both_rounds_and_ppo_with_the_built_in_model(
     ("override", "path"),
     [
         ("generate.search.thoughts=dealt", "generate.search.thoughts"),
-        ("state_text=grid", "state_text"),
         ("generate.rounds=3", "generate.rounds: must be at most 2 with generate.policy=search"),
     ],
 )
@@ -175,3 +175,19 @@ def test_what_a_model_cannot_search_is_refused(override: str, path: str):
 def test_copies_of_the_game_have_one_round():
     with pytest.raises(ConfigError, match=r"rounds: must be 1 with generate\.policy=search"):
         config("generate.rounds=2", method="search_simulator")
+
+
+@pytest.mark.parametrize(
+    ("game", "readable"), [("frozen_lake", ["coords"]), ("sokoban", ["grid", "grid_and_coords"])]
+)
+def test_states_are_searched_where_the_prompt_shows_all_of_them(game: str, readable: list[str]):
+    env = make_env(game, {})
+    env.reset(seed=1)
+    found = []
+    for mode in ("grid", "coords", "grid_and_coords"):
+        try:
+            require_names(env, game, env.state_text(mode))
+            found.append(mode)
+        except ConfigError as refused:
+            assert "Set another state_text" in str(refused)
+    assert found == readable

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -461,3 +462,15 @@ def test_world_model_data_of_others_can_be_trained_on(base, data, tmp_path):
     assert (len(sequences), len(val)) == tuple(
         len(part) for part in sft.load_data(small_config(base, tmp_path), template_of(base), data)
     )
+
+
+def test_edited_data_can_be_trained_on_where_they_are_named(base, data, tmp_path):
+    edited = tmp_path / "data"
+    shutil.copytree(data, edited)
+    train = edited / selfplay.TRAIN_FILE
+    pq.write_table(pq.read_table(train).slice(1), train)
+    with pytest.raises(DataError, match="run --stages sft,ppo with data"):
+        sft.sft_fingerprint(small_config(base, tmp_path), edited)
+    files = [f"data.train_files={train}", f"data.val_files={edited / selfplay.VAL_FILE}"]
+    known = sft.sft_fingerprint(small_config(base, tmp_path, *files), edited)
+    assert known.parent is None and "data.train_files" in known.content

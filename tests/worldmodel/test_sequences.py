@@ -8,6 +8,7 @@ import torch
 from helpers.families import NAMES, small_model, template, tokenizer
 from helpers.template_families import styled_template
 
+from spa.errors import ConfigError
 from spa.models.forward import token_logprobs
 from spa.prompts.render import world_model_reply
 from spa.types import WorldModelRow
@@ -315,3 +316,20 @@ def test_a_mask_of_ones_own_is_a_path():
     )
     response = np.flatnonzero(every.mask)
     assert np.flatnonzero(own.mask).tolist() == response[1::2].tolist()
+
+
+def one_token_short(message, ids, template) -> list[bool]:
+    return [True] * (len(ids) - 1)
+
+
+def test_a_mask_of_the_wrong_length_is_refused():
+    with pytest.raises(ConfigError, match=r"sft\.data\.loss_on: the mask .* one bool per token"):
+        sequences(rows((1,)), loss_on=f"{__name__}:one_token_short")
+
+
+@pytest.mark.parametrize("lead", ["\n", "Sure. "])
+def test_text_before_the_thoughts_of_a_published_example_is_left_out(lead):
+    (row,) = rows((0,))
+    (expected,) = sequences([row])
+    (found,) = sequences([replace(row, response=lead + row.response)])
+    assert found.token_ids.tolist() == expected.token_ids.tolist()

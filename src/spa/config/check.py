@@ -194,7 +194,6 @@ def _check_search(cfg: Config, problems: Problems) -> None:
             own.dynamics == "model" and own.thoughts != "search",
             "search",
         ),
-        ("state_text", own.dynamics == "model" and cfg.state_text != "coords", "coords"),
     ):
         if wrong:
             told = " and generate.search.dynamics=model" if own.dynamics == "model" else ""

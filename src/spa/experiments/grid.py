@@ -26,13 +26,12 @@ from queue import Empty, SimpleQueue
 
 from spa.config.schema import Config, GenerateConfig
 from spa.config.stages import Stage
-from spa.errors import ConfigError, DataError, ModelError, SpaError, TrainingError
-from spa.models.load import model_source
+from spa.errors import ConfigError, DataError, SpaError, TrainingError
 from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
 from spa.run.console import worker_console
 from spa.run.files import archive_files
 from spa.run.fingerprint import Fingerprint
-from spa.run.hashing import fingerprint_of
+from spa.run.hashing import fetch_content, fingerprint_of
 from spa.run.live import SECONDS_BETWEEN_LOOKS, GridProgress, StageView
 from spa.run.manifest import (
     MANIFEST,
@@ -283,16 +282,12 @@ def plan_grid(trainings: Iterable[Run], cache_dirs: Sequence[Path] = ()) -> Plan
 
 
 def fetch_models(trainings: Iterable[Run]) -> None:
-    """Models of the Hub into the local cache: what is there counts by its content."""
-    for cfg in {
-        one.model_path: one
-        for training in trainings
-        for one in (training.world_model, training.ppo)
-        if one
-    }.values():
-        if cfg.model_path not in cfg.model_info:
-            with suppress(ModelError):  # loading the model will report the problem
-                model_source(cfg.model_path, code=cfg.actor_rollout_ref.model.trust_remote_code)
+    """Models and data sets of the Hub into the local cache: what is there counts by its content."""
+    for training in trainings:
+        if training.world_model is not None:
+            fetch_content(training.world_model, "selfplay")
+            fetch_content(training.world_model, "sft")
+        fetch_content(training.ppo, "ppo")
 
 
 def _as_long(other: StageJob, task: StageJob) -> bool:

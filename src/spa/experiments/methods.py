@@ -213,12 +213,7 @@ _WRITTEN: Mapping[str, Method] = {
     "search_model": Method(
         description="SFT on responses that write out a breadth-first search over moves that the "
         "model predicts, then PPO",
-        overrides=(
-            *_SEARCH,
-            "generate.search.dynamics=model",
-            "generate.rounds=2",
-            "state_text=coords",
-        ),
+        overrides=(*_SEARCH, "generate.search.dynamics=model", "generate.rounds=2"),
         ppo=(NO_ROWS,),
     ),
     "search_dealt": Method(

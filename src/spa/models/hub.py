@@ -42,6 +42,12 @@ def download_model(name: str, *, code: bool = False, endpoint: str | None = None
         )
 
 
+def is_data_name(name: str) -> bool:
+    """Whether a name can only be that of a Hub data set (owner/name)."""
+    path = name.startswith((".", "/", "~")) or name.count("/") != 1 or name.endswith(".parquet")
+    return not path and not Path(name).exists()
+
+
 @functools.cache
 def download_data(name: str, *, endpoint: str | None = None) -> Path:
     """The folder of a Hub data set (owner/name) in the local cache. Raises DataError with the way

@@ -85,12 +85,12 @@ def model_source(name: str, *, code: bool = False) -> Path:
     return path
 
 
-def _base_source(name: str, *, code: bool) -> Path:
+def base_source(name: str, *, code: bool) -> Path:
     """The folder of a model; of an adapter alone that of its base model."""
     source = model_source(name, code=code)
     if (source / "config.json").is_file():
         return source
-    return _base_source(read_adapter(source)["base_model_name_or_path"], code=code)
+    return base_source(read_adapter(source)["base_model_name_or_path"], code=code)
 
 
 def indexed_weights(folder: Path) -> list[Path]:
@@ -138,7 +138,7 @@ def load_tokenizer(
     """
     source = model_source(name, code=trust_remote_code)
     if not (source / "tokenizer_config.json").is_file():
-        source = _base_source(name, code=trust_remote_code)
+        source = base_source(name, code=trust_remote_code)
     path = source / "tokenizer_config.json"
     with _explained(name):
         kind = (
@@ -164,7 +164,7 @@ def load_tokenizer(
 def stop_ids(name: str, *, code: bool = False) -> tuple[int, ...]:
     """The ids that end a response by the model's generation config, if it has one. Raises
     ModelError if it is not JSON."""
-    path = _base_source(name, code=code) / "generation_config.json"
+    path = base_source(name, code=code) / "generation_config.json"
     if not path.is_file():
         return ()
     with _explained(name):
@@ -176,7 +176,7 @@ def stop_ids(name: str, *, code: bool = False) -> tuple[int, ...]:
 def load_image_reader(name: str, *, code: bool = False) -> ImageReader | None:
     """What a model sees pictures with; None if it reads only text. Raises ModelError if it cannot
     be used."""
-    source = _base_source(name, code=code)
+    source = base_source(name, code=code)
     with _explained(name):
         return image_reader(source, code=code)
 
@@ -329,6 +329,6 @@ def _explained(name: str) -> Iterator[None]:
 def model_config(name: str, *, code: bool = False) -> Any:
     """The configuration of a model, without its weights. `code`: Python files of the model may be
     run for it."""
-    source = _base_source(name, code=code)
+    source = base_source(name, code=code)
     with _explained(name):
         return AutoConfig.from_pretrained(source, trust_remote_code=code)

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from spa.envs.base import TextEnv
+from spa.errors import ConfigError
 from spa.prompts.render import STATE, SYSTEM
 from spa.prompts.template import ChatTemplate
 from spa.types import Message, Prompt, WorldModelRow
@@ -20,6 +21,18 @@ PREFILL = "<think>"
 MAX_TOKENS = 8
 """Of the name of a state."""
 _NO_IDS = np.zeros(0, dtype=np.int32)
+
+
+def require_names(env: TextEnv, tag: str, text: str) -> None:
+    """Raises ConfigError if the game cannot read the name of a state from `text`, the state as the
+    prompt shows it, and write the text again from the name."""
+    key = env.key_of_text(text)
+    if key is None or env.text_of_key(text, key) != text:
+        raise ConfigError(
+            f"generate.search.dynamics=model cannot read the states of {tag} from their text. Set another "
+            "state_text, define TextEnv.key_of_text, text_of_key and outcome_of_text, or set "
+            "generate.search.dynamics=simulator."
+        )
 
 
 def move_messages(env: TextEnv, state: str) -> tuple[Message, ...]:

@@ -23,9 +23,10 @@ from spa.config.hardware import threads_of
 from spa.config.schema import Config
 from spa.config.stages import Stage, key_of, values_of
 from spa.distributed.world import current_world
-from spa.errors import ModelError
+from spa.errors import DataError, ModelError
 from spa.imports import find_modules_beside_user
-from spa.models.load import indexed_weights, local_folder, model_source
+from spa.models.hub import download_data, is_data_name
+from spa.models.load import base_source, indexed_weights, local_folder, model_source
 from spa.models.lora import read_adapter
 from spa.run.files import sha256
 from spa.run.fingerprint import Fingerprint
@@ -61,20 +62,14 @@ def stage_fingerprint(
     data: Path | None = None,
     content: Mapping[str, str] | None = None,
 ) -> Fingerprint:
-    """The fingerprint of a stage that is about to start, the same on every rank. Models of the Hub
-    are downloaded.
+    """The fingerprint of a stage that is about to start, the same on every rank. Models and data
+    sets of the Hub are downloaded.
 
     `data`: a data set without a fingerprint of its own, which counts by its content.
     """
 
     def find() -> dict[str, Any]:
-        name = cfg.sft.model.partial_pretrain if stage == "sft" else cfg.model_path
-        if name not in cfg.model_info:
-            # Downloads a Hub model, so that it counts by its content and not only by its name.
-            # Errors are raised where the model is loaded, since some policies of self-play need no
-            # model.
-            with suppress(ModelError):
-                model_source(name, code=cfg.actor_rollout_ref.model.trust_remote_code)
+        fetch_content(cfg, stage)
         more = {} if data is None else {"the data set": file_content(str(data))}
         return fingerprint_of(
             cfg, stage, parent=parent, content={**(content or {}), **more}
@@ -82,6 +77,21 @@ def stage_fingerprint(
 
     # Rank 0 hashes for all: the ranks may see different caches, and they must decide alike.
     return Fingerprint.from_json(current_world().broadcast(find))
+
+
+def fetch_content(cfg: Config, stage: Stage) -> None:
+    """Download what a stage reads from the Hub, so that it counts by its content and not only by
+    its name. Errors are raised where it is loaded: some policies of self-play need no model."""
+    for key, value in values_of(cfg, stage).items():
+        content = key_of(key).content
+        if content == "model" and value not in cfg.model_info:
+            with suppress(ModelError):
+                base_source(value, code=cfg.actor_rollout_ref.model.trust_remote_code)
+        elif content == "data":
+            for name in [value] if isinstance(value, str) else value or ():
+                if is_data_name(name):
+                    with suppress(DataError):
+                        download_data(name)
 
 
 def fingerprint_of(

@@ -139,7 +139,8 @@ def result_of(folder: Path) -> Path | None:
             if path.is_file():
                 raise DataError(
                     f"{found}. Put the original file back, or remove this file so that the stage writes it again. "
-                    "To train on the changed file, set data.train_files=FILE data.val_files=FILE."
+                    "To train on the changed file, run --stages sft,ppo with data.train_files=FILE "
+                    "data.val_files=FILE."
                 )
     if problem is not None:
         log.warning("the result %s cannot be used (%s); the stage runs again", result, problem)

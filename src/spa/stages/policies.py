@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import torch
 import yaml
 
+from spa.config.fields import flatten
 from spa.config.schema import Config
 from spa.engines import factory
 from spa.engines.base import Engine
@@ -28,6 +29,13 @@ from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
 
 API = "api"
 STAGES = ("ppo", "sft")
+_BEGINNINGS = (
+    "model_path",
+    "sft.model.partial_pretrain",
+    "sft.trainer.resume_path",
+    "trainer.resume_from_path",
+)
+"""Settings that may name a checkpoint of another run."""
 _HASH = re.compile(rb'"puzzle_hash":"([0-9a-f]+)"')
 # Bytes of a recorded episode that are searched for the puzzle's hash, which comes before turns and
 # tokens.
@@ -121,34 +129,34 @@ def training_hashes(run: Path) -> frozenset[str]:
     """Content hashes of every puzzle that a run was trained on: the rows of all its rounds, its
     PPO episodes, and those of the run that it began from."""
     found: set[str] = set()
-    for path in _example_files(run):
-        if "puzzle_hash" in pq.read_schema(path).names:
-            found |= set(pq.read_table(path, columns=["puzzle_hash"]).column(0).to_pylist())
-    for path in sorted((run / "ppo" / "trajectories").glob("train-*.jsonl")):
-        found.update(_recorded_hashes(path))
-    if earlier := _began_from(run):
-        found |= training_hashes(earlier)
+    for each in _with_earlier(run):
+        for path in _example_files(each):
+            if "puzzle_hash" in pq.read_schema(path).names:
+                found |= set(pq.read_table(path, columns=["puzzle_hash"]).column(0).to_pylist())
+        for path in sorted((each / "ppo" / "trajectories").glob("train-*.jsonl")):
+            found.update(_recorded_hashes(path))
     return frozenset(found)
 
 
 def knows_all_data(run: Path) -> bool:
     """Whether the examples of a run's SFT are in its folder, so that `training_hashes` has all."""
-    own = not (run / "sft").is_dir() or bool(_example_files(run))
-    earlier = _began_from(run)
-    return own and (earlier is None or knows_all_data(earlier))
+    return all(
+        not (each / "sft").is_dir() or bool(_example_files(each)) for each in _with_earlier(run)
+    )
 
 
-def _began_from(run: Path) -> Path | None:
-    """The other run whose checkpoint is the model of a run's PPO, or else of an earlier stage."""
-    for stage in ("ppo", "sft", "data"):
-        config = run / stage / "config.yaml"
-        if not config.is_file():
-            continue
-        name = yaml.safe_load(config.read_text(encoding="utf-8"))["model_path"]
-        earlier = run_of(Path(name)) if Path(name).is_dir() else None
-        if earlier and earlier.resolve() != run.resolve():
-            return earlier
-    return None
+def _with_earlier(run: Path) -> list[Path]:
+    """The run, and all runs whose checkpoints it or one of them began from."""
+    found = [run.resolve()]
+    for each in found:  # grows meanwhile
+        for config in (each / stage / "config.yaml" for stage in ("ppo", "sft", "data")):
+            tree = yaml.safe_load(config.read_text(encoding="utf-8")) if config.is_file() else {}
+            values = flatten(tree)
+            for name in (values.get(key) for key in _BEGINNINGS):
+                earlier = run_of(Path(name)) if name and Path(name).is_dir() else None
+                if earlier and earlier.resolve() not in found:
+                    found.append(earlier.resolve())
+    return found
 
 
 def _example_files(run: Path) -> list[Path]:

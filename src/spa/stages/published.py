@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spa.config.schema import Config
 from spa.errors import DataError
-from spa.models.hub import download_data
+from spa.models.hub import download_data, is_data_name
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def data_files(name: str, split: str) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        if name.startswith((".", "/", "~")) or name.count("/") != 1 or name.endswith(".parquet"):
+        if not is_data_name(name):
             raise DataError(
                 f"{name}: the file or folder does not exist. Generate data (spa run --stages "
                 "selfplay), or set data.train_files and data.val_files to parquet files, "

@@ -29,7 +29,7 @@ from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.envs.pool import EpisodeSpec
 from spa.errors import ConfigError, DataError
 from spa.models.build import load_template
-from spa.planning.moves import MAX_TOKENS, move_question
+from spa.planning.moves import MAX_TOKENS, move_question, require_names
 from spa.planning.written_search import (
     Search,
     Successor,
@@ -176,14 +176,8 @@ class LearnedMoves:
         """The searches in the world that the model predicts."""
         starts: list[str] = []
         for question in questions:
-            start = question.env.key_of_text(question.text)
-            if start is None:
-                raise ConfigError(
-                    f"generate.search.dynamics=model cannot read the states of {question.spec.tag} "
-                    "from their text; define TextEnv.key_of_text, text_of_key and "
-                    "outcome_of_text, or set generate.search.dynamics=simulator"
-                )
-            starts.append(start)
+            require_names(question.env, question.spec.tag, question.text)
+            starts.append(str(question.env.key_of_text(question.text)))
         found = breadth_first_together(
             starts,
             lambda asked: self._expand([(questions[number], key) for number, key in asked]),

@@ -138,8 +138,8 @@ def sft_fingerprint(cfg: Config, data: Path | None) -> Fingerprint:
             else None
         )
 
-    known = current_world().broadcast(made_by)
     named = cfg.sft.data.train_files or cfg.data.train_files
+    known = None if named else current_world().broadcast(made_by)
     parent = Fingerprint.from_json(known) if known else None
     return stage_fingerprint(cfg, "sft", parent=parent, data=None if parent or named else folder)
 

@@ -51,7 +51,7 @@ def branch_rows(
     episode: Episode, *, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
 ) -> list[WorldModelRow]:
     """Examples of the plans that the episode did not take, `extra["branch"]` counted from 1 at each
-    state.
+    state; in the first of a state `extra["tried"]` counts the actions of all copies there.
 
     `plans` None tries every legal action alone; a number samples as many plans of one to
     `max_actions_per_turn` random actions. Every copy draws chance of its own where the environment
@@ -73,13 +73,15 @@ def branch_rows(
             led = {(tried.executed, tried.next_target): tried for tried in others}
             led.pop((turn.executed, turn.next_target), None)
             different = list(led.values())
+        actions = sum(len(tried.executed) for tried in others)
         for number, tried in enumerate(different, start=1):
             text = relabel_turn(
                 tried, action_sep=prompter.action_sep, order=prompter.response_format
             ).text
             if text is not None:
                 row = make_row(episode, index, tried, messages[: places[index]], text)
-                extra = {**row.extra, "branch": number}
+                extra = {**row.extra, "branch": number, "tried": actions}
+                actions = 0
                 rows.append(replace(row, predicted=None, observed=None, extra=extra))
     return rows
 

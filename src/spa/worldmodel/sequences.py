@@ -12,6 +12,7 @@ from itertools import islice
 
 import numpy as np
 
+from spa.errors import ConfigError
 from spa.prompts.template import ChatTemplate
 from spa.seeds import stream
 from spa.types import IMAGE, WorldModelRow
@@ -210,22 +211,30 @@ def _tokenize(
     def shown(text: str) -> list[bytes]:
         return list(islice(left, text.count(IMAGE)))
 
+    def masked(message: dict[str, str], tokens: list[int]) -> list[bool]:
+        found = mask_of(message, tokens, template)
+        if len(found) != len(tokens):
+            raise ConfigError(
+                f"sft.data.loss_on: the mask of a message has {len(found)} values, but the message has "
+                f"{len(tokens)} tokens. Return one bool per token."
+            )
+        return found
+
     ids = template.start(tuple(messages[:head]), prefill, shown(messages[head - 1]["content"]))
     mask = [False] * len(ids)
     for position in range(head, len(messages), 2):
         text = messages[position]["content"]
+        # Published examples may begin with other text. In play the prefill comes first.
+        text = text[max(0, text.find(prefill)) :]
         reply = template.reply_ids(text, prefill)
         ids += reply
         response = {"role": "assistant", "content": text.removeprefix(prefill)}
-        mask += mask_of(response, reply, template) if position in trained else [False] * len(reply)
+        mask += masked(response, reply) if position in trained else [False] * len(reply)
         if position + 1 < len(messages):
             text = messages[position + 1]["content"]
             delta = template.follow(text, prefill, reply=reply, images=shown(text))
             ids += delta
             # A mask may also train on the user message before a trained response.
-            mask += (
-                mask_of(messages[position + 1], delta, template)
-                if position + 2 in trained
-                else [False] * len(delta)
-            )
+            later = position + 2 in trained
+            mask += masked(messages[position + 1], delta) if later else [False] * len(delta)
     return ids, mask
