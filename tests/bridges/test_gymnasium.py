@@ -1,4 +1,5 @@
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium import spaces
 
@@ -67,6 +68,33 @@ def test_noise_is_its_own():
         return [env.step("Right")[0] for _ in range(4)]
 
     assert walk(1) == walk(1) and len({tuple(walk(noise)) for noise in range(8)}) > 1
+
+
+class Dig(gymnasium.Env):
+    """Its puzzle comes from the global generator."""
+
+    observation_space, action_space = spaces.Discrete(1000), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.number = int(np.random.randint(1000))
+        return self.number, {}
+
+    def step(self, action):
+        return self.number, 0.0, True, False, {}
+
+
+def test_a_puzzle_from_global_generators_is_that_of_its_seed():
+    gymnasium.register("SpaTestDig-v0", entry_point=Dig)
+    try:
+        env = make_env("gymnasium:SpaTestDig-v0")
+
+        def puzzle(seed, noise):
+            return env.reset(seed=seed, options={"noise_seed": noise})[0]
+
+        assert puzzle(5, 1) == puzzle(5, 2) != puzzle(6, 1)
+    finally:
+        del gymnasium.registry["SpaTestDig-v0"]
 
 
 def test_a_copys_noise_is_that_of_its_seed():

@@ -103,6 +103,12 @@ def test_what_of_a_checkpoint_is_shared(checkpoint):
     assert "secret" not in upload.card
 
 
+def test_code_of_a_model_is_shared_with_it(checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint, tmp_path / checkpoint.name)
+    (folder / "modeling_own.py").write_text("class Own: ...\n")
+    assert "modeling_own.py" in share.pack(folder, "me/agent").files
+
+
 @pytest.mark.parametrize(
     ("stage", "parent", "told"),
     [
@@ -213,7 +219,7 @@ def test_a_torn_record_is_named_in_one_message(data, tmp_path, capsys, name, con
 
 
 def test_a_damaged_checkpoint_is_not_shared(checkpoint, tmp_path):
-    torn = shutil.copytree(checkpoint, tmp_path / "global_step_30")
+    torn = shutil.copytree(checkpoint, tmp_path / checkpoint.name)
     weights = bytearray((torn / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (torn / "model.safetensors").write_bytes(weights)

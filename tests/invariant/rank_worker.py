@@ -21,6 +21,7 @@ from helpers.runs import small_config
 
 from spa.distributed.world import current_world, joined
 from spa.engines.factory import EngineKind
+from spa.models import forward
 from spa.policies.scripted import random_engine
 from spa.stages import ppo_run, sft
 
@@ -70,15 +71,27 @@ def spoiled_once() -> Iterator[None]:
         sft.token_logprobs = real
 
 
+@contextmanager
+def shared_prefixes() -> Iterator[None]:
+    """Batches as small as these share their prefix, too."""
+    real, forward.WORTH_SHARING = forward.WORTH_SHARING, 4
+    try:
+        yield
+    finally:
+        forward.WORTH_SHARING = real
+
+
 def run(jobs: list[list[Any]]) -> None:
     """Run stages one after the other, on the ranks that this process has joined."""
-    for stage, base, folder, overrides in jobs:
-        cfg = small_config(base, Path(folder), *OVERRIDES, *overrides)
-        if stage in ("sft", "spoiled"):
-            with spoiled_once() if stage == "spoiled" else nullcontext():
-                sft.run_sft(cfg, directory=Path(folder) / "sft", data=Path(base).parent / "data")
-        else:
-            ppo_run.run_ppo(cfg)
+    with shared_prefixes():
+        for stage, base, folder, overrides in jobs:
+            cfg = small_config(base, Path(folder), *OVERRIDES, *overrides)
+            if stage in ("sft", "spoiled"):
+                with spoiled_once() if stage == "spoiled" else nullcontext():
+                    data = Path(base).parent / "data"
+                    sft.run_sft(cfg, directory=Path(folder) / "sft", data=data)
+            else:
+                ppo_run.run_ppo(cfg)
 
 
 def work(jobs: Path) -> None:

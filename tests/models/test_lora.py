@@ -111,6 +111,23 @@ def test_an_adapter_alone_is_loaded_on_the_model_that_it_names(tmp_path):
     assert load_tokenizer(str(alone)).get_vocab() == load_tokenizer(str(base)).get_vocab()
 
 
+def test_an_adapter_on_an_adapter_names_it_as_its_base(tmp_path):
+    base = save_family("qwen2", tmp_path / "base")
+    save_model(with_adapters(load_policy(str(base))), tmp_path / "first")
+    model = with_adapters(load_policy(str(tmp_path / "first" / "adapter")), seed=3)
+    save_model(model, tmp_path / "second")
+    loaded = load_policy(str(tmp_path / "second" / "adapter"))
+    torch.testing.assert_close(logprobs(loaded), logprobs(model), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("module", ["lm_head", "embed_tokens"])
+def test_tied_embeddings_cannot_have_an_adapter(module):
+    with pytest.raises(ModelError, match=rf"changes .*{module}.*tied.*Leave this module out"):
+        add_adapters(
+            load_policy("builtin:tiny"), rank=2, alpha=2, seed=0, target_modules=["q_proj", module]
+        )
+
+
 def test_peft_itself_reads_our_adapters(tmp_path):
     peft = pytest.importorskip("peft")
     base = save_family("qwen2", tmp_path / "base")

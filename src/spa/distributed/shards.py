@@ -51,6 +51,9 @@ class Sharded(Replica):
         self._device = next(model.parameters()).device
         # Copied before `fully_shard` turns the parameters into shards.
         self._whole = copy.deepcopy(model).requires_grad_(False) if keeps_whole else None
+        # A shared prefix runs each layer twice in one forward pass, and on some ranks alone. FSDP2
+        # gathers a layer once for each backward pass, on all ranks together.
+        model.shares_prefix = False
         options: dict[str, Any] = {
             "mesh": mesh_of(world, sharding.group, self._device.type),
             "reshard_after_forward": sharding.reshard_after_forward,

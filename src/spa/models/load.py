@@ -268,6 +268,8 @@ def _with_adapter(folder: Path, **settings: Any) -> Any:
             f"{folder}: the base model of the adapter cannot be loaded. {error}"
         ) from error
     apply_adapter(model, folder)
+    # Adapters that are trained on this model name the adapter's folder as their base.
+    model.name_or_path = str(folder)
     check_finite(model, str(folder))
     return model
 

@@ -8,6 +8,7 @@ reads this one too.
 import copy
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -89,6 +90,13 @@ def _inject(model: Any, config: Any, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # peft samples the first matrices from the global generator
         _peft().inject_adapter_in_model(config, model, _NAME)
+    uses = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
+    for name, layer in _tuner_layers(model).items():
+        if uses[id(layer.get_base_layer().weight)] > 1:
+            raise ModelError(
+                f"the LoRA adapter changes {name}, whose weight is that of another layer, too (tied "
+                "embeddings), so the two cannot be merged. Leave this module out of target_modules."
+            )
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(_is_adapter(name))
 

@@ -49,7 +49,8 @@ def model_shape(config: PretrainedConfig) -> ModelShape:
         parameters=sum(p.numel() for p in model.parameters()),
         layers=layers,
         hidden=text.hidden_size,
-        intermediate=text.intermediate_size,
+        # GPT-2 and others have no such key, or leave it null, and take four times the width.
+        intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
         query_width=heads * size,
         key_width=keys * size,
         linear_widths=sum(m.in_features + m.out_features for m in linear) // layers,

@@ -79,13 +79,12 @@ class GymnasiumGame(TextEnv):
     ) -> tuple[str, dict[str, Any]]:
         """Gymnasium's reset; chance inside the episode comes from the noise seed."""
         puzzle, noise = reset_seeds(self, seed, options)
-        self.renew_noise(noise)
+        self.own = OwnRandomness(stream_seed(puzzle, "gymnasium/puzzle"))
         with self.own:
             self.seen, self.info = self.game.reset(seed=puzzle)
             self.drawing = self._draw()
-        # Set again after the reset: the board comes from the puzzle seed, later outcomes from the
-        # noise seed.
-        self.game.unwrapped.np_random = stream(noise, "gymnasium/noise")
+        # After the reset: the board comes from the puzzle seed, later outcomes from the noise seed.
+        self.renew_noise(noise)
         self.over, self.start = False, self.state_text("grid_and_coords")
         return self.state_text("grid"), {}
 
