@@ -1,5 +1,7 @@
 """Drift and replay of predicted states, worked by hand on a lake of four cells."""
 
+from dataclasses import replace
+
 import pytest
 
 from spa.envs.registry import make_env
@@ -140,8 +142,25 @@ def test_a_replay_says_at_which_turn_it_stops_agreeing():
     assert (paid.by, paid.differs, list(paid.rollout.states)) == ("rewards", 3, states[:2])
     report = diagnose([bad.rollout, good.rollout], game=LAKE)
     assert report["replay"] == {
-        "played": 2, "without_seed": 0, "by": {"states": 2}, "unchecked": 0, "differ": [],
+        "played": 2, "without_seed": 0, "other_tag": 0, "by": {"states": 2}, "unchecked": 0, "differ": [],
     }  # fmt: skip
+
+
+def test_nothing_is_measured_after_a_difference_at_the_first_turn():
+    (plan,) = a_way(9, 1)
+    before, after = walked(9, plan)
+    record = rollout(["elsewhere", after], [(before, after, plan[0])], seed=9)
+    found = diagnose([record], game=LAKE)
+    assert found["replay"]["differ"][0]["turn"] == 1
+    assert found["world_model"] == {} and found["drift"]["by_turn"] == []
+
+
+def test_rollouts_of_another_game_are_not_replayed():
+    one = replace(chat_of(["Move."], a_way(9, 1), seed=9), tag="Bandit")
+    game = replace(LAKE, others=frozenset({"Bandit"}))
+    report = diagnose([one], game=game)
+    assert report["replay"]["other_tag"] == 1 and report["replay"]["played"] == 0
+    assert "another game" in report["findings"][0]
 
 
 def test_a_record_that_goes_on_after_the_end_of_the_game_differs_there():

@@ -66,11 +66,12 @@ def test_seeds_are_paired_by_number_and_missing_ones_left_out():
         ("better", "low", "like_low", "no difference found"),
         ("better", "high", "missing", "not run"),
         ("no_gain", "low", "high", "reproduced"),
-        ("no_gain", "low", "low", "reproduced"),
+        # equal results, but of 18 puzzles only
+        ("no_gain", "low", "low", "undecided"),
         # no difference, but up to 6 points are possible
         ("no_gain", "low", "like_low", "undecided"),
         ("no_gain", "high", "low", "contradicted"),
-        ("keeps", "high", "", "reproduced"),
+        ("keeps", "high", "", "undecided"),
         ("keeps", "low", "", "contradicted"),
         ("keeps", "mixed", "", "undecided"),
     ],

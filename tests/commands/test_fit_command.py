@@ -108,6 +108,21 @@ def test_what_counts_in_each_phase():
     assert all(fits(phase, 80) for phase in phases(lora, shape))
 
 
+def test_the_larger_pass_of_policy_and_critic_counts():
+    shape = shape_of(MODEL)
+
+    def activations(*overrides: str) -> int:
+        update = phases(load_config("base", [*overrides]), shape)[-1]
+        return update.parts["activations"]
+
+    critic, actor = (
+        f"{part}.ppo_micro_batch_size_per_gpu=16" for part in ("critic", "actor_rollout_ref.actor")
+    )
+    assert activations() < activations(critic) == activations(actor)
+    no_critic = "algorithm.adv_estimator=grpo"
+    assert activations(critic, no_critic) == activations(no_critic)
+
+
 def test_unknown_models_are_looked_up(tmp_path, capsys):
     assert main(["doctor", "--fit", "base", f"model_path={tmp_path}"]) == 2
     assert "no config.json" in capsys.readouterr().err

@@ -24,6 +24,11 @@ def test_sentence_by_hand():
     }
 
 
+def test_lines_with_words_are_no_grid():
+    assert entities("Up (U): GB WW\nDown (D): OO YY") == {}
+    assert entities("_P\nG_")["P"] == {"(0,1)"}
+
+
 def test_denied_entity_has_no_cells():
     assert sentence_entities("Player (P) is at (0,1); no holes (O).") == {
         "P": {"(0,1)"},

@@ -48,14 +48,26 @@ def test_seeds_weigh_the_same_and_need_not_have_equal_puzzles():
 
 def test_pairing_removes_what_puzzles_share():
     hard = draws(3, 3, 60)
-    paired = paired_difference(list(hard + 0.01), list(hard), seed=0)
-    assert paired.low == pytest.approx(0.01)
-    assert paired.high == pytest.approx(0.01)
+    easier = hard + 0.01 + draws(4, 3, 60) / 1000
+    paired = paired_difference(list(easier), list(hard), seed=0)
+    assert paired.low == pytest.approx(0.01, abs=0.001)
+    assert paired.high == pytest.approx(0.01, abs=0.001)
     assert paired.excludes_zero
     with pytest.raises(ValueError, match="same puzzles"):
         paired_difference([[1.0, 2.0]], [[1.0]], seed=0)
     with pytest.raises(ValueError, match="shorter"):
         paired_difference([[1.0], [2.0]], [[1.0]], seed=0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "low", "high"),
+    [(0, 0, -0.194, 0.194), (1, 1, -0.194, 0.194), (1, 0, 0.806, 1)],
+)
+def test_puzzles_that_all_differ_alike_do_not_say_that_all_others_do(first, second, low, high):
+    found = paired_difference([[first] * 16], [[second] * 16], seed=0)
+    assert (found.mean, found.low, found.high) == pytest.approx(
+        (first - second, low, high), abs=1e-3
+    )
 
 
 def test_paired_intervals_over_puzzles_cover_at_their_level():

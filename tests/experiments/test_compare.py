@@ -720,6 +720,20 @@ def test_a_comparison_chooses_its_own_extra_validation(tmp_path):
         )
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "generate.output_dir=elsewhere",
+        "sft.trainer.default_local_dir=elsewhere",
+        "trainer.default_local_dir=elsewhere",
+        "launcher=ray",
+    ],
+)
+def test_what_a_comparison_would_ignore_is_refused(setting, tmp_path):
+    with pytest.raises(ConfigError, match=f"{setting}: a comparison"):
+        methods_compared("demo", [setting], only=("vanilla", "spa"), root=tmp_path)
+
+
 def test_a_curve_has_no_pass_at_8_of_fewer_attempts(tmp_path):
     lines = [
         {"step": 0, "val-env/T/pass@1": 0.5},

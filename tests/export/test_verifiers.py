@@ -93,7 +93,7 @@ def test_games_are_played_to_the_end_and_scored(tmp_path):
     assert [trace["info"]["spa"]["seed"] for trace in traces] == [10, 10, 11, 11]
     game = game_of("Lake", str(lake), [])
     assert diagnose(read_rollouts(tmp_path / "run"), game=game)["replay"] == {
-        "played": 4, "without_seed": 0, "by": {"states": 4}, "unchecked": 0, "differ": [],
+        "played": 4, "without_seed": 0, "other_tag": 0, "by": {"states": 4}, "unchecked": 0, "differ": [],
     }  # fmt: skip
     assert server.requests[0]["body"]["messages"] == [dict(message) for message in chat.begin(0)]
     report = diagnose(read_rollouts(tmp_path / "run"))

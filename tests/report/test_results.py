@@ -124,7 +124,7 @@ def test_a_run_that_a_comparison_in_its_folder_links_to_is_no_other_method(tmp_p
     for link, target in (("spa/ppo", "ppo"), ("spa/sft", "sft"), ("x/sft", "sft")):
         (run / link).symlink_to(f"../{target}")
     found = [(stage.arm, stage.name) for stage in open_run(run).stages]
-    assert found == [("spa", "ppo"), ("spa", "sft"), ("x", "ppo"), ("x", "sft")]
+    assert found == [("spa", "sft"), ("spa", "ppo"), ("x", "sft"), ("x", "ppo")]
 
 
 def test_runs_with_unequal_numbers_of_seeds_are_paired_by_the_seeds_that_both_have(tmp_path: Path):

@@ -6,7 +6,7 @@ from typing import Any
 
 from spa.algo.estimators import estimator_named
 from spa.config.load import load_config
-from spa.config.schema import Config
+from spa.config.schema import ActorConfig, Config, CriticConfig
 from spa.models import memory
 from spa.models.load import model_config
 from spa.models.memory import FULL, HALF, ModelShape
@@ -121,13 +121,17 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     wants_ref = (actor.use_kl_loss and actor.kl_loss_coef > 0) or cfg.algorithm.use_kl_in_reward
     # With LoRA the reference is the policy with its adapters switched off, so it needs no copy.
     ref = FULL * shape.parameters if wants_ref and model.lora_rank == 0 else 0
-    # A dynamic batch is limited by its tokens. A fixed batch may consist of sequences that all have
-    # the maximal length.
-    tokens = (
-        actor.ppo_max_token_len_per_gpu
-        if actor.use_dynamic_bsz
-        else actor.ppo_micro_batch_size_per_gpu * rollout.max_model_len
-    )
+    # Policy and critic are updated one after the other.
+    passes = [(actor, model), *([(cfg.critic, cfg.critic.model)] if critic else [])]
+    updates = [
+        memory.activations(
+            shape,
+            _tokens(part, rollout.max_model_len),
+            checkpointing=own.enable_gradient_checkpointing,
+            width=FULL if own.dtype == "float32" else HALF,
+        )
+        for part, own in passes
+    ]
     sft_tokens = (
         sft.data.max_token_len_per_gpu or sft.data.micro_batch_size_per_gpu * sft.data.max_length
     )
@@ -163,13 +167,19 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
             stage="PPO, updating",
             parts={
                 **kept,
-                "activations": memory.activations(
-                    shape, tokens, checkpointing=model.enable_gradient_checkpointing, width=wide
-                ),
+                "activations": max(updates),
                 "logits": memory.logits(),
             },
         ),
     ]
+
+
+def _tokens(part: ActorConfig | CriticConfig, longest: int) -> int:
+    """The tokens of a micro-batch. A dynamic batch is limited by them. A fixed batch may consist of
+    sequences that all have the maximal length."""
+    if part.use_dynamic_bsz:
+        return part.ppo_max_token_len_per_gpu
+    return part.ppo_micro_batch_size_per_gpu * longest
 
 
 Change = tuple[str, Callable[[Config], Config]]
@@ -210,10 +220,13 @@ def advice(cfg: Config, shape: ModelShape, gpu_gb: float) -> Iterator[str]:
 
 # Smaller micro-batches cost only time. A dynamic batch has no number of sequences to reduce.
 def _small_micro_batches(cfg: Config) -> Config:
-    actor = replace(
-        cfg.actor_rollout_ref.actor, ppo_micro_batch_size_per_gpu=1, use_dynamic_bsz=False
+    small: dict[str, Any] = {"ppo_micro_batch_size_per_gpu": 1, "use_dynamic_bsz": False}
+    actor = replace(cfg.actor_rollout_ref.actor, **small)
+    return replace(
+        cfg,
+        actor_rollout_ref=replace(cfg.actor_rollout_ref, actor=actor),
+        critic=replace(cfg.critic, **small),
     )
-    return replace(cfg, actor_rollout_ref=replace(cfg.actor_rollout_ref, actor=actor))
 
 
 def _small_sft_micro_batches(cfg: Config) -> Config:

@@ -24,8 +24,8 @@ hole`."""
 
 def is_sentence(line: str) -> bool:
     """Whether a line of a state is a sentence of coordinates rather than a row of a grid."""
-    # Rows of a grid are single symbols; a lower-case letter followed by a letter is a word.
-    return _CELL.search(line) is not None or bool(re.search(r"[^\W\d_]*[a-z][^\W\d_]+", line))
+    # Rows of a grid are single symbols; a lower-case letter beside a letter is a word.
+    return _CELL.search(line) is not None or bool(re.search(r"[a-z][^\W\d_]|[^\W\d_][a-z]", line))
 
 
 def sentence_entities(text: str) -> Entities:

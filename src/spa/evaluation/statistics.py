@@ -158,7 +158,16 @@ def paired_difference(
         )
     # Pairing removes the difficulty of a puzzle, which both methods share, from the variance.
     differences = [a - b for a, b in pairs]
-    return _interval(differences, seed=seed, level=level, resamples=resamples)
+    interval = _interval(differences, seed=seed, level=level, resamples=resamples)
+    if interval.high - interval.low > 1e-9:
+        return interval
+    # All puzzles differ alike. That others would, too, is as sure as a rate of 0 in as many trials.
+    spread = wilson_interval(0, sum(map(len, differences)), level=level).high
+    return replace(
+        interval,
+        low=max(-1.0, interval.mean - spread),
+        high=min(1.0, interval.mean + spread),
+    )
 
 
 def _interval(values: Strata, *, seed: int, level: float, resamples: int) -> Interval:

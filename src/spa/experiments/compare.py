@@ -94,6 +94,27 @@ class Comparison:
         )
 
 
+def _check_places(cfg: Config) -> None:
+    """Raises ConfigError for folders of stages and for a launcher, which a comparison would ignore."""
+    usual = (None, f"{cfg.trainer.run_dir}/sft", f"{cfg.trainer.run_dir}/ppo")
+    named = {
+        "generate.output_dir": cfg.generate.output_dir,
+        "sft.trainer.default_local_dir": cfg.sft.trainer.default_local_dir,
+        "trainer.default_local_dir": cfg.trainer.default_local_dir,
+    }
+    for (key, value), expected in zip(named.items(), usual, strict=True):
+        if value != expected:
+            raise ConfigError(
+                f"{key}={value}: a comparison puts all stages into folders of its own. Remove the setting, or choose "
+                "their place with --output-dir."
+            )
+    if cfg.launcher != "local":
+        raise ConfigError(
+            f"launcher={cfg.launcher}: a comparison runs each training in a process of this machine. Remove the "
+            "setting, or train the methods one by one with `spa run`."
+        )
+
+
 def comparison(
     preset: str,
     overrides: Sequence[str],
@@ -117,6 +138,7 @@ def comparison(
             "trainer.also_test_at: a comparison chooses this step itself, where methods have had equally many PPO "
             "steps. Remove the setting."
         )
+    _check_places(cfg)
     trainings = {
         arm.name: [
             training_of(

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spa.report.reading import STAGES, Run, StageFolder, flatten, is_stage
+from spa.report.reading import Run, StageFolder, flatten, is_stage, stage_rank
 from spa.run.lock import LOCK
 
 
@@ -32,12 +32,13 @@ def progress(run: Run) -> list[Progress]:
     # This dict is used as an ordered set of (method, seed).
     for arm, seed in {(stage.arm, stage.seed): None for stage in run.stages}:
         last = max(
-            (stage for stage in run.stages if (stage.arm, stage.seed) == (arm, seed)), key=_rank
+            (stage for stage in run.stages if (stage.arm, stage.seed) == (arm, seed)),
+            key=stage_rank,
         )
         state = _progress(last, run)
         # The key puts unfinished stages first, then sorts by round, stage and step. Each method
         # reports only its least advanced seed.
-        found.setdefault(arm, []).append(((state.finished, *_rank(last), state.step), state))
+        found.setdefault(arm, []).append(((state.finished, *stage_rank(last), state.step), state))
     least = sorted(
         (min(states, key=lambda pair: pair[0]) for states in found.values()),
         key=lambda pair: pair[0],
@@ -64,16 +65,6 @@ def lacks_summary(run: Run) -> bool:
 def in_progress(run: Run) -> bool:
     """Whether a method, or the comparison as a whole, has not finished."""
     return lacks_summary(run) or bool(unfinished(run))
-
-
-def _rank(stage: StageFolder) -> tuple[float, int]:
-    """Stages in the order in which a method does them: round by round, those of the last round
-    without a number."""
-    numbered = re.fullmatch(r"round_(\d+) (.+)", stage.name)
-    name = numbered[2] if numbered else stage.name
-    return float(numbered[1]) if numbered else float("inf"), STAGES.index(
-        name
-    ) if name in STAGES else 0
 
 
 def _progress(stage: StageFolder, run: Run) -> Progress:

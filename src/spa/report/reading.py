@@ -197,7 +197,20 @@ def open_run(path: Path) -> Run:
             f"{path} has no run: neither a summary.json nor a stage with metrics.jsonl or trajectories. "
             "`spa runs` lists the runs of a folder."
         )
-    return Run(path, stages)
+    # Methods and seeds in the order of their folders, and the stages of each as they were done.
+    places = {(stage.arm, stage.seed): None for stage in stages}
+    order = {place: number for number, place in enumerate(places)}
+    ranked = sorted(stages, key=lambda one: (order[one.arm, one.seed], *stage_rank(one)))
+    return Run(path, tuple(ranked))
+
+
+def stage_rank(stage: StageFolder) -> tuple[float, int]:
+    """Stages in the order in which a method does them: round by round, those of the last round
+    without a number."""
+    numbered = re.fullmatch(r"round_(\d+) (.+)", stage.name)
+    name = numbered[2] if numbered else stage.name
+    number = float(numbered[1]) if numbered else float("inf")
+    return number, STAGES.index(name) if name in STAGES else 0
 
 
 def problem_text(error: Exception) -> str:

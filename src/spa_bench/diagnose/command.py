@@ -96,6 +96,7 @@ def game_of(name: str, config: str, overrides: list[str]) -> "Game":
         action_sep=cfg.action_sep(name),
         max_actions_per_turn=NO_LIMIT if spec is None else cfg.agent_proxy.max_actions_per_turn,
         max_actions_per_traj=NO_LIMIT if spec is None else spec.max_actions_per_traj,
+        others=frozenset() if spec is None else frozenset(cfg.custom_envs) - {name},
     )
 
 

@@ -96,6 +96,8 @@ def state_tokens(rollout: Rollout, tokenizer: Any) -> Iterator[StateToken]:
         text = _text(tokenizer, reply)
         # The true states if the record has them, otherwise the response's own observation.
         known = turn + 1 < len(rollout.states)
+        if rollout.cut and not known:
+            continue
         before = rollout.states[turn] if known else inside(text, "observation")
         block = find_block(text, "prediction")
         if block is None or not before:

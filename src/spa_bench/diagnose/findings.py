@@ -321,6 +321,11 @@ def _world_findings(report: Mapping[str, Any]) -> list[str]:
         out.append(
             f"{replay['without_seed']} of {report['rollouts']} rollouts were not replayed, because they name no seed"
         )
+    if replay and replay["other_tag"]:
+        out.append(
+            f"{replay['other_tag']} of {report['rollouts']} rollouts were not replayed, because they are of "
+            "another game than --env"
+        )
     if replay and replay["differ"]:
         first = min(replay["differ"], key=itemgetter("turn"))
         why = f": {first['fault']}" if first["fault"] else ""

@@ -54,7 +54,7 @@ def _right(rollout: Rollout, text: str, *, state: int, message: int) -> bool | N
     None if neither exists."""
     if state < len(rollout.states):
         return words(text) == words(rollout.states[state])
-    if rollout.states or not 0 <= message < len(rollout.chat):
+    if rollout.states or rollout.cut or not 0 <= message < len(rollout.chat):
         return None
     # Without recorded states the given message, before or after the
     # response, is searched, since it shows the state among other text.

@@ -25,6 +25,7 @@ class Game:
     action_sep: str
     max_actions_per_turn: int
     max_actions_per_traj: int
+    others: frozenset[str] = frozenset()  # tags of other games
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,8 @@ class Replay:
     """A rollout with the states and actions of its replay, as far as they agree with the record.
 
     `by`: what was compared, "states" or "rewards" of the record, or the "text" of its messages; ""
-    if nothing of the record can be, "seed" if it names none, so that it was not played. `differs`:
+    if nothing of the record can be; "seed" if it names none, and "tag" if it names another game, so
+    that it was not played. `differs`:
     the first turn (from 1) that the record begins in another state, or the one after a turn of
     another reward; None if all agrees. `fault`: what the game raised.
     """
@@ -54,6 +56,8 @@ class _Step:
 def replayed(rollout: Rollout, game: Game) -> Replay:
     """Play a rollout's puzzle again with the actions that the record names, else with those of the
     responses' answers, else with whole responses."""
+    if rollout.tag in game.others:
+        return Replay(rollout=rollout, by="tag")
     if rollout.seed is None:
         return Replay(rollout=rollout, by="seed")
     try:
@@ -67,7 +71,8 @@ def replayed(rollout: Rollout, game: Game) -> Replay:
     sure = steps if differs is None else steps[: differs - 1]
     states = rollout.states[: len(sure)] if by == "states" else tuple(step.known for step in sure)
     actions = rollout.actions or tuple(step.actions for step in sure[:-1])
-    return Replay(rollout=replace(rollout, states=states, actions=actions), by=by, differs=differs)
+    known = replace(rollout, states=states, actions=actions, cut=differs is not None)
+    return Replay(rollout=known, by=by, differs=differs)
 
 
 def _play(rollout: Rollout, game: Game) -> list[_Step]:
@@ -163,13 +168,14 @@ def _first_other(same: Sequence[bool], wanted: int) -> int | None:
 
 
 def replay_report(replays: Sequence[Replay]) -> dict[str, Any]:
-    """Counts: `played`, `without_seed`, what they were compared `by`, `unchecked` (nothing to
+    """Counts: `played`, `without_seed`, `other_tag`, what they were compared `by`, `unchecked` (nothing to
     compare), and for those that go another way `where`, `turn` and `fault` (of the game, "" if
     none)."""
-    played = [replay for replay in replays if replay.by != "seed"]
+    played = [replay for replay in replays if replay.by not in ("seed", "tag")]
     return {
         "played": len(played),
-        "without_seed": len(replays) - len(played),
+        "without_seed": sum(replay.by == "seed" for replay in replays),
+        "other_tag": sum(replay.by == "tag" for replay in replays),
         "by": dict(Counter(replay.by for replay in played if replay.by)),
         "unchecked": sum(not replay.by and replay.differs is None for replay in played),
         "differ": [

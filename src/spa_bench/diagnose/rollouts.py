@@ -61,6 +61,8 @@ class Rollout:
     noise_seed: int | None = None  # of random outcomes in the game
     step: int | None = None  # training step
     split: str = ""  # train or val; empty if unknown
+    tag: str = ""  # of the environment in the configuration; empty if unknown
+    cut: bool = False  # a replay differs from the record, so later states are not known
 
     @property
     def replies(self) -> tuple[str, ...]:
@@ -341,6 +343,7 @@ def _ours(row: Mapping[str, Any], where: str) -> Rollout:
         actions=tuple(tuple(turn["executed"]) for turn in turns),
         seed=_number(row, "puzzle_seed"),
         noise_seed=_number(row, "noise_seed"),
+        tag=str(row.get("tag") or ""),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from spa.experiments.budget import budget
 from spa.experiments.grid import Run
 from spa.run.files import read_object, write_atomic
+from spa.run.hashing import fingerprint_of
 from spa_bench.q_learning import validation
 
 
@@ -16,11 +17,13 @@ def q_learning(training: Run, steps: int, *, learn: bool) -> dict[str, Any] | No
     environment has no table."""
     path = training.folder.parent / "q_learning.json"
     known = read_object(path)
-    # The table depends on the budget of actions, so a file with another budget is not used.
-    if known.get("steps") == steps:
+    # A result is of one budget of actions, and of the puzzles of one configuration.
+    puzzles = fingerprint_of(training.ppo, "eval").digest
+    if known.get("steps") == steps and known.get("puzzles", puzzles) == puzzles:
         return known
     found = validation.validate_tables(training.ppo, steps) if learn else None
     if found is not None:
+        found = {**found, "puzzles": puzzles}
         write_atomic(path, [json.dumps(found)])
     return found
 
