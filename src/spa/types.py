@@ -109,6 +109,7 @@ class Completion:
     finish_reason: Literal["stop", "length", "error"]
     version: int = 0  # of the weights that produced it
     forced: int = 0  # leading ids that the engine was given to continue; it sampled the others
+    error: Exception | None = None  # of the environment, where a policy or planner called it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

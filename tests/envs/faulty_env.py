@@ -35,6 +35,11 @@ class Faulty(FrozenLake):
         """Whether this puzzle is one of the bad ones."""
         return seed is not None and seed % 3 == 0
 
+    def random_plan(self, rng: Any, count: int) -> tuple[str, ...]:
+        if self.is_bad and self.fault_kind == "die_in_random_plan":
+            os._exit(7)
+        return super().random_plan(rng, count)
+
     def clone(self, noise_seed: int | None = None) -> "Faulty":
         if self.is_bad and self.fault_kind == "clone":
             sys.exit(0)

@@ -15,6 +15,7 @@ from helpers.play import answer, play, says
 from spa.config.load import load_config
 from spa.envs import registry
 from spa.envs.limits import (
+    EnvCrash,
     EnvFault,
     TimedOut,
     boundary,
@@ -227,6 +228,31 @@ def test_what_ends_its_process_is_marked_and_not_played_again(workers, tmp_path)
     assert "the environment's process ended in reset (exit status 7)" in first[0].error
     assert [worker.life for worker in workers._workers] == lives  # nothing died the second time
     assert LostEpisodes(path).is_unmakeable("train/0/0/0")
+
+
+def test_what_a_policy_ends_is_marked_too(workers, tmp_path):
+    """Uniformly random play asks the environment for its actions."""
+    episodes = play(
+        four_groups(),
+        random_engine(max_actions=2),
+        make=lambda tag: workers.make(MODULE, {"fault": "die_in_random_plan"}),
+        max_turn=2,
+        lanes=2,
+        lost=LostEpisodes(tmp_path / "lost.jsonl"),
+    )
+    assert "ended in random_plan" in episodes[0].error
+    known = LostEpisodes(tmp_path / "lost.jsonl")
+    ids = [episode.episode_id for episode in episodes]
+    assert [known.reason(one) is not None for one in ids] == [True, False, False, True]
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_line_that_was_added_by_hand_may_lack_its_end(tmp_path, end):
+    path = tmp_path / "lost.jsonl"
+    path.write_text('{"episode_id": "train/3/17/0"}' + end)
+    LostEpisodes(path).mark("train/5/2/1", EnvCrash("it ended", "step"))
+    known = LostEpisodes(path)
+    assert known.reason("train/3/17/0") and known.reason("train/5/2/1")
 
 
 @pytest.mark.parametrize("fault", ["exit", "base", "huge", "bytes", "objects"])

@@ -112,6 +112,28 @@ def test_nim_conforms_and_pays_both_players():
     )
 
 
+def test_a_game_of_views_is_copied_as_the_player_to_move_sees_it():
+    from nim import Nim  # pyright: ignore[reportMissingImports]
+
+    class ViewNim(Nim):
+        """Each player is told which one he is; without `changes`, a copy is played again."""
+
+        changes = None
+        me = 0
+
+        def reset(self, *, seed=None, options=None):
+            self.me = 0
+            return super().reset(seed=seed, options=options)
+
+        def look_as(self, player):
+            self.me = player
+
+        def state_text(self, mode):
+            return f"You are player {self.me}. {super().state_text(mode)}"
+
+    assert [finding for finding in check(ViewNim) if not finding.ok] == []
+
+
 def test_self_play_pairs_the_groups_of_training_and_validation_has_none():
     cfg = load_config(
         "nim.yaml", ["model_path=builtin:tiny", "es_manager.train.env_groups=4", "seed.train=1"]

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -163,6 +164,16 @@ def test_an_open_loop_rollout_feeds_back_what_was_predicted():
 
     report("Sudoku", reply, count=5)
     assert ["DREAMT" in text for text in shown] == [False] * 5 + [True] * 2
+
+
+def test_legal_actions_are_never_shown_beside_a_predicted_state():
+    cfg = config("FrozenLake", "grid_and_coords")
+    spec = replace(cfg.custom_envs["FrozenLake"], show_legal_actions=True)
+    cfg = replace(cfg, custom_envs={**cfg.custom_envs, "FrozenLake": spec})
+    who = asking(cfg, copier)
+    situations, chance = find_situations(who, "FrozenLake", 5, frozenset())
+    found = world_model_report(cfg, who, situations, chance=chance, steps=3)
+    assert len(found["open_loop"]) == 1
 
 
 def test_slippery_ice_has_a_ceiling():

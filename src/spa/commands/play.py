@@ -53,9 +53,9 @@ def play(options: argparse.Namespace) -> int:
     config = load_config(options.config)
     spec = find_spec(options.tag, config)
     env = make_env(spec.env_type, spec.env_config)
-    prompter = make_prompter(config, spec, options.mode or config.ctx_manager.mode)
     if options.state_text is not None:
-        prompter = replace(prompter, state_text=options.state_text)
+        config = replace(config, state_text=options.state_text)
+    prompter = make_prompter(config, spec, options.mode or config.ctx_manager.mode)
     env.default_state_text = prompter.state_text
     named = {name.lower() for name in env.action_names()}
     # Single keys are enough only if all actions are moves in four directions. Other actions have to

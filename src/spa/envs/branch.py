@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spa.envs.base import Action, TextEnv
+from spa.envs.base import Action, TextEnv, look_as_mover
 from spa.envs.limits import EnvFault, checked_step
 
 
@@ -34,7 +34,9 @@ def branch(env: TextEnv, past: Past, noise_seed: int | None = None) -> TextEnv:
     twin.reset(seed=past.seed, options=dict(past.options))
     for action in past.actions:
         twin.step(action)
-    # Hidden state cannot be compared, only the state text that a player sees.
+    # Hidden state cannot be compared, only the state text that the player to move sees.
+    for game in (twin, env):
+        look_as_mover(game)
     if twin.state_text("grid_and_coords") != env.state_text("grid_and_coords"):
         raise EnvFault(
             f"clone: replaying {len(past.actions)} actions of puzzle seed {past.seed} leads "

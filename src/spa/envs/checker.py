@@ -621,6 +621,7 @@ def _clones(make: Make, seeds: int) -> None:
                     env.step(action)
                 break
             done.append(env.to_action(text))
+        look_as_mover(env)
         before = _seen(env)
         advice = (
             "let clone copy everything that step changes (lists, sets, the noise stream), or do "

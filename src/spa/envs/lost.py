@@ -45,11 +45,11 @@ class LostEpisodes:
             if self._path is None:
                 return
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            row = {"episode_id": episode_id, "reason": str(error), "call": error.call}
+            # A kill, or an editor, may have left a last line without its end.
+            torn = self._path.is_file() and self._path.read_bytes()[-1:] not in (b"", b"\n")
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(
-                    json.dumps({"episode_id": episode_id, "reason": str(error), "call": error.call})
-                    + "\n"
-                )
+                file.write(("\n" if torn else "") + json.dumps(row) + "\n")
                 # Write to disk at once: this process may end any moment, and the next one must skip
                 # the episode.
                 file.flush()

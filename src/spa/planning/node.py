@@ -68,7 +68,7 @@ class Tree:
         self.turn = prompt.turn
         self.nodes: list[Node] = []
         self.entered: set[str] = set()  # states that were expanded
-        self.fault = ""
+        self.fault: EnvFault | None = None
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -77,11 +77,17 @@ class Tree:
             with boundary("planning", MAKING_S):
                 yield
         except EnvFault as error:
-            self.fault = str(error)
+            self.fault = error
 
     def failed(self) -> Completion:
         """The response that says how the game has failed."""
-        return Completion(text=self.fault, token_ids=None, logprobs=None, finish_reason="error")
+        return Completion(
+            text=str(self.fault),
+            token_ids=None,
+            logprobs=None,
+            finish_reason="error",
+            error=self.fault,
+        )
 
     def goals(self) -> list[Node]:
         """Nodes in which the goal is reached, the first found first."""

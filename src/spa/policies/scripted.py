@@ -37,7 +37,13 @@ class ScriptedEngine:
             with boundary("the player", MAKING_S):
                 reply = self.reply(prompt)
         except EnvFault as error:  # the player may call the environment, which may fail
-            return Completion(text=str(error), token_ids=None, logprobs=None, finish_reason="error")
+            return Completion(
+                text=str(error),
+                token_ids=None,
+                logprobs=None,
+                finish_reason="error",
+                error=error,
+            )
         ids = (
             np.asarray(self.template.reply_ids(reply, prompt.prefill), dtype=np.int32)
             if self.template

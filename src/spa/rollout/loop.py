@@ -227,6 +227,7 @@ class _Game:
             raise ValueError("play was called after the end of the episode; start a new episode")
         # An engine reports a failure, such as an API that refuses, in the completion's text.
         if completion.finish_reason == "error":
+            self._mark(completion.error)
             return self._lose(completion.text)
         builder.append_completion(completion)
         try:
@@ -300,12 +301,15 @@ class _Game:
                 builder.stop = builder.stop or StopReason.MAX_TURNS
 
     def _fail(self, error: EnvFault | TemplateFault) -> None:
-        # If the environment ended its process, or hung and was ended with it, its episodes are
-        # marked, so that a resumed run does not try them again.
+        self._mark(error)
+        self._lose(str(error))
+
+    def _mark(self, error: Exception | None) -> None:
+        """If the environment ended its process, or hung and was ended with it, its episodes are
+        marked, so that a resumed run does not try them again."""
         if isinstance(error, EnvCrash):
             for builder in self.builders:
                 self.lost.mark(builder.spec.episode_id, error)
-        self._lose(str(error))
 
     def _lose(self, reason: str) -> None:
         for builder in self.builders:

@@ -212,9 +212,11 @@ def world_model_report(
         1, {label: f"{v['mean'] if isinstance(v, dict) else v:.3f}" for label, v in shares.items()}
     )
     rollouts = range(0, len(situations), 5)
-    if any(situation.known != situation.state for situation in situations):
-        # Here a prediction tells what should be known of a state (`world_state_text`),
-        # which is not the text that prompts show. So it cannot be shown as the next state.
+    hidden = any(situation.known != situation.state for situation in situations)
+    # Where a prediction tells what should be known of a state (`world_state_text`), it is not the
+    # text that prompts show. The legal actions of a predicted state are unknown, too. So neither
+    # can be shown as the next state.
+    if hidden or cfg.custom_envs[tag].show_legal_actions:
         steps = 1
     report["open_loop"] = open_loop_rollout(
         asking,

@@ -33,10 +33,10 @@ class Replay:
     """A rollout with the states and actions of its replay, as far as they agree with the record.
 
     `by`: what was compared, "states" or "rewards" of the record, or the "text" of its messages; ""
-    if nothing of the record can be; "seed" if it names none, and "tag" if it names another game, so
-    that it was not played. `differs`:
-    the first turn (from 1) that the record begins in another state, or the one after a turn of
-    another reward; None if all agrees. `fault`: what the game raised.
+    if nothing of the record can be. A record that was not played again has "seed" if it names none,
+    and "tag" if it is of another game. `differs`: the first turn (from 1) that the record begins in
+    another state, or the one after a turn of another reward; None if all agrees. `fault`: what the
+    game raised.
     """
 
     rollout: Rollout
