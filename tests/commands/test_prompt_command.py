@@ -5,7 +5,7 @@ from spa.models.build import load_template
 from spa.stages.prompters import make_prompter
 
 
-def told(name: str, tag: str, mode: str, seed: int = 0):
+def told(name: str, tag: str, mode: str, seed: int = 10):
     cfg = load_config(name)
     spec = cfg.custom_envs[tag]
     env = make_env(spec.env_type, spec.env_config)

@@ -22,7 +22,7 @@ def play_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: base)",
     )
     parser.add_argument(
-        "--seed", type=whole_number, default=0, metavar="N", help="seed of the first puzzle"
+        "--seed", type=whole_number, default=10, metavar="N", help="seed of the first puzzle"
     )
     parser.add_argument(
         "--hint", action="store_true", help="show the best next action in every state"

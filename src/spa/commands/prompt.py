@@ -13,7 +13,7 @@ def prompt_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `spa env prompt`."""
     add_environment(parser, "configuration with the prompt settings (default: base)")
     parser.add_argument(
-        "--seed", type=whole_number, default=0, metavar="N", help="seed of the puzzle"
+        "--seed", type=whole_number, default=10, metavar="N", help="seed of the puzzle"
     )
     parser.add_argument(
         "--mode",

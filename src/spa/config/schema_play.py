@@ -21,7 +21,14 @@ class SeedConfig:
             ge=0,
         ),
     ] = 10000
-    val: Annotated[int, Key("base seed of validation puzzles", affects="semantics", ge=0)] = 123
+    val: Annotated[
+        int,
+        Key(
+            "base seed of validation puzzles; puzzles 0 to 9 may be those of the sample response in prompts",
+            affects="semantics",
+            ge=0,
+        ),
+    ] = 123
 
 
 @section
