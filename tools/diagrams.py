@@ -61,9 +61,9 @@ def stages() -> str:
     selfplay = [
         ("t", "The model plays. It writes what"),
         ("t", "it sees and what it expects."),
-        ("m w", "<observation> predicted </…>"),
-        ("m", "<think> … </think>"),
-        ("m w", "<prediction> predicted </…>"),
+        ("m w", "<think><observation> said </…>"),
+        ("m", "thoughts"),
+        ("m w", "<prediction> said </…></think>"),
         ("m", "<answer>Right</answer>"),
         ("t g", "True states replace both blocks."),
     ]

@@ -97,10 +97,22 @@ def test_overrides_have_the_same_effect_on_a_saved_configuration(tmp_path):
     overrides = (
         "lora.rank=8",
         "micro_batch_size_per_gpu=4",
-        "actor_rollout_ref.model.dtype=bfloat16",
         "trainer.experiment_name=second",
     )
     assert load_config(path, overrides) == load_config("tiny", overrides)
+
+
+@pytest.mark.parametrize("text", ["sft:", "critic:", "sft: {data: null}"])
+def test_an_empty_section_is_named(tmp_path, text):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="must be a section with keys, got null"):
+        load_config(tmp_path / "mine.yaml")
+
+
+def test_what_a_users_file_sets_does_not_follow(tmp_path):
+    (tmp_path / "mine.yaml").write_text("defaults: [tiny]\nsft: {model: {lora_rank: 0}}\n")
+    cfg = load_config(tmp_path / "mine.yaml", ["lora.rank=8"])
+    assert (cfg.actor_rollout_ref.model.lora_rank, cfg.sft.model.lora_rank) == (8, 0)
 
 
 def test_overrides_reach_the_model_and_the_folders_of_a_saved_configuration(tmp_path):

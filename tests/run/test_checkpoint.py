@@ -24,7 +24,7 @@ from spa.run.checkpoint import (
     save_checkpoint,
     step_of,
 )
-from spa.run.files import remove_leftovers
+from spa.run.files import OLDER_COPIES, remove_leftovers
 
 STATE = {
     "steps": 3,
@@ -189,6 +189,7 @@ def test_a_damaged_later_checkpoint_does_not_cost_the_good_one(tmp_path, caplog)
     assert (
         "moved the checkpoints after step 2 to the archive" in caplog.text
         and (tmp_path / "previous" / "1" / "global_step_4").is_dir()
+        and (tmp_path / OLDER_COPIES).is_file()
     )
     save(tmp_path, 3, keep=1)
     assert steps(tmp_path) == [3]

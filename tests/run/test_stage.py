@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -44,11 +45,15 @@ def fingerprint(stage: Any, **settings: object) -> Fingerprint:
 
 
 def train(
-    cfg: Config, folder: Path, total: int = TOTAL, moment: Callable[[str, int], None] | None = None
+    cfg: Config,
+    folder: Path,
+    total: int = TOTAL,
+    moment: Callable[[str, int], None] | None = None,
+    **settings: object,
 ) -> Path:
     """Four steps, a checkpoint after two of them, one kept. `moment` is told where the work is."""
     tell = moment or (lambda where, step: None)
-    with Stage(cfg, folder, fingerprint("ppo"), total=total, keep=1) as stage:
+    with Stage(cfg, folder, fingerprint("ppo", **settings), total=total, keep=1) as stage:
         if stage.result is not None:
             return stage.result
         weights = Weights(
@@ -198,7 +203,7 @@ def test_a_finished_stage_writes_nothing_and_becomes_longer_on_request(tmp_path)
 
 
 def test_a_machine_that_comes_back_goes_on_from_the_copies_of_the_other(tmp_path):
-    def on(machine: str, die: int) -> list[str]:
+    def on(machine: str, die: int, **settings: object) -> list[str]:
         """Train up to step `die`; the names of the copies then."""
 
         def moment(where: str, step: int) -> None:
@@ -208,7 +213,7 @@ def test_a_machine_that_comes_back_goes_on_from_the_copies_of_the_other(tmp_path
         url = f"trainer.default_hdfs_dir=file://{tmp_path}/copies"
         cfg = small_config("none", tmp_path / machine, url)
         with pytest.raises(RuntimeError, match="the machine is gone"):
-            train(cfg, tmp_path / machine / "ppo", 10, moment)
+            train(cfg, tmp_path / machine / "ppo", 10, moment, **settings)
         return sorted(path.name for path in (tmp_path / "copies/ppo").glob("global_step_*"))
 
     assert on("a", die=1) == []  # before a checkpoint: the next start puts this record aside
@@ -217,6 +222,12 @@ def test_a_machine_that_comes_back_goes_on_from_the_copies_of_the_other(tmp_path
     assert on("a", die=9) == ["global_step_8"]
     lines = (tmp_path / "a/ppo/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 9))
+    # Another run with the same URL keeps its own work.
+    shutil.rmtree(tmp_path / "copies")
+    assert on("c", die=3, rate=2) == ["global_step_2"]
+    shutil.rmtree(tmp_path / "copies")
+    assert on("d", die=7) == ["global_step_6"]
+    assert on("c", die=5, rate=2) == ["global_step_4"]
 
 
 def test_other_work_is_refused_before_anything_is_written_and_archived_on_request(tmp_path):

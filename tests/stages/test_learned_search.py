@@ -186,8 +186,8 @@ def test_states_are_searched_where_the_prompt_shows_all_of_them(game: str, reada
     found = []
     for mode in ("grid", "coords", "grid_and_coords"):
         try:
-            require_names(env, game, env.state_text(mode))
+            require_names(env, game, mode)
             found.append(mode)
         except ConfigError as refused:
-            assert "Set another state_text" in str(refused)
+            assert f"Set state_text to {' or '.join(readable)}" in str(refused)
     assert found == readable

@@ -56,6 +56,13 @@ HYDRA_TRIPS = (
 # Hydra has one search path for the whole process, so files are composed one at a time.
 _ONE_AT_A_TIME = threading.Lock()
 
+FOLLOWING = (
+    "sft.model.partial_pretrain",
+    "sft.trainer.default_local_dir",
+    "trainer.default_local_dir",
+)
+"""Keys of `base` that follow from the model and the folder of the run."""
+
 FREE = ("custom_envs", "model_info")
 """Sections whose keys are the user's own."""
 
@@ -173,16 +180,19 @@ def _compose(name: str) -> dict[Any, Any]:
     if "optim" in tree and "actor_rollout_ref" not in tree and "sft" not in tree:
         tree = {"sft": tree}  # a file in the layout of sft_trainer.yaml
     base = shipped("base")
-    tree = _fill(tree, base)
+    references = {key: text for key, text in flatten(base).items() if "${" in str(text)}
     # A saved configuration has values instead of references. Where they are equal, the reference
-    # is set again, so that an override of `lora.rank` or `trainer.run_dir` has the same effect as
-    # with a shipped configuration.
+    # is set again, so that `lora.rank=8` reaches every model, as with `base`. In another file, such
+    # a value was written on purpose; only the model and the folders of the run follow.
+    written = flatten(tree)
+    saved = all("${" not in str(written.get(key, "${")) for key in references)
+    tree = _fill(tree, base)
     values = flatten(tree)
-    for key, reference in flatten(base).items():
-        followed = re.sub(r"\$\{(.+?)\}", lambda found: str(values.get(found[1])), str(reference))
-        if followed != str(reference) and str(values.get(key)) == followed:
+    for key in references if saved else FOLLOWING:
+        followed = re.sub(r"\$\{(.+?)\}", lambda found: str(values.get(found[1])), references[key])
+        if key in values and str(values[key]) == followed:
             *parents, last = key.split(".")
-            functools.reduce(operator.getitem, parents, tree)[last] = reference
+            functools.reduce(operator.getitem, parents, tree)[last] = references[key]
     return tree
 
 

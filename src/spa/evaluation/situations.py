@@ -11,7 +11,6 @@ from spa.engines.base import Engine
 from spa.envs.base import StateText, TextEnv, look_as_mover
 from spa.envs.branch import execute
 from spa.envs.shown import Shown
-from spa.errors import ModelError
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
@@ -159,12 +158,9 @@ def ask(
     prompters: Sequence[Prompter],
     template: ChatTemplate | None,
     seeds: Sequence[int],
-) -> list[Reply]:
+) -> list[Reply | None]:
     """Show each state as the first turn of a conversation, and play each answer in its environment
-    (which may be in another state: an open-loop rollout).
-
-    Raises ModelError if the engine has no response to some of the questions.
-    """
+    (which may be in another state: an open-loop rollout). None where the engine has no response."""
     views: list[Any] = [Shown(env, text) for env, text in zip(envs, shown, strict=True)]
     conversations = [
         prompter.first_messages(view) for prompter, view in zip(prompters, views, strict=True)
@@ -190,17 +186,14 @@ def ask(
     completions = engine.generate(prompts, sampling)
     # No conversation continues, so the engine may drop the cached prefixes.
     engine.forget([prompt.episode_id for prompt in prompts])
-    failed = [one.text for one in completions if one.finish_reason == "error"]
-    if failed:
-        raise ModelError(
-            f"{len(failed)} of {len(completions)} questions have no response, the first because: "
-            f"{failed[0]}. Run the same command again: responses of an API are kept, and only the rest is asked."
+    return [
+        None
+        if completion.finish_reason == "error"
+        else _reply(env, prompter, messages, prompt.prefill + completion.text)
+        for env, prompter, messages, prompt, completion in zip(
+            envs, prompters, conversations, prompts, completions, strict=True
         )
-    texts = [
-        prompt.prefill + completion.text
-        for prompt, completion in zip(prompts, completions, strict=True)
     ]
-    return [_reply(*item) for item in zip(envs, prompters, conversations, texts, strict=True)]
 
 
 def _reply(env: TextEnv, prompter: Prompter, messages: tuple[Message, ...], text: str) -> Reply:

@@ -8,10 +8,11 @@ the response begun: `<think>Left`.
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 
-from spa.envs.base import TextEnv
+from spa.envs.base import StateText, TextEnv
 from spa.errors import ConfigError
 from spa.prompts.render import STATE, SYSTEM
 from spa.prompts.template import ChatTemplate
@@ -23,16 +24,27 @@ MAX_TOKENS = 8
 _NO_IDS = np.zeros(0, dtype=np.int32)
 
 
-def require_names(env: TextEnv, tag: str, text: str) -> None:
-    """Raises ConfigError if the game cannot read the name of a state from `text`, the state as the
-    prompt shows it, and write the text again from the name."""
-    key = env.key_of_text(text)
-    if key is None or env.text_of_key(text, key) != text:
-        raise ConfigError(
-            f"generate.search.dynamics=model cannot read the states of {tag} from their text. Set another "
-            "state_text, define TextEnv.key_of_text, text_of_key and outcome_of_text, or set "
-            "generate.search.dynamics=simulator."
-        )
+def require_names(env: TextEnv, tag: str, shown: StateText) -> None:
+    """Raises ConfigError if the game cannot read the name of a state from its text as prompts show
+    it, and write the text again from the name."""
+
+    def readable(mode: StateText) -> bool:
+        text = env.state_text(mode)
+        key = env.key_of_text(text)
+        return key is not None and env.text_of_key(text, key) == text
+
+    if readable(shown):
+        return
+    others = [mode for mode in get_args(StateText) if readable(mode)]
+    way_out = (
+        f"Set state_text to {' or '.join(others)}"
+        if others
+        else "Define TextEnv.key_of_text, text_of_key and outcome_of_text"
+    )
+    raise ConfigError(
+        f"generate.search.dynamics=model cannot read the states of {tag} from state_text={shown}. {way_out}, "
+        "or set generate.search.dynamics=simulator."
+    )
 
 
 def move_messages(env: TextEnv, state: str) -> tuple[Message, ...]:

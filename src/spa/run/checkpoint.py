@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from spa.distributed.world import World
 from spa.errors import ModelError, TrainingError
 from spa.models.lora import save_model
-from spa.run.files import archive_files, flush_directory, read_object, sha256
+from spa.run.files import OLDER_COPIES, archive_files, flush_directory, read_object, sha256
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +124,7 @@ def archive_later_checkpoints(directory: Path, step: int) -> None:
     later = [folder for folder in checkpoints_in(directory) if step_of(folder) > step]
     if later:
         target = archive_files(directory, later)
+        (directory / OLDER_COPIES).touch()
         log.warning(
             "moved the checkpoints after step %d to the archive %s: %s",
             step,

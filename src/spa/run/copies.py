@@ -121,6 +121,14 @@ class Mirror:
                 "with trainer.resume_mode=disable."
             ) from error
 
+    def manifest(self) -> dict[str, Any]:
+        """The manifest of the stage that was copied; empty if there is none or it cannot be read."""
+        try:
+            found = json.loads(self._fs.cat_file(f"{self._root}/{MANIFEST}"))
+        except Exception:  # noqa: BLE001 - as in `copy`
+            return {}
+        return found if isinstance(found, dict) else {}
+
     def copy_files(self, directory: Path, names: Sequence[str]) -> None:
         """Copy the result of a stage that is not a checkpoint, its checksums last. What goes wrong
         is a warning."""

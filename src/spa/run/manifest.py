@@ -237,7 +237,7 @@ def refuse_other_work(stages: Sequence[tuple[Path, Fingerprint]]) -> None:
         "No file was changed. Use the old values, or choose one of these:",
         "  another folder:  trainer.run_dir=FOLDER",
         (
-            "  from scratch:    trainer.resume_mode=disable, or spa run CONFIG last True for all stages; "
+            "  from scratch:    trainer.resume_mode=disable for changed stages, --from-scratch for all; "
             "spa archives the existing work"
         ),
         f"  compare both:    spa compare CONFIG --sweep {only}",

@@ -389,9 +389,14 @@ class Stage:
             return False
         # Training keeps its work in checkpoints, self-play in complete batches of episodes.
         newest = latest_checkpoint(self.folder)
-        if newest is None and whole_batches(self.folder, self.first) > self.first:
+        if newest is None:
+            begun = whole_batches(self.folder, self.first) > self.first
+            return not begun and mirror.fetch(self.folder)
+        # Copies of another run at the same URL do not replace the work that is here.
+        known = mirror.manifest().get("fingerprint")
+        if known and differences(Fingerprint.from_json(known), self.fingerprint):
             return False
-        return mirror.fetch(self.folder, after=step_of(newest) if newest else 0)
+        return mirror.fetch(self.folder, after=step_of(newest))
 
     def _prepare(self) -> Path | None:
         """Put away what is of no use any more and write the manifest; returns the checkpoint to

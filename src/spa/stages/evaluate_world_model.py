@@ -7,6 +7,7 @@ open-loop rollout its prediction replaces the true state over several steps. The
 transition that random play took is measured as well.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.engines.local import LocalEngine
-from spa.errors import ConfigError, DataError
+from spa.errors import ConfigError, DataError, ModelError
 from spa.evaluation.likelihood import (
     ReplyTokens,
     likelihood_report,
@@ -45,6 +46,8 @@ from spa.stages.versions import versions
 from spa.types import SamplingParams
 from spa.worldmodel.accuracy import is_exact
 
+log = logging.getLogger(__name__)
+
 Advance = Callable[[int, dict[str, str]], None]
 BASE = "world_model/puzzles"
 """Stream of the base seed: these puzzles are neither validation's nor training's."""
@@ -61,7 +64,7 @@ class Asking:
 
     def ask(
         self, situations: Sequence[Situation], envs: list, shown: Sequence[str], step: int
-    ) -> list[Reply]:
+    ) -> list[Reply | None]:
         """One question per situation about the state that is shown."""
         return ask(
             self.engine,
@@ -183,7 +186,24 @@ def world_model_report(
     tag = situations[0].tag
     env = worker.make_env(tag)
     envs = [replay(worker.make_env(tag), situation) for situation in situations]
-    replies = asking.ask(situations, envs, [situation.state for situation in situations], 0)
+    answers = asking.ask(situations, envs, [situation.state for situation in situations], 0)
+    answered = [
+        (situation, game, reply)
+        for situation, game, reply in zip(situations, envs, answers, strict=True)
+        if reply is not None
+    ]
+    missing = len(situations) - len(answered)
+    if not answered:
+        raise ModelError(f"{tag}: none of {missing} questions has a response")
+    if missing:
+        log.warning(
+            "%s: %d of %d questions have no response and are left out. Run the same command again to ask "
+            "them again.",
+            tag,
+            missing,
+            len(situations),
+        )
+    situations, envs, replies = (list(part) for part in zip(*answered, strict=True))
     asked = [
         Asked(
             tag=tag,
@@ -202,6 +222,7 @@ def world_model_report(
         for situation, reply in zip(situations, replies, strict=True)
     ]
     report = prediction_report(asked, env.legend())
+    report["no_response"] = missing
     known = {
         "format": "format_rate",
         "observation": "observation_exact",
@@ -253,7 +274,9 @@ def open_loop_rollout(
             )
             # A copy, so that the caller's list keeps the responses of the first step.
             replies = list(replies)
-            for i, reply in zip(alive, asked, strict=True):
+            # A rollout without a response ends here.
+            alive = [i for i, reply in zip(alive, asked, strict=True) if reply is not None]
+            for i, reply in zip(alive, filter(None, asked), strict=True):
                 replies[i] = reply
         still = []
         for i in alive:

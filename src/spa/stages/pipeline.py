@@ -10,7 +10,7 @@ from spa.distributed.world import current_world
 from spa.errors import ModelError
 from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
 from spa.run.checkpoint import find_checkpoint
-from spa.run.files import ARCHIVE, OLDER_COPIES
+from spa.run.files import OLDER_COPIES
 from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import stage_fingerprint
 from spa.run.manifest import (
@@ -151,7 +151,7 @@ def archive_stages(cfg: Config) -> None:
         for folder in every_folder(cfg):
             archive_work(folder)
             if cfg.trainer.default_hdfs_dir:  # also where there is nothing but copies
-                (folder / ARCHIVE).mkdir(parents=True, exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
                 (folder / OLDER_COPIES).touch()
     # No rank may look into a folder that rank 0 is about to move.
     current_world().barrier()

@@ -29,7 +29,7 @@ from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.envs.pool import EpisodeSpec
 from spa.errors import ConfigError, DataError
 from spa.models.build import load_template
-from spa.planning.moves import MAX_TOKENS, move_question, require_names
+from spa.planning.moves import MAX_TOKENS, move_question
 from spa.planning.written_search import (
     Search,
     Successor,
@@ -176,8 +176,9 @@ class LearnedMoves:
         """The searches in the world that the model predicts."""
         starts: list[str] = []
         for question in questions:
-            require_names(question.env, question.spec.tag, question.text)
-            starts.append(str(question.env.key_of_text(question.text)))
+            start = question.env.key_of_text(question.text)
+            assert start is not None  # see `require_names`
+            starts.append(start)
         found = breadth_first_together(
             starts,
             lambda asked: self._expand([(questions[number], key) for number, key in asked]),

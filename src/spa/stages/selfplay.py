@@ -24,7 +24,7 @@ from spa.envs.limits import SLOW, EnvFault, boundary
 from spa.errors import DataError
 from spa.evaluation.episode_metrics import pooled_metrics
 from spa.models.allocator import release_memory
-from spa.planning.moves import move_rows, require_names
+from spa.planning.moves import move_rows
 from spa.policies.mixed import MixedEngine, with_strays
 from spa.policies.named import policy_named, policy_names
 from spa.policies.scripted import random_engine
@@ -204,12 +204,6 @@ def selfplay_engine(
             cfg,
             cfg.es_manager.train.env_configs.tags,
             partial(require_tries, plans=plans_tried(cfg)),
-        )
-    if cfg.generate.reply_format == "moves":
-        setup.check_puzzles(
-            cfg,
-            cfg.es_manager.train.env_configs.tags,
-            lambda env, tag: require_names(env, tag, env.state_text(cfg.state_text)),
         )
     players: dict[str, PlayingEngine] = {}
     # The model comes first, since the other policies use its template.

@@ -128,9 +128,11 @@ def sft_fingerprint(cfg: Config, data: Path | None) -> Fingerprint:
     content, too: the stage before it continues from the round before, which a fine-tuning stage alone
     does not."""
     folder = find_data(cfg, data)
+    named = cfg.sft.data.train_files or cfg.data.train_files
 
     def made_by() -> dict[str, Any] | None:
-        result_of(folder)  # raises if the files are not those of the manifest
+        if not named:
+            result_of(folder)  # raises if the files are not those of the manifest
         made = Manifest.read(folder)
         return (
             made.fingerprint.to_json()
@@ -138,8 +140,7 @@ def sft_fingerprint(cfg: Config, data: Path | None) -> Fingerprint:
             else None
         )
 
-    named = cfg.sft.data.train_files or cfg.data.train_files
-    known = None if named else current_world().broadcast(made_by)
+    known = current_world().broadcast(made_by)
     parent = Fingerprint.from_json(known) if known else None
     return stage_fingerprint(cfg, "sft", parent=parent, data=None if parent or named else folder)
 

@@ -51,7 +51,7 @@ def branch_rows(
     episode: Episode, *, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
 ) -> list[WorldModelRow]:
     """Examples of the plans that the episode did not take, `extra["branch"]` counted from 1 at each
-    state; in the first of a state `extra["tried"]` counts the actions of all copies there.
+    state. `extra["tried"]` counts actions in copies, with those of copies that gave no example.
 
     `plans` None tries every legal action alone; a number samples as many plans of one to
     `max_actions_per_turn` random actions. Every copy draws chance of its own where the environment
@@ -65,6 +65,7 @@ def branch_rows(
     messages = corrected_messages(episode, action_sep=prompter.action_sep)
     places = assistant_positions(episode)
     rows: list[WorldModelRow] = []
+    actions = 0  # in copies, since the last example
     for index, others in enumerate(_tried(episode, make, prompter, plans)):
         turn = episode.turns[index]
         different = list(others)
@@ -73,7 +74,7 @@ def branch_rows(
             led = {(tried.executed, tried.next_target): tried for tried in others}
             led.pop((turn.executed, turn.next_target), None)
             different = list(led.values())
-        actions = sum(len(tried.executed) for tried in others)
+        actions += sum(len(tried.executed) for tried in others)
         for number, tried in enumerate(different, start=1):
             text = relabel_turn(
                 tried, action_sep=prompter.action_sep, order=prompter.response_format
@@ -83,6 +84,8 @@ def branch_rows(
                 extra = {**row.extra, "branch": number, "tried": actions}
                 actions = 0
                 rows.append(replace(row, predicted=None, observed=None, extra=extra))
+    if rows:
+        rows[-1].extra["tried"] += actions
     return rows
 
 

@@ -1,13 +1,15 @@
 """What tabular Q-learning makes of as many actions as a training has taken."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any
 
+from spa.config.schema import Config
+from spa.config.stages import values_of
 from spa.experiments.budget import budget
 from spa.experiments.grid import Run
 from spa.run.files import read_object, write_atomic
-from spa.run.hashing import fingerprint_of
 from spa_bench.q_learning import validation
 
 
@@ -18,7 +20,7 @@ def q_learning(training: Run, steps: int, *, learn: bool) -> dict[str, Any] | No
     path = training.folder.parent / "q_learning.json"
     known = read_object(path)
     # A result is of one budget of actions, and of the puzzles of one configuration.
-    puzzles = fingerprint_of(training.ppo, "eval").digest
+    puzzles = _puzzles(training.ppo)
     if known.get("steps") == steps and known.get("puzzles", puzzles) == puzzles:
         return known
     found = validation.validate_tables(training.ppo, steps) if learn else None
@@ -26,6 +28,13 @@ def q_learning(training: Run, steps: int, *, learn: bool) -> dict[str, Any] | No
         found = {**found, "puzzles": puzzles}
         write_atomic(path, [json.dumps(found)])
     return found
+
+
+def _puzzles(cfg: Config) -> str:
+    """A hash of what a table depends on: the games, their limits, and the seeds of their puzzles."""
+    read = ("seed.", "es_manager.", "custom_envs.", "agent_proxy.max_")
+    kept = {key: value for key, value in values_of(cfg, "ppo").items() if key.startswith(read)}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def comparison_lines(trainings: Sequence[Run]) -> list[str]:
