@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -74,16 +74,17 @@ class RemoteEnv:
         self,
         worker: "_Worker",
         number: int,
-        recipe: tuple[str, dict[str, Any]] | None,
+        recipe: tuple[str, dict[str, Any]],
         plain: dict[str, Any] | None = None,
+        past: Sequence[tuple[str, tuple, dict, Any]] = (),
     ) -> None:
         self._worker = worker
         self._number = number
-        # None for a clone: its game is already in the process, and `plain` is given.
         self._recipe = recipe
         # The last reset and the later calls of CHANGES, with their results, to replay the game in a
-        # new process.
-        self._past: list[tuple[str, tuple, dict, Any]] = []
+        # new process. The past of a clone is that of its original, and then `clone`. Its game is
+        # already in the process, and `plain` is given.
+        self._past = list(past)
         with worker.lock:
             self._plain = worker.request("make", number, recipe) if plain is None else plain
             self._life = worker.life
@@ -133,18 +134,26 @@ class RemoteEnv:
             number = next(self._worker.copies)
             if not self._request("clone", (number, noise_seed)):
                 raise NotImplementedError
-            twin: Any = RemoteEnv(self._worker, number, None, self._plain)
+            past = [*self._past, ("clone", (noise_seed,), {}, True)]
+            twin: Any = RemoteEnv(self._worker, number, self._recipe, self._plain, past)
         return twin
 
     def _restore(self) -> None:
         """Play the past again in a new process."""
-        if self._recipe is None:
-            raise EnvFault(
-                "the environment's process ended, and this copy of the environment ended with it"
-            )
-        self._worker.request("make", self._number, self._recipe)
+        copied = sum(name == "clone" for name, *_ in self._past)
+        # The games that this one was copied from need numbers of their own meanwhile.
+        *originals, own = [*(next(self._worker.copies) for _ in range(copied)), self._number]
+        numbers = iter([*originals[1:], own])
+        number = originals[0] if originals else own
+        self._worker.request("make", number, self._recipe)
         for name, args, kwargs, value in self._past:
-            again = self._worker.request("call", self._number, (name, args, kwargs))
+            if name == "clone":
+                twin = next(numbers)
+                again = self._worker.request("clone", number, (twin, *args))
+                self._worker.forget(number)
+                number = twin
+            else:
+                again = self._worker.request("call", number, (name, args, kwargs))
             # Results are compared by repr, because they may hold NaN, and arrays, which `==`
             # compares item by item.
             if repr(again) != repr(value):
