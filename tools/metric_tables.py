@@ -625,7 +625,8 @@ ACTOR = Group(
             "KL divergence to the reference, with `use_kl_loss`",
             "nats per token",
             "slow rise",
-            "raise `kl_loss_coef` if it runs away",
+            "if it runs away, set `kl_loss_type=low_var_kl` and raise `kl_loss_coef`; the gradient of "
+            "`kl` is 0 on average",
         ),
         Metric(
             "actor/world_loss",

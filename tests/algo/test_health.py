@@ -127,3 +127,8 @@ def test_only_replies_that_were_cut_off_can_be_loops():
 def test_the_format_of_base_responses_is_watched():
     told = step_health({"train/Lake/episodes": 8.0, "train/Lake/format_rate": 0.25})
     assert (told.format, told.observations) == (0.25, None)
+
+
+def test_tags_may_have_slashes():
+    told = step_health({"train/ALE/Lake/episodes": 8.0, "train/ALE/Lake/format_rate": 0.25})
+    assert told.format == 0.25

@@ -25,12 +25,14 @@ TAG, MODEL = "FrozenLakeNoSlip", "some-model"
 
 @pytest.fixture(scope="module")
 def cfg() -> Config:
-    """tiny with rollouts replayed, and with an API model whose settings can be changed."""
+    """tiny with rollouts replayed, examples in base format, and an API model whose settings can be
+    changed."""
     entry = APIModelConfig(provider_name="openai", model_name="x")
     replay = "actor_rollout_ref.actor.replay"
     demo = load_config("tiny", [f"{replay}.source=rollouts", f"{replay}.rows=8"])
     chosen = replace(demo.model_config, model_name=MODEL)
     trainer = replace(demo.trainer, resume_mode="resume_path")
+    demo = replace(demo, generate=replace(demo.generate, reply_format="base"))
     return replace(
         demo, trainer=trainer, model_info={MODEL: entry, "other": entry}, model_config=chosen
     )

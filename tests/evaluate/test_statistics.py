@@ -150,6 +150,11 @@ def test_rates_without_spread_get_the_wilson_interval():
     assert (zero.low, zero.high) == (0.0, pytest.approx(0.1611, abs=5e-5))
     one = rate_interval([[1.0] * 20], seed=0)
     assert (one.low, one.high) == (pytest.approx(1 - 0.1611, abs=5e-5), 1.0)
+    half = rate_interval([[0.5] * 20], seed=0)
+    assert (half.low, half.high) == (
+        pytest.approx(0.5 - 0.1611, abs=5e-5),
+        pytest.approx(0.5 + 0.1611, abs=5e-5),
+    )
     mixed = [[0.0, 0.5, 1.0] * 5]
     assert rate_interval(mixed, seed=3) == bootstrap_mean(mixed, seed=3)
 

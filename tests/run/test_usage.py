@@ -17,6 +17,9 @@ PLAYED = {"episodes": 10, "num_actions": 3.0, "response_length": 100.0}
         # The planner's record has the turns that the model played alone.
         ({"imagination": {"tokens_per_episode": 40}}, {"epsilon": 0.5}, 400),
         ({}, {"mixture": {"self": 1, "random": 3}}, 250),
+        # Other players write shorter responses than the model.
+        ({"model_tokens": 600}, {"epsilon": 0.5}, 600),
+        ({"model_tokens": 400}, {"mixture": {"self": 1, "random": 3}}, 400),
         ({"search": {"tokens": 7}}, {"policy": "search"}, 7),
     ],
 )

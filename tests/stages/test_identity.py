@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -355,3 +356,35 @@ def test_code_of_the_users_own_counts_by_its_content(tmp_path, monkeypatch):
     assert differences(before, stage_fingerprint(cfg, "sft"))
     plain = stage_fingerprint(small_config("builtin:tiny", tmp_path / "run"), "sft")
     assert not any(name.startswith("the code") for name in plain.content)
+
+
+def test_an_edited_reward_is_another_reward(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = tmp_path / "reward_of_mine.py"
+    code.write_text("def idle(turn):\n    return 1.0\n")
+    cfg = small_config("builtin:tiny", tmp_path / "run")
+    (tag,) = cfg.es_manager.train.env_configs.tags
+    spec = replace(cfg.custom_envs[tag], reward={"game": 1.0, "reward_of_mine:idle": 0.1})
+    cfg = replace(cfg, custom_envs={**cfg.custom_envs, tag: spec})
+    before = stage_fingerprint(cfg, "ppo")
+    code.write_text("def idle(turn):\n    return 20.0\n")
+    found = differences(before, stage_fingerprint(cfg, "ppo"))
+    assert found.keys() == {"the code of reward_of_mine"}
+
+
+def test_history_counts_for_self_play_where_its_examples_have_it(tmp_path):
+    def digests(*overrides: str) -> set[str]:
+        runs = (
+            small_config(
+                "builtin:tiny",
+                tmp_path,
+                f"ctx_manager.history={history}",
+                "ctx_manager.mode=base",
+                *overrides,
+            )
+            for history in ("true", "false")
+        )
+        return {stage_fingerprint(cfg, "selfplay").digest for cfg in runs}
+
+    assert len(digests()) == 1
+    assert len(digests("generate.reply_format=base")) == 2

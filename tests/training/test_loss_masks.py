@@ -41,6 +41,15 @@ def test_answer_only_is_the_answer_and_the_end_of_the_turn(name):
         assert mask[where].tolist() == [False] * (len(where) - 1) + [True]
 
 
+def test_a_prediction_after_the_answer_is_no_part_of_it():
+    chat = template("qwen2")
+    reply = "<think>go</think><answer>Left</answer><prediction>P at (0,1)</prediction>"
+    (episode,) = play(one_group(), says(reply, template=chat), chat, max_turn=1)
+    assert episode.token_ids is not None
+    text = chat.decode_reply(episode.token_ids[answer_mask(episode, chat)])
+    assert "Left" in text and "P at" not in text
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["answer_only", "all_after_system"])
 def test_rewards_and_turn_ends_stay_on_masked_tokens_whatever_is_replied(name, kind):

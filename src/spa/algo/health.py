@@ -74,7 +74,8 @@ class FallingGuard:
             f"Training success over the last {self.window} steps fell to {mean:.0%}; its "
             f"best mean was {self.best:.0%}. Resume from an earlier checkpoint with a lower "
             "learning rate, or add a KL penalty to the reference model "
-            "(actor_rollout_ref.actor.use_kl_loss)"
+            "(actor_rollout_ref.actor.use_kl_loss with kl_loss_coef above 0 and "
+            "kl_loss_type=low_var_kl)"
         )
 
 
@@ -109,7 +110,8 @@ class DriftGuard:
             "ability. Train on correct predictions (actor_rollout_ref.actor.world_loss) or "
             "on replayed true states (actor_rollout_ref.actor.replay). You can also lower "
             "actor_rollout_ref.actor.optim.lr, or add a KL penalty "
-            "(actor_rollout_ref.actor.use_kl_loss with kl_loss_coef above 0)"
+            "(actor_rollout_ref.actor.use_kl_loss with kl_loss_coef above 0 and "
+            "kl_loss_type=low_var_kl)"
         )
 
 

@@ -102,13 +102,14 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     actor = cfg.actor_rollout_ref.actor
     model = cfg.actor_rollout_ref.model
     sft = cfg.sft
+    own_copy = rollout.name == "vllm"
     # Trained weights are always float32, with autocast. Only activations, the cache and the
     # engine's copy of the weights have the configured dtype.
-    wide = FULL if model.dtype == "float32" else HALF
-    # All episodes of a step play at once, each with a cache of the full context. vLLM holds
-    # `max_num_seqs` of them and lets the others wait; the local engine keeps every cache.
+    wide = _width(rollout.dtype if own_copy else model.dtype)
+    # All episodes of a step play at once, each with a cache of the full context; validation plays
+    # no more of them at a time. vLLM holds `max_num_seqs` of them and lets the others wait; the
+    # local engine keeps every cache.
     episodes = train.env_groups * train.group_size
-    own_copy = rollout.name == "vllm"
     if own_copy:
         episodes = min(episodes, rollout.max_num_seqs)
     kv = memory.cache(shape, episodes, rollout.max_model_len, width=wide)
@@ -128,7 +129,7 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
             shape,
             _tokens(part, rollout.max_model_len),
             checkpointing=own.enable_gradient_checkpointing,
-            width=FULL if own.dtype == "float32" else HALF,
+            width=_width(own.dtype),
         )
         for part, own in passes
     ]
@@ -157,7 +158,7 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
                     shape,
                     sft_tokens,
                     checkpointing=sft.model.enable_gradient_checkpointing,
-                    width=wide,
+                    width=_width(sft.model.dtype),
                 ),
                 "logits": memory.logits(),
             },
@@ -172,6 +173,11 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
             },
         ),
     ]
+
+
+def _width(dtype: str) -> int:
+    """Bytes of a number that is computed in this precision."""
+    return FULL if dtype == "float32" else HALF
 
 
 def _tokens(part: ActorConfig | CriticConfig, longest: int) -> int:

@@ -36,6 +36,7 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     # The format of PPO and evaluation; self-play always plays in the world-model format.
     "ctx_manager": ("ppo", "eval"),
     "ctx_manager.example": ("selfplay", "ppo", "eval"),
+    "ctx_manager.history": ("selfplay", "ppo", "eval"),  # the prompts of examples in base format
     "ctx_manager.placeholders": ("selfplay", "ppo", "eval"),
     "custom_envs": ("selfplay", "ppo", "eval"),
     # Only PPO and evaluation add these rewards.
@@ -83,7 +84,9 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
 """The stages of the longest name that a key begins with. Stages pass their identity on, so that
 stage 2 depends on whatever self-play depends on."""
 
-UNRECORDED: dict[Stage, tuple[str, ...]] = {"selfplay": ("ctx_manager.placeholders",)}
+UNRECORDED: dict[Stage, tuple[str, ...]] = {
+    "selfplay": ("ctx_manager.placeholders", "ctx_manager.history")
+}
 """Settings that older records of a stage lack and that need not have had the schema's default, as
 presets have others. An unknown value refuses nothing."""
 
@@ -153,6 +156,11 @@ def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
         *(() if _has_an_end(cfg) else ("trainer.total_training_steps",)),
         *(name for name in _REPLAYED if stage == "ppo" and not _replays(cfg, name)),
         *_not_of_others(cfg),
+        *(
+            ("ctx_manager.history",)
+            if stage == "selfplay" and cfg.generate.reply_format != "base"
+            else ()
+        ),
     )
     # The dot at the end keeps `custom_envs.Sudoku` from matching `custom_envs.Sudoku9x9`.
     off = tuple(f"{name}." for name in switched_off)

@@ -159,15 +159,19 @@ def paired_difference(
     # Pairing removes the difficulty of a puzzle, which both methods share, from the variance.
     differences = [a - b for a, b in pairs]
     interval = _interval(differences, seed=seed, level=level, resamples=resamples)
+    wider = _not_too_sure(interval, level)
+    if wider is interval:
+        return interval
+    return replace(wider, low=max(-1.0, wider.low), high=min(1.0, wider.high))
+
+
+def _not_too_sure(interval: Interval, level: float) -> Interval:
+    """Where all puzzles are alike, an interval of some width: that others are like them is as sure
+    as a rate of 0 in as many trials."""
     if interval.high - interval.low > 1e-9:
         return interval
-    # All puzzles differ alike. That others would, too, is as sure as a rate of 0 in as many trials.
-    spread = wilson_interval(0, sum(map(len, differences)), level=level).high
-    return replace(
-        interval,
-        low=max(-1.0, interval.mean - spread),
-        high=min(1.0, interval.mean + spread),
-    )
+    spread = wilson_interval(0, interval.n, level=level).high
+    return replace(interval, low=interval.mean - spread, high=interval.mean + spread)
 
 
 def _interval(values: Strata, *, seed: int, level: float, resamples: int) -> Interval:
@@ -218,6 +222,7 @@ def rate_interval(
     interval = _interval(values, seed=seed, level=level, resamples=resamples)
     if interval.mean in (0.0, 1.0):
         return wilson_interval(round(interval.mean * interval.n), interval.n, level=level)
+    interval = _not_too_sure(interval, level)
     # Student's t interval may extend beyond 0 and 1, but a rate cannot.
     return replace(interval, low=max(0.0, interval.low), high=min(1.0, interval.high))
 

@@ -134,7 +134,8 @@ def fingerprint_of(
             hashes[name] = file_content(value)
         else:
             settings[name] = plain
-            hashes |= own_code(name, plain)
+            # Reward functions are keys of their section: `custom_envs.TAG.reward.module:function`.
+            hashes |= own_code(name.rpartition(".reward.")[2], plain)
     return Fingerprint(
         stage=stage,
         settings=settings,

@@ -35,14 +35,17 @@ def of_self_play(folder: Path, generate: Mapping[str, Any]) -> Budget | None:
     shares = generate.get("mixture") or {generate.get("policy", "self"): 1.0}
     # The share of episodes that the model played.
     share = float(shares.get("self", 0.0)) / sum(map(float, shares.values()))
-    # With planning a turn may sample several responses, all of which this count includes. It
-    # leaves out the share `epsilon` of random turns.
-    sampled = summary.get("imagination", {}).get("tokens_per_episode") or (
-        played.get("response_length", 0.0) * (1 - generate.get("epsilon", 0.0))
-    )
-    moves = summary.get("search", {}).get("tokens", 0)  # tokens of the moves in searches
+    # With planning a turn may sample several responses, all of which this count includes.
+    planned = summary.get("imagination", {}).get("tokens_per_episode")
+    length = planned or played.get("response_length", 0.0)
+    tokens = share * played["episodes"] * length
+    # The mean length is that of all players. Where there are several, the model's own tokens are
+    # counted; older summaries have only the shares.
+    if not planned:
+        tokens = summary.get("model_tokens", tokens * (1 - generate.get("epsilon", 0.0)))
+    tokens += summary.get("search", {}).get("tokens", 0)  # of the moves in searches
     actions = played["episodes"] * played["num_actions"] + summary.get("actions_elsewhere", 0)
-    return Budget(actions, share * played["episodes"] * sampled + moves, played["episodes"])
+    return Budget(actions, tokens, played["episodes"])
 
 
 def so_far(before: Budget, steps: Iterable[tuple[int, Mapping[str, float]]]) -> dict[int, Budget]:

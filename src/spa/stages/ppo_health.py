@@ -43,7 +43,7 @@ def step_health(metrics: Metrics) -> StepHealth:
     # format have no states.
     def pooled(prefix: str, name: str) -> float | None:
         tags = {
-            key.split("/")[1]
+            key.removeprefix(f"{prefix}/").removesuffix("/episodes")
             for key in metrics
             if key.startswith(f"{prefix}/") and key.endswith("/episodes")
         }

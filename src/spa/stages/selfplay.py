@@ -470,6 +470,8 @@ def write_dataset(
         )
     if branched := [row for row in rows if is_branch(row)]:
         summary["rows_branched"] = len(branched)
+    if len(cfg.generate.policies) > 1 or cfg.generate.epsilon > 0:
+        summary["model_tokens"] = sum(map(model_tokens, episodes))
     if elsewhere := actions_elsewhere(cfg, rows, episodes):
         summary["actions_elsewhere"] = elsewhere
     write_atomic(out / SUMMARY, [json.dumps(summary, indent=1, sort_keys=True)])
@@ -485,6 +487,16 @@ def actions_elsewhere(cfg: Config, rows: list[WorldModelRow], episodes: list[Epi
     played = {episode.episode_id for episode in episodes}
     own = [row for row in rows if row.episode_id in played]  # others are of earlier rounds
     return sum(int(row.extra.get("tried", 0)) for row in own) + tried
+
+
+def model_tokens(episode: Episode) -> int:
+    """The tokens of an episode that the model sampled. Those of other players have log-prob 0."""
+    if episode.sampled is None or episode.turn_index is None or episode.logprobs is None:
+        return 0
+    turns = [
+        episode.sampled & (episode.turn_index == number) for number in range(len(episode.turns))
+    ]
+    return sum(int(mask.sum()) for mask in turns if episode.logprobs[mask].any())
 
 
 def play_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:

@@ -37,7 +37,7 @@ def loss_masks(
 
 def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
     """bool [T]: the sampled tokens from the first one of each answer block's content to the end of
-    the turn.
+    the turn, without a prediction that follows the answer.
 
     A turn without exactly one answer block keeps its last sampled token only. So every turn's last
     sampled token, where rewards and turn ends lie, is inside.
@@ -50,14 +50,18 @@ def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
             continue
         span = find_block(turn.reply_text, "answer")
         start = len(where) - 1
+        # `reply_text` begins with the prefill, which is not sampled, so positions in it are shifted.
+        forced = len(turn.reply_text) - len(template.decode_reply(ids[where]))
         if span is not None:
-            # `reply_text` begins with the prefill, which is not sampled, so positions in
-            # `reply_text` are shifted.
-            forced = len(turn.reply_text) - len(template.decode_reply(ids[where]))
             # The mask never starts after the last sampled token, which carries rewards and turn
             # ends.
             start = min(start, token_at(template, ids[where], span[0] - forced))
         mask[where[start:]] = True
+        later = find_block(turn.reply_text, "prediction")
+        if span is not None and later is not None and later[0] > span[1]:
+            # The turn's last token stays in any case.
+            first, end = (token_at(template, ids[where], place - forced) for place in later)
+            mask[where[first : min(end, len(where) - 1)]] = False
     return mask
 
 

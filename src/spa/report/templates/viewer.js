@@ -333,14 +333,12 @@ async function pick(id, turn = 0) {
   state.turn = turn;
   document.body.classList.add("reading");
   showList();
-  try {
-    state.episode = await source.episode(id);
-  } catch (error) {
-    state.episode = null;
-    $("#replay").replaceChildren(backLink(), make("p", { class: "hint", role: "alert", text: error.message }));
-  }
+  let found = null, problem = "";
+  try { found = await source.episode(id); } catch (error) { problem = error.message; }
   if (state.picked !== id) return;
-  if (state.episode) showEpisode();
+  state.episode = found;
+  if (found) showEpisode();
+  else $("#replay").replaceChildren(backLink(), make("p", { class: "hint", role: "alert", text: problem }));
   if (matchMedia("(max-width: 60rem)").matches) scrollTo(0, 0);
   writeAddress();
 }
