@@ -254,11 +254,11 @@ def test_the_page_says_in_words_what_its_intervals_say():
         "echo": {"reference": gap(-0.004, -0.3, 0.1), "control": None},
     }
     assert verdicts({"rows": rows, "differences": differences}) == [
-        "Methods that are better than spa (Pass@1 difference in points, with equal PPO episodes): planned +30 (lake alone).",
-        "Methods that are worse than spa (Pass@1 difference in points, with equal PPO episodes): vanilla -25 (lake alone).",
-        "Methods with no detected difference from spa (Pass@1 difference in points, with equal PPO episodes): echo +0 (lake alone).",
+        "Methods that are better than spa (Pass@1 difference in points, with equal PPO episodes) (lake alone): planned +30.",
+        "Methods that are worse than spa (Pass@1 difference in points, with equal PPO episodes) (lake alone): vanilla -25.",
+        "Methods with no detected difference from spa (Pass@1 difference in points, with equal PPO episodes) (lake alone): echo +0.",
         "Methods that are better than their shuffled control, so that the true next states explain the gain: spa +25.",
-        "Methods with no detected difference from their shuffled control, so that the gain may have another cause: planned +10 (lake alone).",
+        "Methods with no detected difference from their shuffled control, so that the gain may have another cause (lake alone): planned +10.",
         "On lake, spa solves 50.0 % of the puzzles, and vanilla solves 25.0 %. After SFT, 40.0 % of the predictions are exact.",
         "Tokens sampled per training, including self-play: spa 1,000.",
         "Tokens sampled per training, including self-play (lake alone): planned 1,000, vanilla 1,000, echo 1,000.",

@@ -193,7 +193,7 @@ def test_results_and_page_of_a_table(tmp_path):
         if row["id"] == "builtin:tiny/FrozenLake/spa"
     )
     assert (
-        row["after"]["pass@1"] == {"mean": 0.75, "low": 0.75, "high": 0.75, "n": 18}
+        row["after"]["pass@1"] == {"mean": 0.75, "low": 0.574121, "high": 0.925879, "n": 18}
         and row["seeds"] == 3
     )
     assert row["world_model"][0]["prediction_exact"] == 0.5

@@ -289,7 +289,9 @@ def _train(made: Bench, parallel: int, pool: PoolOf, work: Work) -> TrainingErro
 def results(made: Bench) -> dict[str, Any]:
     """The content of `leaderboard.json`: one row per method, board and seed, and the tables made of
     them. Trainings that are not finished are left out and named."""
-    found = {key: read_trainings(trainings) for key, trainings in made.trainings.items()}
+    read = {key: read_trainings(trainings) for key, trainings in made.trainings.items()}
+    # A mean over fewer seeds than those of other methods would not be comparable.
+    found = {key: parts if len(parts) == made.seeds else [] for key, parts in read.items()}
     rows = []
     optima = dict[tuple[str, int], float | None]()
     for (board, name), trainings in made.trainings.items():

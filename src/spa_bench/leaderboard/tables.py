@@ -396,13 +396,17 @@ def _sorted_out(
     gaps: Mapping[str, Row], boards: Mapping[str, set[str]], sides: Sequence[str], every: set[str]
 ) -> list[str]:
     """One line each for the methods whose interval of differences lies above, below and across 0."""
-    names: list[list[str]] = [[], [], []]
+    # Boards that all methods of a line have in common are named once.
+    names: list[dict[str, list[str]]] = [{}, {}, {}]
     for name, gap in sorted(gaps.items(), key=lambda item: -item[1]["mean"]):
         # The interval decides, not the mean: a lead that may be chance counts as no difference.
         side = 0 if gap["low"] > 0 else 1 if gap["high"] < 0 else 2
-        names[side].append(f"{name} {round(100 * gap['mean']):+d}{_alone(boards[name], every)}")
+        entry = f"{name} {round(100 * gap['mean']):+d}"
+        names[side].setdefault(_alone(boards[name], every), []).append(entry)
     return [
-        f"{side}: {', '.join(found)}." for side, found in zip(sides, names, strict=True) if found
+        f"{side}{alone}: {', '.join(entries)}."
+        for side, found in zip(sides, names, strict=True)
+        for alone, entries in found.items()
     ]
 
 
@@ -492,9 +496,14 @@ def ranking(result: Mapping[str, Any]) -> list[str]:
 
 def _remarks(result: Mapping[str, Any]) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    unfinished: dict[str, list[str]] = {}
+    for place in result["not_run"]:
+        board, _, name = place.rpartition("/")
+        unfinished.setdefault(board, []).append(name)
+    missing = [f"Unfinished on {board}: {', '.join(names)}." for board, names in unfinished.items()]
     return [
-        f"Each method has {result['seeds']} training seeds. Unfinished trainings: "
-        f"{', '.join(result['not_run']) or 'none'}.",
+        f"Each method has {result['seeds']} training seeds. "
+        f"{' '.join(missing) or 'All trainings are finished.'}",
         *(
             f"{board}: `{played['preset']}` with {', '.join(f'`{text}`' for text in played['changes'])}."
             for board, played in result["boards"].items()
