@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 from spa.envs.limits import EnvCrash
+from spa.run.files import end_last_line
 
 MAKING = ("making it", "reset", "puzzle_text")
 """Calls in which a puzzle is made: a mark from one of them says that it cannot be looked at either."""
@@ -46,10 +47,9 @@ class LostEpisodes:
                 return
             self._path.parent.mkdir(parents=True, exist_ok=True)
             row = {"episode_id": episode_id, "reason": str(error), "call": error.call}
-            # A kill, or an editor, may have left a last line without its end.
-            torn = self._path.is_file() and self._path.read_bytes()[-1:] not in (b"", b"\n")
+            end_last_line(self._path)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(("\n" if torn else "") + json.dumps(row) + "\n")
+                file.write(json.dumps(row) + "\n")
                 # Write to disk at once: this process may end any moment, and the next one must skip
                 # the episode.
                 file.flush()

@@ -142,9 +142,8 @@ class RemoteEnv:
         """Play the past again in a new process."""
         copied = sum(name == "clone" for name, *_ in self._past)
         # The games that this one was copied from need numbers of their own meanwhile.
-        *originals, own = [*(next(self._worker.copies) for _ in range(copied)), self._number]
-        numbers = iter([*originals[1:], own])
-        number = originals[0] if originals else own
+        numbers = iter([*(next(self._worker.copies) for _ in range(copied)), self._number])
+        number = next(numbers)
         self._worker.request("make", number, self._recipe)
         for name, args, kwargs, value in self._past:
             if name == "clone":

@@ -96,14 +96,13 @@ class Comparison:
 
 def _check_places(cfg: Config) -> None:
     """Raises ConfigError for folders of stages and for a launcher, which a comparison would ignore."""
-    usual = (None, f"{cfg.trainer.run_dir}/sft", f"{cfg.trainer.run_dir}/ppo")
-    named = {
-        "generate.output_dir": cfg.generate.output_dir,
-        "sft.trainer.default_local_dir": cfg.sft.trainer.default_local_dir,
-        "trainer.default_local_dir": cfg.trainer.default_local_dir,
-    }
-    for (key, value), expected in zip(named.items(), usual, strict=True):
-        if value != expected:
+    home = cfg.trainer.run_dir
+    for key, value, usual in (
+        ("generate.output_dir", cfg.generate.output_dir, None),
+        ("sft.trainer.default_local_dir", cfg.sft.trainer.default_local_dir, f"{home}/sft"),
+        ("trainer.default_local_dir", cfg.trainer.default_local_dir, f"{home}/ppo"),
+    ):
+        if value != usual:
             raise ConfigError(
                 f"{key}={value}: a comparison puts all stages into folders of its own. Remove the setting, or choose "
                 "their place with --output-dir."

@@ -94,6 +94,14 @@ def complete_lines(path: Path, begin: int) -> bytes:
     return text[: text.rfind(b"\n") + 1]
 
 
+def end_last_line(path: Path) -> None:
+    """Give the last line of a file its end, which a kill or an editor may have left out: what is
+    appended would join it."""
+    if path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n"):
+        with path.open("a", encoding="utf-8") as file:
+            file.write("\n")
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object that a file holds; empty if it is missing, torn or holds something else."""
     try:

@@ -31,7 +31,7 @@ from spa.models.precision import precision_of, with_precision
 from spa.policies.named import policy_names
 from spa.prompts.formats import FORMATS
 from spa.prompts.template import ChatTemplate
-from spa.run.files import archive_files, dump_line, read_lines, write_atomic
+from spa.run.files import archive_files, dump_line, end_last_line, read_lines, write_atomic
 from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import fingerprint_of
 from spa.run.progress import ProgressLine
@@ -378,9 +378,7 @@ class Store:
                 continue
             self._groups[group.tag, group.puzzle_hash, group.group] = group
         # A kill may have cut off the last line; the next group then starts a new line.
-        if not self.path.read_bytes().endswith(b"\n"):
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write("\n")
+        end_last_line(self.path)
         return True
 
 

@@ -275,8 +275,11 @@ def open_loop_rollout(
             # A copy, so that the caller's list keeps the responses of the first step.
             replies = list(replies)
             # A rollout without a response ends here.
-            alive = [i for i, reply in zip(alive, asked, strict=True) if reply is not None]
-            for i, reply in zip(alive, filter(None, asked), strict=True):
+            answered = {
+                i: reply for i, reply in zip(alive, asked, strict=True) if reply is not None
+            }
+            alive = list(answered)
+            for i, reply in answered.items():
                 replies[i] = reply
         still = []
         for i in alive:

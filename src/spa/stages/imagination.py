@@ -16,7 +16,7 @@ from spa.planning.moves import require_names
 from spa.planning.planner import Planner
 from spa.planning.requirements import require_dynamics
 from spa.prompts.template import ChatTemplate
-from spa.run.files import dump_line, read_lines
+from spa.run.files import dump_line, end_last_line, read_lines
 from spa.stages import setup
 
 IMAGINED = "imagined"
@@ -90,9 +90,7 @@ def imagining(
 
 def recorder_of(path: Path) -> Record:
     """Appends to a file of lines; what a kill has cut off there stays a line of its own."""
-    if path.is_file() and not path.read_bytes().endswith(b"\n"):
-        with path.open("a", encoding="utf-8") as file:
-            file.write("\n")
+    end_last_line(path)
 
     def write(line: dict[str, Any]) -> None:
         with path.open("a", encoding="utf-8") as file:

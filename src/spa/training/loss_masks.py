@@ -49,17 +49,15 @@ def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
         if not len(where):
             continue
         span = find_block(turn.reply_text, "answer")
-        start = len(where) - 1
+        # The last sampled token, which carries rewards and turn ends, is inside in any case.
+        mask[where[-1]] = True
+        if span is None:
+            continue
         # `reply_text` begins with the prefill, which is not sampled, so positions in it are shifted.
         forced = len(turn.reply_text) - len(template.decode_reply(ids[where]))
-        if span is not None:
-            # The mask never starts after the last sampled token, which carries rewards and turn
-            # ends.
-            start = min(start, token_at(template, ids[where], span[0] - forced))
-        mask[where[start:]] = True
+        mask[where[token_at(template, ids[where], span[0] - forced) :]] = True
         later = find_block(turn.reply_text, "prediction")
-        if span is not None and later is not None and later[0] > span[1]:
-            # The turn's last token stays in any case.
+        if later is not None and later[0] > span[1]:
             first, end = (token_at(template, ids[where], place - forced) for place in later)
             mask[where[first : min(end, len(where) - 1)]] = False
     return mask
