@@ -51,10 +51,10 @@ smollm2: $(READY)
 	$(BIN)/spa model import-gguf smollm2
 
 smol: smollm2
-	$(BIN)/spa compare smol_search
+	$(BIN)/spa compare smol_frozen_lake
 
 smol-report: smollm2
-	$(BIN)/spa compare smol_search --seeds 3 \
+	$(BIN)/spa compare smol_frozen_lake --seeds 3 \
 	  --methods random_format,search_model,search_simulator,actions_only,search_dealt,search_other_puzzle
 
 hashed:

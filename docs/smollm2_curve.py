@@ -1,5 +1,5 @@
-"""Writes images/smollm2-curve.svg: what to expect of `smol_frozen_lake`, from the metrics of three seeds in
-benchmarks/results/smol_frozen_lake. SFT steps are negative, PPO steps positive; bands are the range over seeds.
+"""Writes images/smollm2-curve.svg: what to expect of `smol_frozen_lake_states`, from the metrics of three seeds in
+benchmarks/results/smol_frozen_lake_states. SFT steps are negative, PPO steps positive; bands are the range over seeds.
 
     python docs/smollm2_curve.py [FOLDER]
 """
@@ -13,7 +13,7 @@ from spa.report.charts import Chart, Series
 from spa.report.figures import save_chart
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "smol_frozen_lake"
+RESULTS = ROOT / "benchmarks" / "results" / "smol_frozen_lake_states"
 SFT_STEPS = 60
 LINES = (
     ("predictions exact", "wm/prediction_em"),

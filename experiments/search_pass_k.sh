@@ -5,5 +5,5 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/search_settings.sh"
 samples=${SAMPLES:-8}
-$python -m spa eval "$folder/sft" --config smol_search "${frozen[@]}" --puzzles 256 --samples "$samples" \
+$python -m spa eval "$folder/sft" --config smol_frozen_lake "${frozen[@]}" --puzzles 256 --samples "$samples" \
   --output "$results/$name-$samples.json"

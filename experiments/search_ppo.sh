@@ -18,5 +18,5 @@ frozen+=(
 if [ "$arm" = search_model ]; then
   frozen+=(generate.rounds=1 "model_path=$folder/round_1/sft/global_step_80")
 fi
-$python -m spa run smol_search --stages ppo "${frozen[@]}" "model_path=$folder/sft/global_step_$((examples / 10))"
+$python -m spa run smol_frozen_lake --stages ppo "${frozen[@]}" "model_path=$folder/sft/global_step_$((examples / 10))"
 evaluate "$folder/$stage" "$name-$stage" ""

@@ -53,8 +53,8 @@ fi
 
 # evaluate STAGE_FOLDER NAME SUFFIX_OF_METRICS: sampled twice and, without GPU, greedy, on the 256 puzzles
 evaluate() {
-  $python -m spa eval "$1" --config smol_search "${frozen[@]}" --puzzles 256 --samples 2 --output "$results/$2-sampled.json"
-  [ -n "${GPU:-}" ] || $python -m spa eval "$1" --config smol_search "${frozen[@]}" "$greedy" --puzzles 256 --samples 1 \
+  $python -m spa eval "$1" --config smol_frozen_lake "${frozen[@]}" --puzzles 256 --samples 2 --output "$results/$2-sampled.json"
+  [ -n "${GPU:-}" ] || $python -m spa eval "$1" --config smol_frozen_lake "${frozen[@]}" "$greedy" --puzzles 256 --samples 1 \
     --output "$results/$2-greedy.json"
   cp "$1/metrics.jsonl" "$results/$2$3.jsonl"
 }

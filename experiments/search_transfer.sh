@@ -9,7 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/search_settings.sh"
 transfer() {
   local output=$results/$name-on-$1-sampled.json
   shift
-  [ -e "$output" ] || $python -m spa eval "$folder/sft" --config smol_search "${frozen[@]}" "$@" \
+  [ -e "$output" ] || $python -m spa eval "$folder/sft" --config smol_frozen_lake "${frozen[@]}" "$@" \
     --puzzles 256 --samples 2 --output "$output"
 }
 transfer slip 'es_manager.val.env_configs.tags=[FrozenLake]' custom_envs.FrozenLake.env_config.success_rate=0.8

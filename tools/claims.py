@@ -158,7 +158,7 @@ def smollm2() -> Iterator[Claim]:
         f"{exact[0]}, {exact[1]} and {exact[2]} % of predictions exact; "
         f"copy baseline {copied[0]} to {copied[-1]} %",
     )
-    summary = load("smol_frozen_lake/summary.json")
+    summary = load("smol_frozen_lake_states/summary.json")
     gaps = [
         seed["methods"]["spa"]["after"]["pass@1"]
         - seed["methods"]["vanilla_format"]["after"]["pass@1"]
@@ -173,7 +173,7 @@ def smollm2() -> Iterator[Claim]:
     yield PAGE, f"| {spa} | {vanilla} | {row(gap)} |"
     entries = [
         entry
-        for entry in load("smol_frozen_lake/planning.json")
+        for entry in load("smol_frozen_lake_states/planning.json")
         if entry["board"] == "FrozenLake 4x4"
     ]
     found = [
@@ -200,7 +200,7 @@ def smollm2() -> Iterator[Claim]:
 
 def sft_lines(seed: int) -> list[str]:
     """The metrics of world-model SFT, one line a step."""
-    path = RESULTS / "smol_frozen_lake" / f"spa-sft-seed{seed}.jsonl"
+    path = RESULTS / "smol_frozen_lake_states" / f"spa-sft-seed{seed}.jsonl"
     return path.read_text(encoding="utf-8").splitlines()
 
 

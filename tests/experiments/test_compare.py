@@ -523,7 +523,7 @@ def test_methods_without_self_play_go_on_as_long_as_it_took(tmp_path):
 
 @pytest.mark.parametrize(
     ("preset", "reference", "more"),
-    [("tiny", "spa", 8), ("tiny", "planned", 16), ("smol_search", "search_simulator", 0)],
+    [("tiny", "spa", 8), ("tiny", "planned", 16), ("smol_frozen_lake", "search_simulator", 0)],
 )
 def test_a_baseline_goes_on_as_long_as_the_reference_plays(preset, reference, more, tmp_path):
     made = methods_compared(preset, [f"trainer.run_dir={tmp_path}"], only=[reference, "vanilla"])
@@ -622,7 +622,7 @@ def test_baselines_change_the_format_and_the_state_text_alone():
 
 
 def test_who_has_not_learnt_from_states_replays_none():
-    preset = "smol_frozen_lake"
+    preset = "smol_frozen_lake_states"
     assert configured(preset, ()).actor_rollout_ref.actor.replay.rows > 0
     for name in ("vanilla", "vanilla_wm", "vanilla_format"):
         assert configured(preset, METHODS[name].changes[1]).actor_rollout_ref.actor.replay.rows == 0

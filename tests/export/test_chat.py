@@ -171,4 +171,4 @@ def test_the_score_has_the_rewards_of_the_configuration(tmp_path: Path):
 
 def test_a_configuration_without_history_is_refused():
     with pytest.raises(ConfigError, match=r"ctx_manager\.history=false"):
-        make_chat("FrozenLakeNoSlip", "smol_search")
+        make_chat("FrozenLakeNoSlip", "smol_frozen_lake")

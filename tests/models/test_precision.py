@@ -50,7 +50,7 @@ def test_what_is_named_stays_and_the_engine_follows_a_trainer_in_float32():
     assert [named[key] for key in KEYS] == ["bfloat16", "float32", "bfloat16", "bfloat16"]
 
 
-@pytest.mark.parametrize("preset", ["demo", "smol_search"])
+@pytest.mark.parametrize("preset", ["demo", "smol_frozen_lake"])
 def test_the_bfloat16_of_a_preset_counts_as_auto_where_the_processor_emulates_it(preset, tmp_path):
     cfg = load_config(preset, ["trainer.device=cpu"])
     named = precision_of(cfg, feature="amx")

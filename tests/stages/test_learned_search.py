@@ -40,7 +40,7 @@ SETTINGS = (
 
 
 def config(*overrides: str, method: str = "search_model") -> Config:
-    return load_config("smol_search", [*SETTINGS, *METHODS[method].overrides, *overrides])
+    return load_config("smol_frozen_lake", [*SETTINGS, *METHODS[method].overrides, *overrides])
 
 
 class Copies:

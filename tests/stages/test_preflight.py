@@ -128,7 +128,7 @@ def test_written_search_needs_room_for_its_own_prompts_only(monkeypatch):
     length = module._prompt_length
     monkeypatch.setattr(module, "_prompt_length", lambda *a: measured.append(a[2]) or length(*a))
     cfg = load_config(
-        "smol_search", ["model_path=builtin:tiny", "sft.model.partial_pretrain=builtin:tiny"]
+        "smol_frozen_lake", ["model_path=builtin:tiny", "sft.model.partial_pretrain=builtin:tiny"]
     )
     preflight(cfg, ("selfplay",), BUILTIN)
     assert set(measured) == {"base"}

@@ -54,7 +54,7 @@ SETTINGS = (
 
 
 def config(*overrides: str, method: str = "search_simulator") -> Config:
-    return load_config("smol_search", [*SETTINGS, *METHODS[method].overrides, *overrides])
+    return load_config("smol_frozen_lake", [*SETTINGS, *METHODS[method].overrides, *overrides])
 
 
 def examples(method: str, *overrides: str) -> list[WorldModelRow]:

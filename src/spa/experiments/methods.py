@@ -197,12 +197,22 @@ _SEARCH = (
     "ctx_manager.history=false",
     "agent_proxy.response_format=search",
     "generate.policy=search",
+    "generate.search.dynamics=simulator",
     "generate.reply_format=base",
     "generate.rounds=1",
     "generate.later_batches=null",
     "gate.enable=false",
     "algorithm.gamma=1.0",  # turns are rows of their own, between which nothing is discounted
 )
+
+_PLAYED = (
+    "ctx_manager.history=true",
+    "agent_proxy.response_format=plan_first",
+    _RANDOM,
+    "generate.rounds=1",
+    "generate.later_batches=null",
+)
+"""Conversations of random play, in a preset whose model writes searches."""
 
 _WRITTEN: Mapping[str, Method] = {
     "search_simulator": Method(
@@ -234,16 +244,30 @@ _WRITTEN: Mapping[str, Method] = {
     ),
     "random_format": Method(
         description="SFT on conversations with random actions in base format, then PPO (baseline "
-        "of the preset smol_search)",
+        "of the preset smol_frozen_lake)",
         overrides=(
+            *_PLAYED,
             "ctx_manager.mode=base",
-            "ctx_manager.history=true",
-            "agent_proxy.response_format=plan_first",
-            _RANDOM,
             "generate.reply_format=base",
             "gate.enable=false",
         ),
         ppo=(NO_ROWS,),
+    ),
+    # The recipe of the preset smol_frozen_lake_states, with as many examples as the searches.
+    "random_states": Method(
+        description="world-model SFT on conversations with random actions, then PPO with replayed "
+        "examples (written states instead of a written search)",
+        overrides=(
+            *_PLAYED,
+            "ctx_manager.mode=add_worldmodel",
+            "generate.reply_format=world_model",
+            "gate.enable=true",
+        ),
+        ppo=(
+            "actor_rollout_ref.actor.loss_mask=no_states",
+            "actor_rollout_ref.actor.replay.rows=8",
+            "actor_rollout_ref.actor.replay.loss_on=states_only",
+        ),
     ),
 }
 

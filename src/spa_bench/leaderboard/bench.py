@@ -76,7 +76,7 @@ BENCHES: Mapping[str, BenchScale] = {
     ),
     "smol": BenchScale(
         boards={
-            "FrozenLake": Setting(preset="smol_frozen_lake"),
+            "FrozenLake": Setting(preset="smol_frozen_lake_states"),
             "Sokoban": Setting(preset="smol_sokoban"),
             "Sudoku": Setting(preset="smol_sudoku"),
         },
