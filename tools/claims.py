@@ -653,6 +653,36 @@ def difference(first: Mapping[str, float], second: Mapping[str, float]) -> dict[
     return asdict(found)
 
 
+def act_obs() -> Iterator[Claim]:
+    """ActObs beside SFT on the responses alone, after SFT and after PPO: Pass@1 and Pass@8."""
+    page = "experiments/0075-actobs-with-the-bundled-model.md"
+    for stage, label in (("sft", "SFT"), ("ppo", "PPO")):
+        for k in (1, 8):
+            arms = [
+                [passed(f"act_obs/actobs-{loss}-{seed}-{stage}", k) for seed in SEEDS]
+                for loss in ("act_obs", "response")
+            ]
+            gap = over_seeds(one - other for one, other in zip(*arms, strict=True))
+            cells = [", ".join(map(percent, arm)) for arm in arms]
+            yield page, f"| {label} | Pass@{k} | {cells[0]} | {cells[1]} | {cell(gap)} |"
+            if stage == "ppo":
+                yield (
+                    "docs/methods.md",
+                    f"{percent(gap['mean'])} points {bracket(gap, 1)} of Pass@{k}",
+                )
+
+
+def passed(name: str, k: int) -> float:
+    """Pass@k of an evaluation, over its puzzles."""
+    lines = (RESULTS / f"{name}.groups.jsonl").read_text(encoding="utf-8").splitlines()
+    groups = [json.loads(line).get("attempts") for line in lines]
+    return fmean(
+        float(pass_at_k(len(group), sum(attempt["success"] for attempt in group), k))
+        for group in groups
+        if group
+    )
+
+
 def leaderboard() -> Iterator[Claim]:
     """The whole page of the leaderboard, and what README says of it."""
     page = ROOT / "docs" / "leaderboard.md"
@@ -697,7 +727,7 @@ def main_results() -> Iterator[Claim]:
 
 def every_claim() -> list[Claim]:
     """What the pages must say."""
-    return [*demo(), *smollm2(), *search(), *leaderboard(), *main_results()]
+    return [*demo(), *smollm2(), *search(), *act_obs(), *leaderboard(), *main_results()]
 
 
 def main() -> int:
