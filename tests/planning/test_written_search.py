@@ -226,12 +226,51 @@ class LongKeys(FrozenLake):
         return " ".join(super().state_key() or "")
 
 
+class EmptyKeys(FrozenLake):
+    def state_key(self):
+        return ""
+
+
+class RowKeys(FrozenLake):
+    def state_key(self):
+        return (super().state_key() or "")[:1]
+
+
+class DigitLabels(OtherLabels):
+    def action_names(self):
+        return ("Go", "Go1", "Go2", "Go3")
+
+    def to_action(self, text):
+        return find_label(text, self.action_names())
+
+
+class OneLabel(DigitLabels):
+    def action_names(self):
+        return ("Left", "Down", "Right", "left")
+
+
+class CapitalGoal(FrozenLake):
+    def state_outcome(self):
+        return super().state_outcome().replace(GOAL, "Goal")
+
+
+class EndsWithoutWord(FrozenLake):
+    def state_outcome(self):
+        return super().state_outcome().replace("hole", "")
+
+
 @pytest.mark.parametrize(
     ("game", "words"),
     [
+        (EmptyKeys, "EmptyKeys has the state_key ''"),
+        (RowKeys, "RowKeys.state_key gives the name .* to states with the outcomes"),
+        (DigitLabels, "DigitLabels writes Go.* reads as another action"),
+        (OneLabel, "OneLabel has two actions of one name among Left, Down, Right, left"),
+        (CapitalGoal, "CapitalGoal.state_outcome returns 'Goal' .*info.'success'. is True"),
+        (EndsWithoutWord, "EndsWithoutWord.state_outcome returns '' .* the game ends"),
         (
             LongLabels,
-            "LongLabels has the action 'Go left'; in a written search it must have no blanks",
+            "LongLabels has the action 'Go left'; in a written search it must have at least one character, and no blanks",
         ),
         (LongKeys, "LongKeys has the state_key '. .'"),
         (NotCopied, "NotCopied cannot be copied.*changes.*clone"),
@@ -244,6 +283,12 @@ def test_what_a_game_lacks_for_a_search_is_named(game, words):
     env.reset(seed=0)
     with pytest.raises((ValueError, NotImplementedError), match=words):
         explore(env)
+
+
+@pytest.mark.parametrize("last", ["hello world", "31: Left30 seen seen Down"])
+def test_a_last_line_of_other_words_is_unreadable(last: str):
+    assert scored("\n".join([*LINES[:-2], last])).failure == "unreadable"
+    assert scored("\n".join([*LINES[:-2], "Left Up"])).failure == "no_goal"
 
 
 def test_metrics_are_shares_over_all_moves_and_responses():

@@ -9,10 +9,12 @@ import pytest
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.base import TextEnv
+from spa.envs.frozen_lake import FrozenLake
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, DataError
 from spa.experiments.methods import METHODS
-from spa.planning.moves import require_names
+from spa.models.build import load_template
+from spa.planning.moves import MIN_TOKENS, answer_tokens, require_names
 from spa.planning.written_search import explore
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.render import STATE
@@ -177,11 +179,38 @@ def test_copies_of_the_game_have_one_round():
         config("generate.rounds=2", method="search_simulator")
 
 
+class WrongWord(FrozenLake):
+    def outcome_of_text(self, text):
+        return ""
+
+
+class FewActions(FrozenLake):
+    def legal_actions(self):
+        return ("Left", "Down", "Right")
+
+
+@pytest.mark.parametrize(
+    ("game", "words"),
+    [(WrongWord, "Define TextEnv.key_of_text"), (FewActions, "legal_actions leaves out actions")],
+)
+def test_a_game_that_its_own_texts_contradict_is_refused(game: type[FrozenLake], words: str):
+    env = game(size=4, p=0.8, is_slippery=False)
+    env.reset(seed=1)
+    with pytest.raises(ConfigError, match=words):
+        require_names(env, "Lake", "coords")
+
+
+def test_an_answer_may_be_as_long_as_the_names_of_states():
+    template = load_template(load_config("tiny"), "builtin:tiny")
+    assert answer_tokens(["30"], template) == MIN_TOKENS
+    assert answer_tokens(["30", "1234567890"], template) >= 20
+
+
 @pytest.mark.parametrize(
     ("game", "readable"), [("frozen_lake", ["coords"]), ("sokoban", ["grid", "grid_and_coords"])]
 )
 def test_states_are_searched_where_the_prompt_shows_all_of_them(game: str, readable: list[str]):
-    env = make_env(game, {})
+    env = make_env(game, {"is_slippery": False} if game == "frozen_lake" else {})
     env.reset(seed=1)
     found = []
     for mode in ("grid", "coords", "grid_and_coords"):

@@ -14,24 +14,45 @@ import numpy as np
 
 from spa.envs.base import StateText, TextEnv
 from spa.errors import ConfigError
+from spa.planning.written_search import explore
 from spa.prompts.render import STATE, SYSTEM
 from spa.prompts.template import ChatTemplate
 from spa.types import Message, Prompt, WorldModelRow
 
 PREFILL = "<think>"
-MAX_TOKENS = 8
-"""Of the name of a state."""
+MIN_TOKENS = 8
+"""The least number of tokens that an answer may take."""
 _NO_IDS = np.zeros(0, dtype=np.int32)
 
 
 def require_names(env: TextEnv, tag: str, shown: StateText) -> None:
-    """Raises ConfigError if the game cannot read the name of a state from its text as prompts show
-    it, and write the text again from the name."""
+    """Raises ConfigError if the game cannot be searched, or cannot read the name and the outcome of
+    each state of this puzzle from its text as prompts show it, and write the text from the name."""
+    try:
+        states = every_state(env)
+    except (ValueError, NotImplementedError) as error:
+        raise ConfigError(
+            f"generate.policy=search cannot search the states of {tag}: {error}"
+        ) from error
+    if any(
+        set(state.legal_actions()) != set(state.action_names())
+        for state in states
+        if not state.state_outcome()
+    ):
+        raise ConfigError(
+            f"generate.search.dynamics=model cannot search {tag}: legal_actions leaves out actions, and which ones is "
+            "unknown in predicted states. Return all of action_names, or set generate.search.dynamics=simulator."
+        )
 
     def readable(mode: StateText) -> bool:
-        text = env.state_text(mode)
-        key = env.key_of_text(text)
-        return key is not None and env.text_of_key(text, key) == text
+        start = env.state_text(mode)
+        return all(
+            env.key_of_text(text) == key
+            and env.text_of_key(start, key) == text
+            and env.outcome_of_text(text) == state.state_outcome()
+            for state in states
+            for key, text in [(state.state_key() or "", state.state_text(mode))]
+        )
 
     if readable(shown):
         return
@@ -45,6 +66,22 @@ def require_names(env: TextEnv, tag: str, shown: StateText) -> None:
         f"generate.search.dynamics=model cannot read the states of {tag} from state_text={shown}. {way_out}, "
         "or set generate.search.dynamics=simulator."
     )
+
+
+def every_state(env: TextEnv) -> list[TextEnv]:
+    """A copy of the game in each state that can be reached from the current one, the last ones of
+    games included. Raises as `explore` does."""
+    true, copies = explore(env)
+    found = [*copies.values()]
+    for key, successors in true.items():
+        for name, _, outcome in successors:
+            if outcome:
+                last = copies[key].clone()
+                action = last.to_action(name)
+                assert action is not None  # `explore` has taken it
+                last.step(action)
+                found.append(last)
+    return found
 
 
 def move_messages(env: TextEnv, state: str) -> tuple[Message, ...]:
@@ -71,6 +108,16 @@ def move_rows(rows: Iterable[WorldModelRow], env: TextEnv) -> list[WorldModelRow
             response = f"{PREFILL}{row.executed[0]}{key}"
             found.append(replace(row, prompt=move_messages(env, row.state), response=response))
     return found
+
+
+def answer_tokens(starts: Iterable[str], template: ChatTemplate | None) -> int:
+    """How many tokens the name of a state may take: twice those of the longest of `starts`."""
+    if template is None:
+        return MIN_TOKENS
+    longest = max(
+        (len(template.reply_ids(f"{PREFILL}{key}", PREFILL)) for key in starts), default=0
+    )
+    return max(MIN_TOKENS, 2 * longest)
 
 
 def move_question(

@@ -179,8 +179,9 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
     """The true transitions of every state that can be reached from the current one, the current one
     first, by playing each action in a copy. Also a copy of the game in each of these states.
 
-    Raises ValueError for a game that does not name all its states, does not accept its own actions
-    or has more than `MAX_STATES` states, NotImplementedError for one that cannot be copied.
+    Raises ValueError for a game that does not name all its states and outcomes in words that a
+    search can be read from, does not accept its own actions or has more than `MAX_STATES` states,
+    NotImplementedError for one that cannot be copied.
     """
     game = type(env).__name__
     start = env.state_key()
@@ -195,6 +196,12 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
             f"{game} cannot be copied, which searches need; set TextEnv.changes or implement "
             "TextEnv.clone"
         ) from error
+    names = env.action_names() or env.legal_actions()
+    if len({name.casefold() for name in names}) < len(names):
+        raise ValueError(f"{game} has two actions of one name among {', '.join(names)}")
+    for what, word in (("state_key", start), *(("action", name) for name in names)):
+        _check_word(game, what, word)
+    outcomes = dict[str, str]()
     found = dict[str, tuple[Successor, ...]]()
     queue = deque([start])
     while queue:
@@ -208,19 +215,35 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
                 raise ValueError(
                     f"{game}.to_action does not accept {name!r}, an action of the game"
                 )
-            twin.step(action)
+            _, _, terminated, truncated, info = twin.step(action)
             next_key = twin.state_key()
             outcome = twin.state_outcome()
-            for what, word in (("action", name), ("state_key", next_key), ("outcome", outcome)):
-                if word is not None and re.search(r"[\s:;]", word):
-                    raise ValueError(
-                        f"{game} has the {what} {word!r}; in a written search it must have no "
-                        "blanks, colons or semicolons"
-                    )
+            after = f"after the action {name!r} in the state {key!r}"
             if next_key is None:
                 raise ValueError(
-                    f"{game}.state_key returns None after the action {name!r} in the state "
-                    f"{key!r}; return a name in every state, the last one included"
+                    f"{game}.state_key returns None {after}; return a name in every state, the last "
+                    "one included"
+                )
+            _check_word(game, "state_key", next_key)
+            _check_word(game, "outcome", outcome or GOAL)
+            if _action_of(f"{name}{next_key}", names) != name:
+                raise ValueError(
+                    f"{game} writes {name}{next_key} {after}, which reads as another action; begin the "
+                    "names of states with a character that no name of an action goes on with"
+                )
+            if bool(info["success"]) != (outcome == GOAL) or (
+                (terminated or truncated) and not outcome
+            ):
+                raise ValueError(
+                    f"{game}.state_outcome returns {outcome!r} {after}, where info['success'] is "
+                    f"{info['success']} and the game {'ends' if terminated or truncated else 'goes on'}; return "
+                    f"{GOAL!r} where the game is won, and another word where it ends otherwise (raise max_steps if "
+                    "that ends it)"
+                )
+            if outcomes.setdefault(next_key, outcome) != outcome:
+                raise ValueError(
+                    f"{game}.state_key gives the name {next_key!r} to states with the outcomes "
+                    f"{outcomes[next_key]!r} and {outcome!r}; give each state a name of its own"
                 )
             successors.append((name, next_key, outcome))
             # A state that ends the game has no successors.
@@ -233,6 +256,21 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
                 f"{game} has more than {MAX_STATES} states, too many to search; use a smaller board"
             )
     return found, copies
+
+
+def _check_word(game: str, what: str, word: str) -> None:
+    if not re.fullmatch(r"[^\s:;]+", word):
+        raise ValueError(
+            f"{game} has the {what} {word!r}; in a written search it must have at least one character, and no "
+            "blanks, colons or semicolons"
+        )
+
+
+def _action_of(word: str, actions: Sequence[str]) -> str | None:
+    """The action of a written move: "Left30" is the action Left and the state 30; "Left" alone names
+    no state. An action may begin with another's name: the longest one counts."""
+    begun = [name for name in actions if word.startswith(name) and word != name]
+    return max(begun, key=len, default=None)
 
 
 def dealt(true: Transitions, rng: np.random.Generator) -> dict[str, tuple[Successor, ...]]:
@@ -275,10 +313,8 @@ def read_line(
         return None
     listed, _, open_keys = rest.partition(";")
     moves = list[Move]()
-    names = sorted(actions, key=len, reverse=True)  # an action may begin with another's name
     for word in listed.split():
-        # "Left30" is the action Left and the state 30; "Left" alone names no state.
-        action = next((name for name in names if word.startswith(name) and word != name), None)
+        action = _action_of(word, actions)
         # With an action "h", "hole" behind a move is its status and not a move to "ole".
         waits = bool(moves) and not moves[-1].status
         if action is not None and not (waits and word in statuses):
@@ -321,7 +357,9 @@ def score_search(
             if not complete or number < len(written) - 1:
                 errors.append("unreadable")
             elif goal is None:
-                errors.append("no_goal")
+                # A path, though to nothing that the search has found, or no line of a search.
+                is_path = all(word in actions for word in each.split())
+                errors.append("no_goal" if is_path else "unreadable")
             else:
                 _count_path(counts, errors, right=each == " ".join(goal))
             break
@@ -351,7 +389,8 @@ def score_search(
                 goal = (*path, move.action)
             elif not status:
                 paths[move.key] = (*path, move.action)
-                queue.append(move.key)
+                if len(path) + 1 < MAX_DEPTH:
+                    queue.append(move.key)
         # A line must list all actions in their order; only the goal may end it early.
         done = [move.action for move in line.moves]
         if done != list(known)[: len(done)] or (goal is None and len(done) < len(known)):

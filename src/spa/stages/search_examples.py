@@ -29,7 +29,7 @@ from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.envs.pool import EpisodeSpec
 from spa.errors import ConfigError, DataError
 from spa.models.build import load_template
-from spa.planning.moves import MAX_TOKENS, move_question
+from spa.planning.moves import answer_tokens, move_question
 from spa.planning.written_search import (
     Search,
     Successor,
@@ -179,15 +179,18 @@ class LearnedMoves:
             start = question.env.key_of_text(question.text)
             assert start is not None  # see `require_names`
             starts.append(start)
+        limit = answer_tokens(starts, self.template)
         found = breadth_first_together(
             starts,
-            lambda asked: self._expand([(questions[number], key) for number, key in asked]),
+            lambda asked: self._expand([(questions[number], key) for number, key in asked], limit),
         )
         for question, search in zip(questions, found, strict=True):
             self._count(question, search)
         return found
 
-    def _expand(self, asked: Sequence[tuple[Question, str]]) -> list[tuple[Successor, ...] | None]:
+    def _expand(
+        self, asked: Sequence[tuple[Question, str]], limit: int
+    ) -> list[tuple[Successor, ...] | None]:
         prompts = list[Prompt]()
         for question, key in asked:
             env = question.env
@@ -197,9 +200,7 @@ class LearnedMoves:
                 prompts.append(
                     move_question(env, state, action, self.template, number=len(prompts))
                 )
-        answers = self.engine.generate(
-            prompts, SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
-        )
+        answers = self.engine.generate(prompts, SamplingParams(temperature=0.0, max_tokens=limit))
         completions = iter(answers)
         self._totals["questions"] += len(prompts)
         self._totals["tokens"] += sum(
@@ -211,7 +212,8 @@ class LearnedMoves:
             known = {action: key for action, key, _ in question.true.get(asked_key, ())}
             successors = list[Successor]()
             for action in env.action_names():
-                key = next(completions).text.strip()
+                answer = next(completions)
+                key = "" if answer.finish_reason == "length" else answer.text.strip()
                 self._totals["moves_right"] += known.get(action) == key
                 state = env.text_of_key(question.text, key)
                 if state is not None:
@@ -282,11 +284,10 @@ def make_examples(
                 continue
             chosen.append((question, search))
     if len(chosen) < wanted:
+        ((reason, _),) = dropped.most_common(1)
         raise DataError(
             f"spa made only {len(chosen)} of {wanted} search examples from {DRAWS * wanted} "
-            f"puzzles (dropped: {by_reason(dropped)}). Lower generate.search.examples or "
-            "raise generate.sampling.response_length. With generate.search.dynamics=model "
-            "you can also fine-tune on more moves (generate.search.moves)."
+            f"puzzles (dropped: {by_reason(dropped)}). {too_few(reason, own.dynamics)}"
         )
     thoughts = thoughts_of(cfg, chosen)
     rows = [
@@ -296,6 +297,20 @@ def make_examples(
         for (question, _), (text, path) in zip(chosen, thoughts, strict=True)
     ]
     return rows, [len(search.lines) for _, search in chosen], dropped, explored
+
+
+def too_few(reason: str, dynamics: str) -> str:
+    """What to do where too few puzzles give an example, by the most frequent reason."""
+    if reason == "too_long":
+        return "Raise generate.sampling.response_length, or use a smaller board."
+    if dynamics == "model" and reason in ("unreadable_state", "no_goal"):
+        return (
+            "The model does not predict single moves well: fine-tune on more of them (generate.search.moves). To "
+            "test the stages alone, set generate.search.dynamics=simulator and generate.rounds=1."
+        )
+    if reason == "no_goal":
+        return "The game has no way to its goal there. Lower generate.search.examples, or use other puzzles."
+    return "The game has too few puzzles. Lower generate.search.examples."
 
 
 def questions(
@@ -446,9 +461,10 @@ def row_of(question: Question, text: str, worker: setup.RolloutWorker) -> WorldM
     success = False
     # The text is made here, so it has exactly one answer block.
     answer = text[text.index("<answer>") + len("<answer>") : text.index("</answer>")]
-    taken = tuple(action.strip() for action in answer.split(prompter.action_sep))
-    for name in taken:
-        action = env.to_action(name)
+    taken = list[str]()
+    for name in answer.split(prompter.action_sep):
+        taken.append(name.strip())
+        action = env.to_action(taken[-1])
         assert action is not None
         _, gain, ended, _, info = env.step(action)
         reward = reward + float(gain)
@@ -467,5 +483,5 @@ def row_of(question: Question, text: str, worker: setup.RolloutWorker) -> WorldM
         reward=reward,
         state=question.env.world_state_text(prompter.state_text),
         next_state=env.world_state_text(prompter.state_text),
-        executed=taken,
+        executed=tuple(taken),
     )

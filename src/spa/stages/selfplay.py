@@ -20,6 +20,7 @@ from spa.config.load import to_yaml
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.engines.factory import RANDOM, PlayingEngine, make_engine
+from spa.envs.base import TextEnv
 from spa.envs.limits import SLOW, EnvFault, boundary
 from spa.errors import DataError
 from spa.evaluation.episode_metrics import pooled_metrics
@@ -333,20 +334,24 @@ def _episode_rows(
     options = [own for own, _ in tried]
     found, dropped = episode_rows(episode, action_sep=cfg.action_sep(episode.tag), options=options)
     if cfg.generate.reply_format == "moves":
-        return move_rows(found, make()), dropped
+        return move_rows(found, _at_start(make(), episode)), dropped
     if chooses:
         found = [replace(row, extra={**row.extra, "tried": tried[row.turn][1]}) for row in found]
     if found and base is not None:
-        env = base.make_env(episode.tag)
-        # The environment starts with the same puzzle and the same noise as in the episode.
-        env.reset(
-            seed=episode.puzzle_seed,
-            options={"noise_seed": episode.noise_seed, "validation": False},
-        )
+        env = _at_start(base.make_env(episode.tag), episode)
         found = in_base_format(found, episode, base.prompters[episode.tag], env)
     if base is None and not chooses and policy_of(cfg, episode.episode_id) == "counterfactual":
         found += branch_rows(episode, make=make, prompter=prompter, plans=cfg.generate.branches)
     return found, dropped
+
+
+def _at_start(env: TextEnv, episode: Episode) -> TextEnv:
+    """The environment with the same puzzle and the same noise as at the start of the episode."""
+    env.reset(
+        seed=episode.puzzle_seed,
+        options={"noise_seed": episode.noise_seed, "validation": False},
+    )
+    return env
 
 
 def nothing_usable(cfg: Config, episodes: Sequence[Episode], counts: Counter[str]) -> DataError:
