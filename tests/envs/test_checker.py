@@ -323,6 +323,44 @@ def test_one_puzzle_passes_where_the_environment_says_so_and_is_told_all_the_sam
     assert found.ok and "only if the game has a single initial state" in found.message
 
 
+class RowKeys(FrozenLake):
+    def state_key(self):
+        return (super().state_key() or "")[:1]
+
+
+class WrongTexts(FrozenLake):
+    def outcome_of_text(self, text: str):
+        return ""
+
+
+class NoTexts(FrozenLake):
+    def key_of_text(self, text: str):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("game", "words"),
+    [
+        (RowKeys, "gives the name"),
+        (WrongTexts, "Define TextEnv.key_of_text, text_of_key and outcome_of_text"),
+    ],
+)
+def test_names_of_states_that_mislead_a_search_are_found(game: type[FrozenLake], words: str):
+    found = {f.check: f for f in check(lambda: game(is_slippery=False), steps=20) if not f.ok}
+    assert list(found) == ["a written search can be read again"]
+    assert words in found["a written search can be read again"].message
+
+
+def test_a_search_that_a_game_cannot_have_is_skipped():
+    def said(game: type[FrozenLake], slippery: bool) -> str:
+        findings = check(lambda: game(is_slippery=slippery), seeds=2, steps=20)
+        return next(f.message for f in findings if "search" in f.check and f.ok)
+
+    assert said(FrozenLake, False) == ""
+    assert said(FrozenLake, True).startswith("skipped, because state_key returns None")
+    assert said(NoTexts, False).startswith("for search_simulator alone")
+
+
 class Hangs(FrozenLake):
     def clone(self, noise_seed=None):
         time.sleep(3600)
@@ -336,7 +374,7 @@ def test_a_check_that_hangs_is_named_and_the_others_are_run(capsys, monkeypatch)
         "FAIL a clone is independent of its original\n     what: the check took more than 2 s"
         in out
     )
-    assert "ok   the first prompt is complete and short" in out and "1 of 17 checks failed" in out
+    assert "ok   the first prompt is complete and short" in out and "1 of 18 checks failed" in out
 
 
 class Leaves(FrozenLake):

@@ -336,7 +336,7 @@ def plan_comparison(
 ) -> "Comparison":
     """The trainings of `compare`, with `sweep` as `key=v1,v2` texts. Raises ConfigError."""
     from spa.experiments.compare import methods_compared, values_tried
-    from spa.experiments.methods import CONTROLS
+    from spa.experiments.methods import configured, controls_of
 
     name = str(config)
     texts = as_texts(overrides)
@@ -355,7 +355,7 @@ def plan_comparison(
             f"`method` names the method that a sweep trains, and there is no sweep; to compare {method}, "
             "name it in `methods`"
         )
-    added = CONTROLS if controls else ()
+    added = controls_of(configured(name, tuple(texts))) if controls else ()
     return methods_compared(name, texts, names=added, only=methods, seeds=seeds, root=folder)
 
 

@@ -138,7 +138,7 @@ class SearchExamplesConfig:
         float,
         Key(
             "share of examples that show the start of a puzzle; the other examples show a random "
-            "reachable state of a later turn",
+            "reachable state as a later turn (play may need more turns to get there)",
             affects="semantics",
             ge=0,
             le=1,

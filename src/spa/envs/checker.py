@@ -18,10 +18,19 @@ from typing import Any
 import gymnasium
 from gymnasium.utils.env_checker import check_env
 
-from spa.envs.base import TextEnv, look_as_mover
+from spa.envs.base import StateText, TextEnv, look_as_mover
 from spa.envs.branch import Past, branch
 from spa.envs.limits import EnvFault, TimedOut, time_limit
 from spa.envs.options import STATE_TEXTS
+from spa.errors import ConfigError
+from spa.planning.moves import require_names
+from spa.planning.written_search import (
+    TooManyStates,
+    breadth_first,
+    explore,
+    score_search,
+    write_search,
+)
 from spa.prompts.parse import contains_marker
 from spa.prompts.render import Prompter
 from spa.seeds import stream
@@ -114,6 +123,7 @@ def all_checks(make: Make, *, seeds: int = 5, steps: int = 200) -> Checks:
         "a clone is independent of its original": lambda: _clones(make, seeds),
         "step returns valid rewards, flags and info": lambda: _steps(make, seeds, steps),
         "expert_actions reaches the goal": lambda: _expert(make, seeds, steps),
+        "a written search can be read again": lambda: _searched(make, seeds),
         "the first prompt is complete and short": lambda: _prompts(make),
     }
 
@@ -662,6 +672,46 @@ def _is_json(info: dict[str, Any]) -> bool:
         return json.loads(json.dumps(info)) == info
     except (TypeError, ValueError):
         return False
+
+
+def _searched(make: Make, seeds: int) -> str | None:
+    """The search of each puzzle is written and read; where the game reads names of states in texts,
+    in every state that can be reached."""
+    env = make()
+    advice = "agent_proxy.response_format=search needs it (docs/methods.md); without written searches, remove state_key"
+    learned = False
+    for seed in range(seeds):
+        env.reset(seed=seed)
+        if env.state_key() is None:
+            return "skipped, because state_key returns None: the game has no written searches"
+        try:
+            true, _ = explore(env)
+        except TooManyStates as error:
+            return f"skipped: {error}"
+        except (ValueError, NotImplementedError) as error:
+            raise Flaw(f"{error} (seed {seed})", advice) from error
+        search = breadth_first(next(iter(true)), lambda key, true=true: true[key])
+        if search.path is not None:
+            actions = env.action_names() or env.legal_actions()
+            score = score_search(write_search(search), true, actions=actions)
+            _require(
+                score is not None and not score.failure,
+                f"the search of seed {seed} is read as {score.failure if score else 'none'}",
+                advice,
+            )
+        modes: list[StateText] = [
+            mode for mode in STATE_TEXTS if env.key_of_text(env.state_text(mode)) is not None
+        ]
+        learned = learned or bool(modes)
+        refusals = list[ConfigError]()
+        for mode in modes:
+            try:
+                require_names(env, "this game", mode)
+            except ConfigError as error:
+                refusals.append(error)
+        if modes and len(refusals) == len(modes):
+            raise Flaw(f"{refusals[0]} (seed {seed})", advice)
+    return None if learned else "for search_simulator alone, because key_of_text reads no state"
 
 
 def _expert(make: Make, seeds: int, steps: int) -> str | None:

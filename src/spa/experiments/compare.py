@@ -44,6 +44,7 @@ from spa.experiments.methods import (
     label,
     method,
     placed,
+    warn_of_searches,
 )
 from spa.experiments.results import summarize
 from spa.run.files import read_object, write_atomic
@@ -154,6 +155,8 @@ def comparison(
         ]
         for arm in arms
     }
+    for arm in arms:
+        warn_of_searches(arm.name, arm.method, trainings[arm.name][0].ppo)
     # The episodes that a baseline plays more are those of the reference's self-play.
     first = trainings[reference][0]
     batches = self_play_batches(first.world_model or first.ppo)

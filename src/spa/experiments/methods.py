@@ -5,6 +5,7 @@ Each is a few overrides of a configuration, in one table; `module:name` is a `Me
 own.
 """
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,14 +19,18 @@ from spa.imports import load_setting
 from spa.methods import NO_ROWS, Method
 from spa.models.precision import precision_of, with_precision
 from spa.plugins import defined_by_methods, load_plugin, plugins
+from spa.prompts.formats import FORMATS
 from spa.run.copies import copies_of
 from spa.stages.pipeline import every_folder, stage_folders
+
+log = logging.getLogger(__name__)
 
 REFERENCE = "spa"
 BASELINES = ("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation")
 """What `spa run --method` trains besides SPA: PPO alone."""
 CONTROLS = ("vanilla_wm", "spa_shuffled")
-"""What `spa compare --controls` adds."""
+SEARCH_CONTROLS = ("search_dealt", "search_other_puzzle")
+"""What `spa compare --controls` adds; the second where the model writes searches."""
 SHUFFLED = "_shuffled"
 """A method's name with this is its control: the same after SFT on next states of other turns."""
 LONGER = re.compile(r"(.+)_x([1-9]\d*)")
@@ -423,6 +428,22 @@ def _control(plain: str) -> Method:
     )
 
 
+def controls_of(cfg: Config) -> tuple[str, ...]:
+    """The controls of a configuration's recipe."""
+    writes_search = FORMATS[cfg.agent_proxy.response_format].writes_search
+    return SEARCH_CONTROLS if writes_search else CONTROLS
+
+
+def warn_of_searches(name: str, chosen: Method, cfg: Config) -> None:
+    """Warn where PPO alone begins with a model that has never learned to write searches."""
+    if not chosen.fine_tuned and FORMATS[cfg.agent_proxy.response_format].writes_search:
+        log.warning(
+            "method %s asks the base model for written searches, which it has never learned. The baseline of this "
+            "configuration is random_format, which learns from as many examples of random play",
+            name,
+        )
+
+
 def label(name: str) -> str:
     """What a method is called in folders and tables: a user's own by its name in the module."""
     return name.rpartition(":")[2]
@@ -526,6 +547,7 @@ def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
             f"state_text={cfg.state_text} contradicts the baseline {name}, whose state_text is {own.state_text}. Leave "
             "out the override and the environment variable RENDER_MODE, or choose the baseline vanilla."
         )
+    warn_of_searches(name, METHODS[name], own)
     root = Path(cfg.trainer.run_dir)
     arm = placed(own, root / name, name, root=root)
     if "trainer.default_local_dir" in keys:

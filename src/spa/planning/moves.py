@@ -26,8 +26,11 @@ _NO_IDS = np.zeros(0, dtype=np.int32)
 
 
 def require_names(env: TextEnv, tag: str, shown: StateText) -> None:
-    """Raises ConfigError if the game cannot be searched, or cannot read the name and the outcome of
-    each state of this puzzle from its text as prompts show it, and write the text from the name."""
+    """Raises ConfigError if the game cannot be searched by a model's predictions.
+
+    From the text of each state of this puzzle, as prompts show it, the game must read the name and
+    the outcome. From the name it must write the text again.
+    """
     try:
         states = every_state(env)
     except (ValueError, NotImplementedError) as error:

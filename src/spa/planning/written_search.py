@@ -57,6 +57,10 @@ Transitions = Mapping[str, Sequence[Successor]]
 """The successors of every state that does not end the game, in the order of its actions."""
 
 
+class TooManyStates(ValueError):
+    """A game has more than `MAX_STATES` states."""
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """One action within a line."""
@@ -179,9 +183,9 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
     """The true transitions of every state that can be reached from the current one, the current one
     first, by playing each action in a copy. Also a copy of the game in each of these states.
 
-    Raises ValueError for a game that does not name all its states and outcomes in words that a
-    search can be read from, does not accept its own actions or has more than `MAX_STATES` states,
-    NotImplementedError for one that cannot be copied.
+    Raises ValueError for a game whose searches could not be read again, which does not accept its
+    own actions or which has more than `MAX_STATES` states. Raises NotImplementedError for one that
+    cannot be copied.
     """
     game = type(env).__name__
     start = env.state_key()
@@ -228,17 +232,15 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
             _check_word(game, "outcome", outcome or GOAL)
             if _action_of(f"{name}{next_key}", names) != name:
                 raise ValueError(
-                    f"{game} writes {name}{next_key} {after}, which reads as another action; begin the "
-                    "names of states with a character that no name of an action goes on with"
+                    f"{game} writes {name}{next_key} {after}, which reads as another action; choose names of "
+                    "states that do not begin like the rest of an action's name"
                 )
-            if bool(info["success"]) != (outcome == GOAL) or (
-                (terminated or truncated) and not outcome
-            ):
+            ends = terminated or truncated
+            if bool(info["success"]) != (outcome == GOAL) or (ends and not outcome):
                 raise ValueError(
                     f"{game}.state_outcome returns {outcome!r} {after}, where info['success'] is "
-                    f"{info['success']} and the game {'ends' if terminated or truncated else 'goes on'}; return "
-                    f"{GOAL!r} where the game is won, and another word where it ends otherwise (raise max_steps if "
-                    "that ends it)"
+                    f"{info['success']} and the game {'ends' if ends else 'continues'}; return {GOAL!r} where "
+                    "the game is won, and another word where it is lost (raise max_steps if that ends it)"
                 )
             if outcomes.setdefault(next_key, outcome) != outcome:
                 raise ValueError(
@@ -252,7 +254,7 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
                 queue.append(next_key)
         found[key] = tuple(successors)
         if len(copies) > MAX_STATES:
-            raise ValueError(
+            raise TooManyStates(
                 f"{game} has more than {MAX_STATES} states, too many to search; use a smaller board"
             )
     return found, copies
