@@ -146,11 +146,14 @@ def test_keys_are_called_by_their_shortest_end():
 
 
 def test_the_plan_is_printed(demo, capsys):
-    _, overrides = demo
+    folder, overrides = demo
+    # Another test of this file may have trained this value already.
+    trained = (folder.parent / "demo-try-actor.optim.lr" / "actor.optim.lr=0.0001" / "ppo").is_dir()
     assert (
         cli.main(["compare", "base", *overrides, "--sweep", f"{LR}=3e-4,1e-4,1e-5", "--dry-run"])
         == 0
     )
     printed = capsys.readouterr().out
-    assert printed.count(" is the same stage)") == 7 and printed.count("to do") == 1
+    assert printed.count(" is the same stage)") == 7
+    assert printed.count("to do") == (1 if trained else 2)
     assert json.dumps(printed)
