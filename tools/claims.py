@@ -653,6 +653,34 @@ def difference(first: Mapping[str, float], second: Mapping[str, float]) -> dict[
     return asdict(found)
 
 
+def sokoban() -> Iterator[Claim]:
+    """Written search and right actions alone on Sokoban; two imagined plans on the 4×4 lake."""
+    page = "experiments/0076-written-search-on-sokoban-and-two-plans.md"
+    names = (
+        "search_simulator_1600-0-sokoban-sampled64",
+        "actions_only_1600-0-sokoban-sampled",
+        "random-sokoban-0",
+    )
+    search, alone, random = map(outcomes, names)
+    for name, won in zip(names, (search, alone, random), strict=True):
+        shares = evaluation(name)["pass@1"]
+        shared = share({puzzle: won[puzzle] for puzzle in search})
+        yield page, f"| {shares['n']} | {cell(shares)} | {percent(shared)} |"
+    found = evaluation(names[0])
+    right = f"{percent(found['search/move'], 0)} %"
+    shares_text = f"{percent(found['pass@1']['mean'])} % {bracket(found['pass@1'], 1)}"
+    yield page, f"{right} of its written moves are right"
+    for text in (page, PAGE):
+        yield text, f"{points(difference(search, alone))} more"
+    yield page, f"{points(difference(alone, random))} more"
+    yield (
+        PAGE,
+        f"wins {shares_text} of {found['pass@1']['n']} rooms, and {right} of its",
+    )
+    means = [percent(evaluation(name)["pass@1"]["mean"]) for name in names[1:]]
+    yield PAGE, f"Right actions alone win {means[0]} %, and random actions {means[1]} %"
+
+
 def act_obs() -> Iterator[Claim]:
     """ActObs beside SFT on the responses alone, after SFT and after PPO: Pass@1 and Pass@8."""
     page = "experiments/0075-actobs-with-the-bundled-model.md"
@@ -727,7 +755,7 @@ def main_results() -> Iterator[Claim]:
 
 def every_claim() -> list[Claim]:
     """What the pages must say."""
-    return [*demo(), *smollm2(), *search(), *act_obs(), *leaderboard(), *main_results()]
+    return [*demo(), *smollm2(), *search(), *sokoban(), *act_obs(), *leaderboard(), *main_results()]
 
 
 def main() -> int:
