@@ -86,7 +86,8 @@ class Slide(TextEnv):
         return found and found[1]
 
     def text_of_key(self, text: str, key: str) -> str | None:
-        fits = self.key_of_text(text) and re.fullmatch(r"\d\d", key)
+        on_board = re.fullmatch(f"[0-{self.size - 1}]{{2}}", key) and self.key_of_text(text)
+        fits = on_board and key not in text.partition("Rocks")[2]
         return text.replace(text[:12], f"Player at {key}", 1) if fits else None
 
     def outcome_of_text(self, text: str) -> str:

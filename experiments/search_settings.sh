@@ -34,7 +34,7 @@ frozen=(
   generate.num_batches=32
 )
 large_board=(custom_envs.FrozenLakeNoSlip.env_config.size=5 agent_proxy.max_turn=5 actor_rollout_ref.rollout.response_length=840)
-# Three of four searches of such rooms fit into 1,000 tokens.
+# Two of three searches of such rooms fit into 1,000 tokens.
 sokoban=(
   'es_manager.train.env_configs.tags=[SimpleSokoban]' 'es_manager.val.env_configs.tags=[SimpleSokoban]'
   state_text=grid_and_coords agent_proxy.max_turn=5 actor_rollout_ref.rollout.response_length=1000

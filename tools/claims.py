@@ -681,6 +681,15 @@ def sokoban() -> Iterator[Claim]:
     yield PAGE, f"Right actions alone win {means[0]} %, and random actions {means[1]} %"
 
 
+def two_plans() -> Iterator[Claim]:
+    """`choose_plan` on the 4×4 lake, with two limits of a response."""
+    page = "experiments/0076-written-search-on-sokoban-and-two-plans.md"
+    for name in ("sampled", "long"):
+        found = evaluation(f"choose_plan_1600-0-{name}")
+        shares = [percent(found[key], 0) for key in ("format_rate", "cut_off", "prediction_exact")]
+        yield page, f"| {found['puzzles']} | {cell(found['pass@1'])} | {' | '.join(shares)} |"
+
+
 def act_obs() -> Iterator[Claim]:
     """ActObs beside SFT on the responses alone, after SFT and after PPO: Pass@1 and Pass@8."""
     page = "experiments/0075-actobs-with-the-bundled-model.md"
@@ -755,7 +764,16 @@ def main_results() -> Iterator[Claim]:
 
 def every_claim() -> list[Claim]:
     """What the pages must say."""
-    return [*demo(), *smollm2(), *search(), *sokoban(), *act_obs(), *leaderboard(), *main_results()]
+    return [
+        *demo(),
+        *smollm2(),
+        *search(),
+        *sokoban(),
+        *two_plans(),
+        *act_obs(),
+        *leaderboard(),
+        *main_results(),
+    ]
 
 
 def main() -> int:

@@ -31,6 +31,7 @@ from spa.experiments.methods import (
     METHODS,
     baseline_config,
     configured,
+    controls_of,
     method,
     of_comparison,
 )
@@ -530,6 +531,20 @@ def test_a_baseline_goes_on_as_long_as_the_reference_plays(preset, reference, mo
     spa, vanilla = (made.trainings[name][0].ppo.trainer for name in (reference, "vanilla"))
     assert vanilla.total_training_steps == spa.total_training_steps + more
     assert (vanilla.also_test_at is None) == (more == 0)
+
+
+def test_controls_and_baselines_follow_the_response_format(caplog):
+    search, states = (configured(f"smol_frozen_lake{kind}", ()) for kind in ("", "_states"))
+    assert controls_of(search) == ("search_dealt", "search_other_puzzle")
+    assert controls_of(states) == ("vanilla_wm", "spa_shuffled")
+    baseline_config("smol_frozen_lake_states", [], "vanilla")
+    assert not caplog.messages
+    baseline_config("smol_frozen_lake", [], "vanilla")
+    assert "The baseline of this configuration is random_format" in caplog.text
+    for name in ("random_format", "random_states"):
+        generate = configured("smol_frozen_lake", METHODS[name].overrides).generate
+        assert (generate.policy, generate.rounds) == ("random", 1)
+        assert generate.search.dynamics == "simulator"
 
 
 def test_two_methods_of_one_name_are_refused(tmp_path):

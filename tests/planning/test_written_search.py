@@ -259,9 +259,29 @@ class EndsWithoutWord(FrozenLake):
         return super().state_outcome().replace("hole", "")
 
 
+class SeenHoles(FrozenLake):
+    def state_outcome(self):
+        return super().state_outcome().replace("hole", "seen")
+
+
+class OneNameAtBothEnds(FrozenLake):
+    def state_key(self):
+        ends = self.state_outcome() == GOAL or super().state_key() == super().key_of_text(
+            self.start
+        )
+        return "end" if ends else super().state_key()
+
+    def reset(self, **kwargs):
+        found = super().reset(**kwargs)
+        self.start = self.state_text("coords")
+        return found
+
+
 @pytest.mark.parametrize(
     ("game", "words"),
     [
+        (SeenHoles, "SeenHoles.state_outcome returns 'seen', which means a state found before"),
+        (OneNameAtBothEnds, "gives the name 'end' to states with the outcomes '' and 'goal'"),
         (EmptyKeys, "EmptyKeys has the state_key ''"),
         (RowKeys, "RowKeys.state_key gives the name .* to states with the outcomes"),
         (DigitLabels, "DigitLabels writes Go.* reads as another action"),

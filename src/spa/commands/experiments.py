@@ -45,7 +45,7 @@ def compare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--controls",
         action="store_true",
-        help="add two controls of the recipe, such as SPA with shuffled next states",
+        help="add two controls: vanilla_wm and spa_shuffled, or those of written search",
     )
     parser.add_argument(
         "--q-learning",

@@ -192,7 +192,7 @@ rows."""
 _CHOOSE = (
     "agent_proxy.response_format=choose_plan",
     _RANDOM,
-    "actor_rollout_ref.rollout.response_length=224",
+    "actor_rollout_ref.rollout.response_length=400",
     "actor_rollout_ref.rollout.max_model_len=2048",
     "sft.data.max_length=2048",
 )
@@ -214,6 +214,7 @@ _PLAYED = (
     "ctx_manager.history=true",
     "agent_proxy.response_format=plan_first",
     _RANDOM,
+    "generate.search.dynamics=simulator",
     "generate.rounds=1",
     "generate.later_batches=null",
 )
@@ -258,7 +259,7 @@ _WRITTEN: Mapping[str, Method] = {
         ),
         ppo=(NO_ROWS,),
     ),
-    # The recipe of the preset smol_frozen_lake_states, with as many examples as the searches.
+    # The format and the replay of smol_frozen_lake_states, with the other settings of the searches.
     "random_states": Method(
         description="world-model SFT on conversations with random actions, then PPO with replayed "
         "examples (written states instead of a written search)",

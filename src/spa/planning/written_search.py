@@ -200,19 +200,23 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
             f"{game} cannot be copied, which searches need; set TextEnv.changes or implement "
             "TextEnv.clone"
         ) from error
-    names = env.action_names() or env.legal_actions()
+    names = env.action_names()
+    if not names:
+        raise ValueError(
+            f"{game}.action_names is empty; a written search needs the names of all actions"
+        )
     if len({name.casefold() for name in names}) < len(names):
         raise ValueError(f"{game} has two actions of one name among {', '.join(names)}")
     for what, word in (("state_key", start), *(("action", name) for name in names)):
         _check_word(game, what, word)
-    outcomes = dict[str, str]()
+    outcomes = {start: env.state_outcome()}
     found = dict[str, tuple[Successor, ...]]()
     queue = deque([start])
     while queue:
         key = queue.popleft()
         here = copies[key]
         successors = list[Successor]()
-        for name in here.legal_actions() or here.action_names():
+        for name in here.legal_actions() or names:
             twin = here.clone()
             action = twin.to_action(name)
             if action is None:
@@ -230,6 +234,10 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
                 )
             _check_word(game, "state_key", next_key)
             _check_word(game, "outcome", outcome or GOAL)
+            if outcome == SEEN:
+                raise ValueError(
+                    f"{game}.state_outcome returns {SEEN!r}, which means a state found before; return another word"
+                )
             if _action_of(f"{name}{next_key}", names) != name:
                 raise ValueError(
                     f"{game} writes {name}{next_key} {after}, which reads as another action; choose names of "
