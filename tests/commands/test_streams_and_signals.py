@@ -136,7 +136,7 @@ from concurrent.futures import ProcessPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from multiprocessing import get_context
 from queue import Empty, SimpleQueue
-from spa.run.signals import ignore_interrupts, stoppable, stopping_children
+from spa.run.signals import ignore_interrupts, raise_if_asked, stoppable, stopping_children
 
 signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))  # as the command line does
 with stoppable(), ExitStack() as workers, stopping_children():
@@ -150,6 +150,7 @@ with stoppable(), ExitStack() as workers, stopping_children():
         pool.submit(time.sleep, 30).add_done_callback(ended.put)
     print("ready", flush=True)
     while True:
+        raise_if_asked()
         with suppress(Empty):
             ended.get(timeout=1)
 """

@@ -46,6 +46,7 @@ from spa.run.manifest import (
 from spa.run.signals import (
     ignore_interrupts,
     interrupts_wait,
+    raise_if_asked,
     stacks_on_request,
     stoppable,
     stoppable_now,
@@ -543,6 +544,8 @@ def _next_ended(ended: SimpleQueue[Future]) -> list[Future]:
     `concurrent.futures.wait` holds locks of the futures: Ctrl-C in it would leave them locked, and
     the workers' executors could never end.
     """
+    # Python drops the exception of a signal that arrives in a callback, such as that of a future.
+    raise_if_asked()
     with suppress(Empty):
         return [ended.get(timeout=SECONDS_BETWEEN_LOOKS)]
     return []
