@@ -637,13 +637,18 @@ def evaluation(name: str) -> Any:
 
 def outcomes(name: str) -> dict[str, float]:
     """Puzzle -> share of its attempts that succeeded."""
-    path = RESULTS / "search" / f"{name}.groups.jsonl"
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return {
-        line["puzzle_hash"]: fmean(attempt["success"] for attempt in line["attempts"])
-        for line in lines
-        if "attempts" in line
-    }
+    return {puzzle: fmean(won) for puzzle, won in attempts(f"search/{name}")}
+
+
+def attempts(name: str) -> list[tuple[str, list[bool]]]:
+    """The puzzles of an evaluation in their order, with the success of each attempt."""
+    lines = (RESULTS / f"{name}.groups.jsonl").read_text(encoding="utf-8").splitlines()
+    # The first line holds the settings.
+    return [
+        (group["puzzle_hash"], [attempt["success"] for attempt in group["attempts"]])
+        for group in map(json.loads, lines)
+        if "attempts" in group
+    ]
 
 
 def difference(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
@@ -711,13 +716,7 @@ def act_obs() -> Iterator[Claim]:
 
 def passed(name: str, k: int) -> float:
     """Pass@k of an evaluation, over its puzzles."""
-    lines = (RESULTS / f"{name}.groups.jsonl").read_text(encoding="utf-8").splitlines()
-    groups = [json.loads(line).get("attempts") for line in lines]
-    return fmean(
-        float(pass_at_k(len(group), sum(attempt["success"] for attempt in group), k))
-        for group in groups
-        if group
-    )
+    return fmean(float(pass_at_k(len(won), sum(won), k)) for _, won in attempts(name))
 
 
 def leaderboard() -> Iterator[Claim]:

@@ -23,7 +23,7 @@ from spa.envs.branch import Past, branch
 from spa.envs.limits import EnvFault, TimedOut, time_limit
 from spa.envs.options import STATE_TEXTS
 from spa.errors import ConfigError
-from spa.planning.moves import require_names
+from spa.planning.moves import leaves_out_actions, readable_modes, require_names
 from spa.planning.written_search import (
     TooManyStates,
     breadth_first,
@@ -698,20 +698,17 @@ def _searched(make: Make, seeds: int) -> str | None:
                 f"the search of seed {seed} is read as {score.failure if score else 'none'}",
                 advice,
             )
-        if any(set(each.legal_actions()) != set(each.action_names()) for each in copies.values()):
+        if leaves_out_actions(copies.values()):
             return "for search_simulator alone, because legal_actions leaves out actions"
         modes: list[StateText] = [
             mode for mode in STATE_TEXTS if env.key_of_text(env.state_text(mode)) is not None
         ]
         learned = learned or bool(modes)
-        refusals = list[ConfigError]()
-        for mode in modes:
+        if modes and not readable_modes(env, true, copies):
             try:
-                require_names(env, "this game", mode)
+                require_names(env, "this game", modes[0])
             except ConfigError as error:
-                refusals.append(error)
-        if modes and len(refusals) == len(modes):
-            raise Flaw(f"{refusals[0]} (seed {seed})", advice)
+                raise Flaw(f"{error} (seed {seed})", advice) from error
     return None if learned else "for search_simulator alone, because key_of_text reads no state"
 
 

@@ -6,7 +6,7 @@ state that it leads to, as written searches have it: `<think>Left30`. A question
 the response begun: `<think>Left`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import get_args
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from spa.envs.base import StateText, TextEnv
 from spa.errors import ConfigError
-from spa.planning.written_search import explore
+from spa.planning.written_search import Transitions, explore
 from spa.prompts.render import STATE, SYSTEM
 from spa.prompts.template import ChatTemplate
 from spa.types import Message, Prompt, WorldModelRow
@@ -32,37 +32,22 @@ def require_names(env: TextEnv, tag: str, shown: StateText) -> None:
     the outcome. From the name it must write the text again.
     """
     try:
-        states = every_state(env)
+        true, copies = explore(env)
     except (ValueError, NotImplementedError) as error:
         raise ConfigError(
             f"generate.policy=search cannot search the states of {tag}: {error}"
         ) from error
-    if any(
-        set(state.legal_actions()) != set(state.action_names())
-        for state in states
-        if not state.state_outcome()
-    ):
+    if leaves_out_actions(copies.values()):
         raise ConfigError(
             f"generate.search.dynamics=model cannot search {tag}: legal_actions leaves out actions, and which ones is "
             "unknown in predicted states. Return all of action_names, or set generate.search.dynamics=simulator."
         )
-
-    def readable(mode: StateText) -> bool:
-        start = env.state_text(mode)
-        return all(
-            env.key_of_text(text) == key
-            and env.text_of_key(start, key) == text
-            and env.outcome_of_text(text) == state.state_outcome()
-            for state in states
-            for key, text in [(state.state_key() or "", state.state_text(mode))]
-        )
-
-    if readable(shown):
+    readable = readable_modes(env, true, copies)
+    if shown in readable:
         return
-    others = [mode for mode in get_args(StateText) if readable(mode)]
     way_out = (
-        f"Set state_text to {' or '.join(others)}"
-        if others
+        f"Set state_text to {' or '.join(readable)}"
+        if readable
         else "Define TextEnv.key_of_text, text_of_key and outcome_of_text"
     )
     raise ConfigError(
@@ -71,11 +56,18 @@ def require_names(env: TextEnv, tag: str, shown: StateText) -> None:
     )
 
 
-def every_state(env: TextEnv) -> list[TextEnv]:
-    """A copy of the game in each state that can be reached from the current one, the last ones of
-    games included. Raises as `explore` does."""
-    true, copies = explore(env)
-    found = [*copies.values()]
+def leaves_out_actions(states: Iterable[TextEnv]) -> bool:
+    """Whether an action is illegal in one of these states."""
+    return any(set(state.legal_actions()) != set(state.action_names()) for state in states)
+
+
+def readable_modes(
+    env: TextEnv, true: Transitions, copies: Mapping[str, TextEnv]
+) -> list[StateText]:
+    """The renderings from which the game reads what each state is, and which it writes again, for
+    all states of what `explore` has found."""
+    states = [*copies.values()]
+    # `copies` lacks the states that end a game.
     for key, successors in true.items():
         for name, _, outcome in successors:
             if outcome:
@@ -83,8 +75,17 @@ def every_state(env: TextEnv) -> list[TextEnv]:
                 action = last.to_action(name)
                 assert action is not None  # `explore` has taken it
                 last.step(action)
-                found.append(last)
-    return found
+                states.append(last)
+
+    def reads(state: TextEnv, mode: StateText) -> bool:
+        key, text = state.state_key() or "", state.state_text(mode)
+        return (
+            env.key_of_text(text) == key
+            and env.text_of_key(env.state_text(mode), key) == text
+            and env.outcome_of_text(text) == state.state_outcome()
+        )
+
+    return [mode for mode in get_args(StateText) if all(reads(state, mode) for state in states)]
 
 
 def move_messages(env: TextEnv, state: str) -> tuple[Message, ...]:
