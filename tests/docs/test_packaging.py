@@ -159,7 +159,29 @@ def test_the_workflow_runs_on_every_version_of_python_that_is_promised():
         if "Python :: 3." in line
     ]
     assert jobs["test"]["strategy"]["matrix"]["python"] == promised
-    assert [job["steps"][-1]["run"] for job in jobs.values()] == [".ci/run", "make test-wheel"]
+    assert [job["steps"][-1]["run"] for job in jobs.values()] == [
+        ".ci/run",
+        "make test-wheel",
+        "make demo",
+    ]
+
+
+def test_ci_runs_the_targets_that_readme_and_contributing_name():
+    ci = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    ci += (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    block = r"^```(?:ba)?sh\n(.*?)^```"
+    pages = ("README.md", "CONTRIBUTING.md")
+    named = {
+        target
+        for page in pages
+        for code in re.findall(block, (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
+        for target in re.findall(r"^make (\S+)", code, re.M)
+    }
+    # An hour with SmolLM2, and the fault-injection tests.
+    too_long = {"smol", "chaos", "siege", "overnight"}
+    assert named - too_long == {"demo", "docs", "lint", "test"}
+    missing = [name for name in sorted(named - too_long) if f"make {name}\n" not in ci]
+    assert not missing, f"not in CI: {missing}"
 
 
 def test_help_lists_every_target():

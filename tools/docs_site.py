@@ -1,0 +1,28 @@
+"""Add the pages of experiments/ to the documentation site: a hook of mkdocs.
+
+The links between docs/ and experiments/ are those of the repository, where the two folders are
+neighbours. In the site, experiments/ is a folder of the pages.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+
+
+def on_files(files: Files, *, config: Any) -> Files:
+    """Add the experiments to the files of the site."""
+    for path in sorted(EXPERIMENTS.glob("*.md")):
+        files.append(
+            File.generated(config, f"{EXPERIMENTS.name}/{path.name}", abs_src_path=str(path))
+        )
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Turn the links of the repository into those of the site."""
+    if page.file.src_uri.startswith(f"{EXPERIMENTS.name}/"):
+        return markdown.replace("](../docs/", "](../")
+    return markdown.replace(f"](../{EXPERIMENTS.name}/", f"]({EXPERIMENTS.name}/")
