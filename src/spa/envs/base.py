@@ -213,6 +213,21 @@ class TextEnv(gymnasium.Env[str, Action]):
         """`limit` actions, or fewer if `max_steps` ends the episode before."""
         return min(limit, self.max_steps - self.steps)
 
+    def greedy_action(self, rng: Any) -> str | None:
+        """The next action of a walk that follows a distance to the goal, ties at random by the
+        NumPy generator `rng`: a reference policy.
+
+        It uses nothing but what the prompt tells, and does not look ahead. None where the game
+        offers no such walk.
+        """
+        return None
+
+    def goal_distance(self) -> float | None:
+        """An estimate of how far the current state is from the goal, 0 at the goal: the reference
+        policy that tries each action once prefers states with a low one. None where the game
+        has none."""
+        return None
+
     def state_value(self, text: str) -> float | None:
         """The value of a state, written as `world_state_text` writes it (by a model, perhaps), on
         its own.

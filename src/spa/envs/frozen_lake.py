@@ -283,6 +283,25 @@ class FrozenLake(GridGame):
         limit = max(0, self.within_steps(limit))
         return values(self.lake, self._rate(), limit)[limit][self.player]
 
+    def greedy_action(self, rng: Any) -> str | None:
+        """A move that shortens the distance in rows and columns, as if there were neither holes nor
+        slips."""
+        nearer = [
+            label
+            for label, turn in zip(self._labels, self._turns, strict=True)
+            if self._to_goal(self._tables[turn][self.player]) < self._to_goal(self.player)
+        ]
+        return nearer[int(rng.integers(len(nearer)))] if nearer else None
+
+    def goal_distance(self) -> float:
+        """Rows and columns between the player and the goal."""
+        return self._to_goal(self.player)
+
+    def _to_goal(self, cell: int) -> int:
+        row, col = divmod(cell, self.size)
+        goal_row, goal_col = divmod(self.lake.goal, self.size)
+        return abs(row - goal_row) + abs(col - goal_col)
+
     def state_value(self, text: str) -> float:
         """1 if the text shows the player on the goal, -1 in a hole, else 0."""
         # Only the grid is searched for symbols, which may also be letters of the sentence.

@@ -1,0 +1,86 @@
+"""Reference policies: what plays well on a board without having learned anything.
+
+They act on the game itself, one action at a time, and see the state after each of them. A score
+means little unless it is higher than theirs.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from spa.envs.base import TextEnv
+from spa.envs.limits import checked_step
+from spa.seeds import stream
+
+NextAction = Callable[[TextEnv, Any], str | None]
+"""The next action in the current state, with a NumPy generator for chance; None where the game does
+not offer what the policy needs."""
+
+
+def random_action(env: TextEnv, rng: Any) -> str | None:
+    """A uniformly random legal action."""
+    return env.random_action(rng)
+
+
+def walk(env: TextEnv, rng: Any) -> str | None:
+    """The game's greedy walk (`TextEnv.greedy_action`)."""
+    return env.greedy_action(rng)
+
+
+def look_ahead(env: TextEnv, rng: Any) -> str | None:
+    """One-step look-ahead with the true game: each legal action is tried on a copy.
+
+    An action that wins comes first, then those that do not fail, by the lowest
+    `TextEnv.goal_distance`; ties are broken at random. In a game with chance the copy has chance of
+    its own. None where the game cannot be copied, lists no actions or has no distance.
+    """
+    if env.goal_distance() is None:
+        return None
+    costs = dict[str, float]()
+    for name in env.legal_actions():
+        try:
+            twin = env.clone(int(rng.integers(2**31)))
+        except NotImplementedError:
+            return None
+        action = twin.to_action(name)
+        if action is not None:
+            costs[name] = _cost(twin, checked_step(twin.step(action)))
+    best = [name for name, cost in costs.items() if cost == min(costs.values())]
+    return best[int(rng.integers(len(best)))] if best else None
+
+
+def _cost(env: TextEnv, result: tuple[float, bool, dict[str, Any]]) -> float:
+    _, over, info = result
+    if info["success"]:
+        return -1.0
+    # `state_outcome` also names dead ends at which the game does not end.
+    if over or env.state_outcome():
+        return float("inf")
+    return env.goal_distance() or 0.0
+
+
+REFERENCES: dict[str, NextAction] = {
+    "random": random_action,
+    "walk": walk,
+    "look_ahead": look_ahead,
+}
+"""The reference policies by name. The optimum is `TextEnv.best_success`."""
+
+
+def reference_success(
+    env: TextEnv, name: str, limit: int, *, seed: int, sample: int = 0
+) -> bool | None:
+    """Whether a reference policy wins from the current state of `env` within `limit` actions; None
+    where it is not available for this game. The episode ends `env`'s."""
+    rng = stream(seed, f"reference/{name}", sample)
+    policy = REFERENCES[name]
+    for _ in range(limit):
+        text = policy(env, rng)
+        if text is None:
+            return None
+        action = env.to_action(text)
+        if action is None:
+            continue
+        _, over, info = checked_step(env.step(action))
+        if over:
+            return bool(info["success"])
+    return False
