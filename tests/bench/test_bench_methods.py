@@ -147,7 +147,8 @@ def test_every_method_of_the_default_bench_exists_and_shares_its_stages(tmp_path
         for name in ("echo", "gigpo")
     }
     assert len(same) == 1 and None not in same
-    assert made.hours > 0.5
+    assert made.hours(1) > 0.5
+    assert made.hours(1000) < made.hours(4) < made.hours(1)
 
 
 def test_what_is_not_there_is_named(tmp_path):

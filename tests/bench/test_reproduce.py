@@ -3,8 +3,10 @@
 import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
+import torch
 from helpers.grids import in_this_process
 from helpers.stages import mark_finished
 
@@ -182,10 +184,10 @@ def finish(stage: StageJob, device: str) -> tuple[int, int]:
 
 def test_results_and_page_of_a_table(tmp_path):
     plan = reproduce.make_plan(["main", "dynamics"], "tiny", tmp_path, seeds=3)
-    assert plan.hours > 1
+    assert plan.hours(1) > 1
     result = reproduce.run_tables(plan, pool=in_this_process, work=finish)
     plan = reproduce.make_plan(["main", "dynamics"], "tiny", tmp_path, seeds=3)
-    assert plan.hours == 0
+    assert plan.hours(1) == 0
     assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(result))
     row = next(
         row
@@ -282,6 +284,29 @@ def test_a_failure_leaves_results_and_page_of_the_rest(tmp_path):
         "These experiments were not run: builtin:tiny/FrozenLake/spa."
         in (tmp_path / "page.md").read_text()
     )
+
+
+def test_stages_of_a_training_take_the_sum_of_their_hours(capsys, tmp_path, monkeypatch):
+    """Self-play, SFT and PPO of one seed are never side by side, those of several seeds are."""
+    monkeypatch.chdir(tmp_path)
+    each = {"selfplay": 0.5, "sft": 1.0, "ppo": 2.0}
+    monkeypatch.setitem(SCALES, "full", replace(SCALES["full"], hours=each))
+    # 3.5 hours a seed. Two at a time: seeds 0 and 1 until 3.5, then seed 2 alone until 7.
+    for seeds, devices, hours in ((1, 1, 3.5), (1, 4, 3.5), (3, 1, 10.5), (3, 2, 7), (3, 3, 3.5)):
+        plan = reproduce.make_plan(
+            ["sft_epochs"], "full", tmp_path, seeds=seeds, only=["sft_epochs_5"]
+        )
+        assert plan.hours(devices) == pytest.approx(hours)
+    # Both methods share self-play: it ends at 0.5. Then SFT until 1.5, and PPO until 3.5, each twice.
+    plan = reproduce.make_plan(
+        ["sft_epochs"], "full", tmp_path, seeds=1, only=["sft_epochs_4", "sft_epochs_5"]
+    )
+    assert plan.hours(2) == pytest.approx(3.5)
+    args = ["bench", "paper", "sft_epochs", "--scale", "full", "--only", "sft_epochs_5"]
+    assert cli.main([*args, "--parallel", "4", "--seeds", "1", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "about 3.5 hours with 4 at a time (one GPU each: selfplay 0.5 h" in out
+    assert ("This machine has no GPU." in out) is not torch.cuda.is_available()
 
 
 def test_command_lines(capsys, tmp_path, monkeypatch):

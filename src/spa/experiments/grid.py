@@ -511,6 +511,27 @@ def run_grid(
     return peaks
 
 
+def time_of(plan: Plan, each: Callable[[StageJob], float], *, workers: int) -> float:
+    """The time until the last missing stage ends, in the unit of `each`, the time of one stage.
+
+    Stages of one training run in sequence, those of different trainings side by side, in the order
+    of `run_grid`.
+    """
+    waiting = plan.missing
+    unfinished = {task.folder.resolve() for task in waiting}
+    running: list[tuple[float, StageJob]] = []
+    now = 0.0
+    while waiting or running:
+        ready = [task for task in waiting if not _needs(task) & unfinished]
+        for task in ready[: workers - len(running)]:
+            waiting.remove(task)
+            running.append((now + each(task), task))
+        now = min(end for end, _ in running)
+        unfinished -= {task.folder.resolve() for end, task in running if end == now}
+        running = [(end, task) for end, task in running if end > now]
+    return now
+
+
 def announce(plan: Plan, *, workers: int, minutes: float | None = None) -> list[str]:
     """What the plan does, before it starts: a line per method, and the time if it is known.
 

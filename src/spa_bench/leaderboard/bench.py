@@ -32,6 +32,7 @@ from spa.experiments.grid import (
     finish_grid,
     own_process,
     plan_grid,
+    time_of,
 )
 from spa.experiments.methods import SHUFFLED, label, method
 from spa.experiments.results import read_trainings
@@ -121,10 +122,9 @@ class Bench:
         order = [parts[seed] for seed in range(self.seeds) for parts in self.trainings.values()]
         return plan_grid(order, [self.root])
 
-    @property
-    def hours(self) -> float:
-        """About how long what is missing takes on one device: as the finished stages of that board
-        and kind did, or else as the scale says."""
+    def hours(self, devices: int) -> float:
+        """About how long what is missing takes, with one stage at a time on each device. A stage
+        takes as long as the finished ones of that board and kind, or else as the scale says."""
         took: dict[tuple[Stage, str], list[float]] = {}
         for task in self.grid.tasks:
             if task.done:
@@ -136,9 +136,10 @@ class Bench:
         # used if there are none.
         known = {key: float(np.mean(hours)) for key, hours in took.items()}
         usual = BENCHES[self.scale].hours
-        return sum(
-            known.get((task.stage, _board(self, task)), usual[task.stage])
-            for task in self.grid.missing
+        return time_of(
+            self.grid,
+            lambda task: known.get((task.stage, _board(self, task)), usual[task.stage]),
+            workers=devices,
         )
 
 

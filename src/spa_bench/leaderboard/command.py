@@ -127,8 +127,8 @@ def _plan_lines(made: Any, options: argparse.Namespace) -> list[str]:
         f"{len(tasks)} stages, {len(tasks) - len(missing)} of them done, {len(made.grid.links)} shared by methods."
     )
     lines.append(
-        f"The stages take about {made.hours:.1f} device hours, which is {made.hours / devices:.1f} hours on {devices} "
-        f"device{'s' if devices > 1 else ''}. The shuffled controls of the best {options.controls} "
+        f"The stages take about {made.hours(1):.1f} device hours, which is {made.hours(devices):.1f} "
+        f"hours on {devices} device{'s' if devices > 1 else ''}. The shuffled controls of the best {options.controls} "
         "methods take additional time."
     )
     return lines

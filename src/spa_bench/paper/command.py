@@ -90,7 +90,7 @@ def paper(options: argparse.Namespace) -> int:
 
 def _plan_lines(plan: Any, parallel: int) -> list[str]:
     from spa.experiments.grid import free_devices
-    from spa_bench.paper.page import hours_text
+    from spa_bench.paper.paper import SCALES
     from spa_bench.paper.reproduce import command
 
     lines = []
@@ -109,7 +109,15 @@ def _plan_lines(plan: Any, parallel: int) -> list[str]:
     missing = plan.grid.missing
     lines.append(f"{len(tasks)} stages, {len(tasks) - len(missing)} of them done:")
     lines += [f"    {line}" for line in plan.grid.lines()]
-    lines.append(hours_text(plan.scale, plan.hours, len(free_devices(parallel))))
+    scale = SCALES[plan.scale]
+    devices = free_devices(parallel)
+    usual = ", ".join(f"{name} {value:g} h" for name, value in scale.hours.items())
+    lines.append(
+        f"The stages take about {plan.hours(len(devices)):.1f} hours with {len(devices)} at a time "
+        f"(one {scale.device} each: {usual}). The stages of a training run one after the other."
+    )
+    if scale.device == "GPU" and "cpu" in devices:
+        lines.append("This machine has no GPU.")
     return lines
 
 

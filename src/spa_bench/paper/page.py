@@ -271,12 +271,3 @@ def _short(number: float) -> str:
     # A perplexity above 10,000 means only "far from natural text", so one digit and an exponent are
     # enough.
     return f"{number:.1f}" if number < 10_000 else f"{number:.0e}"
-
-
-def hours_text(scale: str, hours: float, devices: int) -> str:
-    """How long the rest of a grid takes, in words."""
-    kinds = ", ".join(f"{name} {value:g} h" for name, value in SCALES[scale].hours.items())
-    return (
-        f"The stages take about {hours / devices:.1f} hours on {devices} device{'s' if devices > 1 else ''} "
-        f"(hours per stage: {kinds})."
-    )

@@ -35,13 +35,14 @@ class Setting:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
     """What is run: models, how each environment is played, overrides of every experiment, and about
-    how many hours a stage takes on one device. `words`: environments and methods that the tables
+    how many hours a stage takes on one `device`. `words`: environments and methods that the tables
     call otherwise."""
 
     models: tuple[str, ...]
     settings: Mapping[str, Setting]
     words: Mapping[str, str]
     hours: Mapping[str, float]
+    device: str
     seeds: int
     common: tuple[str, ...] = ()
 
@@ -66,6 +67,7 @@ SCALES: Mapping[str, Scale] = {
         },
         words=scale["words"],
         hours=scale["hours"],
+        device=scale["device"],
         seeds=scale["seeds"],
         common=tuple(scale.get("common", ())),
     )

@@ -22,6 +22,7 @@ from spa.experiments.grid import (
     finish_grid,
     own_process,
     plan_grid,
+    time_of,
 )
 from spa.experiments.methods import method
 from spa.experiments.results import SeedResult, read_trainings
@@ -65,10 +66,10 @@ class Reproduction:
             [training for parts in self.trainings.values() for training in parts], [self.root]
         )
 
-    @property
-    def hours(self) -> float:
-        """About how long what is missing takes, on one device."""
-        return sum(SCALES[self.scale].hours[task.stage] for task in self.grid.missing)
+    def hours(self, devices: int) -> float:
+        """About how long what is missing takes, with one stage at a time on each device."""
+        usual = SCALES[self.scale].hours
+        return time_of(self.grid, lambda task: usual[task.stage], workers=devices)
 
 
 def make_plan(
