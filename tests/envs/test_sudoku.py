@@ -103,6 +103,30 @@ def test_own_digits_can_be_replaced_and_given_ones_stay():
 
 
 @pytest.mark.parametrize(
+    ("given", "cells"),
+    [
+        (
+            "| . 2 . . | 4 . . . | . . . . | 1 . 4 .",
+            (3, 2, 0, 4, 4, 0, 1, 2, 0, 0, 2, 0, 1, 0, 4, 3),
+        ),
+        (
+            "| 2 . . . | . 1 . . | . 3 . 1 | . . . .",
+            (2, 0, 0, 0, 4, 1, 3, 0, 0, 3, 0, 1, 0, 4, 0, 2),
+        ),
+    ],
+)
+def test_the_expert_moves_digits_aside_that_keep_right_values_out(given, cells):
+    """No right value fits where it belongs, though the puzzle can still be won."""
+    env = start(given)
+    env.cells = [*cells]
+    for _ in range(20):
+        if not all(env.cells):
+            (action,) = env.expert_actions(1)
+            assert env.step(action)[4]["action_is_effective"]
+    assert tuple(env.cells) == solve(env.given, env.size)[0]
+
+
+@pytest.mark.parametrize(
     "text, action",
     [
         ("1,2,3", "1,2,3"),

@@ -142,7 +142,7 @@ def best(env: TextEnv, left: int) -> str:
     actions = env.expert_actions(left)
     if actions:
         return actions[0]
-    return "none, because the goal is out of reach or the environment has no solver"
+    return "none, because the environment has no solver, or it finds no way to the goal"
 
 
 def read_actions(env: TextEnv, line: str, separator: str) -> list[str]:

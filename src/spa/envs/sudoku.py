@@ -1,6 +1,7 @@
 """Sudoku: fill the board so that every row, column and box holds each digit once."""
 
 import re
+from collections import deque
 from collections.abc import Callable
 from math import isqrt
 from typing import Any
@@ -29,6 +30,9 @@ CLUES = {4: {"easy": 12, "medium": 9, "hard": 6}, 9: {"easy": 36, "medium": 30, 
 # The fewest clues of a board with a single solution: proven for 4x4 and 9x9, the lowest known
 # number for 16x16.
 FEWEST_CLUES = {4: 4, 9: 17, 16: 55}
+
+MAX_BOARDS = 5_000
+"""Boards that the expert looks through for a way to correct wrong digits."""
 
 
 def generate_board(rng: np.random.Generator, size: int, clues: int) -> tuple[Board, Board]:
@@ -340,10 +344,27 @@ class Sudoku(TextEnv):
         )
 
     def _corrections(self) -> list[tuple[int, int]]:
-        """One wrong digit whose right value fits now."""
+        """One wrong digit whose right value fits now, or the first of the fewest moves of own
+        digits after which one fits; empty if `MAX_BOARDS` boards show none."""
         solution = solve(self.given, self.size)[0]
-        wrong = [cell for cell, digit in enumerate(self.cells) if digit not in (0, solution[cell])]
-        return [(cell, solution[cell]) for cell in wrong if self.fits(cell, solution[cell])][:1]
+        own = [cell for cell, digit in enumerate(self.cells) if digit and not self.given[cell]]
+        # Digits may keep each other's right value out until one is moved aside.
+        start = tuple(self.cells)
+        first: dict[Board, tuple[int, int] | None] = {start: None}
+        queue = deque([start])
+        while queue:
+            cells = queue.popleft()
+            around = {cell: {cells[peer] for peer in self._peers[cell]} for cell in own}
+            for cell in own:
+                if cells[cell] != solution[cell] and solution[cell] not in around[cell]:
+                    return [first[cells] or (cell, solution[cell])]
+            for cell in own:
+                for digit in range(1, self.size + 1):
+                    after = (*cells[:cell], digit, *cells[cell + 1 :])
+                    if digit not in around[cell] and after not in first and len(first) < MAX_BOARDS:
+                        first[after] = first[cells] or (cell, digit)
+                        queue.append(after)
+        return []
 
     def optimal_steps(self) -> int | None:
         """The number of empty cells, if the solution can be reached without replacing a digit; None
