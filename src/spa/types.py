@@ -360,6 +360,8 @@ class EpisodeBatch(TokenBatch):
     # int64 [B, A]  equal on tokens of turns that begin in the same state with equally many
     # actions left
     anchors: torch.Tensor | None = None
+    # bool [B, A]  True where the predicted token was sampled; None: `mask` says it
+    sampled: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

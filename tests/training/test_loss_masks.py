@@ -1,5 +1,7 @@
 """Loss masks over played episodes of every template family."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers.families import NAMES, template
@@ -144,3 +146,27 @@ def test_right_beliefs_are_those_that_say_what_was_true():
     assert episode.token_ids is not None
     text = chat.decode_reply(episode.token_ids[model_state_mask(episode, chat, right=True)])
     assert true in text and "wrong" not in text and after is not None
+
+
+def test_a_copy_of_the_state_is_no_right_prediction_where_no_action_was_executed():
+    chat = template("qwen2")
+    (known,) = play(one_group(), says("<answer>Left</answer>", template=chat), chat, max_turn=1)
+    true = known.turns[0].state
+    reply = f"<think><observation>{true}</observation><prediction>{true}</prediction></think><answer>Jump</answer>"
+    (episode,) = play(one_group(), says(reply, template=chat), chat, max_turn=1)
+    assert not episode.turns[0].executed and episode.turns[0].next_target == true
+    assert episode.token_ids is not None
+    text = chat.decode_reply(episode.token_ids[model_state_mask(episode, chat, right=True)])
+    assert text.count(true) == 1
+
+
+def test_a_token_of_probability_1_counts_as_sampled_in_a_mask_of_all_tokens():
+    chat = template("qwen2")
+    (episode,) = play(one_group(), says(*REPLIES, template=chat), chat, max_turn=3)
+    assert episode.sampled is not None and episode.logprobs is not None
+    certain = replace(episode, logprobs=np.zeros_like(episode.logprobs))
+    batch = batch_episodes(
+        [certain], tags=["Lake"], pad_id=0, mask_of=loss_masks([certain], "all_after_system", chat)
+    )
+    assert batch.sampled is not None
+    assert int((batch.mask & batch.sampled).sum()) == int(episode.sampled.sum())

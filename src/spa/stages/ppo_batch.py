@@ -74,11 +74,8 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
     # k3 estimate of KL(sampler || trainer): zero if both
     # compute the same numbers from the same weights.
     gap = kl_penalty(batch.sampler_logprobs, old, "low_var_kl")
-    sampled = batch.mask
-    # This mask includes the tokens of the environment,
-    # which were not sampled and have log-prob 0.
-    if actor.loss_mask == "all_after_system":
-        sampled = sampled & (batch.sampler_logprobs < 0)
+    # A loss mask may include tokens of the environment, which were not sampled.
+    sampled = batch.mask if batch.sampled is None else batch.mask & batch.sampled
     correction = algorithm.rollout_correction
     # The mismatch is measured in any case.
     # `importance` is None unless a correction is configured.

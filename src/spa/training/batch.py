@@ -88,6 +88,9 @@ def batch_episodes(
             [episode.stop in (StopReason.MAX_TURNS, StopReason.CONTEXT) for episode in episodes]
         ),
         images=None if reader is None else reader.rows([episode.images for episode in episodes]),
+        sampled=None
+        if mask_of is None
+        else _shifted([e.sampled for e in episodes if e.sampled is not None], width),
     )
 
 

@@ -97,7 +97,10 @@ def model_state_mask(
     episode: Episode, template: ChatTemplate, *, right: bool = False
 ) -> np.ndarray:
     """bool [T]: the sampled tokens inside observation and prediction blocks; with `right`, only
-    inside blocks that say what was true."""
+    inside blocks that say what was true.
+
+    With `right`, a turn without an executed action has no prediction: a copy of the state would do.
+    """
     ids, sampled, turn_index = _tokens(episode)
     mask = np.zeros(len(ids), dtype=bool)
     for number, turn in enumerate(episode.turns):
@@ -108,6 +111,8 @@ def model_state_mask(
             span = find_block(turn.reply_text, tag)
             # A block that begins in forced text was not written by the model.
             if span is None or span[0] >= span[1] or span[0] < forced:
+                continue
+            if right and tag == "prediction" and not turn.executed:
                 continue
             if not right or turn.reply_text[slice(*span)].strip() == truth.strip():
                 spans.append((span[0] - forced, span[1] - forced))
