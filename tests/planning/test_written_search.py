@@ -128,6 +128,30 @@ def test_a_search_without_its_path_has_a_wrong_path_and_not_no_goal():
     assert scored(EXAMPLE.removesuffix("\nLeft Up Up")).failure == "wrong_path"
 
 
+PASSED = with_line(4, "Up10 goal", "Up10 goal Right21 seen")
+
+
+def test_moves_after_the_goal_are_wrong_and_the_first_goal_counts():
+    score = scored(PASSED)
+    assert (score.failure, score.moves - score.moves_right, score.paths_right) == (
+        "wrong_move",
+        1,
+        score.paths,
+    )
+    again = scored(with_line(4, "Up10 goal", "Up10 goal Up10 goal"))
+    assert (again.failure, again.paths_right) == ("wrong_move", again.paths)
+
+
+def test_a_cut_off_text_that_passes_the_goal_is_not_right_as_far_as_it_goes():
+    assert (
+        scored(PASSED.removesuffix("\nLeft Up Up") + "\nLe", complete=False).failure == "wrong_move"
+    )
+    line = PASSED.index("Right21 seen", PASSED.index("goal"))
+    assert scored(PASSED[: line + 9], complete=False).failure == "wrong_move"
+    assert scored(EXAMPLE[: EXAMPLE.index(" goal") + 3], complete=False).failure == "over_limit"
+    assert scored(EXAMPLE[: EXAMPLE.index(" goal") + 5], complete=False).failure == "over_limit"
+
+
 def test_a_missing_action_is_a_wrong_move():
     assert scored(with_line(1, " Right31 seen", "")).failure == "wrong_move"
 
@@ -277,9 +301,40 @@ class OneNameAtBothEnds(FrozenLake):
         return found
 
 
+class ChanceWithKeys(FrozenLake):
+    """A slippery lake that names its states all the same."""
+
+    def __init__(self, **options):
+        super().__init__(**{**options, "is_slippery": True})
+
+    def state_key(self):
+        return self.key_of_text(self.state_text("coords"))
+
+
+class SpelledStatus(OtherLabels):
+    """The action h to the state ole reads like a hole."""
+
+    def action_names(self):
+        return ("h", "i", "j", "k")
+
+    def to_action(self, text):
+        return find_label(text, self.action_names())
+
+    def state_key(self):
+        key = super().state_key() or ""
+        return {self.last: "ole"}.get(key, key)
+
+    def reset(self, **kwargs):
+        found = super().reset(**kwargs)
+        self.last = super().state_key()
+        return found
+
+
 @pytest.mark.parametrize(
     ("game", "words"),
     [
+        (ChanceWithKeys, "ChanceWithKeys is not deterministic: .* after the action"),
+        (SpelledStatus, "SpelledStatus writes the move to the state 'ole' as 'hole'"),
         (SeenHoles, "SeenHoles.state_outcome returns 'seen', which means a state found before"),
         (OneNameAtBothEnds, "gives the name 'end' to states with the outcomes '' and 'goal'"),
         (EmptyKeys, "EmptyKeys has the state_key ''"),

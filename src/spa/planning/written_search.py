@@ -211,6 +211,7 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
         _check_word(game, what, word)
     outcomes = {start: env.state_outcome()}
     found = dict[str, tuple[Successor, ...]]()
+    written_moves = dict[str, str]()  # how a search writes each move, and the state after it
     queue = deque([start])
     while queue:
         key = queue.popleft()
@@ -227,6 +228,15 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
             next_key = twin.state_key()
             outcome = twin.state_outcome()
             after = f"after the action {name!r} in the state {key!r}"
+            # A search asks once where an action leads, so chance must not decide. A game without
+            # a stream of chance ignores the seed.
+            other = here.clone(noise_seed=len(copies))
+            _, _, *other_end, _ = other.step(action)
+            if (other.state_key(), *other_end) != (next_key, terminated, truncated):
+                raise ValueError(
+                    f"{game} is not deterministic: {next_key!r} and {other.state_key()!r} were reached {after}; "
+                    "turn chance off (is_slippery: false), or return None from state_key"
+                )
             if next_key is None:
                 raise ValueError(
                     f"{game}.state_key returns None {after}; return a name in every state, the last "
@@ -255,6 +265,7 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
                     f"{game}.state_key gives the name {next_key!r} to states with the outcomes "
                     f"{outcomes[next_key]!r} and {outcome!r}; give each state a name of its own"
                 )
+            written_moves[f"{name}{next_key}"] = next_key
             successors.append((name, next_key, outcome))
             # A state that ends the game has no successors.
             if not outcome and next_key not in copies:
@@ -265,6 +276,11 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
             raise TooManyStates(
                 f"{game} has more than {MAX_STATES} states, too many to search; use a smaller board"
             )
+    for word in sorted({*STATUSES, *outcomes.values()} & written_moves.keys()):
+        raise ValueError(
+            f"{game} writes the move to the state {written_moves[word]!r} as {word!r}, which is also the word for "
+            "an outcome; choose other names of states or actions"
+        )
     return found, copies
 
 
@@ -389,6 +405,11 @@ def score_search(
         path = paths.get(line.key, line.path)
         known = {action: key for action, key, _ in true.get(line.key, ())}
         for move in line.moves:
+            # A search ends at its first goal: whatever the line lists after it is wrong.
+            if goal is not None:
+                errors.append("wrong_move")
+                counts.update(moves=1)
+                continue
             status = outcomes.get(move.key, "") or (SEEN if move.key in paths else "")
             right = known.get(move.action) == move.key
             errors += [] if right else ["wrong_move"]
@@ -409,7 +430,12 @@ def score_search(
             errors.append("wrong_open")
     else:
         end = "no_goal" if goal is None else "wrong_path"  # the path is missing
-        errors.append(end if complete else "over_limit")
+        # The last word of a text that was cut off may be the beginning of another.
+        begun = read_line(written[-1].rpartition(" ")[0], actions, statuses)
+        passed = begun is not None and any(
+            GOAL in (move.status, outcomes.get(move.key)) for move in begun.moves[:-1]
+        )
+        errors.append(end if complete else "wrong_move" if passed else "over_limit")
     # Every part is right, but the text differs, for example in its white space.
     if not errors and text != write_search(wanted):
         errors.append("unreadable")
