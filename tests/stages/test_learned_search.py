@@ -2,6 +2,8 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,11 @@ from spa.errors import ConfigError, DataError
 from spa.experiments.methods import METHODS
 from spa.models.build import load_template
 from spa.planning.moves import MIN_TOKENS, answer_tokens, require_names
-from spa.planning.written_search import explore
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.render import STATE
 from spa.stages import pipeline, setup
 from spa.stages.rounds import rounds_of
-from spa.stages.search_examples import LearnedMoves, Simulator, make_examples, questions
+from spa.stages.search_examples import LearnedMoves, Simulator, make_examples, puzzles, questions
 from spa.types import Prompt, WorldModelRow
 from spa.worldmodel.rows import read_parquet, write_parquet
 
@@ -52,8 +53,8 @@ class Copies:
         player = setup.make_worker(cfg, None, mode="base")
         self.games: dict[str, TextEnv] = {}
         self.asked = 0
-        for question in questions(cfg, player, Counter(), most=200):
-            for copy in explore(question.env)[1].values():
+        for puzzle in puzzles(cfg, player, Counter(), most=200):
+            for copy in puzzle.copies.values():
                 self.games[copy.state_text("coords")] = copy
 
     def reply(self, prompt: Prompt) -> str:
@@ -76,8 +77,11 @@ def test_a_model_that_is_always_right_writes_what_copies_of_the_game_write(tmp_p
     learned = LearnedMoves(ScriptedEngine(truth.reply), None)
     rows, lines, dropped, explored = make_examples(cfg, player, learned)
     wanted = make_examples(cfg, player, Simulator())
-    assert written(rows, tmp_path / "model") == written(wanted[0], tmp_path / "simulator")
-    assert (lines, dropped, explored) == wanted[1:]
+    # A model predicts no rewards.
+    wanted_rows = [replace(row, reward=0.0) for row in wanted[0]]
+    assert written(rows, tmp_path / "model") == written(wanted_rows, tmp_path / "simulator")
+    assert (lines, dropped) == wanted[1:3]
+    assert explored == 0 and wanted[3] > 0
     assert learned.counts["move_right"] == learned.counts["search_right"] == 1.0
     assert learned.counts["questions"] == truth.asked >= 4 * sum(lines)
 
@@ -86,8 +90,9 @@ def test_wrong_moves_are_used_and_counted_and_what_is_no_state_is_dropped():
     cfg = config("generate.search.examples=10")
     player, truth = setup.make_worker(cfg, None, mode="base"), Copies(cfg)
 
+    others = {"Left": "Right", "Right": "Left", "Up": "Down", "Down": "Up"}
+
     def mirrored(prompt: Prompt) -> str:
-        others = {"Left": "Right", "Right": "Left", "Up": "Down", "Down": "Up"}
         action = prompt.prefill.removeprefix("<think>")
         twin = truth.games[prompt.messages[-1]["content"].partition(STATE)[2]].clone()
         twin.step(twin.to_action(others[action]) or 0)
@@ -96,10 +101,38 @@ def test_wrong_moves_are_used_and_counted_and_what_is_no_state_is_dropped():
     learned = LearnedMoves(ScriptedEngine(mirrored), None)
     rows, *_ = make_examples(cfg, player, learned)
     assert len(rows) == 11 and learned.counts["search_right"] < 0.2
+    # States of later turns come from the predictions: the world of these is mirrored, so their
+    # paths lead where the mirrored actions lead.
+    for row in rows:
+        twin = truth.games[row.state].clone()
+        for name in row.executed:
+            twin.step(twin.to_action(others[name]) or 0)
+        assert row.next_state == twin.state_text("coords")
+        assert row.success == (twin.state_outcome() == "goal")
     nonsense = LearnedMoves(ScriptedEngine(lambda prompt: f"{prompt.prefill}77"), None)
     with pytest.raises(DataError, match="unreadable_state"):
         make_examples(config("generate.search.examples=1"), player, nonsense)
     assert nonsense.counts["move_right"] == 0.0
+
+
+def test_states_of_later_turns_are_those_that_the_model_predicts():
+    """A model for which nothing moves knows one state of each puzzle, the start, and finds no goal there."""
+    cfg = config("generate.search.examples=10", "generate.search.start_share=0")
+    player = setup.make_worker(cfg, None, mode="base")
+    still = LearnedMoves(ScriptedEngine(lambda prompt: f"{prompt.prefill}{name_of(prompt)}"), None)
+    part = [*islice(puzzles(cfg, player, Counter(), most=20), 8)]
+    for question in questions(part, player, still):
+        assert (question.start, question.turn) == (question.puzzle.start, 1)
+    learned = LearnedMoves(ScriptedEngine(Copies(cfg).reply), None)
+    later = questions(part, player, learned)
+    assert {question.turn for question in later} <= {2, 3}
+    assert any(question.start != question.puzzle.start for question in later)
+
+
+def name_of(prompt: Prompt) -> str:
+    env = make_env("frozen_lake", {"is_slippery": False})
+    env.reset(seed=0)
+    return env.key_of_text(prompt.messages[-1]["content"].partition(STATE)[2]) or ""
 
 
 def test_the_first_round_plays_at_random_and_the_second_goes_on_from_its_model(tmp_path: Path):

@@ -11,7 +11,7 @@ import torch
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.frozen_lake import FrozenLake
-from spa.errors import ConfigError
+from spa.errors import ConfigError, DataError
 from spa.evaluation.search import episode_scores
 from spa.experiments.methods import METHODS
 from spa.models.build import load_template
@@ -27,7 +27,7 @@ from spa.prompts.parse import parse_reply
 from spa.stages import evaluate, ppo_run, selfplay, setup, sft
 from spa.stages.policies import Target
 from spa.stages.ppo_rollouts import make_batch
-from spa.stages.search_examples import Simulator, make_examples
+from spa.stages.search_examples import Simulator, make_examples, of_other_puzzles
 from spa.training.batch import split_turns
 from spa.types import WorldModelRow
 from spa.worldmodel.rows import read_parquet
@@ -89,6 +89,15 @@ def test_every_example_is_an_exact_search_and_parses_to_its_actions():
         )
 
 
+def steps(env):
+    """Copies of a game after each action that does not end it."""
+    for name in env.action_names():
+        twin = env.clone()
+        twin.step(twin.to_action(name))
+        if not twin.state_outcome():
+            yield twin
+
+
 def test_prompts_show_the_rules_and_the_current_state_alone():
     rows = examples("search_simulator")
     assert {row.turn for row in rows} == {0, 1, 2}
@@ -96,9 +105,16 @@ def test_prompts_show_the_rules_and_the_current_state_alone():
         assert [message["role"] for message in row.prompt] == ["system", "user"]
         text = row.prompt[1]["content"]
         assert "Reply only with <think>[search, cells as two digits: from each cell found, where each action leads, "
-        assert text.endswith(
-            f"\n\nTurn {row.turn + 1}:\nState:\n{row.state}\nActions left: {10 - 2 * row.turn}."
-        )
+        begins = f"\n\nTurn {row.turn + 1}:\nState:\n{row.state}\nActions left: "
+        before = 10 - int(text.rpartition(begins)[2].removesuffix("."))
+        assert row.turn <= before <= 2 * row.turn
+        # As many actions lead there from the start of the puzzle, and no outcome lies on the way.
+        env = setup.make_worker(config(), None, mode="base").make_env(row.tag)
+        env.reset(seed=row.puzzle_seed)
+        reached = [env]
+        for _ in range(before):
+            reached = [twin for each in reached for twin in steps(each)]
+        assert row.state in {each.state_text("coords") for each in reached}
     assert len({row.prompt[1]["content"].partition("\n\n")[0] for row in rows}) == 1
 
 
@@ -111,9 +127,7 @@ def test_validation_puzzles_are_left_out_and_seeds_differ():
     # Four actions in each state of at least as many puzzles as there are examples.
     assert explored % 4 == 0 and explored >= 4 * 6 * len(rows)
     assert not held_out & {row.puzzle_hash for row in rows}
-    assert dropped["validation_puzzle"] + dropped["too_long"] + dropped["duplicate"] == sum(
-        dropped.values()
-    )
+    assert {*dropped} <= {"validation_puzzle", "too_long", "too_long_when_dealt", "duplicate"}
     other = examples("search_simulator", "seed.train=20000")
     assert {row.puzzle_hash for row in first} != {row.puzzle_hash for row in other}
     assert first == examples("search_simulator")
@@ -146,14 +160,16 @@ def test_arms_have_the_same_puzzles_prompts_and_counts():
         "Reply only with <answer>[actions]</answer>" in row.prompt[1]["content"] for row in bare
     )
     lines = [np.array([row.response.count("\n") for row in rows]) for rows in arms.values()]
-    alone = [list(lines[0]).count(count) == 1 for count in lines[0]]
+    texts = [thoughts_of(row.response)[0] for row in right]
+    # All searches of this length are the same.
+    alone = [
+        len({other for other in texts if other.count("\n") == text.count("\n")}) == 1
+        for text in texts
+    ]
     assert ((lines[0] == lines[2]) | alone).all()  # the search of another puzzle has as many lines
     assert abs(lines[0] - lines[2]).max() <= 2
-    others = [
-        row.response != true.response
-        for row, true in zip(arms["search_other_puzzle"], right, strict=True)
-    ]
-    assert np.mean(others) > 0.7
+    for row, text in zip(arms["search_other_puzzle"], texts, strict=True):
+        assert thoughts_of(row.response)[0] != text
     cfg = config()
     scores = [
         score_search(
@@ -163,6 +179,22 @@ def test_arms_have_the_same_puzzles_prompts_and_counts():
     ]
     moves = sum(score.moves for score in scores if score)
     assert 0 < sum(score.moves_right for score in scores if score) < 0.8 * moves
+
+
+def test_the_search_of_another_puzzle_is_never_the_own_one():
+    short, long = "a: Up1 goal\nUp", "a: Up1 ; 1\n1 Up: Up2 goal\nUp Up"
+    assert of_other_puzzles([short, short, long]) == [long, long, short]
+    with pytest.raises(DataError, match="the same search"):
+        of_other_puzzles([short, short])
+
+
+def test_a_dealt_search_fits_into_the_length_of_a_response():
+    limit = 200
+    cfg = config(f"generate.sampling.response_length={limit}", method="search_dealt")
+    template = load_template(cfg, cfg.model_path)
+    rows, _, dropped, _ = make_examples(cfg, setup.make_worker(cfg, None, mode="base"), Simulator())
+    assert dropped["too_long"] and dropped["too_long_when_dealt"]
+    assert max(len(template.reply_ids(row.response, "<think>")) for row in rows) <= limit
 
 
 def test_the_path_of_a_dealt_search_is_what_the_answer_takes():

@@ -137,8 +137,8 @@ class SearchExamplesConfig:
     start_share: Annotated[
         float,
         Key(
-            "share of examples that show the start of a puzzle; the other examples show a random "
-            "reachable state as a later turn (play may need more turns to get there)",
+            "share of examples that show the start of a puzzle; the other examples show a later turn, in a "
+            "random state that the turns before can lead to",
             affects="semantics",
             ge=0,
             le=1,
