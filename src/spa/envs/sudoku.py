@@ -31,7 +31,7 @@ CLUES = {4: {"easy": 12, "medium": 9, "hard": 6}, 9: {"easy": 36, "medium": 30, 
 # number for 16x16.
 FEWEST_CLUES = {4: 4, 9: 17, 16: 55}
 
-MAX_BOARDS = 5_000
+MAX_BOARDS = 1_000
 """Boards that the expert looks through for a way to correct wrong digits."""
 
 
@@ -344,9 +344,8 @@ class Sudoku(TextEnv):
         )
 
     def _corrections(self) -> list[tuple[int, int]]:
-        """One wrong digit whose right value fits now, or the first of the fewest moves of own
-        digits after which one fits; empty if `MAX_BOARDS` boards show none."""
-        solution = solve(self.given, self.size)[0]
+        """The first of the fewest replacements of own digits after which the board has a solution.
+        If `MAX_BOARDS` boards have none, one wrong digit whose right value fits now, or nothing."""
         own = [cell for cell, digit in enumerate(self.cells) if digit and not self.given[cell]]
         # Digits may keep each other's right value out until one is moved aside.
         start = tuple(self.cells)
@@ -354,17 +353,21 @@ class Sudoku(TextEnv):
         queue = deque([start])
         while queue:
             cells = queue.popleft()
-            around = {cell: {cells[peer] for peer in self._peers[cell]} for cell in own}
             for cell in own:
-                if cells[cell] != solution[cell] and solution[cell] not in around[cell]:
-                    return [first[cells] or (cell, solution[cell])]
-            for cell in own:
+                around = {cells[peer] for peer in self._peers[cell]}
                 for digit in range(1, self.size + 1):
                     after = (*cells[:cell], digit, *cells[cell + 1 :])
-                    if digit not in around[cell] and after not in first and len(first) < MAX_BOARDS:
-                        first[after] = first[cells] or (cell, digit)
+                    if digit in around or after in first:
+                        continue
+                    move = first[cells] or (cell, digit)
+                    if solve(after, self.size):
+                        return [move]
+                    if len(first) < MAX_BOARDS:
+                        first[after] = move
                         queue.append(after)
-        return []
+        solution = solve(self.given, self.size)[0]
+        wrong = [cell for cell in own if self.cells[cell] != solution[cell]]
+        return [(cell, solution[cell]) for cell in wrong if self.fits(cell, solution[cell])][:1]
 
     def optimal_steps(self) -> int | None:
         """The number of empty cells, if the solution can be reached without replacing a digit; None
