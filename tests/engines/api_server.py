@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def reply(self, text: str, finish: str, **message: str) -> bytes:
+    def reply(self, text: Any, finish: str | None, **message: str) -> bytes:
         answer = {
             "id": "c",
             "object": "chat.completion",
@@ -104,7 +104,7 @@ class Handler(BaseHTTPRequestHandler):
         return json.dumps(answer).encode()
 
 
-def good(text: str | None = None, finish: str = "stop", **message: str) -> Act:
+def good(text: Any = None, finish: str | None = "stop", **message: str) -> Act:
     return lambda h: h.send(
         200, h.reply(h.server_state.text if text is None else text, finish, **message)
     )

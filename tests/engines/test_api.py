@@ -1,11 +1,15 @@
+import json
 import logging
+import shutil
+import ssl
+import subprocess
 import threading
 import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from api_server import Server, cut_off, failing, good, raw, slow
+from api_server import Act, Server, cut_off, failing, good, raw, slow
 
 from spa.config.schema import APIModelConfig
 from spa.engines.api import ApiEngine, ApiResponse, Pacer, without_prefill
@@ -32,12 +36,13 @@ def prompt(number: int = 0) -> Prompt:
 
 
 def engine(server: Server, **settings) -> ApiEngine:
+    names = ("generation_kwargs", "fold_system")
     entry = APIModelConfig(
         provider_name="custom",
         model_name="m",
         base_url=server.address,
         api_key_env="SPA_TEST_KEY",
-        generation_kwargs=settings.pop("generation_kwargs", {}),
+        **{name: settings.pop(name) for name in names if name in settings},
     )
     return ApiEngine(entry, **{"timeout_s": 10.0, **settings})
 
@@ -100,10 +105,39 @@ def test_a_reply_arrives_without_its_prefill_and_nothing_but_the_messages_is_sen
             "<observation>s</observation></think><answer>b</answer>",
         ),
         (ApiResponse(text="", finish_reason="length"), ""),
+        (
+            ApiResponse(
+                text="<think>the rules</think>\n\n<think>a</think><answer>b</answer>",
+                finish_reason="stop",
+            ),
+            "a</think><answer>b</answer>",
+        ),
+        (
+            ApiResponse(
+                text="I write <think>.</think><answer>x</answer>. Now.</think> Here: <think>a"
+                "</think><answer>b</answer>",
+                finish_reason="stop",
+            ),
+            "a</think><answer>b</answer>",
+        ),
+        (
+            ApiResponse(
+                text="<think>a</think><answer>b</answer><think>c</think><answer>d</answer>",
+                finish_reason="stop",
+            ),
+            "a</think><answer>b</answer><think>c</think><answer>d</answer>",
+        ),
     ],
 )
 def test_the_prefill_is_there_once_whatever_the_reply_has(reply, expected):
     assert without_prefill(reply, "<think>") == expected
+
+
+def test_an_answer_alone_follows_the_models_own_reasoning():
+    text = "<think>I write <answer>Up</answer></think>\n<answer>Down</answer>"
+    assert without_prefill(ApiResponse(text=text, finish_reason="stop"), "<answer>") == (
+        "Down</answer>"
+    )
 
 
 def test_settings_of_the_entry_win():
@@ -113,6 +147,23 @@ def test_settings_of_the_entry_win():
     body = server.requests[0]["body"]
     assert (body["temperature"], body["max_completion_tokens"]) == (0, 512)
     assert "max_tokens" not in body
+
+
+def test_null_leaves_a_field_out():
+    kwargs = {"temperature": None, "max_tokens": None, "seed": 1}
+    with Server() as server:
+        engine(server, generation_kwargs=kwargs).generate([prompt()], SAMPLING)
+    assert set(server.requests[0]["body"]) == {"model", "messages", "seed"}
+
+
+def test_the_system_message_can_begin_the_users(tmp_path):
+    with Server() as server:
+        player = engine(server, fold_system=True, store=tmp_path / "responses.jsonl")
+        player.generate([prompt()], SAMPLING)
+        engine(server, store=tmp_path / "responses.jsonl").generate([prompt()], SAMPLING)
+    folded, separate = (request["body"]["messages"] for request in server.requests)
+    assert folded == [{"role": "user", "content": "rules\n\nstate 0"}]
+    assert [message["role"] for message in separate] == ["system", "user"]
 
 
 @pytest.mark.parametrize(
@@ -231,10 +282,49 @@ def test_one_request_without_an_answer_does_not_end_the_others():
     assert "500" in completions[0].text
 
 
-def test_servers_have_other_names_for_a_reply_that_ended():
-    with Server([good("<think>a</think>", "eos")]) as server:
+@pytest.mark.parametrize(
+    ("name", "finish"),
+    [
+        ("eos", "stop"),
+        ("eos_token", "stop"),
+        ("end_turn", "stop"),
+        ("stop_sequence", "stop"),
+        ("STOP", "stop"),
+        ("a word of its own", "stop"),
+        ("", "stop"),
+        (None, "stop"),
+        ("max_tokens", "length"),
+        ("MAX_TOKENS", "length"),
+    ],
+)
+def test_servers_have_other_names_for_a_reply_that_ended(name, finish):
+    with Server([good("<think>a</think>", name)]) as server:
         [completion] = engine(server).generate([prompt()], SAMPLING)
-    assert (completion.text, completion.finish_reason) == ("a</think>", "stop")
+    assert (completion.text, completion.finish_reason) == ("a</think>", finish)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("x", "content_filter"), ("x", "tool_calls"), ("x", "SAFETY"), ("", None), ("", "aborted")],
+)
+def test_a_text_that_is_not_whole_is_refused(text, name):
+    with Server([good(), good(text, name)]) as server:
+        _, completion = engine(server, max_concurrency=1).generate([prompt(0), prompt(1)], SAMPLING)
+    assert completion.finish_reason == "error" and repr(str(name)) in completion.text
+
+
+PARTS = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "deep"}]},
+    {"type": "text", "text": "<answer>"},
+    {"type": "text", "text": "Up</answer>"},
+]
+
+
+@pytest.mark.parametrize("thoughts", [PARTS[0], {"type": "thinking", "thinking": "deep"}])
+def test_a_message_can_be_a_list_of_parts(thoughts):
+    with Server([good([thoughts, *PARTS[1:]])]) as server:
+        [completion] = engine(server).generate([prompt()], SAMPLING)
+    assert completion.text == "deep</think><answer>Up</answer>"
 
 
 def test_refusals_cost_their_episodes_once_others_were_answered(tmp_path):
@@ -265,6 +355,109 @@ def test_nothing_is_sent_after_an_interruption(monkeypatch, per_minute):
             if thread.name.startswith("spa-api"):
                 thread.join(5)
         assert len(server.requests) <= asked + 2  # those that were on their way
+
+
+def in_200(error: object) -> Act:
+    return raw(json.dumps(error).encode())
+
+
+RATE_LIMIT = {"message": "slow down", "code": 429}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": RATE_LIMIT},
+        [{"error": RATE_LIMIT}],
+        {"error": {"message": "slow down", "code": "rate_limit_exceeded"}},
+        {"error": "slow down", "status": "429"},
+        {"object": "error", **RATE_LIMIT},
+        {"choices": [{"finish_reason": "error", "message": {"content": "x"}, "error": RATE_LIMIT}]},
+        {"error": "slow down"},
+    ],
+    ids=["code", "list", "word", "text", "object", "choice", "unnamed"],
+)
+def test_an_error_in_a_200_is_tried_again_and_its_words_are_shown(error):
+    with Server([good(), in_200(error)]) as server:
+        player = engine(server, max_concurrency=1)
+        player._client = player._client.with_options(max_retries=1)
+        found = player.generate([prompt(0), prompt(1)], SAMPLING)
+    assert [completion.finish_reason for completion in found] == ["stop", "stop"]
+    assert len(server.requests) == 3
+    with Server([good(), in_200(error)]) as server:
+        _, failed = engine(server, max_concurrency=1, max_retries=0).generate(
+            [prompt(0), prompt(1)], SAMPLING
+        )
+    assert failed.finish_reason == "error" and "slow down" in failed.text
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ({"message": "Incorrect key", "code": "invalid_api_key"}, "SPA_TEST_KEY"),
+        ({"message": "all used up", "code": 402}, "credit"),
+        ({"message": "no such model", "code": "model_not_found"}, "model_name"),
+        ({"message": "top_k is no number", "code": 400}, "generation_kwargs"),
+    ],
+)
+def test_an_error_in_a_200_that_only_the_user_can_end_stops_at_once(error, words):
+    with Server([in_200({"error": error})] * 9) as server, pytest.raises(ModelError) as raised:
+        engine(server).generate([prompt(0), prompt(1)], SAMPLING)
+    assert len(server.requests) == 1
+    assert words in str(raised.value) and error["message"] in str(raised.value)
+
+
+def test_words_of_an_error_that_are_not_where_openai_has_them_are_shown():
+    body = raw(b'{"detail": "the parrot rests"}')
+    with Server([good(), body, failing_with(500, b'{"error": "the parrot rests"}')]) as server:
+        player = engine(server, max_concurrency=1, max_retries=0)
+        _, other, error = player.generate([prompt(n) for n in range(3)], SAMPLING)
+    assert "no chat completion" in other.text and "the parrot rests" in other.text
+    assert "500" in error.text and "the parrot rests" in error.text
+
+
+def failing_with(status: int, body: bytes) -> Act:
+    return lambda handler: handler.send(status, body)
+
+
+@pytest.mark.parametrize("text", ["", "no certificate"])
+def test_a_stale_certificate_file_is_named(monkeypatch, tmp_path, text):
+    file = tmp_path / "old.pem"
+    if text:
+        file.write_text(text)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    with Server() as server, pytest.raises(ModelError, match=r"old\.pem.*SSL_CERT_FILE") as error:
+        engine(server)
+    assert "proxy" not in str(error.value)
+
+
+def test_a_certificate_that_is_not_trusted_is_no_wrong_address(monkeypatch, tmp_path):
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl makes the server's certificate")
+    command = f"{openssl} req -x509 -nodes -newkey rsa:2048 -days 2 -subj /CN=localhost"
+    subprocess.run(
+        [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key", "-out", "c"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "c", tmp_path / "key")
+    with Server() as server:
+        server.http.socket = tls.wrap_socket(server.http.socket, server_side=True)
+        entry = APIModelConfig(
+            provider_name="custom",
+            model_name="m",
+            base_url=server.address.replace("http", "https"),
+        )
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "old"))
+        with pytest.raises(ModelError, match=r"certificate of this server.*SSL_CERT_DIR"):
+            ApiEngine(entry).generate([prompt()], SAMPLING)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "c"))
+        [completion] = ApiEngine(entry).generate([prompt()], SAMPLING)
+    assert completion.finish_reason == "stop"
 
 
 def test_a_dead_server_is_named():
@@ -364,7 +557,7 @@ def test_the_key_is_never_logged(caplog):
 def test_a_key_that_the_server_repeats_is_kept_nowhere(tmp_path, caplog):
     store = tmp_path / "replies.jsonl"
     long = failing(400, "x" * 370 + KEY + " context length")  # where it would be cut in the middle
-    with Server([good(f"the key is {KEY}"), good("x", finish=KEY), long]) as server:
+    with Server([good(f"the key is {KEY}"), good("", finish=KEY), long]) as server:
         found = engine(server, max_concurrency=1, store=store).generate(
             [prompt(n) for n in range(3)], SAMPLING
         )

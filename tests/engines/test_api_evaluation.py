@@ -58,6 +58,27 @@ def test_goes_on_after_the_server_refused(tmp_path, name):
     }
 
 
+def test_reasoning_of_its_own_before_the_format_costs_a_model_nothing(tmp_path):
+    ours = (
+        "<think><observation>I see ice</observation><prediction>more ice</prediction></think>"
+        "<answer>Up</answer>"
+    )
+    rates = []
+    for own in ("", "<think>I should write <observation> first.</think>\n\n"):
+        with Server(text=own + ours) as server:
+            settings = (
+                "ctx_manager.mode=add_worldmodel",
+                "model_info.mine.generation_kwargs.temperature=null",
+            )
+            cfg = config(server, tmp_path / str(len(rates)), *settings)
+            result = evaluate.evaluate_target(
+                cfg, find_target("mine"), output=tmp_path / f"{len(rates)}.json"
+            )
+            assert "temperature" not in server.requests[0]["body"]
+        rates.append(result["tags"]["FrozenLakeNoSlip"]["format_rate"])
+    assert rates == [1.0, 1.0]
+
+
 def test_a_checkpoint_beside_a_model_behind_an_api_is_played_by_its_own_weights(tmp_path):
     with Server() as server:
         cfg = config(server, tmp_path)

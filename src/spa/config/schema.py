@@ -188,8 +188,19 @@ class APIModelConfig:
     ]
     model_name: Annotated[str, Key("name of the model at the API provider", affects="semantics")]
     generation_kwargs: Annotated[
-        Mapping[str, Any], Key("extra fields in every API request", affects="semantics")
+        Mapping[str, Any],
+        Key(
+            "extra fields in every API request; null leaves out a field that `spa` would send",
+            affects="semantics",
+        ),
     ] = field(default_factory=dict)
+    fold_system: Annotated[
+        bool,
+        Key(
+            "begin the first user message with the system message, for models that accept no role `system`",
+            affects="semantics",
+        ),
+    ] = False
     # `paths`, because the same model gives the same responses at another address.
     base_url: Annotated[
         ServerURL | None,

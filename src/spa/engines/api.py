@@ -33,7 +33,7 @@ from torch import nn
 from spa.config.schema import APIModelConfig
 from spa.errors import ModelError, one_line
 from spa.install import install_hint
-from spa.prompts.parse import as_unicode
+from spa.prompts.parse import after_prefill, as_unicode
 from spa.run import watchdog
 from spa.types import Completion, Message, Prompt, SamplingParams
 
@@ -51,15 +51,25 @@ KEYS = {
     "together": "TOGETHER_API_KEY",
     "anthropic": "ANTHROPIC_API_KEY",
 }
-# Every other reason (content_filter, tool_calls) raises `Refused`.
-FINISH_REASONS: dict[Any, Literal["stop", "length"]] = {
-    "stop": "stop",
-    "eos": "stop",
-    "length": "length",
-}
+STOP_REASONS = ("stop", "eos", "eos_token", "end_turn", "stop_sequence")
+LENGTH_REASONS = ("length", "max_tokens")
+REFUSED_REASONS = ("content_filter", "refusal", "safety", "tool_calls", "function_call")
+"""Finish reasons in lower case. Servers have more words for a response that ended, so an unknown
+reason counts as `stop` if the response has a text."""
 LENGTH_LIMITS = ("max_tokens", "max_completion_tokens")
 TOO_LONG = "context_length_exceeded"
 """Code of an error about the length of one conversation."""
+STATUS_OF_CODES = {
+    TOO_LONG: 400,
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "insufficient_quota": 402,
+    "model_not_found": 404,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+}
+"""HTTP status of the errors that servers name by a word."""
 REFUSALS = (
     "context length",
     "context size",
@@ -209,8 +219,14 @@ class ApiEngine:
                 timeout=timeout_s,
                 max_retries=max_retries,
                 # The SDK retries inside of a call, so only its HTTP client sees every request.
-                http_client=openai.DefaultHttpxClient(event_hooks={"request": [self._pace]}),
+                http_client=openai.DefaultHttpxClient(
+                    event_hooks={"request": [self._pace], "response": [show_error]}
+                ),
             )
+        except OSError as error:  # the client reads no other file
+            raise ModelError(
+                f"spa cannot read the certificates of {certificates()}. {one_line(error)}"
+            ) from None
         except Exception:  # noqa: BLE001 - its text would show the password of a proxy
             raise ModelError(
                 f"The environment variables name a proxy for {self.address} that cannot be "
@@ -299,7 +315,8 @@ class ApiEngine:
             fields["top_k"] = sampling.top_k
         if not any(name in given for name in LENGTH_LIMITS):
             fields["max_tokens"] = sampling.max_tokens
-        return fields | given
+        # A null takes a field away, for models that refuse it.
+        return {name: value for name, value in (fields | given).items() if value is not None}
 
     def _kept(self) -> str:
         if self.store.path is None or not len(self.store):
@@ -311,6 +328,8 @@ class ApiEngine:
 
     def _complete(self, prompt: Prompt, settings: Mapping[str, Any]) -> tuple[Completion, bool]:
         """The completion, and whether the server refused this request alone."""
+        if self.entry.fold_system:
+            prompt = replace(prompt, messages=without_system(prompt.messages))
         key = request_key(self.address, self.name, prompt, settings)
         response = self.store.get(key)
         if response is None:
@@ -367,6 +386,11 @@ class ApiEngine:
                 once = self._client.with_options(max_retries=0)
                 return once.chat.completions.create(**request)
             except self._sdk_error as error:
+                if "CERTIFICATE_VERIFY_FAILED" in str(error.__cause__):
+                    raise ModelError(
+                        f"{self.address}: the certificate of this server is signed by none of the "
+                        f"certificates of {certificates()}. {one_line(error.__cause__)[:400]}"
+                    ) from None
                 if type(error.__cause__).__name__ == "ConnectError":
                     raise ModelError(
                         f"{self.address}: no server answers at this address. Check base_url "
@@ -379,21 +403,32 @@ class ApiEngine:
 
     def _read(self, answer: Any) -> ApiResponse:
         """The response in an answer of the server, as it may be kept. Raises Unanswered or Refused."""
-        choice = answer.choices[0]
-        text = choice.message.content
-        if not isinstance(text, str | None):
+        choices = getattr(answer, "choices", None)
+        if not isinstance(choices, list) or not choices:
+            raise Unanswered(
+                f"{self.address}: the server's response is no chat completion: "
+                f"{self._readable(one_line(answer))[:200]}"
+            )
+        choice = choices[0]
+        text, thoughts = text_parts(choice.message.content)
+        if text is None:
             raise Unanswered(f"{self.address}: the server's response has no message text")
-        if choice.finish_reason not in FINISH_REASONS:
+        given = choice.finish_reason
+        reason = "" if given is None else given.lower() if isinstance(given, str) else str(given)
+        known = reason in STOP_REASONS + LENGTH_REASONS
+        if reason in REFUSED_REASONS or not (known or (text and isinstance(given, str | None))):
             raise Refused(
                 f"The API model {self.name} ended its response with the finish reason "
-                f"{self._readable(str(choice.finish_reason))[:80]!r}"
+                f"{self._readable(str(given))[:80]!r}"
             )
-        reasoning = getattr(choice.message, "reasoning_content", None) or getattr(
-            choice.message, "reasoning", None
+        reasoning = (
+            getattr(choice.message, "reasoning_content", None)
+            or getattr(choice.message, "reasoning", None)
+            or thoughts
         )
         return ApiResponse(
-            text=self._readable(text or ""),
-            finish_reason=FINISH_REASONS[choice.finish_reason],
+            text=self._readable(text),
+            finish_reason="length" if reason in LENGTH_REASONS else "stop",
             reasoning=self._readable(reasoning) if isinstance(reasoning, str) else "",
             prompt_tokens=int(getattr(answer.usage, "prompt_tokens", None) or 0),
             completion_tokens=int(getattr(answer.usage, "completion_tokens", None) or 0),
@@ -401,7 +436,7 @@ class ApiEngine:
 
     def _failure(self, error: Any) -> Exception:
         """An error of the SDK as Unanswered, Refused or ModelError, without the key."""
-        text = self._readable(one_line(error))[:400]
+        text = self._readable(error_words(error))[:400]
         status = getattr(error, "status_code", None)
         where = f"{self.entry.provider_name} ({self.name})"
         lower = text.lower()
@@ -434,7 +469,7 @@ class ApiEngine:
             return Unanswered(
                 f"{where}: {text}"
                 if status is None
-                else f"{where}: the server returned HTTP status {status}: {text}"
+                else f"{where}: the server returned error {status}: {text}"
             )
         # Only this request is at fault if the error concerns its conversation, or if
         # any response is stored, since the server then probably accepts the settings.
@@ -445,7 +480,8 @@ class ApiEngine:
             return Refused(f"{where}: {text}")
         return ModelError(
             f"{where}: the server rejected the request; check generation_kwargs of the model "
-            f"in model_info. {text}"
+            "in model_info (null leaves a field out), and set fold_system=true there if the model "
+            f"accepts no system message. {text}"
         )
 
     def _readable(self, text: str) -> str:
@@ -457,6 +493,84 @@ class ApiEngine:
         with self._usage_lock:
             for name, amount in amounts.items():
                 self.usage[name] += amount
+
+
+def without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages of a conversation with the system message as the beginning of the user's."""
+    system, *others = messages
+    if system["role"] != "system" or not others:
+        return tuple(messages)
+    first: Message = {**others[0], "content": f"{system['content']}\n\n{others[0]['content']}"}
+    return first, *others[1:]
+
+
+def show_error(response: Any) -> None:
+    """Give a response of status 200 whose body is an error the status that this error names, so that
+    the SDK retries and raises it like any other."""
+    if response.status_code != 200:
+        return
+    try:
+        status = error_status(json.loads(response.read()))
+    except (ValueError, RecursionError):  # no JSON, which `_read` reports
+        return
+    if status is not None:
+        response.status_code = status
+
+
+def error_status(body: Any) -> int | None:
+    """HTTP status of the error that a response's body describes; None if it describes none."""
+    if isinstance(body, list) and len(body) == 1:
+        body = body[0]
+    if not isinstance(body, dict):
+        return None
+    choices = body.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    # Some routers describe the failure of the model in its choice.
+    error = body.get("error") or (choice.get("error") if isinstance(choice, dict) else None)
+    if not error and choices:
+        return None
+    fields = body | error if isinstance(error, dict) else body
+    for name in ("code", "status", "status_code", "type"):
+        code = str(fields.get(name))
+        if code in STATUS_OF_CODES:
+            return STATUS_OF_CODES[code]
+        if code.isdecimal() and 400 <= int(code) < 600:
+            return int(code)
+    return 500 if error else None
+
+
+def error_words(error: Any) -> str:
+    """Message of an error of the SDK, with the server's words, which the SDK leaves out unless they
+    are where OpenAI's are."""
+    text = one_line(error)
+    body = getattr(error, "body", None)
+    if isinstance(body, dict) and isinstance(body.get("message"), str) and body["message"] in text:
+        return text
+    return f"{text} - {one_line(body)}" if body and one_line(body) not in text else text
+
+
+def text_parts(content: Any) -> tuple[str | None, str]:
+    """Text and thoughts of a message's content: a text, or a list of parts. The text is None if the
+    content is neither."""
+    if isinstance(content, str | None):
+        return content or "", ""
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        return None, ""
+    texts = [part["text"] for part in content if isinstance(part.get("text"), str)]
+    thoughts = []
+    for part in content:
+        thought = part.get("thinking") or part.get("reasoning")
+        # Mistral's thoughts are a list of parts themselves.
+        thoughts.append(text_parts(thought)[0] or "")
+    return "".join(texts) if texts or any(thoughts) else None, "".join(thoughts)
+
+
+def certificates() -> str:
+    """Origin of the certificates that the HTTP client trusts, for an error."""
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):  # the client reads the first that is set
+        if path := os.environ.get(name):
+            return f"{path}, which the environment variable {name} names: correct or unset it"
+    return "this system; to use others, set the environment variable SSL_CERT_FILE"
 
 
 def api_key(entry: APIModelConfig) -> str | None:
@@ -491,13 +605,13 @@ def without_prefill(response: ApiResponse, prefill: str) -> str:
     """The response as it follows `prefill`, which is never sent to an API and which the rollout
     writes before every response.
 
-    A response that has the prefill loses it, with anything before it; one that has not stays as it
-    is. Reasoning that the server returns separately becomes the think block of a text that has
-    none; where it quotes the blocks that the response consists of, their markers are written with
-    square brackets.
+    A response that has the prefill loses it, with anything before it, such as a think block of the
+    model's own; one that has not stays as it is. Reasoning that the server returns separately
+    becomes the think block of a text that has none; where it quotes the blocks that the response
+    consists of, their markers are written with square brackets.
     """
-    _, found, after = response.text.partition(prefill)
-    if found:
+    after = after_prefill(response.text, prefill)
+    if after is not None:
         return after
     if response.reasoning and prefill == "<think>":
         reasoning = re.sub(r"<(/?(?:think|answer))>", r"[\1]", response.reasoning)

@@ -58,6 +58,17 @@ def as_unicode(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def after_prefill(text: str, prefill: str) -> str | None:
+    """What follows `prefill` in a response of a model that did not get it, or None if the response
+    lacks it. Text before it is left out, as is a think block that the model closed before it: its
+    own reasoning, which may quote the format."""
+    reasoned = re.search(rf"</think>[^<]*{re.escape(prefill)}", text)
+    if reasoned:
+        return text[reasoned.end() :]
+    _, found, after = text.partition(prefill)
+    return after if found else None
+
+
 def split_actions(answer: str, *, action_sep: str = "||", max_actions: int = 5) -> tuple[str, ...]:
     """The actions of an answer: split at the separator, trimmed, empty ones dropped, the first
     `max_actions` kept."""

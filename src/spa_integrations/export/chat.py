@@ -12,6 +12,7 @@ from spa.envs.base import TextEnv
 from spa.envs.limits import EnvFault, boundary
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
+from spa.prompts.parse import after_prefill
 from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.rollout.turns import stop_after, take_turn
@@ -77,8 +78,8 @@ class GameChat:
         prefill = self.prompter.prefill
         # Parser and penalties must see what the trainer sees: a response that begins with the
         # prefill.
-        _, found, after = reply.partition(prefill)
-        text = prefill + (after if found else reply)
+        after = after_prefill(reply, prefill)
+        text = prefill + (reply if after is None else after)
         # The limit of actions is for the whole episode, so the actions of earlier turns count.
         used = sum(len(turn.executed) for turn in self.turns)
         left = self.prompter.max_actions_per_traj - used
