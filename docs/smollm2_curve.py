@@ -1,22 +1,23 @@
-"""Writes images/smollm2-curve.svg: what to expect of `smol_frozen_lake_states`, from the metrics of three seeds in
-benchmarks/results/smol_frozen_lake_states. SFT steps are negative, PPO steps positive; bands are the range over seeds.
+"""Writes images/smollm2-curve.svg: what to expect of `smol_frozen_lake_states`, from the metrics of three seeds.
+
+The metrics are in benchmarks/results/smol_frozen_lake_states.parquet. SFT steps are negative, PPO steps positive; bands
+are the range over seeds.
 
     python docs/smollm2_curve.py [FOLDER]
 """
 
-import json
 import sys
 from pathlib import Path
 
-from spa.renamed import current_metrics
 from spa.report.charts import Chart, Series
 from spa.report.figures import save_chart
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "smol_frozen_lake_states"
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+from results import read_lines  # pyright: ignore[reportMissingImports]
+
 SFT_STEPS = 60
 LINES = (
-    ("predictions exact", "wm/prediction_em"),
+    ("predictions exact", "wm/pred_exact"),
     ("copy baseline", "wm/copy_exact"),
     ("success, one response a turn", "success"),
 )
@@ -27,10 +28,7 @@ def values(seed: int, metric: str) -> dict[int, float]:
     found: dict[int, float] = {}
     stages = (("sft", f"val/{metric}", -SFT_STEPS), ("ppo", f"train/FrozenLakeNoSlip/{metric}", 0))
     for stage, key, offset in stages:
-        for line in (
-            (RESULTS / f"spa-{stage}-seed{seed}.jsonl").read_text(encoding="utf-8").splitlines()
-        ):
-            metrics = current_metrics(json.loads(line))
+        for metrics in read_lines("smol_frozen_lake_states", f"spa-{stage}-seed{seed}.jsonl"):
             if key in metrics:
                 found[metrics["step"] + offset] = metrics[key]
     return found

@@ -8,7 +8,7 @@ seed=$2
 name=actobs-$loss-$seed
 folder=${3:-runs/act_obs}/$name
 python=${PYTHON:-.venv/bin/python}
-results=${RESULTS:-benchmarks/results/act_obs}
+results=${RESULTS:-runs/results/act_obs}
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 mkdir -p "$results"

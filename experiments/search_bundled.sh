@@ -8,7 +8,7 @@ start=$1
 seed=$2
 folder=${3:-runs/search}/bundled-$start-$seed
 python=${PYTHON:-.venv/bin/python}
-results=${RESULTS:-benchmarks/results/search}
+results=${RESULTS:-runs/results/search}
 name=bundled-$start-$seed
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 

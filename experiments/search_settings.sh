@@ -1,5 +1,6 @@
 # What the runs of the written-search experiment share; sourced by the other scripts with ARM SEED [RUNS].
 # EXAMPLES: 10 a step of SFT. 1,600 were chosen on development puzzles (0055).
+# Results are files in RESULTS; `tools/results.py runs/results/search` adds them to benchmarks/results/search.parquet.
 # BOARD=5x5: the larger lake, with five turns. BOARD=sokoban: rooms of 6x6 with one box, with five turns.
 arm=$1
 seed=$2
@@ -10,7 +11,7 @@ board=${BOARD:-4x4}
 if [ "$board" != 4x4 ]; then name=$name-$board; fi
 folder=$runs/$name
 python=${PYTHON:-.venv/bin/python}
-results=${RESULTS:-benchmarks/results/search}
+results=${RESULTS:-runs/results/search}
 greedy=actor_rollout_ref.rollout.val_kwargs.do_sample=false
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 

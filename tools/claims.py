@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from results import RESULTS, read, read_lines, records
 from search_curves import ARMS, over_distance
 
 from spa.evaluation.passk import pass_at_k
@@ -22,7 +23,6 @@ from spa.evaluation.statistics import paired_by_puzzle, seeds_interval
 from spa_bench.leaderboard.tables import markdown
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 SEEDS = (0, 1, 2)
 
 PAGE = "docs/does-it-help.md"
@@ -31,8 +31,9 @@ Claim = tuple[str, str]
 
 
 def load(name: str) -> Any:
-    """The content of a JSON file of benchmarks/results."""
-    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    """The content of a JSON file of a question (`search/make-smol.json`)."""
+    question, _, file = name.partition("/")
+    return read(question, file)
 
 
 def bracket(interval: Mapping[str, float], digits: int = 0) -> str:
@@ -150,7 +151,7 @@ def shares_of(puzzles: Mapping[str, tuple[int, int]]) -> dict[str, float]:
 
 def smollm2() -> Iterator[Claim]:
     """SmolLM2 on the 4×4 lake: its world model, PPO from it, and search with its predictions."""
-    last = [json.loads(sft_lines(seed)[-1]) for seed in SEEDS]
+    last = [read_lines("smol_frozen_lake_states", f"spa-sft-seed{n}.jsonl")[-1] for n in SEEDS]
     exact = sorted(percent(found["val/wm/pred_exact"], 0) for found in last)
     copied = sorted(percent(found["val/wm/copy_exact"], 0) for found in last)
     yield (
@@ -196,12 +197,6 @@ def smollm2() -> Iterator[Claim]:
             "docs/results-smollm2.md",
             f"{percent(shares['mean'])} {bracket(shares)}",
         )
-
-
-def sft_lines(seed: int) -> list[str]:
-    """The metrics of world-model SFT, one line a step."""
-    path = RESULTS / "smol_frozen_lake_states" / f"spa-sft-seed{seed}.jsonl"
-    return path.read_text(encoding="utf-8").splitlines()
 
 
 def search() -> Iterator[Claim]:
@@ -299,7 +294,7 @@ def arms_by_board() -> Iterator[Claim]:
             random = f"random{board}-{{}}" if name == "random-{}" else f"{name}{board}-sampled"
             shares = [
                 percent(evaluation(random.format(seed))["pass@1"]["mean"])
-                if (RESULTS / "search" / f"{random.format(seed)}.json").is_file()
+                if f"{random.format(seed)}.json" in records("search")
                 else "not run"
                 for seed in SEEDS
             ]
@@ -371,8 +366,7 @@ def tokens_and_transfer() -> Iterator[Claim]:
 
 def supervised(name: str) -> float:
     """The response tokens with loss of an SFT, over its epochs."""
-    lines = (RESULTS / "search" / f"{name}-sft.jsonl").read_text(encoding="utf-8").splitlines()
-    return sum(json.loads(line)["train/tokens"] for line in lines)
+    return sum(step["train/tokens"] for step in read_lines("search", f"{name}-sft.jsonl"))
 
 
 def controls(page: str, *, seed: int) -> Iterator[Claim]:
@@ -653,11 +647,11 @@ def outcomes(name: str) -> dict[str, float]:
 
 def attempts(name: str) -> list[tuple[str, list[bool]]]:
     """The puzzles of an evaluation in their order, with the success of each attempt."""
-    lines = (RESULTS / f"{name}.groups.jsonl").read_text(encoding="utf-8").splitlines()
+    question, _, file = name.partition("/")
     # The first line holds the settings.
     return [
         (group["puzzle_hash"], [attempt["success"] for attempt in group["attempts"]])
-        for group in map(json.loads, lines)
+        for group in read_lines(question, f"{file}.groups.jsonl")
         if "attempts" in group
     ]
 
@@ -767,7 +761,12 @@ def leaderboard() -> Iterator[Claim]:
 
 def reference() -> Iterator[Claim]:
     """The reference policies on the lakes of the tables."""
-    boards = [load(f"reference/lake-{size}x{size}.json")["success"] for size in (3, 4, 5)]
+    boards = [
+        json.loads((RESULTS / "reference" / f"lake-{size}x{size}.json").read_text("utf-8"))[
+            "success"
+        ]
+        for size in (3, 4, 5)
+    ]
     for policy, label in (
         ("random", "| random actions | nothing"),
         ("walk", "holes ignored | the prompt"),

@@ -1,6 +1,6 @@
 """Pass@1 of the demo's methods, from committed data: over PPO steps (figure 1 of the README), and over sampled tokens.
 
-python tools/demo_curves.py               # benchmarks/results/demo/*.json -> two SVGs in docs/images
+python tools/demo_curves.py               # benchmarks/results/demo.parquet -> two SVGs in docs/images
 python tools/demo_curves.py --run RUN     # first take the data of figure 1 from a finished demo
 """
 
@@ -10,16 +10,15 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from results import read, write
+
 from spa.errors import DataError
 from spa.report.charts import Chart, Series
 from spa.report.curves import PASS_1, chart
 from spa.report.figures import save_chart
 from spa.report.reading import open_run
 from spa.report.results import list_methods
-from spa.run.files import write_atomic
 
-DATA = Path("benchmarks/results/demo/curves.json")
-SAME_TOKENS = Path("benchmarks/results/demo/seed0-same-tokens.json")
 PICTURES = Path("docs/images")
 
 
@@ -39,8 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
             raise DataError(
                 f"{options.run} has no recorded Pass@1. Give the folder of a finished demo."
             )
-        write_atomic(DATA, [json.dumps(asdict(found), indent=1) + "\n"])
-    stored = json.loads(DATA.read_text(encoding="utf-8"))
+        write("demo", {"curves.json": [json.dumps(asdict(found), ensure_ascii=False)]})
+    stored = read("demo", "curves.json")
     lines = tuple(Series(**series) for series in stored.pop("series"))
     save_chart(Chart(**stored, series=lines), options.output / "demo-curves.svg", "--output")
     save_chart(over_tokens(), options.output / "demo-tokens.svg", "--output")
@@ -49,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def over_tokens() -> Chart:
     """Pass@1 over all sampled tokens: SPA, and plain PPO with 11 times the steps."""
-    data = json.loads(SAME_TOKENS.read_text(encoding="utf-8"))
+    data = read("demo", "seed0-same-tokens.json")
     lines = tuple(
         Series(
             label,

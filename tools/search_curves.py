@@ -1,18 +1,18 @@
 """Written search, its baseline and its controls, from committed data: Pass@1 over the distance of the goal, and success
 over PPO.
 
-python tools/search_curves.py             # benchmarks/results/search -> two SVGs in docs/images
+python tools/search_curves.py             # benchmarks/results/search.parquet -> two SVGs in docs/images
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
+
+from results import read, read_lines
 
 from spa.report.charts import Chart, Series
 from spa.report.figures import save_chart
 
-DATA = Path("benchmarks/results/search")
 LONGEST = 6
 """Moves of an episode: three turns of two actions."""
 PICTURES = Path("docs/images")
@@ -64,8 +64,7 @@ def over_distance(name: str, seeds: tuple[int, ...]) -> tuple[tuple[float, float
     """(distance, Pass@1 over all puzzles with this distance, on all seeds)."""
     won: dict[int, list[float]] = {}
     for seed in seeds:
-        text = (DATA / f"{name}-{seed}-sampled.json").read_text(encoding="utf-8")
-        (tag,) = json.loads(text)["tags"].values()
+        (tag,) = read("search", f"{name}-{seed}-sampled.json")["tags"].values()
         for row in tag["by_difficulty"]:
             shares = row["pass@1"]
             if row["difficulty"] <= LONGEST:
@@ -77,8 +76,7 @@ def over_tokens(name: str, seeds: tuple[int, ...]) -> tuple[tuple[float, float],
     """(sampled tokens in thousands, share of episodes that succeed) for each `BLOCK` PPO steps, mean over seeds."""
     runs = list[list[tuple[float, float]]]()
     for seed in seeds:
-        text = (DATA / f"{name}-{seed}-ppo-5e-6-8.jsonl").read_text(encoding="utf-8")
-        steps = [json.loads(line) for line in text.splitlines()]
+        steps = read_lines("search", f"{name}-{seed}-ppo-5e-6-8.jsonl")
         tokens = 0.0
         points = list[tuple[float, float]]()
         for first in range(0, len(steps), BLOCK):
