@@ -3,13 +3,26 @@ from pathlib import Path
 
 import pytest
 
-from spa.config.load import load_config
-from spa.envs.cards import Card, card, cards, measure, puzzles_hash, random_episode, to_json
+from spa.config.load import PARTS, config_names, load_config
+from spa.envs.cards import (
+    Card,
+    card,
+    card_with,
+    cards,
+    measure,
+    puzzles_hash,
+    random_episode,
+    shipped,
+    to_json,
+)
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
+from spa.stages.prompters import make_prompter
 
-SPECS = load_config("base").custom_envs
+BASE = load_config("base")
+SPECS = BASE.custom_envs
+PRESETS = [name for name in config_names() if name not in PARTS]
 SLOW = {"HarderSokoban"}  # its boards are in the golden file
 
 
@@ -20,9 +33,37 @@ def test_every_tag_has_a_card():
 @pytest.mark.parametrize("tag", sorted(SPECS))
 def test_cards_describe_the_shipped_tags(tag):
     spec, found = SPECS[tag], card(tag)
-    assert found.describes(spec.env_type, spec.env_config, spec.max_actions_per_traj)
-    assert not found.describes(spec.env_type, spec.env_config, spec.max_actions_per_traj + 1)
+    most = BASE.most_actions(tag)
+    assert found.describes(spec.env_type, spec.env_config, most)
+    assert not found.describes(spec.env_type, spec.env_config, most + 1)
     assert found.optimum is None or found.random_success <= found.optimum + 0.05 <= 1.05
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_tags_of_every_preset_have_a_card_for_as_many_actions_as_its_turns_hold(preset):
+    cfg = load_config(preset)
+    for part in (cfg.es_manager.train, cfg.es_manager.val):
+        for tag in part.env_configs.tags:
+            spec, most = cfg.environment(tag), cfg.most_actions(tag)
+            assert most <= cfg.max_turn(tag) * cfg.agent_proxy.max_actions_per_turn
+            assert card_with(tag, spec.env_type, spec.env_config, most) is not None, tag
+
+
+def test_sudoku_is_not_measured_with_actions_that_turns_do_not_hold():
+    assert card("Sudoku").max_actions_per_traj == 25 and card("Sudoku").random_success < 0.5
+    cfg = load_config("smol_sudoku")
+    spec = cfg.environment("Sudoku")
+    few = card_with("Sudoku", spec.env_type, spec.env_config, 6)
+    assert cfg.most_actions("Sudoku") == 6 and few is not None and few.random_success < 0.01
+
+
+def test_the_prompt_of_the_sudoku_preset_promises_as_many_actions_as_its_turns_hold():
+    cfg = load_config("_10_sudoku")
+    spec = cfg.environment("Sudoku")
+    env = make_env(spec.env_type, spec.env_config)
+    env.reset(seed=0)
+    prompt = make_prompter(cfg, spec, cfg.ctx_manager.mode).first_messages(env)[1]["content"]
+    assert "at most 25 actions and 5 turns in all" in prompt and "50" not in prompt
 
 
 @pytest.mark.parametrize("tag", sorted(set(SPECS) - SLOW))
@@ -74,8 +115,9 @@ def test_unknown_tags_are_named():
 def test_cards_round_trip():
     import json
 
-    rows = json.loads(to_json(cards(), "spa env measure"))["cards"]
-    assert {row["tag"]: Card(**row) for row in rows} == cards()
+    rows = json.loads(to_json(shipped(), "spa env measure"))["cards"]
+    assert tuple(Card(**row) for row in rows) == shipped()
+    assert {row["tag"]: Card(**row) for row in reversed(rows)} == cards()
 
 
 @pytest.mark.parametrize(

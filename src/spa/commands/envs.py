@@ -6,7 +6,7 @@ import inspect
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,23 +69,24 @@ def show(options: argparse.Namespace) -> int:
     ConfigError."""
     from spa.api.environments import find_spec
     from spa.config.load import load_config
-    from spa.envs.cards import cards
+    from spa.envs.cards import card_with
     from spa.envs.registry import make_env
 
     cfg = load_config(options.config)
     spec = find_spec(options.tag, cfg)
     env = make_env(spec.env_type, spec.env_config)
     env.reset(seed=0)
-    card = cards().get(options.tag)
-    # Reference scores are valid only for the settings that they were measured with.
-    known = card is not None and card.describes(
-        spec.env_type, spec.env_config, spec.max_actions_per_traj
+    most = (
+        cfg.most_actions(options.tag)
+        if options.tag in cfg.custom_envs
+        else spec.max_actions_per_traj
     )
+    # Reference scores are valid only for the settings that they were measured with.
+    card = card_with(options.tag, spec.env_type, spec.env_config, most)
     about = " ".join(
         inspect.cleandoc(type(env).__doc__ or "no docstring").partition("\n\n")[0].split()
     )
-    most = cfg.most_actions(options.tag) if options.tag in cfg.custom_envs else None
-    fit = f"; its turns hold {most} actions" if most and most < spec.max_actions_per_traj else ""
+    fit = f"; its turns hold {most} actions" if most < spec.max_actions_per_traj else ""
     lines = [
         f"{options.tag}: {about}",
         f"type: {spec.env_type}",
@@ -96,10 +97,10 @@ def show(options: argparse.Namespace) -> int:
             f"turns per episode{fit}"
         ),
     ]
-    if known and card is not None:
+    if card is not None:
         best = "unknown" if card.optimum is None else f"{card.optimum:.1%}"
         lines.append(
-            f"success rate on the puzzles with seeds 0 to 999 within {spec.max_actions_per_traj} actions: "
+            f"success rate on the puzzles with seeds 0 to 999 within {most} actions: "
             f"optimum {best}, random play {card.random_success:.1%}"
         )
     return say(
@@ -165,7 +166,8 @@ def measure_arguments(parser: argparse.ArgumentParser) -> None:
         "tags",
         nargs="*",
         metavar="TAG",
-        help="tags to measure (default: all tags of the configuration)",
+        help="tags to measure (default: all tags of the configuration; with base, also the tags of all "
+        "presets)",
     )
     parser.add_argument(
         "--write", metavar="FILE", help="write the scores to a file instead of printing them"
@@ -182,21 +184,23 @@ def measure(options: argparse.Namespace) -> int:
     cfg = load_config(options.config)
     # Checked first, so that no measurement is lost to a file that cannot be written.
     target = result_file(Path(options.write)) if options.write else None
-    measured = {}
-    for tag in options.tags or cfg.custom_envs:
-        spec = cfg.environment(tag)
-        measured[tag] = cards.measure(
-            tag, spec.env_type, spec.env_config, spec.max_actions_per_traj
-        )
-        optimum = measured[tag].optimum
+    measured: list[cards.Card] = []
+    for own, tag in _measured(cfg, options):
+        spec = own.environment(tag)
+        most = own.most_actions(tag)
+        if cards.card_with(tag, spec.env_type, spec.env_config, most, among=measured):
+            continue
+        found = cards.measure(tag, spec.env_type, spec.env_config, most)
+        measured.append(found)
         shown = (
             "unknown (implement optimal_steps or best_success in the environment)"
-            if optimum is None
-            else optimum
+            if found.optimum is None
+            else found.optimum
         )
         # Progress goes to stderr: stdout may be a JSON file.
         sys.stderr.write(
-            f"{tag}: success rate of the optimum {shown}, of random play {measured[tag].random_success}\n"
+            f"{tag}: success rate of the optimum {shown}, of random play {found.random_success} "
+            f"within {most} actions\n"
         )
     config = [] if options.config == "base" else ["--config", options.config]
     write = ["--write", options.write] if options.write else []
@@ -211,20 +215,34 @@ def measure(options: argparse.Namespace) -> int:
     return 0
 
 
+def _measured(cfg: "Config", options: argparse.Namespace) -> "Iterator[tuple[Config, str]]":
+    """The configurations and tags that `spa env measure` measures."""
+    from spa.config.load import PARTS, config_names, load_config
+
+    for tag in options.tags or cfg.custom_envs:
+        yield cfg, tag
+    # The shipped scores: also those of the tags that a preset plays with other options or turns.
+    if not options.tags and options.config == "base":
+        for name in config_names():
+            if name in PARTS:
+                continue
+            own = load_config(name)
+            played = (own.es_manager.train, own.es_manager.val)
+            for tag in dict.fromkeys(tag for part in played for tag in part.env_configs.tags):
+                yield own, tag
+
+
 def _table(cfg: "Config") -> None:
-    from spa.envs.cards import cards
+    from spa.envs.cards import card_with
     from spa.plugins import plugins
 
     columns = ("tag", "type", "cap", "optimum", "random", "score", "by", "options")
     rows: list[tuple[str, ...]] = []
-    known = cards()
     for tag, spec in cfg.custom_envs.items():
-        found = known.get(tag)
-        cap = spec.max_actions_per_traj
-        # The limit of turns may end an episode before its cap of actions. Then both numbers are
-        # shown.
+        # Turns may hold fewer actions than the cap of the environment allows.
         most = cfg.most_actions(tag)
-        if found is None or not found.describes(spec.env_type, spec.env_config, cap):
+        found = card_with(tag, spec.env_type, spec.env_config, most)
+        if found is None:
             figures = ["?", "?", "?", "not measured"]
         else:
             best = "-" if found.optimum is None else f"{found.optimum:.1%}"
@@ -237,17 +255,15 @@ def _table(cfg: "Config") -> None:
         options = " ".join(
             f"{name}={_short(value)}" for name, value in (spec.env_config or {}).items()
         )
-        rows.append(
-            (tag, spec.env_type, str(cap) if most == cap else f"{cap} ({most})", *figures, options)
-        )
+        rows.append((tag, spec.env_type, str(most), *figures, options))
     # Environments of other packages have no tag and no reference scores.
     others = [name for name in plugins("envs") if name not in cfg.custom_envs]
     rows += [(name, name, "-", "?", "?", "?", "not measured", "") for name in others]
     Table(columns, rows, right=range(2, 6)).print()
     write_out(
         "\n"
-        "cap is the largest number of actions per episode; a smaller number in parentheses is the "
-        "limit that the turns set.\n"
+        "cap is the largest number of actions per episode: max_actions_per_traj, or fewer if the "
+        "turns hold fewer.\n"
         "optimum is the success rate of the best policy within the cap. random and score are the "
         "success rate and the score\n"
         "of uniformly random legal actions within the cap. All figures are measured on the puzzles with seeds 0 to "

@@ -1,12 +1,13 @@
 """Environment cards: what is known about each tag before anything is trained.
 
 A card freezes a tag: its options, the hash of its first puzzles, the best that any policy can reach
-within the cap of actions, and what random play gets. A score means little without the last two.
+within the cap of actions, and what random play gets. A score means little without the last two. The
+cap is what an episode can come to: `max_actions_per_traj`, or fewer actions if its turns hold fewer.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib import resources
@@ -40,7 +41,7 @@ class Card:
     env_type: str
     version: int
     options: dict[str, Any]
-    max_actions_per_traj: int
+    max_actions_per_traj: int  # those that the turns hold, if they are fewer
     distinct_puzzles: int  # of the first 1,000 seeds; fewer than 1,000 means that puzzles repeat
     puzzles_hash: str  # sha256 of the puzzle texts of the seeds 0 to 999
     # Mean probability that the best policy succeeds within `max_actions_per_traj`; None if unknown.
@@ -59,10 +60,35 @@ class Card:
 
 
 @lru_cache
-def cards() -> dict[str, Card]:
-    """All shipped cards by tag."""
+def shipped() -> tuple[Card, ...]:
+    """All shipped cards: those of the tags in `base`, then those of the presets with other options or
+    turns."""
     text = (resources.files("spa") / "assets" / "cards.json").read_text(encoding="utf-8")
-    return {row["tag"]: Card(**row) for row in json.loads(text)["cards"]}
+    return tuple(Card(**row) for row in json.loads(text)["cards"])
+
+
+@lru_cache
+def cards() -> dict[str, Card]:
+    """The shipped cards of the tags in `base`."""
+    first: dict[str, Card] = {}
+    for row in shipped():
+        first.setdefault(row.tag, row)
+    return first
+
+
+def card_with(
+    tag: str,
+    env_type: str,
+    options: Mapping[str, Any] | None,
+    max_actions: int,
+    *,
+    among: Iterable[Card] | None = None,
+) -> Card | None:
+    """The card of a tag that was measured with these settings, of the shipped ones or `among`; None
+    if there is none."""
+    rows = shipped() if among is None else among
+    same = (row for row in rows if row.tag == tag and row.describes(env_type, options, max_actions))
+    return next(same, None)
 
 
 def card(tag: str) -> Card:
@@ -156,10 +182,10 @@ def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, flo
     return False, total
 
 
-def to_json(found: Mapping[str, Card], command: str) -> str:
+def to_json(found: Iterable[Card], command: str) -> str:
     """The text of a file of cards, such as `assets/cards.json`, that `command` has made."""
     made = f"{command}, on the puzzles of the seeds 0 to {PUZZLES - 1}"
-    rows = [asdict(item) for item in found.values()]
+    rows = [asdict(item) for item in found]
     return json.dumps({"made_by": made, "cards": rows}, indent=1, ensure_ascii=False) + "\n"
 
 
