@@ -8,6 +8,7 @@ from spa.config.schema import Config
 from spa.errors import DataError
 from spa.prompts.template import ChatTemplate
 from spa.stages.published import data_files, original_folders
+from spa.types import IMAGE, WorldModelRow
 from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
 from spa.worldmodel.rows import read_parquet
 from spa.worldmodel.sequences import TrainingSequence, row_sequences
@@ -23,7 +24,7 @@ def load_data(
     sets = []
     for split in ("train", "val"):
         files = row_files(cfg, data, split)
-        rows = [row for file in files for row in read_parquet(file)]
+        rows = [row for file in files for row in _examples_for(file, template)]
         sequences, dropped = row_sequences(
             rows,
             template,
@@ -69,6 +70,29 @@ def load_data(
             "measures accuracy on held-out puzzles (val/wm)."
         )
     return sets[0], sets[1]
+
+
+def _examples_for(file: Path, template: ChatTemplate) -> list[WorldModelRow]:
+    """The file's examples. Raises DataError for pictures that the model would not see."""
+    examples = read_parquet(file)
+    for index, example in enumerate(examples):
+        if not example.images:
+            continue
+        where = f"{file}, row {index}"
+        if template.images is None:
+            raise DataError(
+                f"{where}: the example shows pictures, but the model reads only text. Use a "
+                "vision-language model with the files of its image processor, or remove the "
+                "column 'images'."
+            )
+        pictures = len(example.images)
+        marks = sum(message["content"].count(IMAGE) for message in example.prompt)
+        if marks != pictures:
+            raise DataError(
+                f"{where}: {pictures} picture{'s' if pictures > 1 else ''}, but {marks} {IMAGE} "
+                f"marks in the prompt. Write {IMAGE} where each picture belongs."
+            )
+    return examples
 
 
 def row_files(cfg: Config, data: Path | None, split: Literal["train", "val"]) -> list[Path]:

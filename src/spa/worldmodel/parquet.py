@@ -117,8 +117,9 @@ def read_parquet(path: Path | str) -> list[WorldModelRow]:
     Raises DataError naming file, row (counted from 0) and column, and what to do.
     """
     table = read_table(path)
+    folder = Path(path).parent
     return [
-        _row(record, f"{path}, row {index}", index)
+        _row(record, f"{path}, row {index}", index, folder)
         for index, record in enumerate(table.to_pylist())
     ]
 
@@ -172,7 +173,7 @@ def _is_sequence(value: Any) -> bool:
     return isinstance(value, Sequence) or (hasattr(value, "tolist") and hasattr(value, "__len__"))
 
 
-def _row(record: dict[str, Any], where: str, index: int) -> WorldModelRow:
+def _row(record: dict[str, Any], where: str, index: int, folder: Path) -> WorldModelRow:
     prompt = parse_prompt(record["prompt"], where)
     response = record["response"]
     if not isinstance(response, str) or not response.strip():
@@ -181,11 +182,14 @@ def _row(record: dict[str, Any], where: str, index: int) -> WorldModelRow:
             "filter` to remove such examples"
         )
 
-    def given(column: str, kind: type | tuple[type, ...], default: Any) -> Any:
+    def given(
+        column: str, kind: type | tuple[type, ...], default: Any, items: type | None = None
+    ) -> Any:
         value = record.get(column)
         if value is None:
             return default
-        if not isinstance(value, kind):
+        whole = isinstance(value, kind)
+        if not whole or (items and not all(isinstance(item, items) for item in value)):
             raise DataError(
                 f"{where}, column {column!r}: the value {value!r} has the wrong type; remove "
                 "the column"
@@ -206,12 +210,36 @@ def _row(record: dict[str, Any], where: str, index: int) -> WorldModelRow:
         reward=given("reward", (int, float), 0.0),
         state=given("state", str, _block(response, "observation")),
         next_state=given("next_state", str, _block(response, "prediction")),
-        executed=tuple(given("executed", list, reply.actions)),
+        executed=tuple(given("executed", list, reply.actions, str)),
         predicted=given("predicted", str, None),
         observed=given("observed", str, None),
-        images=tuple(given("images", list, [])),
+        images=tuple(
+            _picture(picture, folder, f"{where}, column 'images'")
+            for picture in given("images", list, [])
+        ),
         extra=_extra(record.get("extra_info")),
     )
+
+
+def _picture(value: Any, folder: Path, where: str) -> bytes:
+    """The picture's file: its bytes, its path (relative to the data), or the struct of both that
+    data sets of the Hub have."""
+    if isinstance(value, dict):
+        value = value.get("bytes") or value.get("path")
+    if isinstance(value, str):
+        path = folder / value
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise DataError(
+                f"{where}: the picture {path} cannot be read ({error}); copy it there"
+            ) from error
+    if not isinstance(value, bytes):
+        raise DataError(
+            f"{where}: a picture must be the bytes of an image file, a path, or a struct "
+            f"{{bytes, path}}, not {type(value).__name__}; correct or remove the column"
+        )
+    return value
 
 
 def _block(text: str, tag: str) -> str:
