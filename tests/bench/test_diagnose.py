@@ -42,6 +42,15 @@ def write(tmp_path, rows):
     return file
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    row = {"messages": [USER, said("go")]}
+    for name, text in (("a.jsonl", json.dumps(row)), ("b.json", json.dumps([row], indent=1))):
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+        (rollout,) = read_rollouts(tmp_path / name)
+        assert rollout.replies == ("go",)
+
+
+
 @pytest.fixture(scope="module")
 def tokenizer():
     return load_tokenizer("builtin:tiny")

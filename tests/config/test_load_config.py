@@ -91,6 +91,12 @@ def test_overrides_win_over_files_and_reach_interpolated_keys(tmp_path):
     assert cfg.es_manager.train.env_configs.tags == ("FrozenLake",)
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("defaults: [tiny, _self_]\nmodel_path: a/b\n", encoding="utf-8-sig")
+    assert load_config(path).model_path == "a/b"
+
+
 def test_overrides_have_the_same_effect_on_a_saved_configuration(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(to_yaml(load_config("tiny")))

@@ -182,6 +182,12 @@ def test_solver_says_no():
         solve(range(1, 9), 10**9)
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "countdown.jsonl"
+    path.write_text('{"nums": [3, 5, 8], "target": 16}\n', encoding="utf-8-sig")
+    assert Countdown(data=str(path)).reset(seed=0)[0].startswith("Target: 16")
+
+
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
 def test_files(tmp_path, suffix):
     rows = [

@@ -235,6 +235,14 @@ def test_published_files(tmp_path):
     assert products["B00ABCDE03"].price == 100.0 and products["B00ABCDE03"].features == ("One.",)
 
 
+def test_files_may_begin_with_a_byte_order_mark(tmp_path):
+    folder = write_files(tmp_path, [ITEM])
+    for path in tmp_path.iterdir():
+        path.write_text(path.read_text(), encoding="utf-8-sig")
+    (product,) = load_products(folder, load_annotations(folder, small=True), small=True)
+    assert product.asin == ITEM["asin"]
+
+
 def test_products_without_a_category_are_products(tmp_path):
     """As in the published file, in which some have none; they match by query and title."""
     bare = {**ITEM, "asin": "B00ABCDE02", "category": "", "query": " ", "product_category": ""}

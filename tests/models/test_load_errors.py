@@ -250,6 +250,16 @@ def test_no_chat_template_and_a_file_that_gives_one(folder, tmp_path):
     assert load_tokenizer_in(tmp_path / "saved", folder).chat_template == given.read_text()
 
 
+def test_a_byte_order_mark_of_a_chat_template_is_no_part_of_prompts(folder, tmp_path):
+    text = (folder / "chat_template.jinja").read_text()
+    given = tmp_path / "mine.jinja"
+    given.write_text(text, encoding="utf-8-sig")
+    expected = load_tokenizer(str(folder)).chat_template
+    assert load_tokenizer(str(folder), chat_template=str(given)).chat_template == expected
+    (folder / "chat_template.jinja").write_text(text, encoding="utf-8-sig")
+    assert load_tokenizer(str(folder)).chat_template == expected
+
+
 def load_tokenizer_in(saved, folder):
     for name in ("config.json", "model.safetensors"):
         shutil.copy(folder / name, saved / name)

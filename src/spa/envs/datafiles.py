@@ -127,7 +127,7 @@ def _jsonl(source: str, columns: Sequence[str]) -> Iterator[Row]:
     # The last error below needs a row number, even if opening the file fails.
     number = 0
     try:
-        with Path(source).open(encoding="utf-8") as lines:
+        with Path(source).open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
                 if not line.strip():
                     continue

@@ -158,6 +158,9 @@ def load_tokenizer(
                 f"actor_rollout_ref.model.chat_template: {chat_template} cannot be read "
                 f"({error}). Name a text file with a Jinja chat template."
             ) from error
+    # Some editors begin a file with a byte-order mark, which would open every prompt.
+    if isinstance(tokenizer.chat_template, str):
+        tokenizer.chat_template = tokenizer.chat_template.removeprefix("\ufeff")
     return tokenizer
 
 

@@ -177,7 +177,7 @@ def read_adapter(folder: Path) -> dict[str, Any]:
     name no base model."""
     path = Path(folder) / ADAPTER_CONFIG
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise ModelError(
             f"{path}: the adapter's configuration cannot be read ({error}). Copy the whole "

@@ -105,7 +105,7 @@ def _file(file: Path) -> Iterator[Rollout]:
             yield from read_rows(row, f"{file}, row {number}")
         return
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {file}: {error}. Give a UTF-8 file of rollouts.") from error
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]

@@ -125,7 +125,7 @@ def _notes(path: str | None) -> dict[str, str]:
     if path is None:
         return {}
     try:
-        notes = json.loads(Path(path).read_text(encoding="utf-8"))
+        notes = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"--notes {path}: the file is missing or is not valid JSON ({error}). Give a JSON file of remarks."

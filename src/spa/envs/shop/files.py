@@ -49,7 +49,7 @@ def find_file(folder: str, names: Sequence[str]) -> Path:
 def read_json(path: Path, kind: type) -> Any:
     """The content of a JSON file whose top level is a `kind`; raises DataError if it is not."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             content = json.load(file)
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(
