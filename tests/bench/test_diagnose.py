@@ -50,7 +50,6 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
         assert rollout.replies == ("go",)
 
 
-
 @pytest.fixture(scope="module")
 def tokenizer():
     return load_tokenizer("builtin:tiny")

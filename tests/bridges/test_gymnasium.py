@@ -1,6 +1,9 @@
+import re
+
 import gymnasium
 import numpy as np
 import pytest
+import yaml
 from gymnasium import spaces
 
 from spa.envs.registry import make_env
@@ -132,6 +135,17 @@ def test_observations_that_are_text_and_labels_of_ones_own():
         assert failures("gymnasium:SpaTestSpoken-v0") == []
         with pytest.raises(ConfigError, match="action_names has 3 names"):
             make_env("gymnasium:SpaTestSpoken-v0", {"action_names": ["a", "b", "c"]})
+        for text, told in (
+            ("[No, Yes]", "action_names has False, which is not a string"),
+            ("[null, b]", "action_names has None, which is not a string"),
+            ("[1:30, b]", "action_names has 90, which is not a string"),
+            ("AB", "action_names must be a list of strings, got 'AB'"),
+            ("[Hit, hit ]", "action_names has 'hit' twice"),
+            ("['', b]", "action_names has ''"),
+            ("[a || b, c]", "action_names has 'a || b'"),
+        ):
+            with pytest.raises(ConfigError, match=re.escape(told)):
+                make_env("gymnasium:SpaTestSpoken-v0", {"action_names": yaml.safe_load(text)})
     finally:
         del gymnasium.registry["SpaTestSpoken-v0"]
 

@@ -85,6 +85,18 @@ def test_message(override):
     assert head.startswith(f"{len(lines)} problem") and "_3_frozen_lake" in head
 
 
+def test_a_tag_that_yaml_reads_as_another_type_is_named(tmp_path):
+    path = tmp_path / "mine.yaml"
+    for tag, read in (("On", "true"), ("1:30", "90")):
+        path.write_text(
+            f"defaults: [tiny, _self_]\ncustom_envs: {{{tag}: {{env_type: frozen_lake}}}}\n"
+        )
+        with pytest.raises(
+            ConfigError, match=rf"custom_envs: the key {read} is not a string.*quotes"
+        ):
+            load_config(path)
+
+
 def test_pairs_that_exclude_each_other():
     for overrides, line in (
         (

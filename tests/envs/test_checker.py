@@ -406,6 +406,17 @@ class OverSoon(EachOnce):
         return state, 0.0, len(self.named) == 2, False, info
 
 
+class SameNames(EachOnce):
+    def action_names(self):
+        return ("1", "2", "1 ")
+
+
+def test_two_actions_of_one_name_are_a_flaw():
+    assert failures(SameNames)["to_action reads every action name"] == (
+        "action_names has '1' twice. Give every action another name."
+    )
+
+
 def test_nobody_asks_for_random_actions_of_a_game_that_is_over():
     assert failures(OverSoon) == {}
 

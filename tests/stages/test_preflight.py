@@ -146,6 +146,29 @@ def test_trying_every_action_where_none_are_listed_is_refused_before_self_play()
     )
 
 
+class Named(FrozenLake):
+    """A lake whose labels are as they come from a configuration."""
+
+    labels: tuple = ()
+
+    def action_names(self) -> tuple[str, ...]:
+        return self.labels
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        ((False, True, "a", "b"), "action_names has False, which is not a string"),
+        (("Left", "Down", "Right", "left"), "action_names has 'left' twice"),
+    ],
+)
+def test_action_names_of_any_game_are_strings_that_differ(labels, told, monkeypatch):
+    monkeypatch.setattr(Named, "labels", labels)
+    tag = load_config("tiny").es_manager.train.env_configs.tags[0]
+    found = problems(f"custom_envs.{tag}.env_type={Named.__module__}:{Named.__name__}")
+    assert f"custom_envs.{tag}: {told}" in found
+
+
 def test_data_files_that_are_missing_or_not_parquet_or_lack_a_column_are_named(tmp_path):
     files = "data.train_files={0}", "data.val_files={0}"
     assert "a.parquet: the file or folder does not exist" in problems(

@@ -55,7 +55,15 @@ def add_validation_errors(
         key = _dotted(item["loc"], tree)
         details = item.get("ctx", {})
         got = f", got {show(item['input'])}"
-        if item["type"] == "unexpected_keyword_argument":
+        # Pydantic ends the location of a wrong key with a mark of its own.
+        if item["loc"][-1] == "[key]":
+            name = show(item["input"])
+            problems.add(
+                _dotted(item["loc"][:-2], tree),
+                f"the key {name} is not a string. YAML reads names such as On, No, null and 1:30 as "
+                "other types. Put the name in quotes.",
+            )
+        elif item["type"] == "unexpected_keyword_argument":
             # Each key of an unknown section is reported.
             for leaf in flatten({key: item["input"]}):
                 problems.add(leaf, f"unknown key{suggestion(leaf)}")

@@ -3,10 +3,9 @@
 from typing import Any
 
 from spa.envs.base import Action, StateText, TextEnv
-from spa.envs.labels import action_index, label_space
+from spa.envs.labels import action_index, label_space, require_labels
 from spa.envs.options import require_rate, reset_seeds
 from spa.envs.spaces import text_space
-from spa.errors import ConfigError
 from spa.seeds import stream
 
 NAME = "bandit"
@@ -38,13 +37,8 @@ class Bandit(TextEnv):
         hi_arm_hiscore: float = 1.0,
         hi_arm_hiscore_prob: float = 0.25,
     ) -> None:
-        self.low = _arm_name("lo_arm_name", lo_arm_name)
-        self.high = _arm_name("hi_arm_name", hi_arm_name)
-        if self.low.lower() == self.high.lower():
-            raise ConfigError(
-                f"{NAME}: options 'lo_arm_name' and 'hi_arm_name' are both {self.low!r}; "
-                "give the two arms different names"
-            )
+        arms = f"{NAME}: the options lo_arm_name and hi_arm_name"
+        self.low, self.high = require_labels(arms, [lo_arm_name, hi_arm_name])
         self.low_pay = require_rate(NAME, "lo_arm_score", lo_arm_score, -1e6, 1e6)
         self.high_pays = (
             require_rate(NAME, "hi_arm_loscore", hi_arm_loscore, -1e6, 1e6),
@@ -125,16 +119,3 @@ class Bandit(TextEnv):
     def optimal_steps(self) -> int | None:
         """One pull."""
         return 1 if self._pulled is None else None
-
-
-def _arm_name(option: str, value: object) -> str:
-    """An arm's name without white space around it; raises ConfigError if it cannot be written as an
-    action."""
-    name = value.strip() if isinstance(value, str) else ""
-    # `||` separates actions, and tags of the response format have angle brackets.
-    if not name or len(name) > 100 or any(mark in name for mark in ("||", "<", ">", "\n")):
-        raise ConfigError(
-            f"{NAME}: option {option!r} must be a short name without '||', '<' and '>', got "
-            f"{value!r}"
-        )
-    return name

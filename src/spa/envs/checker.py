@@ -20,6 +20,7 @@ from gymnasium.utils.env_checker import check_env
 
 from spa.envs.base import StateText, TextEnv, look_as_mover
 from spa.envs.branch import Past, branch
+from spa.envs.labels import require_labels
 from spa.envs.limits import EnvFault, TimedOut, time_limit
 from spa.envs.options import STATE_TEXTS
 from spa.errors import ConfigError
@@ -319,6 +320,10 @@ def _actions(make: Make) -> None:
     env = make()
     env.reset(seed=0)
     advice = "to_action must accept every label in the prompt, in upper and in lower case"
+    try:
+        require_labels("action_names", env.action_names())
+    except ConfigError as error:
+        raise Flaw(str(error), advice) from error
     for name in env.action_names():
         for text in (name, name.lower(), name.upper(), f" {name} "):
             _require(

@@ -1,9 +1,12 @@
 """Actions that have a label each and are numbered from 1."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+
+from spa.errors import ConfigError
 
 LONGEST_LABEL = 200
 """Characters; a longer text is not compared with the labels."""
@@ -29,6 +32,32 @@ def action_index(action: object, names: tuple[str, ...]) -> int | None:
     if isinstance(action, bool) or not isinstance(action, int | np.integer):
         return None
     return int(action) - 1 if 1 <= action <= len(names) else None
+
+
+def require_labels(where: str, names: object) -> tuple[str, ...]:
+    """Action names without white space around them. Raises ConfigError that begins with `where`
+    unless they are a list of different strings that a response can contain as actions."""
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise ConfigError(f"{where} must be a list of strings, got {names!r}")
+    labels: list[str] = []
+    for name in names:
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"{where} has {name!r}, which is not a string. YAML reads words such as No, On, "
+                "null and 1:30 as other types. Put the name in quotes."
+            )
+        label = name.strip()
+        # `||` separates actions, and tags of the response format have angle brackets.
+        marks = ("||", "<", ">", "\n")
+        if not label or len(label) > LONGEST_LABEL or any(mark in label for mark in marks):
+            raise ConfigError(
+                f"{where} has {name[:80]!r}. Use a short name without '||', '<', '>' and line breaks."
+            )
+        # Labels are read in any letter case, so the second of two equal ones is never chosen.
+        if label.lower() in map(str.lower, labels):
+            raise ConfigError(f"{where} has {label!r} twice. Give every action another name.")
+        labels.append(label)
+    return tuple(labels)
 
 
 def label_space(size: int) -> spaces.Space[Any]:

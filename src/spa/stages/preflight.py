@@ -19,6 +19,7 @@ from spa.config.check import Stage
 from spa.config.schema import Config
 from spa.engines.factory import engine_name
 from spa.envs.base import TextEnv
+from spa.envs.labels import require_labels
 from spa.errors import ConfigError, DataError, ModelError, SpaError, one_line
 from spa.models.build import check_context, load_template
 from spa.models.load import model_config, model_source
@@ -258,6 +259,7 @@ def _check_env(
         mode: PromptMode = "base" if cfg.generate.policy == "search" else "add_worldmodel"
         kinds[mode] = max(cfg.generate.sampling.response_length, kinds.get(mode, 0))
     with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
+        require_labels(f"custom_envs.{tag}: action_names", env.action_names())
         for name in cfg.generate.policies if selfplay else ():
             if name in policy_names() and (require := policy_named(name).require):
                 require(env, tag)

@@ -9,7 +9,7 @@ import gymnasium
 from gymnasium import spaces
 
 from spa.envs.base import StateText, TextEnv
-from spa.envs.labels import action_index, label_space
+from spa.envs.labels import action_index, label_space, require_labels
 from spa.envs.options import require_choice, reset_seeds
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
@@ -58,11 +58,13 @@ class GymnasiumGame(TextEnv):
                 "actions, and observations that are text or a few integers. Choose another environment."
             )
         numbered = tuple(f"Action {number}" for number in range(int(actions.n)))
-        self.names = tuple(map(str, action_names or NAMES.get(name, numbered)))
+        own = f"env_type 'gymnasium:{task}': action_names"
+        self.names = (
+            NAMES.get(name, numbered) if action_names is None else require_labels(own, action_names)
+        )
         if len(self.names) != actions.n:
             raise ConfigError(
-                f"env_type 'gymnasium:{task}': action_names has {len(self.names)} names for the action space {actions}."
-                " Give one name per action."
+                f"{own} has {len(self.names)} names for the action space {actions}. Give one name per action."
             )
         # Text observations may come from an endless generator of puzzles. Observations of few
         # numbers mean that start states repeat.
