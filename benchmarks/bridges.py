@@ -20,10 +20,10 @@ import time
 
 from spa.envs.base import TextEnv
 from spa.envs.cards import measure
-from spa.envs.checker import check, episode
 from spa.envs.registry import list_tasks, make_env
 from spa.errors import ConfigError, EnvFault
 from spa.tables import Table
+from spa_author.checker import check, episode
 
 
 def one(library: str, task: str, steps: int) -> dict:

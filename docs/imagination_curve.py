@@ -13,11 +13,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from spa.config.load import load_config
-from spa.report.charts import Chart, Series
-from spa.report.figures import save_chart
 from spa.run.console import set_verbosity
 from spa.stages import evaluate
 from spa.stages.policies import find_target
+from spa_report.charts import Chart, Series
+from spa_report.figures import save_chart
 
 SPOILT = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 PUZZLES, SAMPLES = 64, 2

@@ -9,8 +9,8 @@ are the range over seeds.
 import sys
 from pathlib import Path
 
-from spa.report.charts import Chart, Series
-from spa.report.figures import save_chart
+from spa_report.charts import Chart, Series
+from spa_report.figures import save_chart
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from results import read_lines  # pyright: ignore[reportMissingImports]

@@ -9,7 +9,6 @@ import pytest
 
 from spa.envs.base import StateText
 from spa.envs.cards import random_episode
-from spa.envs.checker import check
 from spa.envs.pool import group_specs
 from spa.envs.workers import EnvWorkers
 from spa.evaluation.situations import random_situation, replay
@@ -24,6 +23,7 @@ from spa.training.batch import batch_episodes
 from spa.types import Episode, SamplingParams, StopReason
 from spa.worldmodel.base_format import in_base_format
 from spa.worldmodel.rows import episode_rows
+from spa_author.checker import check
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from nim import Nim  # pyright: ignore[reportMissingImports]

@@ -6,13 +6,13 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from spa.config import compat
 from spa.config.fields import Key, flatten
 from spa.config.load import PARTS, config_names, load_config, shipped
 from spa.config.schema import Config
 from spa.config.stages import STAGES, stages_of
 from spa.config.tree import field_types, schema_keys, to_plain, type_name
 from spa.tables import Table
+from spa_original import compat
 
 BEGIN = "<!-- made by tools/config_reference.py -->"
 END = "<!-- end -->"

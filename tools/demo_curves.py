@@ -13,11 +13,11 @@ from pathlib import Path
 from results import read, write
 
 from spa.errors import DataError
-from spa.report.charts import Chart, Series
-from spa.report.curves import PASS_1, chart
-from spa.report.figures import save_chart
-from spa.report.reading import open_run
-from spa.report.results import list_methods
+from spa.run.reading import open_run
+from spa_report.charts import Chart, Series
+from spa_report.curves import PASS_1, chart
+from spa_report.figures import save_chart
+from spa_report.results import list_methods
 
 PICTURES = Path("docs/images")
 

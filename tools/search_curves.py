@@ -10,8 +10,8 @@ from pathlib import Path
 
 from results import read, read_lines
 
-from spa.report.charts import Chart, Series
-from spa.report.figures import save_chart
+from spa_report.charts import Chart, Series
+from spa_report.figures import save_chart
 
 LONGEST = 6
 """Moves of an episode: three turns of two actions."""

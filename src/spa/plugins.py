@@ -1,9 +1,10 @@
-"""What other packages add to spa: the entry points of their metadata.
+"""Objects that other packages add to spa by entry points in their metadata.
 
 A package registers objects by name in the groups `spa.commands`, `spa.envs`, `spa.libraries`,
 `spa.engines`, `spa.policies` and `spa.methods`. Names are listed without importing anything; a
-module is imported when its name is used. The siblings of this package, `spa_bench` and
-`spa_integrations`, use the same door.
+module is imported when its name is used. The packages beside the core use the same door, and two
+groups of their own: `spa.api` (what `import spa` shows and compares) and `spa.translations`
+(settings of other projects).
 """
 
 from collections.abc import Mapping

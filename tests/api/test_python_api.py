@@ -355,7 +355,7 @@ def test_a_single_value_is_a_list_of_one(tmp_path: Path):
 
 
 def test_importing_parts_of_the_package_leaves_the_functions_in_place():
-    code = "import spa, spa.evaluation.passk, spa.envs.play, spa.experiments.compare; print(callable(spa.evaluate), callable(spa.play))"
+    code = "import spa, spa.evaluation.passk, spa_author.terminal, spa_sweeps.compare; print(callable(spa.evaluate), callable(spa.play))"
     assert in_a_new_process(code) == "True True"
 
 

@@ -17,13 +17,13 @@ from spa.errors import ConfigError, DataError
 from spa.models.load import load_tokenizer
 from spa.policies.scripted import random_engine
 from spa.prompts.render import Prompter
-from spa.report.build import template
 from spa.rollout.loop import collect
 from spa.types import SamplingParams
 from spa_bench.diagnose.command import game_of
 from spa_bench.diagnose.findings import diagnose, masks, retokenized, with_text
 from spa_bench.diagnose.page import diagnosis_page
 from spa_bench.diagnose.rollouts import read_rollouts, read_row
+from spa_report.build import template
 
 USER = {"role": "user", "content": "room A"}
 

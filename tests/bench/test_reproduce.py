@@ -12,13 +12,13 @@ from helpers.stages import mark_finished
 
 from spa import cli
 from spa.errors import ConfigError, ModelError, TrainingError
-from spa.experiments.grid import StageJob
-from spa.experiments.methods import METHODS
-from spa.experiments.results import SeedResult, difference
+from spa.stages.methods import METHODS
 from spa_bench.paper import reproduce
 from spa_bench.paper.page import write_page
 from spa_bench.paper.paper import NAMES, SCALES, Finding, paper_table
 from spa_bench.paper.verdicts import interquartile_means, judge, mean_curve, rates
+from spa_sweeps.grid import StageJob
+from spa_sweeps.results import SeedResult, difference
 
 
 def seed_result(

@@ -8,7 +8,6 @@ import pytest
 from helpers.runs import small_config
 
 from spa.envs.frozen_lake import FrozenLake
-from spa.envs.metamathqa import MetamathQA
 from spa.errors import ConfigError
 from spa.policies.mixed import MixedEngine
 from spa.run.manifest import SUMMARY
@@ -25,6 +24,7 @@ from spa_bench.q_learning.scout import (
     require_copies,
     table_engine,
 )
+from spa_games.metamathqa import MetamathQA
 
 
 def lake(seed: int = 3) -> FrozenLake:

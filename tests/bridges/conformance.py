@@ -2,8 +2,8 @@
 
 import random
 
-from spa.envs.checker import check
 from spa.envs.registry import make_env
+from spa_author.checker import check
 
 
 def failures(env_type, options=None, steps=30):

@@ -13,8 +13,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from spa.report.build import write_report
-from spa.report.viewer import Viewer, export
+from spa_report.build import write_report
+from spa_report.viewer import Viewer, export
 
 
 def find(browser, selector):

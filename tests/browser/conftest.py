@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from report_fixtures import write_demo
 from test_report import hostile_run
 
-from spa.report.viewer import Library, serve
+from spa_report.viewer import Library, serve
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

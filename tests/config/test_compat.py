@@ -3,8 +3,6 @@ import logging
 import pytest
 import yaml
 
-from spa.config import compat
-from spa.config.compat import original_keys
 from spa.config.fields import flatten
 from spa.config.load import config_names, load_config
 from spa.config.tree import schema_keys, to_plain
@@ -12,6 +10,8 @@ from spa.errors import ConfigError
 from spa.renamed import SETTINGS, VALUES
 from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import fingerprint_of
+from spa_original import compat
+from spa_original.compat import original_keys
 
 KNOWN = {path for path, _, _ in schema_keys()}
 FREE = ("custom_envs.", "model_info.", "actor_rollout_ref.rollout.engine_kwargs.")

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -20,8 +18,12 @@ FORBIDDEN_IMPORTS = {"random", "pickle", "shelve", "marshal", "dill", "cloudpick
 HOLDS_GLOBAL_RANDOMNESS = "spa_integrations.games.randomness"
 """Gives other people's games their own global generators, and puts everybody else's back."""
 FORBIDDEN_CALLS = {"print", "eval", "exec", "breakpoint"}
-SIBLINGS = ("spa_bench", "spa_integrations")
-"""Packages beside the core, which they import."""
+SIBLINGS = tuple(
+    re.findall(
+        r"^\| `(spa_\w+)` \|", PAGE.partition("<!-- siblings -->")[2].partition("\n\n")[0], re.M
+    )
+)
+"""Packages beside the core, in the order in which they may import each other."""
 
 
 @cache
@@ -114,7 +116,8 @@ def test_no_package_imports_a_sibling():
         "spa_verifiers",
     }
     for top in ("spa", *SIBLINGS):
-        others = {*SIBLINGS, "spa_verifiers"} - {top}
+        earlier = SIBLINGS[: SIBLINGS.index(top)] if top in SIBLINGS else ()
+        others = {*SIBLINGS, "spa_verifiers"} - {top, *earlier}
         found = {
             (module, name)
             for module, tree in modules(top).items()
@@ -125,7 +128,7 @@ def test_no_package_imports_a_sibling():
         if top == "spa":  # nor by a name in a text
             for path in (SOURCE / top).rglob("*.py"):
                 assert not re.search(
-                    r"spa_(bench|integrations)\.", path.read_text(encoding="utf-8")
+                    rf"({'|'.join(SIBLINGS)})\.", path.read_text(encoding="utf-8")
                 ), path
 
 
@@ -159,7 +162,6 @@ def test_the_loop_of_ppo_needs_nothing_of_what_it_is_put_together_from():
         "worldmodel",
         "evaluation",
         "methods",
-        "report",
         "api",
     } == set()
     loaders = {"spa.engines.factory", "spa.models.load", "spa.models.hub", "spa.run.trackers"}
@@ -183,20 +185,13 @@ def test_below_the_recipes_only_listed_modules_read_the_configuration():
     assert readers == listed
 
 
-@pytest.mark.parametrize(
-    ("target", "users"),
-    [
-        ("run", {"run", "stages", "experiments", "launch", "commands", "cli", "report", "api"}),
-        ("report", {"report", "experiments", "commands", "api"}),
-    ],
-)
-def test_who_uses_the_recorder_and_the_report(target: str, users: set[str]):
-    found = {
+def test_few_packages_use_the_life_cycle_of_a_stage():
+    users = {
         package(module)
         for module, tree in modules().items()
-        if any(package(n) == target for n in imports(tree, module))
+        if any(package(name) == "run" for name in imports(tree, module))
     }
-    assert found <= users
+    assert users <= {"run", "stages", "launch", "commands", "cli", "api"}
 
 
 def test_nothing_heavy_or_unsafe_is_imported():

@@ -134,7 +134,7 @@ def test_the_licence_and_the_citation_are_there():
         == "Apache-2.0"
     )
     # of the one library that is part of the package
-    uplot = "src/spa/report/templates/uplot.LICENSE.txt"
+    uplot = "src/spa_report/templates/uplot.LICENSE.txt"
     assert uplot in PROJECT["project"]["license-files"] and "MIT License" in (
         ROOT / uplot
     ).read_text(encoding="utf-8")

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from spa.envs.shop.catalogue import Goal, Product
-from spa.envs.shop.shop import Shop, build_shop
+from spa_games.shop.catalogue import Goal, Product
+from spa_games.shop.shop import Shop, build_shop
 
 SHIRT = Product(
     asin="B000000001",

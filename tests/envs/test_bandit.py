@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from contract import check_contract
 
-from spa.envs.bandit import Bandit
 from spa.errors import ConfigError
+from spa_games.bandit import Bandit
 
 
 def test_contract():

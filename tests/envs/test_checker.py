@@ -11,9 +11,9 @@ from spa import cli
 from spa.cli import execute
 from spa.config.load import load_config
 from spa.envs.base import TextEnv
-from spa.envs.checker import check
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.registry import ENVS, make_env
+from spa_author.checker import check
 
 SPECS = load_config("base").custom_envs
 
@@ -367,7 +367,7 @@ class Hangs(FrozenLake):
 
 
 def test_a_check_that_hangs_is_named_and_the_others_are_run(capsys, monkeypatch):
-    monkeypatch.setattr("spa.envs.checker.CHECK_S", 2.0)
+    monkeypatch.setattr("spa_author.checker.CHECK_S", 2.0)
     assert execute(["env", "check", f"{__name__}:Hangs", "--steps", "20"]) == 1
     out = capsys.readouterr().out
     assert (

@@ -6,11 +6,11 @@ import pytest
 from spa.config.load import load_config
 from spa.envs.base import TextEnv
 from spa.envs.branch import Past, branch
-from spa.envs.checker import check
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.limits import EnvFault
 from spa.envs.registry import make_env
 from spa.envs.sokoban import Sokoban
+from spa_author.checker import check
 
 TAGS = load_config("base").custom_envs
 

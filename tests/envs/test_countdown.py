@@ -9,10 +9,10 @@ from contract import check_contract
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spa.envs.arithmetic import MAX_DEPTH, MAX_LENGTH, parse_expression
-from spa.envs.countdown import Countdown, Puzzle
-from spa.envs.solvers.countdown import sign_solution, solve
 from spa.errors import ConfigError, DataError
+from spa_games.arithmetic import MAX_DEPTH, MAX_LENGTH, parse_expression
+from spa_games.countdown import Countdown, Puzzle
+from spa_games.solvers.countdown import sign_solution, solve
 
 MALICIOUS = [
     "9**9**9**9",

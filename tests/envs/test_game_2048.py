@@ -5,8 +5,8 @@ from contract import check_contract
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spa.envs.game_2048 import ACTIONS, Game2048, can_move, slide, slide_left
 from spa.errors import ConfigError
+from spa_games.game_2048 import ACTIONS, Game2048, can_move, slide, slide_left
 
 TILES = st.sampled_from([0, 2, 4, 8, 16])
 BOARDS = st.lists(st.lists(TILES, min_size=4, max_size=4).map(tuple), min_size=4, max_size=4).map(

@@ -5,10 +5,10 @@ import pyarrow.parquet as pq
 import pytest
 from contract import check_contract
 
-from spa.envs.metamathqa import MetamathQA, load_problems, normalize
-from spa.envs.word_problems import Problem, generate_problem
 from spa.errors import ConfigError, DataError
 from spa.seeds import stream
+from spa_games.metamathqa import MetamathQA, load_problems, normalize
+from spa_games.word_problems import Problem, generate_problem
 
 
 def asked(answer: str, **options) -> MetamathQA:

@@ -2,10 +2,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spa.envs.frozen_lake import FrozenLake
-from spa.envs.play import best, play, read_actions
 from spa.envs.sokoban import Sokoban
 from spa.envs.sudoku import Sudoku
 from spa.prompts.render import Prompter
+from spa_author.terminal import best, play, read_actions
 
 
 def session(env, lines: list[str], *, hint: bool = False, **limits):

@@ -4,11 +4,11 @@ from contract import check_contract
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spa.envs.cube import ACTIONS, SOLVED, TURNS, is_solved, turn
-from spa.envs.rubiks_cube import RubiksCube
-from spa.envs.solvers import rubiks_cube as solver
 from spa.errors import ConfigError
 from spa.prompts.render import Prompter
+from spa_games.cube import ACTIONS, SOLVED, TURNS, is_solved, turn
+from spa_games.rubiks_cube import RubiksCube
+from spa_games.solvers import rubiks_cube as solver
 
 WORDS = st.lists(st.sampled_from(ACTIONS), max_size=12)
 

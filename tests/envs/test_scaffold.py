@@ -6,8 +6,8 @@ import pytest
 
 from spa.cli import main as spa
 from spa.config.load import load_config
-from spa.envs.scaffold import write_env
 from spa.errors import ConfigError
+from spa_author.scaffold import write_env
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,7 +85,7 @@ def test_its_configuration_runs_from_end_to_end_whatever_the_number_of_puzzles(
 
 
 def test_the_class_is_short():
-    from spa.envs.scaffold import MODULE
+    from spa_author.scaffold import MODULE
 
     body = MODULE.template.split("class $cls")[1]
     assert len(body.splitlines()) <= 45

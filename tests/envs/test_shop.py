@@ -5,13 +5,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from shop_example import GOAL, HOSTILE, LAMP, SHIRT, example_shop
 
-from spa.envs.shop.catalogue import NO_PRICE_LIMIT, clean_text, price_limit, price_phrase
-from spa.envs.shop.generate import generated_goals, generated_products
-from spa.envs.shop.pages import SUBPAGES, View, render
-from spa.envs.shop.reward import judge, meets, normalize_colour, similar, title_nouns, type_match
-from spa.envs.shop.search import MAX_HITS, SearchIndex, match_expression
-from spa.envs.shop.shop import SPLITS, build_shop, open_shop
 from spa.errors import ConfigError, DataError
+from spa_games.shop.catalogue import NO_PRICE_LIMIT, clean_text, price_limit, price_phrase
+from spa_games.shop.generate import generated_goals, generated_products
+from spa_games.shop.pages import SUBPAGES, View, render
+from spa_games.shop.reward import judge, meets, normalize_colour, similar, title_nouns, type_match
+from spa_games.shop.search import MAX_HITS, SearchIndex, match_expression
+from spa_games.shop.shop import SPLITS, build_shop, open_shop
 
 SHOP = example_shop()
 

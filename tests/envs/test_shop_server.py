@@ -11,8 +11,8 @@ import pytest
 from shop_example import GOAL, HOSTILE, SHIRT, example_shop
 
 from spa.cli import main
-from spa.envs.shop.pages import KINDS, View
-from spa.envs.shop.server import BadAddress, address, make_server, page_html, read_address
+from spa_games.shop.pages import KINDS, View
+from spa_games.shop.server import BadAddress, address, make_server, page_html, read_address
 
 SHOP = example_shop()
 

@@ -4,12 +4,12 @@ from contract import check_contract
 from shop_example import GOAL, HOSTILE, ITEM, NOTES, SHIRT, example_shop, write_files
 
 from spa.config.load import load_config
-from spa.envs.shop.files import load_annotations, load_products
-from spa.envs.shop.pages import View
-from spa.envs.shop.reward import type_match
-from spa.envs.webshop import WebShop, parse_action
 from spa.errors import ConfigError, DataError
 from spa.stages import setup
+from spa_games.shop.files import load_annotations, load_products
+from spa_games.shop.pages import View
+from spa_games.shop.reward import type_match
+from spa_games.webshop import WebShop, parse_action
 
 
 def visiting(shop=None, goal=GOAL) -> WebShop:

@@ -13,12 +13,12 @@ from spa.algo.estimators import estimator_named
 from spa.cli import main
 from spa.config.load import load_config
 from spa.engines.factory import make_engine
-from spa.envs.checker import check
 from spa.errors import ConfigError
 from spa.planning.written_search import breadth_first, explore, write_search
 from spa.policies.scripted import random_engine
 from spa.stages import setup
 from spa.types import StopReason
+from spa_author.checker import check
 
 FOLDER = Path(__file__).parents[2] / "examples"
 
@@ -243,7 +243,7 @@ def test_a_method_of_ones_own_is_compared_tried_ablated_and_reported(tmp_path: P
     from helpers.grids import run_small
     from helpers.runs import SMALL
 
-    from spa.experiments.compare import methods_compared
+    from spa_sweeps.compare import methods_compared
 
     few = [
         "trainer.total_training_steps=1",

@@ -17,16 +17,9 @@ from spa.config.schema import TrainerConfig
 from spa.config.tree import to_plain
 from spa.errors import ConfigError, SpaError, TrainingError
 from spa.evaluation.passk import outcomes
-from spa.experiments.budget import budget, learnt_tokens
-from spa.experiments.compare import (
-    continued,
-    methods_compared,
-    run_comparison,
-    self_play_batches,
-    starts_again,
-)
-from spa.experiments.grid import FOLDERS, Plan, Run, run_grid
-from spa.experiments.methods import (
+from spa.methods import Method
+from spa.run.reading import open_run
+from spa.stages.methods import (
     CONTROLS,
     METHODS,
     baseline_config,
@@ -35,7 +28,19 @@ from spa.experiments.methods import (
     method,
     of_comparison,
 )
-from spa.experiments.results import (
+from spa.worldmodel.rows import read_parquet
+from spa_bench.paper.verdicts import mean_curve
+from spa_bench.q_learning.baseline import q_learning
+from spa_sweeps.budget import budget, learnt_tokens
+from spa_sweeps.compare import (
+    continued,
+    methods_compared,
+    run_comparison,
+    self_play_batches,
+    starts_again,
+)
+from spa_sweeps.grid import FOLDERS, Plan, Run, run_grid
+from spa_sweeps.results import (
     SeedResult,
     difference,
     episodes_played,
@@ -43,12 +48,7 @@ from spa.experiments.results import (
     read_curve,
     read_training,
 )
-from spa.experiments.tables import equal_tokens, print_table, sentences
-from spa.methods import Method
-from spa.report.reading import open_run
-from spa.worldmodel.rows import read_parquet
-from spa_bench.paper.verdicts import mean_curve
-from spa_bench.q_learning.baseline import q_learning
+from spa_sweeps.tables import equal_tokens, print_table, sentences
 
 STEPS = (
     "trainer.total_training_steps=1",

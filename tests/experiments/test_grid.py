@@ -15,8 +15,10 @@ from helpers.grids import in_this_process
 from helpers.stages import mark_finished
 
 from spa.errors import ConfigError, ModelError, TrainingError
-from spa.experiments.compare import Arm, comparison
-from spa.experiments.grid import (
+from spa.run.manifest import MANIFEST, Manifest, result_of
+from spa.stages.methods import METHODS, method
+from spa_sweeps.compare import Arm, comparison
+from spa_sweeps.grid import (
     Plan,
     StageJob,
     finished_stages,
@@ -25,8 +27,6 @@ from spa.experiments.grid import (
     run_grid,
     tasks_of,
 )
-from spa.experiments.methods import METHODS, method
-from spa.run.manifest import MANIFEST, Manifest, result_of
 
 TINY = "model_path=builtin:tiny"
 
@@ -366,7 +366,7 @@ def test_results_are_found_after_the_grid_was_moved(tmp_path):
 
 WORKER = """
 import os, signal, time
-from spa.experiments.grid import own_process
+from spa_sweeps.grid import own_process
 def work():
     return os.getpid()
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from helpers.runs import SMALL
 
 from spa import cli
 from spa.errors import ConfigError
-from spa.experiments.compare import Comparison, methods_compared, short_name, values_tried
-from spa.report.reading import open_run
+from spa.run.reading import open_run
+from spa_sweeps.compare import Comparison, methods_compared, short_name, values_tried
 
 LR = "actor_rollout_ref.actor.optim.lr"
 STEPS = (

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from spa.experiments.compare import Comparison, run_comparison
+from spa_sweeps.compare import Comparison, run_comparison
 
 
 def in_this_process(errors: Path | None = None) -> ThreadPoolExecutor:

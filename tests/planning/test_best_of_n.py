@@ -10,7 +10,6 @@ from helpers.families import template
 from helpers.runs import small_config
 
 from spa import cli
-from spa.envs.countdown import Countdown
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.pool import EpisodeSpec
 from spa.envs.sokoban import Sokoban
@@ -23,6 +22,7 @@ from spa.prompts.render import world_model_reply
 from spa.rollout.episode_builder import EpisodeBuilder
 from spa.stages import setup
 from spa.types import Completion, Prompt
+from spa_games.countdown import Countdown
 
 
 @pytest.mark.parametrize("symbols", [None, {4: "h", 5: "g"}])

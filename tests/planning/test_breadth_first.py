@@ -8,7 +8,6 @@ from helpers.families import template
 from helpers.runs import small_config
 
 from spa import cli
-from spa.envs.countdown import Countdown
 from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError
 from spa.evaluation.outcomes import outcome_of
@@ -18,6 +17,7 @@ from spa.policies.scripted import ScriptedEngine
 from spa.prompts.render import plan_sentence, world_model_reply
 from spa.stages import setup
 from spa.types import Prompt, SamplingParams
+from spa_games.countdown import Countdown
 
 
 def knows(prompt: Prompt) -> str:

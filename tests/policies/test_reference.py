@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from spa.envs.bandit import Bandit
 from spa.envs.frozen_lake import FrozenLake
 from spa.policies.reference import look_ahead, reference_success, walk
+from spa_games.bandit import Bandit
 
 
 def lake(board: str, **options) -> FrozenLake:

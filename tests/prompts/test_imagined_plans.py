@@ -14,11 +14,11 @@ from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.imagined import imagined_plans, read_options
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter, world_model_reply
-from spa.report.replay import replay
 from spa.types import Episode
 from spa.worldmodel.branches import turn_options
 from spa.worldmodel.relabel import imagined
 from spa.worldmodel.rows import episode_rows, shuffle_next_states
+from spa_report.replay import replay
 
 LAKE = {"is_slippery": False}
 plans = st.lists(st.sampled_from(["Left", "Down", "Right", "Up"]), min_size=1, max_size=3).map(

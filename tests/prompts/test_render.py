@@ -9,10 +9,10 @@ from helpers.play import answer, one_group, play, says
 from spa.config.load import load_config
 from spa.envs.base import TextEnv
 from spa.envs.registry import make_env
-from spa.experiments.methods import METHODS
 from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter, format_reward
 from spa.stages import setup
+from spa.stages.methods import METHODS
 
 CELL = re.compile(r"\(\s*\d+\s*,\s*\d+\s*\)")
 GAMES: dict[str, dict[str, Any]] = {

@@ -14,15 +14,15 @@ from rich.console import Console
 
 from spa import tables
 from spa.cli import execute
-from spa.report import charts
-from spa.report.build import html, template
-from spa.report.content import build
-from spa.report.reading import open_run
-from spa.report.replay import replay
-from spa.report.security import script_json
-from spa.report.text import markdown
 from spa.run import progress
 from spa.run.console import printable
+from spa.run.reading import open_run
+from spa_report import charts
+from spa_report.build import html, template
+from spa_report.content import build
+from spa_report.replay import replay
+from spa_report.security import script_json
+from spa_report.text import markdown
 
 SOURCES = [
     *Path(charts.__file__).parent.glob("*.py"),

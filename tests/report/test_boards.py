@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spa.report.boards import board_size, compare, read_board
+from spa_report.boards import board_size, compare, read_board
 
 SENTENCE = "Player (P) is at (0,1); goal (G) is at (1,1); no holes (O)."
 

@@ -11,11 +11,11 @@ from report_fixtures import TAG, write_demo, write_stage
 
 from spa.cli import main
 from spa.errors import SpaError
-from spa.report.charts import Chart, Series, number, thin
-from spa.report.content import build
-from spa.report.figures import save_chart
-from spa.report.reading import open_run
+from spa.run.reading import open_run
 from spa.run.usage import Budget, so_far
+from spa_report.charts import Chart, Series, number, thin
+from spa_report.content import build
+from spa_report.figures import save_chart
 
 
 def test_numbers():

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from spa.cli import execute
-from spa.report.charts import number
-from spa.report.content import build
-from spa.report.overview import list_runs
-from spa.report.reading import open_run
-from spa.report.viewer import Library
+from spa.run.reading import open_run
+from spa_report.charts import number
+from spa_report.content import build
+from spa_report.overview import list_runs
+from spa_report.viewer import Library
 
 
 @pytest.fixture(scope="module")

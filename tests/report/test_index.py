@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spa.report.index import EpisodeIndex, read_episode
+from spa_report.index import EpisodeIndex, read_episode
 
 
 @pytest.fixture

@@ -17,14 +17,14 @@ from report_fixtures import play, write_stage
 from spa.api.runs import load_run
 from spa.envs.frozen_lake import FrozenLake
 from spa.planning.written_search import breadth_first, explore, write_search
-from spa.report.content import build
-from spa.report.examples import examples
-from spa.report.index import EpisodeIndex
-from spa.report.reading import is_run, open_run
-from spa.report.replay import replay, written_search
-from spa.report.viewer import HOST, Library, Viewer, export, serve
+from spa.run.reading import is_run, open_run
 from spa.types import WorldModelRow
 from spa.worldmodel.parquet import write_parquet
+from spa_report.content import build
+from spa_report.examples import examples
+from spa_report.index import EpisodeIndex
+from spa_report.replay import replay, written_search
+from spa_report.viewer import HOST, Library, Viewer, export, serve
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from report_fixtures import TOKENIZER, play, write_stage
 
-from spa.report.content import build
-from spa.report.reading import open_run
-from spa.report.replay import MAX_TEXT, any_wrong, find_tokenizer, replay, shown
-from spa.report.text import markdown
+from spa.run.reading import open_run
+from spa_report.content import build
+from spa_report.replay import MAX_TEXT, any_wrong, find_tokenizer, replay, shown
+from spa_report.text import markdown
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -14,13 +14,13 @@ from report_fixtures import TAG, write_demo, write_sft, write_stage
 
 from spa.cli import execute
 from spa.errors import DataError
-from spa.report.build import html, template, write_report
-from spa.report.content import build
-from spa.report.facts import Behaviour, Wins, behaviour_and_wins, difference, what_went_wrong
-from spa.report.overview import list_runs
-from spa.report.reading import open_run
-from spa.report.text import markdown
 from spa.run.lock import run_lock
+from spa.run.reading import open_run
+from spa_report.build import html, template, write_report
+from spa_report.content import build
+from spa_report.facts import Behaviour, Wins, behaviour_and_wins, difference, what_went_wrong
+from spa_report.overview import list_runs
+from spa_report.text import markdown
 
 
 class Page(HTMLParser):

@@ -9,12 +9,12 @@ import pytest
 from helpers.killed import is_finished, kill_comparison, steps_of
 
 from spa.cli import execute
-from spa.report.content import build
-from spa.report.overview import list_runs
-from spa.report.progress import in_progress
-from spa.report.reading import open_run
-from spa.report.text import markdown
 from spa.run.files import read_object
+from spa.run.reading import open_run
+from spa_report.content import build
+from spa_report.overview import list_runs
+from spa_report.progress import in_progress
+from spa_report.text import markdown
 
 
 @pytest.fixture(scope="module")

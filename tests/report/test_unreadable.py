@@ -9,8 +9,8 @@ import pytest
 from report_fixtures import write_stage
 
 from spa.cli import main
-from spa.report.index import EpisodeIndex
-from spa.report.overview import list_runs
+from spa_report.index import EpisodeIndex
+from spa_report.overview import list_runs
 
 
 def replaced_by_a_folder(path: Path) -> None:

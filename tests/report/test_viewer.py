@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 from test_report import hostile_run
 
-import spa.report.viewer as viewer_module
+import spa_report.viewer as viewer_module
 from spa.cli import execute
 from spa.errors import SpaError
-from spa.report.viewer import HOST, SCRIPTS, STYLES, Library, Viewer, export, serve
+from spa_report.viewer import HOST, SCRIPTS, STYLES, Library, Viewer, export, serve
 
 PARTS = {f"/{name}": "text/css" for name in STYLES} | {
     f"/{name}": "text/javascript" for name in SCRIPTS
@@ -294,5 +294,7 @@ def test_the_export_command(demo: Path, tmp_path: Path, capsys):
 
 
 def test_looking_needs_no_torch():
-    code = "import sys, spa.report.viewer, spa.commands.view; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, spa_report.viewer, spa_report.command_view; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,7 +14,6 @@ import torch
 
 from spa.config.schema import Config, TrainerConfig
 from spa.errors import ConfigError, TrainingError
-from spa.experiments.grid import Plan, StageJob, run_grid
 from spa.run import console
 from spa.run.fingerprint import Fingerprint
 from spa.run.logfile import log_file
@@ -22,6 +21,7 @@ from spa.run.recorder import Recorder, read_metrics
 from spa.run.signals import stoppable
 from spa.run.trackers import headline, trackers_named
 from spa.types import Episode, ParsedReply, StopReason, Turn
+from spa_sweeps.grid import Plan, StageJob, run_grid
 
 
 def episode(name: str = "train/1/0/0", text: str = "<answer>Up</answer>") -> Episode:

@@ -7,9 +7,9 @@ import pytest
 from helpers.runs import SMALL, small_config
 
 from spa.errors import DataError
-from spa.experiments.compare import methods_compared
 from spa.run.copies import copies_of
 from spa.stages import pipeline, selfplay, sft
+from spa_sweeps.compare import methods_compared
 
 
 def test_another_machine_goes_on_from_the_copies(base, tmp_path, monkeypatch):

@@ -17,8 +17,8 @@ from spa.errors import ConfigError, DataError, ModelError
 from spa.evaluation.episode_metrics import episode_metrics
 from spa.models.load import BUILTIN, model_source
 from spa.policies.scripted import ScriptedEngine, random_engine
-from spa.report.reading import open_run
 from spa.run.files import read_lines
+from spa.run.reading import open_run
 from spa.stages import evaluate, policies, setup
 from spa.stages.imagination import imagination
 from spa.stages.policies import find_target, knows_all_data, run_of, training_hashes

@@ -14,12 +14,12 @@ from spa.envs.base import TextEnv
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, DataError
-from spa.experiments.methods import METHODS
 from spa.models.build import load_template
 from spa.planning.moves import MIN_TOKENS, answer_tokens, require_names
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.render import STATE
 from spa.stages import pipeline, setup
+from spa.stages.methods import METHODS
 from spa.stages.rounds import rounds_of
 from spa.stages.search_examples import LearnedMoves, Simulator, make_examples, puzzles, questions
 from spa.types import Prompt, WorldModelRow

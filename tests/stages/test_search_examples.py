@@ -13,7 +13,6 @@ from spa.config.schema import Config
 from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError, DataError
 from spa.evaluation.search import episode_scores
-from spa.experiments.methods import METHODS
 from spa.models.build import load_template
 from spa.planning.written_search import (
     breadth_first,
@@ -25,6 +24,7 @@ from spa.planning.written_search import (
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.parse import parse_reply
 from spa.stages import evaluate, ppo_run, selfplay, setup, sft
+from spa.stages.methods import METHODS
 from spa.stages.policies import Target
 from spa.stages.ppo_rollouts import make_batch
 from spa.stages.search_examples import Simulator, make_examples, of_other_puzzles

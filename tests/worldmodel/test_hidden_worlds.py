@@ -7,7 +7,6 @@ from helpers.play import groups, play
 
 from spa.config.load import load_config
 from spa.envs.base import StateText
-from spa.envs.checker import check
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.registry import make_env
 from spa.policies.scripted import ScriptedEngine, random_engine
@@ -19,6 +18,7 @@ from spa.worldmodel.accuracy import world_model_metrics
 from spa.worldmodel.branches import branch_rows
 from spa.worldmodel.online import with_world_model_reward
 from spa.worldmodel.rows import episode_rows
+from spa_author.checker import check
 
 
 class Fog(FrozenLake):

@@ -1,72 +1,15 @@
-"""An episode as static HTML for notebooks: every text is escaped, and nothing is loaded or run."""
+"""Episodes in notebooks, shown by the package that registers `episode_html`."""
 
-from html import escape
-from typing import Any
-
-from spa.report.replay import replay
+from spa.plugins import load_plugin
 from spa.types import Episode
 
-_CELL = "border:1px solid #999;width:1.7em;height:1.7em;text-align:center;font-family:monospace;padding:0"
-_WRONG = "background:#fbd5d5;color:#900;font-weight:bold"
-_BOARD = "display:inline-block;vertical-align:top;margin:0 1.2em .6em 0"
 
-
-def episode_html(episode: Episode) -> str:
-    """The turns of an episode: state, action, next state, and the predicted state with wrong cells
-    marked ≠."""
-    # Token ids are left out: a notebook cell shows text, and tokens would need a tokenizer.
-    shown = replay({**episode.to_json(), "token_ids": None})
-    ending = "success" if shown["success"] else shown["stop"]
-    result = f"{escape(ending)}, score {shown['score']:g}"
-    head = f"<p><b>{escape(episode.tag)}</b>, seed {episode.puzzle_seed}: {result}</p>"
-    error = f"<p>Error: {escape(shown['error'])}</p>" if shown["error"] else ""
-    turns = "".join(_turn(number, turn) for number, turn in enumerate(shown["turns"], start=1))
-    return f"<div>{head}{error}{turns}</div>"
-
-
-def _turn(number: int, turn: dict[str, Any]) -> str:
-    boards = [("state", turn["state"]), ("next state", turn["next_state"])]
-    # A correct observation repeats the state next to it and is not shown.
-    if turn["observed"] is not None and turn["observation_wrong"]:
-        boards.insert(1, ("observed ≠", turn["observed"]))
-    if turn["predicted"] is not None:
-        boards.append(
-            ("predicted ≠" if turn["prediction_wrong"] else "predicted", turn["predicted"])
-        )
-    actions = ", ".join(
-        escape(action["text"])
-        + ("" if action["fate"] == "executed" else f" ({escape(action['fate'])})")
-        for action in turn["actions"]
-    )
-    drawn = "".join(_board(title, board) for title, board in boards)
-    response = f"<details><summary>response</summary><pre>{escape(turn['reply'])}</pre></details>"
-    head = f"Turn {number}: <b>{actions or 'no action'}</b>, reward {turn['reward']:g}"
-    return f"<div><p>{head}</p>{drawn}{response}</div>"
-
-
-def _board(title: str, board: dict[str, Any]) -> str:
-    """A board of cells, or its words where the state is no grid."""
-    rows = "".join(
-        f"<tr>{''.join(_cell(text, differs) for text, differs in row)}</tr>"
-        for row in board["rows"]
-    )
-    words = " ".join(
-        f'<span style="{_WRONG}">{escape(text)}</span>' if differs else escape(text)
-        for text, differs in board["words"]
-    )
-    grid = (
-        f'<table style="border-collapse:collapse">{rows}</table>' if rows else f"<div>{words}</div>"
-    )
-    return f'<div style="{_BOARD}"><small>{escape(title)}</small>{grid}</div>'
-
-
-def _cell(text: str, differs: int) -> str:
-    style = f"{_CELL};{_WRONG}" if differs else _CELL
-    return f'<td style="{style}">{escape(text)}</td>'
+def _episode_html(episode: Episode) -> str:
+    return load_plugin("api", "episode_html")(episode)
 
 
 def show_in_notebooks() -> None:
     """Let a notebook draw every episode that it shows."""
     # Set here and not in `spa.types`, because most modules that import `spa.types` have no use for
     # HTML.
-    setattr(Episode, "_repr_html_", episode_html)  # noqa: B010 - pyright knows no new attribute
+    setattr(Episode, "_repr_html_", _episode_html)  # noqa: B010 - pyright knows no new attribute

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,14 +10,12 @@ from spa.api.settings import Overrides, as_list, as_texts, value_text
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.errors import ConfigError, DataError
-from spa.evaluation.text import percent
-from spa.report.reading import StageFolder, open_run
+from spa.plugins import load_plugin
 from spa.run.files import read_lines
-from spa.tables import Table
+from spa.run.reading import StageFolder, open_run
 from spa.types import Episode
 
 if TYPE_CHECKING:
-    from spa.experiments.compare import Comparison
     from spa.launch.job import Job
 
 Stage = Literal["selfplay", "sft", "ppo"]
@@ -131,34 +128,11 @@ class Run:
     ) -> Path:
         """Write one self-contained page about the run and return its path. Default: `report.html`
         in the run."""
-        from spa.report import FORMATS
-        from spa.report.build import write_report
-
-        if format not in FORMATS:
-            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
-        file = Path(path) if path else self.path / f"report.{format}"
-        write_report([self.path], file, format)
-        return file
+        return load_plugin("api", "report")(self.path, path, format)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the results of a comparison, or the last metrics of each stage."""
-        from spa.report.results import all_recorded
-
-        rows = [
-            (one.label, f"{when} Pass@1", percent(getattr(one, when)))
-            for one in all_recorded(self.summary)
-            for when in ("before", "after")
-        ]
-        # A comparison shows its result, a single run its last metrics.
-        if not rows:
-            rows = [
-                (stage.name, key, f"{value:.4g}")
-                for stage in self.stages
-                if stage.metrics
-                for key, value in stage.metrics[max(stage.metrics)].items()
-            ]
-        table = Table(("", "", ""), rows, right=(2,)).__html__()
-        return f"<p>Run <code>{escape(str(self.path))}</code></p>{table}"
+        return load_plugin("api", "run_html")(self)
 
 
 def _read(path: Path) -> Iterator[Episode]:
@@ -229,8 +203,8 @@ def plan_training(
 
     The recipe of a run whose folder holds a comparison is that comparison's.
     """
-    from spa.experiments.methods import of_comparison
     from spa.launch.job import Job
+    from spa.stages.methods import of_comparison
 
     chosen = tuple(stages)
     if method != "spa" and (chosen != ("ppo",) or ckpt is not None):
@@ -299,64 +273,18 @@ def compare(
 
     Raises SpaError with a message that names what to change.
     """
-    from spa.experiments.compare import run_comparison
-
-    tried = sweep or {}
-    if not isinstance(tried, Mapping):
-        raise ConfigError(
-            f"sweep must be a mapping of keys to values, such as {{'algorithm.gamma': [1, 0.9]}}, got {sweep!r}"
-        )
-    made = plan_comparison(
+    folder = load_plugin("api", "compare")(
         config,
-        methods=as_list("methods", methods, str),
-        sweep=[
-            f"{key}={','.join(map(value_text, as_list(key, values)))}"
-            for key, values in tried.items()
-        ],
+        methods=methods,
+        sweep=sweep,
         seeds=seeds,
         controls=controls,
         method=method,
         output_dir=output_dir,
         overrides=overrides,
+        parallel=parallel,
     )
-    run_comparison(made, parallel=parallel)
-    return Run(made.root)
-
-
-def plan_comparison(
-    config: str | Path,
-    *,
-    methods: Sequence[str] = (),
-    sweep: Sequence[str] = (),
-    seeds: int | None = None,
-    controls: bool = False,
-    method: str | None = None,
-    output_dir: str | Path | None = None,
-    overrides: Overrides = (),
-) -> "Comparison":
-    """The trainings of `compare`, with `sweep` as `key=v1,v2` texts. Raises ConfigError."""
-    from spa.experiments.compare import methods_compared, values_tried
-    from spa.experiments.methods import configured, controls_of
-
-    name = str(config)
-    texts = as_texts(overrides)
-    if output_dir is not None and not (methods or sweep):
-        texts.append(f"trainer.run_dir={value_text(str(output_dir))}")
-    folder = None if output_dir is None else Path(output_dir)
-    if sweep:
-        if methods or controls:
-            raise ConfigError(
-                "compare either methods or the values of a sweep, not both; `method` names the method that a "
-                "sweep trains"
-            )
-        return values_tried(name, [*texts, *sweep], name=method or "spa", root=folder, seeds=seeds)
-    if method is not None:
-        raise ConfigError(
-            f"`method` names the method that a sweep trains, and there is no sweep; to compare {method}, "
-            "name it in `methods`"
-        )
-    added = controls_of(configured(name, tuple(texts))) if controls else ()
-    return methods_compared(name, texts, names=added, only=methods, seeds=seeds, root=folder)
+    return Run(folder)
 
 
 def configuration(
@@ -381,7 +309,7 @@ def configuration(
             "name or path instead"
         )
     if method != "spa":
-        from spa.experiments.methods import baseline_config
+        from spa.stages.methods import baseline_config
 
         found = baseline_config(str(config), texts, method)
     elif isinstance(config, Config):
@@ -390,6 +318,6 @@ def configuration(
         found = load_config(config, texts, stages=[stage for stage in stages if stage in STAGES])
     # Imported after the configuration is loaded, because it imports PyTorch: for the method `spa`,
     # a mistake in the configuration is reported without that delay.
-    from spa.experiments.methods import seeded
+    from spa.stages.methods import seeded
 
     return seeded(found, seed)

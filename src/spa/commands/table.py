@@ -52,9 +52,9 @@ class _Commands(UserDict[str, Command]):
 
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Train": ("run", "compare"),
+    "Train": ("run",),
     "Evaluate": ("eval",),
-    "Look at results": ("view", "report", "runs"),
+    "Look at results": (),
     "Environments": ("env",),
     "Models and data": ("model", "data"),
     "Setup": ("config", "doctor"),
@@ -69,34 +69,12 @@ _OURS: dict[str, Command] = {
         overrides=True,
         resumes=True,
     ),
-    "compare": Command(
-        summary="train and compare methods, or values of a setting, on the same puzzles",
-        target="spa.commands.experiments:compare",
-        example="spa compare tiny --methods spa,vanilla --seeds 3",
-        overrides=True,
-        resumes=True,
-    ),
     "eval": Command(
         summary="measure Pass@k, or the accuracy of the world model",
         target="spa.commands.evaluate:evaluate",
         example="spa eval runs/demo --samples 8",
         overrides=True,
         resumes=True,
-    ),
-    "view": Command(
-        summary="show runs, curves and episodes in a browser",
-        target="spa.commands.view:view",
-        example="spa view runs/demo",
-    ),
-    "report": Command(
-        summary="write a report page about one or more runs",
-        target="spa.commands.report:report",
-        example="spa report runs/demo",
-    ),
-    "runs": Command(
-        summary="list the runs of a folder",
-        target="spa.commands.runs:runs",
-        example="spa runs runs",
     ),
     "env list": Command(
         summary="list the environments, or the games of another library",
@@ -113,31 +91,11 @@ _OURS: dict[str, Command] = {
         target="spa.commands.envs:sample",
         example="spa env sample FrozenLake -n 3",
     ),
-    "env play": Command(
-        summary="play an environment in the terminal",
-        target="spa.commands.play:play",
-        example="spa env play FrozenLake --hint",
-    ),
     "env prompt": Command(
         summary="print the prompt that a model receives",
         target="spa.commands.prompt:prompt",
         example="spa env prompt FrozenLake --config tiny --tokens",
         overrides=True,
-    ),
-    "env new": Command(
-        summary="create a new environment from a working example",
-        target="spa.commands.new_env:new",
-        example="spa env new my_game",
-    ),
-    "env check": Command(
-        summary="check your environment against every rule",
-        target="spa.commands.check_env:check",
-        example="spa env check my_game:MyGame",
-    ),
-    "env shop": Command(
-        summary="open the WebShop environment in a browser",
-        target="spa.commands.shop:shop",
-        example="spa env shop",
     ),
     "env measure": Command(
         summary="measure the reference scores of environments",
@@ -184,7 +142,7 @@ def groups() -> dict[str, tuple[str, ...]]:
             listed.add(first)
             group = COMMANDS[words].group
             found[group] = (*found.get(group, ()), first)
-    return found
+    return {group: names for group, names in found.items() if names}
 
 
 def actions(name: str) -> list[str]:

@@ -27,7 +27,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 
-from spa.config import compat
 from spa.config.check import STAGES, Stage, check
 from spa.config.fields import flatten, is_secret
 from spa.config.problems import Problems, add_validation_errors, suggestion
@@ -35,6 +34,7 @@ from spa.config.schema import Config, GroupsConfig
 from spa.config.tree import to_plain
 from spa.errors import ConfigError, one_line
 from spa.imports import find_modules_in
+from spa.plugins import load_plugin, plugins
 
 log = logging.getLogger("spa.config")
 
@@ -91,14 +91,14 @@ def load_config(
     tree = _compose(name)
     # `one_model` runs before interpolations are resolved, so that `${model_path}` has its new value
     # everywhere.
-    notes = compat.one_model(tree)
+    notes = _translated("one_model", tree)
     written = list[str]()
     for text in overrides:
         _override(tree, text, written, problems)
         # After each override: a later `model_path=…` wins over an earlier path of the original.
-        notes += compat.one_model(tree)
+        notes += _translated("one_model", tree)
     plain = _resolve(tree, problems, notes)
-    notes += compat.translate(plain, problems, written)
+    notes += _translated("translate", plain, problems, written)
     config = _validate(plain, problems)
     # Combinations are checked only if each key alone is valid, so that one mistake gives one
     # message.
@@ -114,6 +114,22 @@ def load_config(
     for note in notes:
         log.warning(note)
     return config
+
+
+def _translated(hook: str, *arguments: Any) -> list[str]:
+    """Apply one hook of every registered translation of another project's settings; return its notes."""
+    return [
+        note
+        for name in plugins("translations")
+        for note in getattr(load_plugin("translations", name), hook)(*arguments)
+    ]
+
+
+def _with_variables(tree: Any, notes: list[str]) -> Any:
+    """Give the tree's unset variables of other projects' scripts the values of those scripts."""
+    for name in plugins("translations"):
+        tree = load_plugin("translations", name).with_variables(tree, notes)
+    return tree
 
 
 def _check_replaced(config: Config, written: Collection[str], problems: Problems) -> None:
@@ -337,7 +353,7 @@ def _resolve(tree: dict[Any, Any], problems: Problems, notes: list[str]) -> dict
             )
     try:
         resolved = OmegaConf.to_container(
-            OmegaConf.create(compat.with_variables(tree, notes)), resolve=True
+            OmegaConf.create(_with_variables(tree, notes)), resolve=True
         )
     except (OmegaConfBaseException, RecursionError) as error:
         said = (str(error).splitlines() or ["RecursionError"])[0]

@@ -26,15 +26,9 @@ class Library:
 
 
 ENVS: dict[str, str] = {
-    "bandit": "spa.envs.bandit:Bandit",
-    "countdown": "spa.envs.countdown:Countdown",
     "frozen_lake": "spa.envs.frozen_lake:FrozenLake",
-    "game_2048": "spa.envs.game_2048:Game2048",
-    "metamathqa": "spa.envs.metamathqa:MetamathQA",
-    "rubiks_cube": "spa.envs.rubiks_cube:RubiksCube",
     "sokoban": "spa.envs.sokoban:Sokoban",
     "sudoku": "spa.envs.sudoku:Sudoku",
-    "webshop": "spa.envs.webshop:WebShop",
 }
 
 

@@ -66,8 +66,8 @@ def diagnose(options: argparse.Namespace) -> int:
         tokenizer = load_tokenizer(options.model)
     report = find_problems(rollouts, tokenizer, game)
     if page is not None:
-        from spa.report.build import write_text
         from spa_bench.diagnose.page import diagnosis_page
+        from spa_report.build import write_text
 
         write_text(page, diagnosis_page(report, options.rollouts), "--html")
     write_out(json.dumps(report, indent=1) + "\n" if options.json else _text(report))

@@ -20,9 +20,17 @@ from spa.config.schema import Config
 from spa.config.stages import Stage
 from spa.envs.cards import mean_optimum
 from spa.errors import ConfigError, TrainingError
-from spa.experiments.budget import budget, learnt_tokens
-from spa.experiments.compare import continued, self_play_batches, training_of
-from spa.experiments.grid import (
+from spa.run.files import write_atomic
+from spa.run.manifest import Manifest
+from spa.stages import setup
+from spa.stages.methods import SHUFFLED, label, method
+from spa.stages.versions import versions
+from spa_bench.leaderboard.tables import leaderboard, row_of
+from spa_bench.paper.paper import SCALES, Setting
+from spa_bench.q_learning.baseline import q_learning
+from spa_sweeps.budget import budget, learnt_tokens
+from spa_sweeps.compare import continued, self_play_batches, training_of
+from spa_sweeps.grid import (
     Plan,
     PoolOf,
     Run,
@@ -34,15 +42,7 @@ from spa.experiments.grid import (
     plan_grid,
     time_of,
 )
-from spa.experiments.methods import SHUFFLED, label, method
-from spa.experiments.results import read_trainings
-from spa.run.files import write_atomic
-from spa.run.manifest import Manifest
-from spa.stages import setup
-from spa.stages.versions import versions
-from spa_bench.leaderboard.tables import leaderboard, row_of
-from spa_bench.paper.paper import SCALES, Setting
-from spa_bench.q_learning.baseline import q_learning
+from spa_sweeps.results import read_trainings
 
 METHODS = (
     "vanilla", "spa", "spa_shuffled", "planned", "plan_first", "choose_plan", "branched_data", "scout_data", "echo",

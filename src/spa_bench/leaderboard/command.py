@@ -113,7 +113,7 @@ def _command(options: argparse.Namespace) -> str:
 
 
 def _plan_lines(made: Any, options: argparse.Namespace) -> list[str]:
-    from spa.experiments.grid import free_devices
+    from spa_sweeps.grid import free_devices
 
     tasks = made.grid.tasks
     missing = made.grid.missing

@@ -16,12 +16,12 @@ from spa.evaluation.statistics import (
     probability_of_improvement,
 )
 from spa.evaluation.text import interval_text, percent
-from spa.experiments.methods import REFERENCE, SHUFFLED
-from spa.experiments.results import SeedResult, per_puzzle
-from spa.report.security import page_policy
 from spa.run.usage import Budget
+from spa.stages.methods import REFERENCE, SHUFFLED
 from spa.tables import Table
 from spa_bench.q_learning.validation import OTHER, SAME
+from spa_report.security import page_policy
+from spa_sweeps.results import SeedResult, per_puzzle
 
 MEASURES = {"environment_steps": "environment steps", "tokens": "tokens"}
 """What is the same for all methods of a table, and how it is written."""
@@ -458,9 +458,7 @@ def markdown(result: Mapping[str, Any], command: str) -> str:
 
 def html(result: Mapping[str, Any], command: str) -> str:
     """The page as one HTML file in the report's style, which loads nothing and runs no script."""
-    style = (resources.files("spa") / "report" / "templates" / "report.css").read_text(
-        encoding="utf-8"
-    )
+    style = (resources.files("spa_report") / "templates" / "report.css").read_text(encoding="utf-8")
     parts = [
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{page_policy(styles=[style])}',
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>spa leaderboard</title>',

@@ -89,9 +89,9 @@ def paper(options: argparse.Namespace) -> int:
 
 
 def _plan_lines(plan: Any, parallel: int) -> list[str]:
-    from spa.experiments.grid import free_devices
     from spa_bench.paper.paper import SCALES
     from spa_bench.paper.reproduce import command
+    from spa_sweeps.grid import free_devices
 
     lines = []
     for row in plan.experiments:

@@ -9,12 +9,12 @@ from typing import Any
 from spa.errors import SpaError
 from spa.evaluation.statistics import MANY_SEEDS
 from spa.evaluation.text import interval_text
-from spa.report.charts import Chart, Series
-from spa.report.figures import save_chart
 from spa.run.files import write_atomic
 from spa.tables import Table
 from spa_bench.paper.paper import NAMES, SCALES
 from spa_bench.paper.verdicts import MARGIN
+from spa_report.charts import Chart, Series
+from spa_report.figures import save_chart
 
 
 def write_page(

@@ -12,8 +12,15 @@ from typing import Any
 
 from spa.config.load import load_config
 from spa.errors import ConfigError
-from spa.experiments.compare import training_of
-from spa.experiments.grid import (
+from spa.run.files import read_object, write_atomic
+from spa.stages import state_perplexity
+from spa.stages.methods import method
+from spa.stages.versions import versions
+from spa_bench.paper.page import write_page
+from spa_bench.paper.paper import NAMES, PERPLEXITY, SCALES, Experiment, PaperTable, paper_table
+from spa_bench.paper.verdicts import interquartile_means, judge, mean_curve, rates
+from spa_sweeps.compare import training_of
+from spa_sweeps.grid import (
     Plan,
     PoolOf,
     Run,
@@ -24,14 +31,7 @@ from spa.experiments.grid import (
     plan_grid,
     time_of,
 )
-from spa.experiments.methods import method
-from spa.experiments.results import SeedResult, read_trainings
-from spa.run.files import read_object, write_atomic
-from spa.stages import state_perplexity
-from spa.stages.versions import versions
-from spa_bench.paper.page import write_page
-from spa_bench.paper.paper import NAMES, PERPLEXITY, SCALES, Experiment, PaperTable, paper_table
-from spa_bench.paper.verdicts import interquartile_means, judge, mean_curve, rates
+from spa_sweeps.results import SeedResult, read_trainings
 
 RESULTS = "results.json"
 PERPLEXITY_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku", "WebShop")

@@ -8,8 +8,8 @@ import numpy as np
 
 from spa.evaluation.aggregate import interval_json
 from spa.evaluation.statistics import iqm_interval, rate_interval, sentence
-from spa.experiments.results import KS, SeedResult, difference, per_puzzle
 from spa_bench.paper.paper import Finding
+from spa_sweeps.results import KS, SeedResult, difference, per_puzzle
 
 MARGIN = 0.05
 """That nothing is gained or lost takes an interval that leaves less than this."""

@@ -7,10 +7,10 @@ from typing import Any
 
 from spa.config.schema import Config
 from spa.config.stages import values_of
-from spa.experiments.budget import budget
-from spa.experiments.grid import Run
 from spa.run.files import read_object, write_atomic
 from spa_bench.q_learning import validation
+from spa_sweeps.budget import budget
+from spa_sweeps.grid import Run
 
 
 def q_learning(training: Run, steps: int, *, learn: bool) -> dict[str, Any] | None:

@@ -1,0 +1,375 @@
+"""Run directories, read only: which stages a run has, what they recorded, what its summary says.
+
+Layout: `runs/<name>/{data,sft,ppo}`, with methods `runs/<name>/<arm>/{data,sft,ppo}`, with several
+seeds `runs/<name>/seed_<s>/<arm>/{data,sft,ppo}`. Earlier rounds of self-play are in
+`round_<n>/{data,sft}`, and their stages are called `round_<n> data` and `round_<n> sft`. Everything
+may still be growing while it is read.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from spa.errors import DataError
+from spa.renamed import current_metrics
+from spa.run.files import MANIFEST, read_lines, read_object
+from spa.run.lock import LOCK
+from spa.run.reading_shape import is_head, is_summary
+
+log = logging.getLogger(__name__)
+
+
+class NoRunError(DataError):
+    """A directory has no files of a run."""
+
+
+# Folders that are not searched for stages: hidden ones, checkpoints, evaluations, earlier attempts,
+# records.
+_SKIPPED = re.compile(
+    r"\..*|global_step_.*|eval|previous|trajectories|token_scores|tensorboard|wandb"
+)
+_ROUND = re.compile(r"round_\d+")
+# `val-000050.jsonl`: the split and the step, padded to six digits or more.
+_FILE = re.compile(r"^(.+)-(\d{6,})\.jsonl$")
+_SEED = re.compile(r"seed_(\d+)")
+# The deepest layout: seed_<s>/<method>/round_<n>/<stage>.
+_MAX_DEPTH = 4
+STAGES = ("generate", "data", "sft", "ppo", "eval")
+"""The stages of a method, in their order."""
+
+
+@dataclass(frozen=True)
+class TrajectoryFile:
+    """One file of episodes."""
+
+    path: Path
+    split: str
+    step: int
+
+
+@dataclass(frozen=True)
+class StageFolder:
+    """One stage directory of a run. `arm` is "" for a run without methods, `seed` None without seed
+    directories."""
+
+    path: Path
+    name: str
+    arm: str
+    seed: int | None
+
+    @cached_property
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """Step -> metric -> value. Values that were not finite are left out."""
+        return _by_step(self.path / "metrics.jsonl")
+
+    @cached_property
+    def timings(self) -> dict[int, dict[str, float]]:
+        """Step -> timing -> seconds."""
+        return _by_step(self.path / "timings.jsonl")
+
+    @property
+    def label(self) -> str:
+        """Method, seed and stage in words."""
+        seed = "" if self.seed is None else f"seed {self.seed} "
+        return f"{self.arm} {seed}{self.name}".strip()
+
+    @cached_property
+    def result(self) -> str | None:
+        """The folder that the finished stage returned, relative to its own; None while it is not
+        finished."""
+        return read_object(self.path / MANIFEST).get("result")
+
+    @property
+    def evaluation(self) -> Path:
+        """The result of `spa eval`, next to the folder of its episodes."""
+        return self.path.with_name(f"{self.path.name}.json")
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """`config.yaml`, or an empty dict."""
+        path = self.path / "config.yaml"
+        if not path.exists():
+            return {}
+        # The modification time is part of the cache's key: a rewritten file is read again.
+        return _read_config(path, path.stat().st_mtime_ns)
+
+    def trajectory_files(self) -> list[TrajectoryFile]:
+        """The files of episodes, by step."""
+        found = [
+            TrajectoryFile(path, match[1], int(match[2]))
+            for path in (self.path / "trajectories").glob("*.jsonl")
+            if (match := _FILE.match(path.name)) and path.is_file()
+        ]
+        return sorted(found, key=lambda file: (file.step, file.split))
+
+
+@lru_cache(maxsize=1024)  # YAML is slow to read, and the viewer lists all runs every few seconds
+def _read_config(path: Path, changed: int) -> dict[str, Any]:
+    try:  # not CSafeLoader: libyaml crashes on deep nesting and refuses some escapes
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
+    except yaml.YAMLError as error:
+        raise DataError(
+            f"{path} is not valid YAML: {error}. Correct the file, or run the stage again."
+        ) from error
+    return loaded if isinstance(loaded, dict) else {}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory."""
+
+    path: Path
+    stages: tuple[StageFolder, ...]
+    parents: int = 0
+    """How many of the folders above it its name holds."""
+
+    @property
+    def name(self) -> str:
+        """The directory's name, with as many of the folders above it as it takes to tell runs
+        apart."""
+        return "/".join(self.path.resolve().parts[-1 - self.parents :])
+
+    @cached_property
+    def summary(self) -> dict[str, Any] | None:
+        """The summary of a comparison, or None as long as there is none."""
+        path = self.path / "summary.json"
+        if not path.exists():
+            return None
+        try:
+            loaded = json.loads(path.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise DataError(
+                f"{path} is not valid JSON: {error}. Remove it, or run the comparison again."
+            ) from error
+        # Self-play has a summary of its own in its folder, which later stages need.
+        if isinstance(loaded, dict) and "played" in loaded:
+            return None
+        if not is_summary(loaded):
+            raise DataError(
+                f"{path} is not the summary of a run. Remove it, or run the comparison again."
+            )
+        return loaded
+
+    def arms(self) -> list[str]:
+        """The methods that have a stage or a result in the summary, in the order of a report."""
+        found = {stage.arm for stage in self.stages} | set((self.summary or {}).get("methods", {}))
+        return sorted(found, key=lambda arm: (arm_rank(arm), arm))
+
+    def find(self, stage: str, arm: str | None = None) -> list[StageFolder]:
+        """The stages of this name (and method), by seed."""
+        found = [item for item in self.stages if item.name == stage and arm in (None, item.arm)]
+        return sorted(found, key=lambda item: (item.arm, -1 if item.seed is None else item.seed))
+
+
+ARM_ORDER = ("spa", "vanilla", "vanilla_wm", "spa_shuffled", "state_estimation", "vanilla_grid", "")
+"""The method that a report is about comes first, then what it is held against."""
+
+
+def arm_rank(arm: str) -> int:
+    """The position of a method in the order of a report; unknown methods come last."""
+    return ARM_ORDER.index(arm) if arm in ARM_ORDER else len(ARM_ORDER)
+
+
+def open_run(path: Path) -> Run:
+    """The run in directory `path`. Raises DataError if there is nothing that a run would have left,
+    OSError if nothing there can be read."""
+    if not path.is_dir():
+        raise DataError(
+            f"{path} is not a directory. Give the directory of a run, for example runs/demo."
+        )
+    unreadable: list[OSError] = []
+    stages = tuple(_find_stages(path, unreadable))
+    # A run that was only evaluated has no other stage. A report of a trained run leaves `eval/`
+    # out.
+    if not stages and (path / "eval").is_dir():
+        stages = tuple(_find_stages(path / "eval", unreadable))
+    if not stages and not (path / "summary.json").exists():
+        if unreadable:
+            raise unreadable[0]
+        raise NoRunError(
+            f"{path} has no run: neither a summary.json nor a stage with metrics.jsonl or trajectories. "
+            "`spa runs` lists the runs of a folder."
+        )
+    # Methods and seeds in the order of their folders, and the stages of each as they were done.
+    places = {(stage.arm, stage.seed): None for stage in stages}
+    order = {place: number for number, place in enumerate(places)}
+    ranked = sorted(stages, key=lambda one: (order[one.arm, one.seed], *stage_rank(one)))
+    return Run(path, tuple(ranked))
+
+
+def stage_rank(stage: StageFolder) -> tuple[float, int]:
+    """Stages in the order in which a method does them: round by round, those of the last round
+    without a number."""
+    numbered = re.fullmatch(r"round_(\d+) (.+)", stage.name)
+    name = numbered[2] if numbered else stage.name
+    number = float(numbered[1]) if numbered else float("inf")
+    return number, STAGES.index(name) if name in STAGES else 0
+
+
+def problem_text(error: Exception) -> str:
+    """Why a run is unreadable, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def told_apart(runs: Sequence[Run]) -> list[Run]:
+    """The runs with names that differ. Raises DataError if one is given twice."""
+    places = [run.path.resolve() for run in runs]
+    if twice := next((path for path in places if places.count(path) > 1), None):
+        raise DataError(f"the run {twice} is given twice. Give each run once.")
+    # Add parent folders until all names differ: `a/demo` and `b/demo` instead of `demo` twice.
+    parents = 0
+    while len({place.parts[-1 - parents :] for place in places}) < len(places):
+        parents += 1
+    return [replace(run, parents=parents) for run in runs]
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is one run, and not a folder of runs."""
+    # A comparison has its lock file before its first stage has written anything.
+    marks = any((path / name).exists() for name in ("summary.json", LOCK)) or is_stage(path)
+    names = {child.name for child in path.iterdir() if child.is_dir()}
+    # A run that was only evaluated has `eval` alone. Next to runs, `eval` is one of them.
+    if names != {"eval"}:
+        names.discard("eval")
+    # A run may have the name of a method; unlike a method of a comparison, it has a lock file.
+    arms = {name for name in ARM_ORDER if name in names and not (path / name / LOCK).exists()}
+    return marks or bool(arms) or any(name in STAGES or _SEED.fullmatch(name) for name in names)
+
+
+def is_stage(path: Path) -> bool:
+    """Whether a recorder wrote into this directory."""
+    return (path / "metrics.jsonl").exists() or (path / "trajectories").is_dir()
+
+
+def _find_stages(root: Path, unreadable: list[OSError]) -> Iterator[StageFolder]:
+    """The stages of a run, each once: a comparison links to finished stages of its own folder."""
+    stages = list(_every_stage(root, unreadable))
+    # Of a folder and the links to it, those with a seed and a method count. Several methods may
+    # share a folder.
+    named: dict[Path, tuple[bool, bool]] = {}
+    for stage in stages:
+        path = stage.path.resolve()
+        named[path] = max(named.get(path, (False, False)), _named(stage))
+    yield from (stage for stage in stages if _named(stage) == named[stage.path.resolve()])
+
+
+def _named(stage: StageFolder) -> tuple[bool, bool]:
+    """Whether a stage's path names a seed, and a method."""
+    return stage.seed is not None, stage.arm != ""
+
+
+def _every_stage(root: Path, unreadable: list[OSError]) -> Iterator[StageFolder]:
+    # The directory may itself be a stage. Then its own name is the name of the stage.
+    if is_stage(root):
+        yield _stage(root.resolve(), root.resolve().parent)
+    yield from (_stage(path, root) for path in _walk(root, _MAX_DEPTH, unreadable))
+
+
+def _walk(root: Path, depth: int, unreadable: list[OSError]) -> Iterator[Path]:
+    """The stages below a folder. What lies in an unreadable folder is left out, with a warning, and
+    its error is added to `unreadable`."""
+    for path in sorted(root.iterdir()) if depth else []:
+        found: list[Path] = []
+        # A run that is being written, moved or deleted must not hide its neighbours.
+        try:
+            if not _SKIPPED.fullmatch(path.name) and path.is_dir():
+                found = [path] if is_stage(path) else []
+                found += _walk(path, depth - 1, unreadable)
+        except OSError as error:
+            unreadable.append(error)
+            log.warning("%s is unreadable and skipped: %s", path, problem_text(error))
+        yield from found
+
+
+def _stage(path: Path, root: Path) -> StageFolder:
+    # `absolute`, not `resolve`: a stage may be a symbolic link, and the name of the link is needed.
+    *parents, name = path.absolute().relative_to(root.absolute()).parts
+    if parents and _ROUND.fullmatch(parents[-1]):
+        name = f"{parents.pop()} {name}"
+    seeds = [int(match[1]) for part in parents if (match := _SEED.fullmatch(part))]
+    # Folders that are not seeds name the method. Nested ones are joined.
+    arm = "/".join(part for part in parents if not _SEED.fullmatch(part))
+    return StageFolder(path, name, arm, seeds[-1] if seeds else None)
+
+
+def _by_step(path: Path) -> dict[int, dict[str, float]]:
+    table: dict[int, dict[str, float]] = {}
+    for _, row in read_lines(path) if path.exists() else ():
+        step = row.pop("step", None)
+        if isinstance(step, int):
+            values = {
+                key: float(value)
+                for key, value in current_metrics(row).items()
+                if isinstance(value, int | float)
+            }
+            # Lines of one step are merged; the last value of a key counts.
+            table.setdefault(step, {}).update(values)
+    return dict(sorted(table.items()))
+
+
+def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested sections as dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        # An empty section is a value, so that its key is shown in a table of differences.
+        nested = isinstance(value, dict) and value
+        flat |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return flat
+
+
+def made_with(run: Run) -> dict[str, Any]:
+    """Versions and hardware of the run's last stage as dotted keys; empty if it recorded none."""
+    found: Any = {}
+    for stage in run.stages:
+        fingerprint = read_object(stage.path / MANIFEST).get("fingerprint")
+        found = fingerprint.get("environment") or found if isinstance(fingerprint, dict) else found
+    return flatten({"environment": found}) if isinstance(found, dict) and found else {}
+
+
+def parse_head(line: bytes) -> dict[str, Any]:
+    """The episode on this line without its messages and tokens, which are most of it; {} if it is
+    none.
+
+    The key that is cut at cannot occur inside a JSON string, where its quotes would be escaped.
+    """
+    head: dict[str, Any] = {}
+    # Cutting before parsing keeps lists of 100,000 episodes fast.
+    for text in (line.partition(b',"messages":[')[0] + b"}", line):
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError):
+            # The keys are in another order, or the line is damaged or still being written.
+            continue
+        if is_head(row):
+            # The error of an episode that failed stands behind the messages.
+            if row.get("stop") != "error" or "error" in row:
+                return row
+            head = row
+    return head
+
+
+def last_validation(stage: StageFolder, step: int | None = None) -> TrajectoryFile | None:
+    """The file of the stage's last validation episodes, up to and including `step`."""
+    files = [
+        file
+        for file in stage.trajectory_files()
+        if file.split == "val" and (step is None or file.step <= step)
+    ]
+    return files[-1] if files else None
+
+
+def heads(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Where each line of a file starts, and the episode on it without messages and tokens; {} for a
+    line that is no episode."""
+    start = 0
+    with path.open("rb") as file:
+        for line in file:
+            yield start, parse_head(line)
+            start += len(line)

@@ -1,0 +1,19 @@
+"""Records of the commands for authors of games, which pyproject.toml registers. Imports nothing heavy."""
+
+from spa.commands.table import Command
+
+play = Command(
+    summary="play an environment in the terminal",
+    target="spa_author.command_play:play",
+    example="spa env play FrozenLake --hint",
+)
+new = Command(
+    summary="create a new environment from a working example",
+    target="spa_author.command_new:new",
+    example="spa env new my_game",
+)
+check = Command(
+    summary="check your environment against every rule",
+    target="spa_author.command_check:check",
+    example="spa env check my_game:MyGame",
+)

@@ -1,0 +1,139 @@
+"""Word problems with a short answer, from MetaMathQA or generated (arXiv 2309.12284)."""
+
+import logging
+from functools import lru_cache
+from typing import Any
+
+from spa.envs.base import StateText
+from spa.envs.options import require_int, reset_seeds
+from spa.envs.questions import QuestionGame
+from spa.errors import DataError
+from spa.seeds import stream
+from spa_games.datafiles import file_stamp, read_rows
+from spa_games.word_problems import Problem, generate_problem
+
+log = logging.getLogger(__name__)
+
+NAME = "metamathqa"
+MARK = "The answer is:"
+
+
+@lru_cache(maxsize=4)
+def load_problems(
+    source: str, split: str, limit: int | None, stamp: tuple[int, int] | None
+) -> tuple[Problem, ...]:
+    """The problems of a file or hub data set with columns `query` and `response`. `stamp` marks a
+    changed file.
+
+    The answer is what follows the last "The answer is:" of the response. A row without one is left
+    out, and the log says how many there were. Raises DataError that names file, row, column, or
+    says that no row has an answer.
+    """
+    problems: list[Problem] = []
+    without: list[int] = []
+    for row in read_rows(source, ("query", "response"), split=split, limit=limit):
+        _, mark, answer = row.text("response").rpartition(MARK)
+        if mark and normalize(answer):
+            problems.append(Problem(row.text("query").strip(), answer.strip()))
+        else:
+            without.append(row.number)
+    if not problems:
+        why = (
+            f"none of the {len(without)} responses ends in {MARK!r} and an answer"
+            if without
+            else "the file has no rows"
+        )
+        raise DataError(
+            f"{source}: the file has no usable example, because {why}; use another data file"
+        )
+    if without:
+        log.warning(
+            "%s: spa skipped %d examples without an answer; the first skipped example is number %d",
+            source,
+            len(without),
+            without[0],
+        )
+    return tuple(problems)
+
+
+def normalize(answer: str) -> str:
+    """An answer as it is compared: lower case, without any white space."""
+    return "".join(answer.lower().split())
+
+
+class MetamathQA(QuestionGame):
+    """Answer a word problem. Reward 1 for a right first answer, halved with every answer that was
+    wrong before.
+
+    Answers are right if they are the same text after lower-casing and dropping white space; "7" and
+    "7.0" differ. `retries` more answers may follow a wrong one: 0 ends the episode with the first
+    answer. A retry also needs room in the budget of actions (`max_actions_per_traj` of at least
+    `retries` + 1).
+
+    `data`: a parquet or JSON-lines file, or a hub name such as `meta-math/MetaMathQA`, with columns
+    `query` and `response`; the seed draws a row uniformly. Without it, each seed generates an
+    arithmetic word problem.
+    """
+
+    changes = ()
+
+    def __init__(
+        self,
+        *,
+        data: str | None = None,
+        split: str = "train",
+        max_instances: int | None = None,
+        # The default allows no second answer, like the original with its one action per episode.
+        retries: int = 0,
+    ) -> None:
+        limit = (
+            None
+            if max_instances is None
+            else require_int(NAME, "max_instances", max_instances, 1, 10_000_000)
+        )
+        self.problems = (
+            load_problems(str(data), split, limit, file_stamp(str(data))) if data else None
+        )
+        self.problem = Problem("", "")
+        super().__init__(require_int(NAME, "retries", retries, 0, 30))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Show the problem of the seed; there is no chance in the episode."""
+        puzzle_seed, _ = reset_seeds(self, seed, options)
+        rng = stream(puzzle_seed, f"{NAME}/puzzle")
+        if self.problems:
+            # `rng.integers` may return other values in another version of NumPy (see `uniforms`).
+            self.problem = self.problems[int(rng.random() * len(self.problems))]
+        else:
+            self.problem = generate_problem(rng)
+        self._begin()
+        return self.state_text("grid"), {}
+
+    def _question(self) -> str:
+        return self.problem.question
+
+    def _judge(self, answer: str) -> tuple[bool, float]:
+        right = normalize(answer) == normalize(self.problem.answer)
+        return right, 0.5**self.wrong if right else 0.0
+
+    def instruction(self, mode: StateText) -> str:
+        """What is asked, and what a retry costs."""
+        text = "Solve the problem. Answer with the result alone, without units, words or steps."
+        if self.retries:
+            text += f" After a wrong answer you may try again, {self.retries} more at most;"
+            text += " each wrong one halves the reward."
+        return text
+
+    def puzzle_text(self) -> str:
+        """Question and answer."""
+        return f"{self.problem.question}\n{MARK} {self.problem.answer}"
+
+    def expert_actions(self, limit: int) -> tuple[str, ...]:
+        """The right answer; nothing once the episode is over."""
+        return () if self._over else (self.problem.answer,)[:limit]
+
+    def optimal_steps(self) -> int | None:
+        """One answer."""
+        return None if self._over else 1

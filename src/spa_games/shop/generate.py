@@ -1,0 +1,117 @@
+"""A catalogue made of words and numbers sampled from a fixed stream: the shop that ships with the
+package."""
+
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+from spa.envs.options import shuffled, uniforms
+from spa.seeds import stream
+from spa_games.shop.catalogue import (
+    Goal,
+    OptionChoice,
+    Product,
+    distinct_goals,
+    price_limit,
+    price_phrase,
+)
+from spa_games.shop.vocabulary import ProductKind, vocabulary
+
+PER_KIND = 32  # 32 kinds of 32 products each: 1,024 products
+GOALS_PER_PRODUCT = 6
+# Without A, E, I, O and U, random letters hardly ever spell a word.
+_ASIN_LETTERS = "0123456789BCDFGHJKLMNPQRSTVWXYZ"
+
+Draw = Callable[[], float]
+T = TypeVar("T")
+
+
+def generated_products(seed: int = 0) -> tuple[Product, ...]:
+    """1,024 products of 32 kinds, the same for the same seed everywhere, in mixed order."""
+    draw = uniforms(stream(seed, "shop/products"))
+    products = [
+        _product(kind, number, draw) for number in range(PER_KIND) for kind in vocabulary().kinds
+    ]
+    # `search` breaks ties in catalogue order, which should favour no kind.
+    return tuple(shuffled(products, draw))
+
+
+def generated_goals(products: tuple[Product, ...], seed: int = 0) -> tuple[Goal, ...]:
+    """Up to six different requests per product, each met by that product; requests that read the
+    same are dropped."""
+    draw = uniforms(stream(seed, "shop/goals"))
+    kind_of = {kind.query: kind for kind in vocabulary().kinds}
+    return distinct_goals(
+        _goal(product, kind_of[product.query], number, draw)
+        for product in products
+        for number in range(GOALS_PER_PRODUCT)
+    )
+
+
+def _pick(items: tuple[T, ...], draw: Draw) -> T:
+    return items[int(draw() * len(items))]
+
+
+def _some(items: tuple[T, ...], low: int, high: int, draw: Draw) -> tuple[T, ...]:
+    """From `low` to `high` different items, in their own order."""
+    count = min(low + int(draw() * (high - low + 1)), len(items))
+    chosen = sorted(shuffled(range(len(items)), draw)[:count])
+    return tuple(items[place] for place in chosen)
+
+
+def _product(kind: ProductKind, number: int, draw: Draw) -> Product:
+    asin = "B0" + "".join(_pick(tuple(_ASIN_LETTERS), draw) for _ in range(8))
+    words = vocabulary()
+    brand = (_pick(words.brand_starts, draw) + _pick(words.brand_ends, draw)).capitalize()
+    attributes = _some(kind.attributes, 2, 5, draw)
+    options = tuple((name, _some(values, 2, 6, draw)) for name, values in kind.options)
+    low, high = kind.prices
+    # The price is uniform in its logarithm and ends in .99.
+    price = round(math.exp(math.log(low) + draw() * (math.log(high) - math.log(low)))) - 0.01
+    shown = _some(attributes, 1, 2, draw)
+    rating = f"{2.5 + 2.5 * draw():.1f} of 5"
+    listed = ", ".join(attribute.title() for attribute in shown)
+    # Model numbers keep the titles of one kind apart.
+    title = f"{brand} {kind.noun.title()}, {listed}, Model {number + 1:02d}"
+    return Product(
+        asin=asin,
+        title=title,
+        category=kind.category,
+        query=kind.query,
+        product_category=kind.path,
+        description=_description(kind, brand, attributes, draw),
+        features=tuple(f"{attribute.capitalize()}." for attribute in shuffled(attributes, draw)),
+        reviews=_some(words.praise, 0, 3, draw),
+        rating=rating,
+        price=price,
+        price_text=f"${price:.2f}",
+        options=options,
+        attributes=attributes,
+    )
+
+
+def _description(kind: ProductKind, brand: str, attributes: tuple[str, ...], draw: Draw) -> str:
+    openings = (
+        f"{kind.noun.capitalize()} by {brand}",
+        f"From {brand}: {kind.noun}",
+        f"{brand} makes this {kind.noun} for everyday use",
+    )
+    return f"{_pick(openings, draw)}. {', '.join(attributes).capitalize()}."
+
+
+def _goal(product: Product, kind: ProductKind, number: int, draw: Draw) -> Goal:
+    attributes = _some(product.attributes, 1, 3, draw)
+    options: tuple[OptionChoice, ...] = tuple(
+        (name, _pick(values, draw)) for name, values in product.options
+    )
+    limit = price_limit(product.price, f"{product.asin}/{number}")
+    openings = ("i am looking for", "i need", "find me", "i would like to buy", "show me", "i want")
+    wanted = f"{_pick(openings, draw)} {', '.join(attributes)} {kind.noun}"
+    chosen = ", and ".join(f"{name}: {value}" for name, value in options)
+    return Goal(
+        asin=product.asin,
+        instruction=f"{wanted} with {chosen}{price_phrase(limit)}",
+        attributes=attributes,
+        options=options,
+        price_upper=limit,
+    )

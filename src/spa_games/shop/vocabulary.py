@@ -1,0 +1,71 @@
+"""The words of the generated catalogue, and those that the reward has to know, from
+`assets/shop/vocabulary.json`."""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductKind:
+    """A kind of product: what it is called, where it is filed, what it can be, and what it costs in
+    dollars."""
+
+    noun: str
+    query: str
+    category: str
+    path: str  # levels separated by "›"
+    attributes: tuple[str, ...]
+    options: tuple[tuple[str, tuple[str, ...]], ...]
+    prices: tuple[int, int]  # lowest and highest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """All words."""
+
+    brand_starts: tuple[str, ...]
+    brand_ends: tuple[str, ...]
+    praise: tuple[str, ...]
+    kinds: tuple[ProductKind, ...]
+    not_nouns: frozenset[str]  # words of titles that do not say what a product is
+    colour_words: tuple[str, ...]  # sorted
+
+
+def asset(name: str) -> str:
+    """The text of a file of the shop's assets."""
+    return files("spa_games").joinpath("assets", "shop", name).read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def vocabulary() -> Vocabulary:
+    """The vocabulary, read once."""
+    content = json.loads(asset("vocabulary.json"))
+    return Vocabulary(
+        brand_starts=tuple(content["brand_starts"]),
+        brand_ends=tuple(content["brand_ends"]),
+        praise=tuple(content["praise"]),
+        kinds=tuple(_kind(kind, content) for kind in content["kinds"]),
+        not_nouns=frozenset(content["not_nouns"]),
+        colour_words=tuple(sorted(content["colour_words"])),
+    )
+
+
+def _kind(kind: dict[str, Any], content: dict[str, Any]) -> ProductKind:
+    attributes = kind["attributes"]
+    low, high = kind["prices"]
+    return ProductKind(
+        noun=kind["noun"],
+        query=kind["query"],
+        category=kind["category"],
+        path=kind["path"],
+        attributes=tuple(
+            content["attributes"][attributes] if isinstance(attributes, str) else attributes
+        ),
+        options=tuple(
+            (name, tuple(content["values"][key])) for name, key in kind["options"].items()
+        ),
+        prices=(low, high),
+    )

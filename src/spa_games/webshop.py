@@ -1,0 +1,280 @@
+"""WebShop: find and buy what a customer asks for, through text pages (Yao et al. 2022, arXiv
+2207.01206)."""
+
+import json
+import re
+from dataclasses import asdict, replace
+from typing import Any
+
+from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.options import require_bool, require_choice, reset_seeds
+from spa.envs.spaces import text_space
+from spa_games.shop.catalogue import OptionChoice
+from spa_games.shop.pages import PER_PAGE, View, render
+from spa_games.shop.reward import meets
+from spa_games.shop.search import MAX_QUERY
+from spa_games.shop.shop import SPLITS, open_shop
+
+NAME = "webshop"
+MAX_ACTION = MAX_QUERY + len("search[]")
+
+HINTS = (
+    "the search understands plain words: kind of product, properties, colour",
+    "searching works on the search page only; 'back to search' leads there",
+    "click a product's number to open it",
+    "a result page shows ten products; 'next' and 'prev' turn pages",
+    "choose every option that the request names before you buy",
+    "description, features and reviews say more about a product; 'prev' leads back from them",
+    "the price has to stay within the limit, if the request names one",
+    "'buy now' ends the task, so be sure of product and options",
+)
+
+# fmt: off
+ASKING = frozenset((
+    "a", "am", "an", "are", "be", "buy", "can", "find", "for", "get", "give", "i", "i'd", "i'm", "im", "is", "like",
+    "looking", "me", "my", "need", "of", "please", "show", "some", "that", "the", "to", "want", "which", "would",
+    "you",
+))
+# fmt: on
+"""Words of a request that name nothing."""
+
+
+def parse_action(text: str) -> tuple[str, str] | None:
+    """("search", words) or ("click", label) from `search[words]` or `click[label]`; None for
+    anything else."""
+    # Check the length first, since a model may write megabytes.
+    if not isinstance(text, str) or len(text) > 2 * MAX_ACTION:
+        return None
+    text = text.strip()
+    verb, bracket, rest = text.partition("[")
+    verb = verb.strip().lower()
+    # Only the first and the last bracket are syntax: `click[a [b]]` clicks the label `a [b]`.
+    argument = rest[:-1].strip()
+    well_formed = (
+        bool(bracket) and rest.endswith("]") and verb in ("search", "click") and bool(argument)
+    )
+    return (verb, argument) if well_formed and len(text) <= MAX_ACTION else None
+
+
+class WebShop(TextEnv):
+    """A customer's request, a shop of text pages, and one purchase. Reward on buying, from 0 to 1
+    (`shop.reward`).
+
+    Without `data` the shop is a generated one of 1,024 products. With it, `data` is a folder of
+    WebShop's product files, of which `dataset` "small" takes the first 1,000 products and "full"
+    all; `human_goals` takes the requests that people wrote. `split` says which requests are played:
+    `train`, `val` or `test`; None is `train`, and `val` in validation episodes
+    (`reset(options={"validation": True})`); `reset(options={"split": ...})` changes it for one
+    episode. Seed s plays request s modulo their number; there is no chance in an episode.
+    """
+
+    changes = ()
+
+    def __init__(
+        self,
+        *,
+        dataset: str = "small",
+        data: str | None = None,
+        split: str | None = None,
+        human_goals: bool = False,
+    ) -> None:
+        dataset = require_choice(NAME, "dataset", dataset, ("small", "full"))
+        self.split = None if split is None else require_choice(NAME, "split", split, SPLITS)
+        human = require_bool(NAME, "human_goals", human_goals)
+        self.shop = open_shop(
+            data=None if data is None else str(data), dataset=dataset, human_goals=human
+        )
+        self.observation_space = text_space()
+        self.action_space = text_space(MAX_ACTION)
+        self.goal = self.shop.goals[0]
+        self._go(View())
+
+    def _go(self, view: View) -> None:
+        self.view = view
+        self.page = render(self.shop, self.goal, view)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start at the search page with the request of the seed."""
+        puzzle_seed, _ = reset_seeds(self, seed, options)
+        given = options or {}
+        # In the original, validation uses training requests, because its environment manager
+        # resets environments without the mode.
+        usual = self.split or ("val" if given.get("validation") else "train")
+        split = require_choice(NAME, "split", given.get("split", usual), SPLITS)
+        indices = self.shop.goal_indices(split)  # type: ignore[arg-type]
+        self.goal = self.shop.goals[indices[puzzle_seed % len(indices)]]
+        self._go(View())
+        return self.state_text("grid"), {}
+
+    def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Search or click. What the page does not offer is invalid and leads nowhere."""
+        before = self.view
+        over = before.kind == "done"
+        target = None if over or not isinstance(action, str) else self._target(action)
+        reward = 0.0
+        parts = {}
+        if target is not None:
+            self._go(target)
+            if target.kind == "done":
+                verdict = self.shop.judge(self.goal, target.asin, target.options)
+                reward = verdict.reward
+                parts = asdict(verdict)
+        done = self.view.kind == "done"
+        bought = done and not over
+        info = {
+            "action_is_valid": target is not None,
+            "action_is_effective": self.view != before,
+            "success": bought and reward == 1.0,
+            # These keys are the original's, because its metrics read them.
+            "success_purchase": bought,
+            "success_find": bought and reward == 1.0,
+            "end_of_page": self.page.end_of_results,
+            **parts,
+            "reward": reward,
+        }
+        return self.state_text("grid"), reward, done, False, info
+
+    def _target(self, action: str) -> View | None:
+        parsed = parse_action(action)
+        if parsed is None:
+            return None
+        verb, argument = parsed
+        if verb == "search":
+            return View(kind="results", keywords=argument) if self.page.has_search_bar else None
+        return self.page.target(argument)
+
+    def legal_actions(self) -> tuple[str, ...]:
+        """The clicks that the page offers, as actions; a search is legal too where there is a
+        search bar."""
+        return tuple(f"click[{link.label}]" for link in self.page.links)
+
+    def state_text(self, mode: StateText) -> str:
+        """The request, the page and the legal actions. The same for every mode."""
+        lines = [f"Request: {self.goal.instruction}", *(block.text for block in self.page.blocks)]
+        if self.view.kind != "done":
+            search = ("search[your words]",) if self.page.has_search_bar else ()
+            lines.append("Actions: " + ", ".join(search + self.legal_actions()))
+        return "\n".join(lines)
+
+    def to_action(self, text: str) -> Action | None:
+        """`search[...]` or `click[...]` in its plain form; None for anything else, or if it is
+        over-long.
+
+        Whether the page offers it shows when it is done, since a response may lead over several
+        pages.
+        """
+        parsed = parse_action(text)
+        return None if parsed is None else f"{parsed[0]}[{parsed[1]}]"
+
+    def instruction(self, mode: StateText) -> str:
+        """The task, the two forms of action, and hints."""
+        return (
+            "You are shopping on a web shop for a customer. Find a product that fits the request, choose its options "
+            "and buy it; the reward says how well it fits. Actions are search[words] and click[label], where the label "
+            "is one of those that the page offers. Hints: " + "; ".join(HINTS) + "."
+        )
+
+    def random_action(self, rng: Any) -> str:
+        """A random link of the page; on the search page a search for three words of the request."""
+        if self.page.has_search_bar:
+            # Use words of the request, since random letters would find no product.
+            words = self.goal.instruction.replace("[", " ").replace("]", " ").split()
+            return f"search[{' '.join(words[int(place)] for place in rng.integers(len(words), size=3))[:MAX_QUERY]}]"
+        actions = self.legal_actions() or ("click[back to search]",)
+        return actions[int(rng.integers(len(actions)))]
+
+    def example_actions(self) -> tuple[str, ...]:
+        """A search for what the request asks for."""
+        # `i need red shoes with size: 7, and price lower than …` -> `i need red shoes`
+        asked = re.split(r",| with | and price ", self.goal.instruction, maxsplit=1)[0]
+        words = [word for word in re.findall(r"[^\W_][\w'-]*", asked) if word.lower() not in ASKING]
+        return (
+            (f"search[{' '.join(words)[:MAX_QUERY]}]",)
+            if words and self.page.has_search_bar
+            else ()
+        )
+
+    def puzzle_text(self) -> str:
+        """The request and everything that its reward depends on."""
+        return json.dumps({NAME: asdict(self.goal)}, sort_keys=True)
+
+    def expert_actions(self, limit: int) -> tuple[str, ...]:
+        """The first `limit` actions of a way from this page to buying the product that the request
+        was written about.
+
+        The purchase earns the full reward if the product is all that the request asks for; there
+        may be a shorter way, so `optimal_steps` is not known. Empty after the purchase, or if a
+        search for the product's title does not find it.
+        """
+        return self._way()[0][:limit]
+
+    def best_success(self, limit: int) -> float | None:
+        """1 if `expert_actions` earns the full reward within `limit`; else not known."""
+        actions, options = self._way()
+        if not 0 < len(actions) <= limit:
+            return None
+        return 1.0 if self.shop.judge(self.goal, self.goal.asin, options).reward == 1.0 else None
+
+    def _way(self) -> tuple[tuple[str, ...], tuple[OptionChoice, ...]]:
+        """The actions that buy the product from here on, and the options that it is bought with."""
+        wishes = self._wishes()
+        view = self.view
+        actions: tuple[str, ...] = ()
+        # An option cannot be taken back, so a product with another one is left.
+        if (
+            view.kind != "item"
+            or view.asin != self.goal.asin
+            or not set(dict(view.options)) <= set(wishes)
+        ):
+            view, actions = self._to_product()
+        if view.kind != "item":
+            return (), ()
+        for option, value in wishes.items():
+            options = dict(view.options)
+            if options.get(option) != value:
+                wish = replace(view, options=tuple(sorted((options | {option: value}).items())))
+                actions += (self._click(view, wish),)
+                view = wish
+        return (*actions, "click[buy now]"), view.options
+
+    def _to_product(self) -> tuple[View, tuple[str, ...]]:
+        """The page of the product, and the actions that lead there from this page; the search page
+        and none if there is no way."""
+        title = self.shop.products[self.goal.asin].title[:MAX_QUERY]
+        # A search is possible on the search page only.
+        back = () if self.page.has_search_bar else ("click[back to search]",)
+        ways: list[tuple[str, int, tuple[str, ...]]] = [(title, 1, (*back, f"search[{title}]"))]
+        if self.view.kind == "results":
+            ways.insert(0, (self.view.keywords, self.view.page, ()))
+        for query, first, actions in ways if self.view.kind != "done" else ():
+            found = [product.asin for product in self.shop.search(query)]
+            if self.goal.asin not in found:
+                continue
+            page = 1 + found.index(self.goal.asin) // PER_PAGE
+            if page >= first:
+                listed = View(kind="results", keywords=query, page=page)
+                item = replace(listed, kind="item", asin=self.goal.asin)
+                clicks = (*["click[next]"] * (page - first), self._click(listed, item))
+                return item, (*actions, *clicks)
+        return View(), ()
+
+    def _click(self, view: View, wish: View) -> str:
+        """The click that leads from one page to another."""
+        links = render(self.shop, self.goal, view).links
+        return next(f"click[{link.label}]" for link in links if link.view == wish)
+
+    def _wishes(self) -> dict[str, str]:
+        """The options that the request asks for, with their values. People's requests need not name
+        the option, nor spell its value as the product does."""
+        product = self.shop.products[self.goal.asin]
+        offered = [(name, value) for name, values in product.options for value in values]
+        chosen: dict[str, str] = {}
+        for name, wish in self.goal.options:
+            meant = [pair for pair in offered if pair[1] == wish or meets(pair[1], (name, wish))]
+            if meant:
+                # Prefer a value that equals the wish, then an option that has the name of the wish.
+                option, value = min(meant, key=lambda pair: (pair[1] != wish, pair[0] != name))
+                chosen[option] = value
+        return chosen

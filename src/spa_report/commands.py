@@ -1,0 +1,22 @@
+"""Records of the commands that show results, which pyproject.toml registers. Imports nothing heavy."""
+
+from spa.commands.table import Command
+
+view = Command(
+    summary="show runs, curves and episodes in a browser",
+    target="spa_report.command_view:view",
+    example="spa view runs/demo",
+    group="Look at results",
+)
+report = Command(
+    summary="write a report page about one or more runs",
+    target="spa_report.command_report:report",
+    example="spa report runs/demo",
+    group="Look at results",
+)
+runs = Command(
+    summary="list the runs of a folder",
+    target="spa_report.command_runs:runs",
+    example="spa runs runs",
+    group="Look at results",
+)

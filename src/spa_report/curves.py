@@ -1,0 +1,301 @@
+"""From metrics to charts: which metric goes into which chart, one line per method, the range over
+seeds as a band."""
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spa.run.reading import StageFolder
+from spa.run.usage import Budget, of_self_play, so_far
+from spa_report import facts
+from spa_report.charts import Bars, Chart, Point, Series
+
+
+@dataclass(frozen=True, slots=True)
+class RunArm:
+    """One line of a report: a method of a run, with its stages over all seeds. `color` is the same
+    in every chart."""
+
+    label: str
+    arm: str
+    run: str
+    folder: str  # the run's folder without those above it: the name that the viewer uses
+    color: int
+    stages: tuple[StageFolder, ...]
+
+    def of(self, name: str) -> list[StageFolder]:
+        """The method's stages of this name."""
+        return [stage for stage in self.stages if stage.name == name]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A chart that is drawn if a run has its metric. `pattern` must match the whole name."""
+
+    title: str
+    help: str
+    pattern: str
+    percent: bool = False
+    stage: str = "ppo"
+    x_label: str = "PPO step"
+
+
+PASS_1 = Wanted(
+    "Pass@1",
+    "Share of held-out puzzles that one attempt solves, at each validation. Higher is better.",
+    r"val-env/.+/pass@1",
+    percent=True,
+)
+PREDICTION = Wanted(
+    "Exact predictions during PPO",
+    "Share of turns whose predicted state is exactly the next state. This share may fall, because PPO rewards success.",
+    r"(val-env|train)/.+/wm/prediction_em",
+    percent=True,
+)
+WORLD = (
+    Wanted(
+        "Exact predictions during fine-tuning",
+        "Share of turns on held-out puzzles whose predicted state is exactly the next state.",
+        r"(.+/)?wm/prediction_em|(.+/)?prediction_exact",
+        percent=True,
+        stage="sft",
+        x_label="fine-tuning step",
+    ),
+    Wanted(
+        "Exact observations during fine-tuning",
+        "Share of turns on held-out puzzles in which the model copies the current state exactly.",
+        r"(.+/)?wm/obs_exact|(.+/)?observation_exact",
+        percent=True,
+        stage="sft",
+        x_label="fine-tuning step",
+    ),
+    Wanted(
+        "Correctly predicted changed cells during PPO",
+        "Share of the changed cells that the model predicts correctly. A copy of the current state scores 0.",
+        r"(val-env|train)/.+/wm/changed_acc",
+        percent=True,
+    ),
+    Wanted(
+        "Fine-tuning loss",
+        "Negative log-likelihood per response token.",
+        r"(sft/|train/|val/)?(train_|val_)?(loss|nll)",
+        stage="sft",
+        x_label="fine-tuning step",
+    ),
+)
+HEALTH = (
+    Wanted(
+        "Success while training",
+        "Share of training episodes that reach the goal.",
+        r"train/.+/success",
+        percent=True,
+    ),
+    Wanted(
+        "Reward per episode",
+        "Mean reward of a training episode, penalties included, before normalization.",
+        r"train/.+/score|critic/(rewards|score)/mean",
+    ),
+    Wanted(
+        "Well-formed responses",
+        "Share of the responses of training episodes that have the requested format.",
+        r"train/.+/format_rate",
+        percent=True,
+    ),
+    Wanted(
+        "Response length",
+        "Mean number of tokens that the model writes per episode.",
+        r"(train/.+/)?response_length(/mean)?",
+    ),
+    Wanted(
+        "Entropy",
+        "Entropy of the policy in nats per token. Near 0 the policy does not explore.",
+        r"actor/entropy(_loss)?",
+    ),
+    Wanted(
+        "KL to the sampling policy",
+        "Mean KL between the policy that sampled a batch and the policy that trains on the batch. Large values mean "
+        "that the updates are too large.",
+        r"actor/ppo_kl",
+    ),
+    Wanted(
+        "Clip fraction",
+        "Share of tokens whose probability ratio PPO clips.",
+        r"actor/pg_clipfrac",
+    ),
+    Wanted(
+        "KL between trainer and sampler",
+        "KL between the sampling engine and the trainer at the same weights. Healthy values are near 0.",
+        r"rollout/mismatch_kl",
+    ),
+)
+
+
+def pass_k(methods: Sequence[RunArm], k: int | None = None) -> Wanted | None:
+    """The chart of Pass@k for this k, or for the largest k above 1 that the runs recorded."""
+    names = {
+        name
+        for method in methods
+        for stage in method.of("ppo")
+        for row in stage.metrics.values()
+        for name in row
+    }
+    found = [
+        int(match[1]) for name in names if (match := re.fullmatch(r"val-env/.+/pass@(\d+)", name))
+    ]
+    k = k or max(found, default=0)
+    if k < 2:
+        return None
+    return Wanted(
+        f"Pass@{k}",
+        f"Share of held-out puzzles that at least one of {k} attempts solves.",
+        rf"val-env/.+/pass@{k}",
+        percent=True,
+    )
+
+
+def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
+    """The chart, or None if no method has recorded its metric."""
+    series = []
+    shaded = dict[str, None]()
+    for method in methods:
+        stages = [
+            (stage, values)
+            for stage in method.of(wanted.stage)
+            if (values := _values(stage, wanted.pattern))
+        ]
+        if stages:
+            points, bands = _average([values for _, values in stages])
+            name = "range over seeds"
+            # A band over seeds needs several seeds. With one seed, Pass@1 shows its interval over
+            # puzzles instead.
+            if wanted is PASS_1 and len(stages) == 1:
+                bands = _puzzle_bands(stages[0][0], points)
+                name = "95 % CI over puzzles"
+            shaded |= {name: None} if bands else {}
+            episodes, tokens = _budget(method, points) if wanted.stage == "ppo" else ((), ())
+            series.append(Series(method.label, points, bands, method.color, episodes, tokens))
+    if not series:
+        return None
+    return Chart(
+        wanted.title,
+        wanted.help,
+        tuple(series),
+        wanted.x_label,
+        wanted.percent,
+        " or ".join(shaded),
+    )
+
+
+def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
+    """Step -> value; where several environments have the metric, the mean over their episodes.
+    Validation goes before training."""
+    matcher = re.compile(pattern)
+    names = {name for row in stage.metrics.values() for name in row if matcher.fullmatch(name)}
+    # Metrics whose names start with `val` are preferred: validation
+    # puzzles are held out from training.
+    held_out = {name for name in names if name.startswith("val")}
+    # Sorted, because the sum of floats depends on the order, which differs between processes.
+    names = sorted(held_out or names)
+    table: dict[int, float] = {}
+    for step, row in stage.metrics.items():
+        if found := [name for name in names if name in row]:
+            weights = [_episodes(name, row) for name in found]
+            weights = weights if all(weights) else [1.0] * len(found)
+            total = sum(row[name] * weight for name, weight in zip(found, weights, strict=True))
+            table[step] = total / sum(weights)
+    return table
+
+
+def _episodes(name: str, row: dict[str, float]) -> float:
+    """The episodes of the environment whose metric this is; 0 if they were not counted."""
+    # A tag may have slashes, so the longest prefix that has a count is the environment's.
+    parts = name.split("/")
+    counts = (row.get("/".join([*parts[:n], "episodes"])) for n in range(len(parts) - 1, 1, -1))
+    return next((count for count in counts if count is not None), 0.0)
+
+
+def _average(rows: Sequence[dict[int, float]]) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
+    at: dict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        for step, value in row.items():
+            at[step].append(value)
+    # Only steps that every seed has are shown, so that the mean does not jump where one seed is
+    # behind. If seeds share no step, each step is shown with the seeds that have it.
+    steps = sorted(step for step, values in at.items() if len(values) == len(rows)) or sorted(at)
+    points = tuple((float(step), sum(at[step]) / len(at[step])) for step in steps)
+    return points, tuple((min(at[step]), max(at[step])) for step in steps) if len(rows) > 1 else ()
+
+
+def _puzzle_bands(stage: StageFolder, points: Sequence[Point]) -> tuple[Point, ...]:
+    """Intervals over the puzzles of each validation; empty if a step has no recorded episodes."""
+    files = {file.step: file.path for file in stage.trajectory_files() if file.split == "val"}
+    wins = [facts.validation(files[int(step)])[1] if step in files else {} for step, _ in points]
+    intervals = [facts.rate({None: puzzles}) for puzzles in wins if puzzles]
+    # A band needs an interval at every point; otherwise the chart has none.
+    return tuple((found.low, found.high) for found in intervals if found) if all(wins) else ()
+
+
+def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Episodes and tokens sampled for training up to each point, per seed, self-play included;
+    empty if unknown."""
+    # Self-play runs before the first PPO step, so the counts begin with its episodes and tokens.
+    before: dict[int | None, Budget] = {}
+    for stage in method.stages:
+        if played := of_self_play(stage.path, stage.config.get("generate") or {}):
+            before[stage.seed] = before.get(stage.seed, Budget()).plus(played)
+    # The first seed may be in PPO while another one is still in self-play or SFT.
+    start = Budget(*(sum(part) / len(before) for part in zip(*before.values(), strict=True)))
+    # One seed represents its method: all seeds play equally many episodes, of similar length.
+    used = so_far(start, method.of("ppo")[0].metrics.items())
+    if not any(one.episodes for one in used.values()):
+        return (), ()
+    at = [used.get(int(step), Budget()) for step, _ in points]
+    return tuple(one.episodes for one in at), tuple(one.tokens for one in at)
+
+
+def ends(
+    wanted: Wanted, method: RunArm, step: int | None = None
+) -> tuple[float | None, float | None]:
+    """The metric at step 0, if that is not the last, and at its last step up to `step`, the mean
+    over seeds; None where there is none."""
+    tables = [_values(stage, wanted.pattern) for stage in method.of(wanted.stage)]
+    points = dict(_average([table for table in tables if table])[0])
+    last = max((x for x in points if step is None or x <= step), default=None)
+    return (points.get(0) if last else None), None if last is None else points[last]
+
+
+def time_bars(methods: Sequence[RunArm]) -> Bars | None:
+    """Seconds by phase and method, summed over seeds."""
+    table = {method.label: _seconds(method) for method in methods}
+    phases = dict.fromkeys(phase for row in table.values() for phase in row)
+    largest = sorted(phases, key=lambda phase: -sum(row[phase] for row in table.values()))
+    if not largest:
+        return None
+    # The six largest phases have a column; a table with more is unreadable.
+    groups = {phase: [phase] for phase in largest[:6]}
+    groups |= {"other": largest[6:]} if largest[6:] else {}
+    rows = tuple(
+        (label, tuple(sum(row[phase] for phase in group) for group in groups.values()))
+        for label, row in table.items()
+        if sum(row.values()) > 0
+    )
+    return Bars(
+        "Time by phase",
+        "Seconds by stage and phase, summed over seeds. Phases without a timer are not counted.",
+        tuple(groups),
+        rows,
+        unit=" s",
+    )
+
+
+def _seconds(method: RunArm) -> defaultdict[str, float]:
+    totals = defaultdict[str, float](float)
+    for stage in method.stages:
+        for row in stage.timings.values():
+            for name, seconds in row.items():
+                phase = name.removeprefix("timing_s/")
+                # A timer `step` or `total` contains the other phases, which would count twice.
+                if phase != name and phase not in ("step", "total"):
+                    totals[f"{stage.name}: {phase}"] += seconds
+    return totals

@@ -1,0 +1,87 @@
+"""The examples of stage 1: what the world model is fine-tuned on, and which text carries loss."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from spa.prompts.parse import find_block
+from spa.run.console import printable
+from spa.run.reading import Run, StageFolder, flatten
+from spa_report.replay import shown
+
+LIMIT = 10
+
+
+def example_files(run: Run) -> list[tuple[str, Path, StageFolder]]:
+    """The data files of a run with a name for each, training data first."""
+    return [
+        # `wm_train.parquet` -> `train`
+        (printable(f"{stage.label}, {name[3:-8]}"), path, stage)
+        for name in ("wm_train.parquet", "wm_val.parquet")
+        for stage in run.stages
+        if (path := stage.path / name).is_file()
+    ]
+
+
+def examples(run: Run, file: int = 0, offset: int = 0) -> dict[str, Any]:
+    """Some examples of a data file, as spans of text with whether they carry loss; how many there
+    are, and the files.
+
+    Raises OSError or ValueError if the file is not readable as Parquet.
+    """
+    files = example_files(run)
+    found: dict[str, Any] = {
+        "files": [name for name, *_ in files],
+        "total": 0,
+        "examples": [],
+        "loss_on": "response",
+    }
+    if not 0 <= file < len(files):
+        return found
+    _, path, data = files[file]
+    # Which text carries loss is a setting of the SFT stage that reads this file, not of the data.
+    stages = [stage for stage in run.find("sft", data.arm) if stage.seed == data.seed]
+    loss_on = (
+        str(flatten(stages[0].config).get("sft.data.loss_on", "response")) if stages else "response"
+    )
+    table = pq.read_table(path, columns=["prompt", "response", "episode_id", "turn", "success"])
+    rows = table.slice(offset, LIMIT).to_pylist()
+    return {
+        **found,
+        "total": table.num_rows,
+        "loss_on": printable(loss_on),
+        "examples": [
+            {
+                "name": shown(f"{row['episode_id']}, turn {(row['turn'] or 0) + 1}", 200),
+                "success": bool(row["success"]),
+                "messages": [
+                    [shown(part["role"], 40), shown(part["content"])] for part in row["prompt"]
+                ],
+                "response": [
+                    [shown(text), trained] for text, trained in _spans(row["response"], loss_on)
+                ],
+            }
+            for row in rows
+        ],
+    }
+
+
+def _spans(response: str, loss_on: str) -> list[tuple[str, bool]]:
+    """The response in parts, each with whether it carries loss, by the setting `sft.data.loss_on`."""
+    if loss_on not in ("states_only", "no_states"):
+        # A mask of the user's own is not computed here, so nothing is marked.
+        return [(response, loss_on in ("response", "act_obs"))]
+    # `no_states` and `states_only` are complements, so each part belongs to exactly one of them.
+    parts = []
+    start = 0
+    blocks = [
+        block for tag in ("observation", "prediction") if (block := find_block(response, tag))
+    ]
+    for begin, end in sorted(blocks):
+        parts += [
+            (response[start:begin], loss_on == "no_states"),
+            (response[begin:end], loss_on == "states_only"),
+        ]
+        start = end
+    return [part for part in (*parts, (response[start:], loss_on == "no_states")) if part[0]]

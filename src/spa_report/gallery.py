@@ -1,0 +1,170 @@
+"""Which episodes a report shows: a few that explain the result, chosen by rule and not by hand."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+from urllib.parse import urlencode
+
+from spa.run.console import printable
+from spa.run.reading import StageFolder, TrajectoryFile, heads, last_validation
+from spa_report.curves import RunArm
+from spa_report.facts import ENDINGS
+from spa_report.index import Place, read_episode
+from spa_report.replay import any_wrong, replay
+
+Head = dict[str, Any]
+_SAMPLE = 2000
+"""Episodes that are chosen from: a rule needs a sample, not every episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An episode of the gallery."""
+
+    title: str
+    why: str
+    method: str
+    link: str
+    """What the viewer's address has after its `#` to show this episode."""
+    replay: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An episode and where it lies."""
+
+    head: Head
+    place: Place
+    link: str
+
+
+def choose(
+    methods: Sequence[RunArm], order: Sequence[str], steps: dict[str, int | None]
+) -> Iterator[Picture]:
+    """Pictures of the first method of `order` and its rival, from the last validation up to their
+    step in `steps`.
+
+    The same puzzle won and lost, good and bad predictions, failures, malformed responses. No
+    episode is shown twice.
+    """
+    by_label = {method.label: method for method in methods}
+    leading = [by_label[label] for label in order[:2]]
+    found = {method.label: _episodes(method, steps[method.label]) for method in leading}
+    shown: set[Place] = set()
+
+    def picture(
+        method: RunArm, title: str, why: str, candidates: Sequence[_Found]
+    ) -> Iterator[Picture]:
+        for episode in candidates:
+            whole = None if episode.place in shown else read_episode(episode.place)
+            if whole is not None:
+                shown.add(episode.place)
+                # The gallery shows text. Tokens would only make the page larger.
+                whole.pop("token_ids", None)
+                yield Picture(title, why, method.label, episode.link, replay(whole))
+                return
+
+    if len(leading) == 2:
+        first, second = leading
+        won, lost = _same_puzzle(found[first.label], found[second.label])
+        same = "The same puzzle, played by both methods."
+        yield from picture(first, f"Won by {first.label}", same, won)
+        yield from picture(second, f"The same puzzle, not solved by {second.label}", same, lost)
+    for method in leading:
+        yield from _of_method(method, found[method.label], picture)
+
+
+def _of_method(
+    method: RunArm,
+    episodes: list[_Found],
+    picture: Callable[[RunArm, str, str, Sequence[_Found]], Iterator[Picture]],
+) -> Iterator[Picture]:
+    def those(test: Callable[[Head], bool]) -> list[_Found]:
+        return [episode for episode in episodes if test(episode.head)]
+
+    # A puzzle that is solved in one turn shows little of a world model.
+    good = those(
+        lambda head: head["success"] and any_wrong(head) is False and len(head["turns"]) > 1
+    )
+    yield from picture(
+        method,
+        "Success with correct predictions",
+        "The episode succeeded, and every predicted state is correct.",
+        good,
+    )
+    if not good:
+        won = those(lambda head: head["success"])
+        # Successes in one turn are sorted last but not dropped, since there may be no others.
+        won.sort(key=lambda episode: len(episode.head["turns"]) < 2)
+        yield from picture(
+            method, "A success", "The episode succeeded. Predicted states may be wrong.", won
+        )
+    wrong = those(lambda head: any_wrong(head) is True)
+    yield from picture(
+        method,
+        "A wrong prediction",
+        "In the marked cells, the predicted state differs from the true next state.",
+        wrong,
+    )
+    ending = _most_common_failure(episodes)
+    if ending:
+        why = f"The most common failure of {method.label}: {ENDINGS.get(ending, ending)}."
+        yield from picture(
+            method, "A typical failure", why, those(lambda head: head["stop"] == ending)
+        )
+    broken = those(lambda head: not all(turn["reply"]["well_formed"] for turn in head["turns"]))
+    yield from picture(
+        method, "A malformed response", "The response did not follow the requested format.", broken
+    )
+
+
+def _episodes(method: RunArm, step: int | None) -> list[_Found]:
+    """Episodes of the last validation, the shorter ones first (they are easier to read)."""
+    found = (
+        _Found(head, Place(file.path, start), _link(method, stage, file, head))
+        for stage in method.of("ppo") or method.of("eval")
+        if (file := last_validation(stage, step))
+        for start, head in heads(file.path)
+        if head.get("turns")
+    )
+    return sorted(islice(found, _SAMPLE), key=lambda episode: len(episode.head["turns"]))
+
+
+def _link(method: RunArm, stage: StageFolder, file: TrajectoryFile, head: Head) -> str:
+    where = {
+        "run": method.folder,
+        "tab": "episodes",
+        "arm": stage.arm,
+        "seed": "" if stage.seed is None else stage.seed,
+        "stage": stage.name,
+        "split": file.split,
+    }
+    return urlencode({**where, "step": file.step, "q": printable(str(head.get("episode_id")))})
+
+
+def _same_puzzle(first: list[_Found], second: list[_Found]) -> tuple[list[_Found], list[_Found]]:
+    """An episode that `first` won in at least two turns if possible, and one that `second` lost on
+    the same puzzle."""
+    lost: dict[tuple[str, Any], _Found] = {}
+    for episode in second:
+        if not episode.head["success"]:
+            lost.setdefault(_puzzle(episode), episode)
+    pairs = [
+        (episode, lost[_puzzle(episode)])
+        for episode in first
+        if episode.head["success"] and _puzzle(episode) in lost
+    ]
+    pairs.sort(key=lambda pair: len(pair[0].head["turns"]) < 2)
+    return [won for won, _ in pairs[:1]], [lost for _, lost in pairs[:1]]
+
+
+def _puzzle(episode: _Found) -> tuple[str, Any]:
+    # Puzzles are compared by content hash, since two runs may give a puzzle different seeds.
+    return str(episode.head.get("tag")), episode.head.get("puzzle_hash")
+
+
+def _most_common_failure(episodes: list[_Found]) -> str:
+    counts = Counter(episode.head["stop"] for episode in episodes if not episode.head["success"])
+    return counts.most_common(1)[0][0] if counts else ""

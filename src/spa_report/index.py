@@ -1,0 +1,390 @@
+"""A table of contents of every episode of a run, in SQLite, so that 100,000 of them can be filtered
+and paged.
+
+The trajectory files stay the only truth: the index holds where each episode lies in its file and
+what one filters by, and is brought up to date file by file. It is a cache, next to the run or in the
+system's temporary directory.
+"""
+
+import json
+import logging
+import os
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spa.run.console import printable
+from spa.run.files import read_lines
+from spa.run.reading import Run, StageFolder, TrajectoryFile, arm_rank, heads, open_run
+from spa.run.reading_shape import NUMBER, is_episode, is_tree
+from spa_report.replay import any_wrong
+
+log = logging.getLogger(__name__)
+
+# Increase this number with every change of the schema or of a column's content: caches of other
+# versions are rebuilt.
+VERSION = 6
+# `content=''`: the full-text index stores the positions of words, but no copy of the texts. Rows of
+# such an index cannot be deleted, so AUTOINCREMENT keeps ids from being reused.
+_SCHEMA = """
+CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, size INTEGER, changed INTEGER);
+CREATE TABLE episodes (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, start INTEGER NOT NULL, episode TEXT NOT NULL,
+  arm TEXT NOT NULL, seed INTEGER, stage TEXT NOT NULL, split TEXT NOT NULL, step INTEGER NOT NULL, tag TEXT NOT NULL,
+  stop TEXT NOT NULL, success INTEGER NOT NULL, wrong INTEGER, malformed INTEGER NOT NULL, turns INTEGER NOT NULL,
+  score REAL NOT NULL, team TEXT NOT NULL, member INTEGER NOT NULL);
+CREATE INDEX by_file ON episodes (file, team);
+CREATE VIRTUAL TABLE words USING fts5(text, content='');
+"""
+_COLUMNS = "id, episode, arm, seed, stage, split, step, tag, stop, success, wrong, malformed, turns, score, member"
+_INSERT = "INSERT INTO episodes VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+CHOICES = ("arm", "seed", "stage", "split", "step", "tag", "stop")
+"""Columns that one filters by value."""
+FLAGS = ("success", "wrong", "malformed")
+"""Columns that one filters by yes or no."""
+# SQL has no parameter for a column, so the order of a request is looked up here and never becomes
+# part of the query.
+ORDERS = {
+    "": "id",
+    "score": "score, id",
+    "-score": "score DESC, id",
+    "turns": "turns, id",
+    "-turns": "turns DESC, id",
+}
+MAX_PAGE = 500
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an episode lies."""
+
+    path: Path
+    start: int
+
+
+class EpisodeIndex:
+    """The index of one run. Methods may be called from several threads."""
+
+    def __init__(self, run: Path, *, cache: Path | None = None) -> None:
+        """`cache` is the database file; the default is a hidden file in the run directory if that
+        can be written."""
+        self.root = run.resolve()
+        self._path = cache or _cache_path(self.root)
+        self._local = threading.local()
+        self._updating = threading.Lock()
+        self.progress = (0, 0)  # files done and files to do in the running update
+        self._prepare()
+
+    def update(self) -> bool:
+        """Index files that are new or have changed, forget those that are gone; True if anything
+        changed.
+
+        A second caller while an update is under way returns at once.
+        """
+        if not self._updating.acquire(blocking=False):
+            return False
+        try:
+            return self._update(open_run(self.root))
+        finally:
+            self._updating.release()
+
+    def page(
+        self, filters: dict[str, str], *, order: str = "", offset: int = 0, limit: int = 50
+    ) -> dict[str, Any]:
+        """Episodes that match `filters`, and how many there are.
+
+        `filters` maps CHOICES to a value, FLAGS to "1" or "0", and "q" to a part of the episode's
+        id or to consecutive words of a state, a response or
+        an error. The last word may be cut short.
+        """
+        where, values = _where(filters)
+        total = self._db.execute(f"SELECT count(*) FROM episodes {where}", values).fetchone()[0]
+        # Every order ends with the id, so that pages neither repeat nor skip an episode.
+        query = f"SELECT {_COLUMNS} FROM episodes {where} ORDER BY {ORDERS.get(order, 'id')} LIMIT ? OFFSET ?"
+        found = self._rows(query, (*values, min(max(limit, 1), MAX_PAGE), max(offset, 0)))
+        return {"total": total, "episodes": found}
+
+    def spread(self, limit: int) -> list[dict[str, Any]]:
+        """Episodes taken in turn from each kind of episode, the latest steps first within a kind;
+        at most `limit`."""
+        kind = (
+            "PARTITION BY arm, seed, stage, split, success, wrong, malformed ORDER BY step DESC, id"
+        )
+        # row_number() counts within each kind. In its order, the first episode of every kind comes
+        # before any second one.
+        order = f"SELECT id FROM episodes ORDER BY row_number() OVER ({kind}), id LIMIT ?"
+        return self._rows(
+            f"SELECT {_COLUMNS} FROM episodes WHERE id IN ({order}) ORDER BY id", (limit,)
+        )
+
+    def group(self, number: int) -> list[dict[str, Any]]:
+        """The episodes of the same puzzle that were sampled together with episode `number`, itself
+        among them."""
+        # `team` is tag and group; a group lies in one file.
+        same = "(file, team) = (SELECT file, team FROM episodes WHERE id = ?)"
+        return self._rows(
+            f"SELECT {_COLUMNS} FROM episodes WHERE {same} ORDER BY member, id LIMIT 64", (number,)
+        )
+
+    def last_validation(self) -> dict[str, str]:
+        """The filters of the last validation of the main method; empty if there is none."""
+        where = "WHERE split = 'val' AND stage IN ('ppo', 'eval') GROUP BY arm, stage"
+        found = self._db.execute(f"SELECT arm, stage, max(step) FROM episodes {where}").fetchall()
+        if not found:
+            return {}
+        arm, stage, step = min(found, key=lambda row: arm_rank(row[0]))
+        return {"arm": arm, "stage": stage, "split": "val", "step": str(step)}
+
+    def choices(self) -> dict[str, list[Any]]:
+        """The values that occur, for every column of CHOICES."""
+        return {
+            column: [
+                row[0]
+                for row in self._db.execute(
+                    f"SELECT DISTINCT {column} FROM episodes ORDER BY {column}"
+                )
+            ]
+            for column in CHOICES
+        }
+
+    def place(self, number: int) -> Place | None:
+        """Where episode `number` lies; None if there is none."""
+        row = self._db.execute(
+            "SELECT path, start FROM episodes JOIN files ON files.id = file WHERE episodes.id = ?",
+            (number,),
+        ).fetchone()
+        return Place(self.root / row[0], row[1]) if row else None
+
+    def _rows(self, query: str, values: Sequence[Any]) -> list[dict[str, Any]]:
+        rows = self._db.execute(query, values)
+        return [
+            dict(zip([column[0] for column in rows.description], row, strict=True)) for row in rows
+        ]
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        # A connection belongs to one thread; WAL lets requests read while the update writes.
+        if not hasattr(self._local, "db"):
+            self._local.db = sqlite3.connect(self._path, timeout=30)
+            self._local.db.execute("PRAGMA journal_mode=WAL")
+            # The index is a cache, so it is rebuilt if a crash destroys it.
+            self._local.db.execute("PRAGMA synchronous=OFF")
+            self._local.db.execute("PRAGMA cache_size=-16000")
+        return self._local.db
+
+    def _prepare(self) -> None:
+        try:
+            current = self._db.execute("PRAGMA user_version").fetchone()[0] == VERSION
+            if current and self._db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok":
+                return
+        except sqlite3.DatabaseError:  # not a database, or a broken one
+            pass
+        self._db.close()
+        del self._local.db
+        # -wal holds pages of the old database, which SQLite could replay into the new one.
+        for suffix in ("", "-wal", "-shm"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        self._db.executescript(_SCHEMA)
+        self._db.execute(f"PRAGMA user_version={VERSION}")
+
+    def _update(self, run: Run) -> bool:
+        known = {
+            row[0]: row[1:] for row in self._db.execute("SELECT path, size, changed, id FROM files")
+        }
+        present = {
+            str(file.path.relative_to(self.root)): (stage, file, file.path.stat())
+            for stage in run.stages
+            for file in _files(stage)
+        }
+        work = [
+            (name, *found)
+            for name, found in present.items()
+            # A file has changed if its size or modification time has changed. Contents are not
+            # hashed.
+            if known.get(name, ())[:2] != (found[2].st_size, found[2].st_mtime_ns)
+        ]
+        # The files whose episodes the page shows first are indexed first.
+        work.sort(
+            key=lambda item: (
+                item[2].split != "val",
+                item[1].name not in ("ppo", "eval"),
+                arm_rank(item[1].arm),
+                -item[2].step,
+            )
+        )
+        gone = known.keys() - present
+        for name in gone:
+            self._forget(name)
+        for done, (name, stage, file, status) in enumerate(work):
+            self.progress = (done, len(work))
+            try:
+                # A transaction adds the whole file, so a crash leaves no file indexed in part.
+                with self._db:
+                    self._forget(name)
+                    row = (name, status.st_size, status.st_mtime_ns)
+                    number = self._db.execute(
+                        "INSERT INTO files (path, size, changed) VALUES (?,?,?)", row
+                    ).lastrowid
+                    # Numbers are never reused: the words of a removed episode stay in the full-text
+                    # index and must not find a new episode.
+                    last = self._db.execute(
+                        "SELECT max(seq) FROM sqlite_sequence WHERE name = 'episodes'"
+                    ).fetchone()
+                    where = (int(number or 0), stage, file.split, file.step)
+                    texts = []
+                    rows = []
+                    for place, (start, head) in enumerate(heads(file.path), (last[0] or 0) + 1):
+                        rows.append((place, *_row(head, start, *where)))
+                        texts.append((place, _text(head)))
+                    self._db.executemany(_INSERT, rows)
+                    self._db.executemany("INSERT INTO words (rowid, text) VALUES (?,?)", texts)
+            except OSError as error:  # the next update tries again
+                log.debug("%s is unreadable and skipped: %s", file.path, error)
+        self.progress = (len(work), len(work))
+        return bool(work or gone)
+
+    def _forget(self, name: str) -> None:
+        with self._db:
+            self._db.execute(
+                "DELETE FROM episodes WHERE file IN (SELECT id FROM files WHERE path = ?)", (name,)
+            )
+            self._db.execute("DELETE FROM files WHERE path = ?", (name,))
+
+
+def _files(stage: StageFolder) -> list[TrajectoryFile]:
+    try:
+        return stage.trajectory_files()
+    except OSError as error:
+        log.debug("%s is unreadable and skipped: %s", stage.path, error)
+        return []
+
+
+def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
+    # The page sends every field of its form. An empty value is no filter.
+    equal: dict[str, Any] = {column: filters[column] for column in CHOICES if filters.get(column)}
+    equal |= {name: int(filters[name]) for name in FLAGS if filters.get(name) in ("0", "1")}
+    clauses = [f"{column} = ?" for column in equal]
+    values = [*equal.values()]
+    if filters.get("q"):
+        found = "SELECT rowid FROM words WHERE words MATCH ?"
+        clauses.append(f"(instr(lower(episode), lower(?)) > 0 OR id IN ({found}))")
+        # A quoted phrase with `*` finds its words in this order, the last one as a prefix. Quotes
+        # are doubled and NUL removed, since FTS5 has a query language of its own.
+        values += [filters["q"], '"' + filters["q"].replace('"', '""').replace("\0", "") + '"*']
+    return ("WHERE " + " AND ".join(clauses) if clauses else ""), tuple(values)
+
+
+def _text(row: dict[str, Any]) -> str:
+    """What is found by its words: states, responses and the error of an episode."""
+    parts = [
+        text for turn in row.get("turns") or () for text in (turn["state"], turn.get("reply_text"))
+    ]
+    # Each turn's next state is the next turn's state, so only the last one is added.
+    last = [turn["next_state"] for turn in (row.get("turns") or ())[-1:]]
+    return printable(
+        "\n".join(part for part in (*parts, *last, row.get("error")) if isinstance(part, str))
+    )
+
+
+def _row(
+    row: dict[str, Any], start: int, file: int, stage: StageFolder, split: str, step: int
+) -> tuple[Any, ...]:
+    """The columns of an episode, also for a damaged line, so that it is shown."""
+    turns = row.get("turns") or []
+    wrong = any_wrong(row)
+    return (
+        file,
+        start,
+        _storable(row.get("episode_id", "unreadable")),
+        _storable(stage.arm),
+        stage.seed,
+        _storable(stage.name),
+        _storable(split),
+        step,
+        _storable(row.get("tag", "")),
+        _storable(row.get("stop", "")),
+        int(bool(row.get("success"))),
+        None if wrong is None else int(wrong),
+        int(not all(turn["reply"]["well_formed"] for turn in turns)),
+        len(turns),
+        sum(turn["reward"] + turn["penalty"] for turn in turns),
+        f"{_storable(row.get('tag', ''))} {row.get('group')}",
+        row["member"] if isinstance(row.get("member"), int) else 0,
+    )
+
+
+def _storable(value: Any) -> str:
+    """Text that SQLite can hold and a page can show, at most 300 characters."""
+    return printable(str(value)[:300])
+
+
+def _cache_path(root: Path) -> Path:
+    if os.access(root, os.W_OK):
+        return root / ".episodes.sqlite"
+    return Path(tempfile.mkdtemp(prefix="spa-view-")) / "episodes.sqlite"
+
+
+def read_episode(place: Place) -> dict[str, Any] | None:
+    """The episode's JSON, or None if it is damaged, or if the file has changed since it was
+    indexed."""
+    try:
+        with place.path.open("rb") as file:
+            # The line may have moved since it was indexed. A read that starts in the middle of a
+            # line fails in `json.loads` or in `is_episode`.
+            file.seek(place.start)
+            row = json.loads(file.readline())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return row if is_episode(row) else None
+
+
+def read_scores(place: Place, episodes: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Episode -> what the trainer recorded per token of it, for those of `episodes` that it
+    recorded."""
+    path = place.path.parent.parent / "token_scores" / place.path.name
+    rows = (row for _, row in read_lines(path)) if path.exists() else ()
+    return {str(row.pop("episode_id")): row for row in rows if row.get("episode_id") in episodes}
+
+
+def mean_advantage(scores: Mapping[str, Any]) -> float | None:
+    """The mean advantage over the tokens that have one; None if none was recorded."""
+    values = scores.get("advantages")
+    # Prompt and environment tokens are recorded with advantage 0 and are left out.
+    known = (
+        [value for value in values if NUMBER(value) and value] if isinstance(values, list) else []
+    )
+    return round(sum(known) / len(known), 4) if known else 0.0 if values else None
+
+
+def read_imagined(place: Place, episode: str) -> dict[int, list[dict[str, Any]]]:
+    """Turn -> the planner's predictions in it: the actions, the state, its value, and the first
+    response of the path."""
+    path = place.path.parent.parent / "imagined" / place.path.name.rpartition("-")[2]
+    rows = (
+        [row for _, row in read_lines(path) if row.get("episode_id") == episode]
+        if path.exists()
+        else []
+    )
+    return {
+        row["turn"]: [_node(row, index) for index in range(len(row["imagined"]))]
+        for row in rows
+        if is_tree(row)
+    }
+
+
+def _node(row: dict[str, Any], index: int) -> dict[str, Any]:
+    node = row["imagined"][index]
+    return {
+        "actions": printable(", ".join(node["actions"])[:200]),
+        "state": printable((node["state"] or "")[:2000]),
+        # `worth` is the key of older records.
+        "value": node.get("value", node.get("worth")),
+        "right": node["right"],
+        "root": node["root"],
+        "depth": node["depth"],
+        "chosen": index == row["chosen"],
+    }

@@ -1,0 +1,159 @@
+"""`spa runs`: what runs a folder holds, how far they are and what came out."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spa.errors import DataError
+from spa.run.console import printable
+from spa.run.lock import LOCK, held
+from spa.run.progress import clock
+from spa.run.reading import NoRunError, Run, StageFolder, flatten, is_run, open_run, problem_text
+from spa_report.curves import PASS_1, RunArm, ends
+from spa_report.progress import in_progress, lacks_summary, progress, shown_step
+from spa_report.results import MethodResult, current_summary, judged_steps, list_methods, measured
+
+# A slow run may log a line only every few minutes, but rarely waits a quarter of an hour.
+_FRESH_SECONDS = 15 * 60
+Steps = dict[str, int | None]
+"""Label of a method -> the step that it is judged at."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run in the table. `state` is that of the method that is worst off."""
+
+    name: str
+    state: str
+    result: str
+    seeds: str
+    duration: str
+    methods: tuple[MethodResult, ...] = ()
+    commit: str = ""
+
+
+def list_runs(folder: Path, now: float) -> Iterator[RunRow]:
+    """One line per run in `folder`, by name, or the line of the run that it is; `now` is the time
+    in seconds since the epoch."""
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder} is not a directory. Give the folder of the runs, for example runs."
+        )
+    paths = [folder.resolve()] if is_run(folder) else sorted(folder.iterdir())
+    yield from (line for path in paths if (line := run_row(path, now)))
+
+
+def run_row(path: Path, now: float) -> RunRow | None:
+    """The line of one run; None if the folder has none."""
+    try:
+        if not path.is_dir() or path.name.startswith("."):
+            return None
+        run = open_run(path)
+        methods = list_methods([run])
+        steps = judged_steps(methods, {run.name: current_summary(run)})
+        lines = tuple(_methods(run, methods, steps, now))
+        commit = printable(str(flatten(run.summary or {}).get("versions.commit", "")))
+        name, state, result, seeds, duration = map(
+            printable,
+            (
+                run.name,
+                _state(run, now),
+                _result(run, methods, steps),
+                _seeds(run),
+                _duration(run),
+            ),
+        )
+        return RunRow(name, state, result, seeds, duration, lines, commit)
+    except NoRunError:
+        return None
+    except Exception as error:  # noqa: BLE001 - a file may hold anything, and other runs are to be listed
+        return RunRow(
+            printable(path.name), "unreadable", printable(problem_text(error))[:120], "", ""
+        )
+
+
+def _times(stages: Iterable[StageFolder]) -> list[float]:
+    rows = [row for stage in stages for row in stage.timings.values()]
+    return [row["unix_time"] for row in rows if "unix_time" in row]
+
+
+def _seconds(stages: Sequence[StageFolder]) -> float:
+    """How long stages worked, by a clock that does not jump."""
+    return sum(row.get("elapsed_s", 0) for stage in stages for row in stage.timings.values())
+
+
+def _state(run: Run, now: float) -> str:
+    """finished, running or stopped; and how far the method is that has come least far."""
+    methods = progress(run)
+    if not methods or not (in_progress(run) or held(run.path)):
+        return "finished"
+    state = "running" if _is_running(run, now) else "stopped"
+    least = methods[0]
+    if least.finished and lacks_summary(run):
+        return f"{state}: all stages are finished, but summary.json is missing"
+    return f"{state}: {least.arm + ' ' if least.arm else ''}{least.stage} step {least.steps}"
+
+
+def _methods(
+    run: Run, methods: Sequence[RunArm], steps: Steps, now: float
+) -> Iterator[MethodResult]:
+    states = {state.arm: state for state in progress(run)}
+    for method in methods:
+        state = states.get(method.arm)
+        text = "finished"
+        if state and not state.finished:
+            text = f"{'running' if _is_running(run, now) else 'stopped'}: {state.stage} step {state.steps}"
+        yield replace(measured(method, steps[method.label]), state=printable(text))
+
+
+def _is_running(run: Run, now: float) -> bool:
+    """Whether a process holds the run or one of its stages; of a run on another machine, whether
+    something was written in the last quarter of an hour. Times that lie ahead are those of a clock
+    that was wrong."""
+    folders = (run.path, *(stage.path for stage in run.stages))
+    known = [held(folder) for folder in folders if (folder / LOCK).is_file()]
+    # A run is running if a process visibly holds one of its locks. For a lock that another
+    # machine may hold (None), and for a run without locks, the time of the last line decides.
+    if True in known:
+        return True
+    return (None in known or not known) and any(
+        0 <= now - time < _FRESH_SECONDS for time in _times(run.stages)
+    )
+
+
+def _result(run: Run, methods: Sequence[RunArm], steps: Steps) -> str:
+    """Pass@1 before and after PPO, per method, at the step at which a report judges them, which is
+    named while a method is in progress."""
+    parts = []
+    for method in methods:
+        before, after = ends(PASS_1, method, steps[method.label])
+        if after is not None:
+            start = "" if before is None else f"{100 * before:.0f} → "
+            parts.append(f"{method.arm + ' ' if method.arm else ''}{start}{100 * after:.0f} %")
+    when = f"{shown_step([*steps.values()])}: " if parts and in_progress(run) else ""
+    return when + ", ".join(parts) or "–"
+
+
+def _seeds(run: Run) -> str:
+    summary: dict[str, Any] = run.summary or {}
+    seeds = {entry.get("seed") for entry in summary.get("seeds", ())}
+    seeds = seeds or {stage.seed for stage in run.stages} - {None}
+    # The only training of a comparison is number 0: more seeds continue from it.
+    seeds = seeds or ({0} if "methods" in summary else set[int]())
+    return ", ".join(sorted(map(str, seeds))) or "–"
+
+
+def _duration(run: Run) -> str:
+    """Of the whole comparison as far as that is known, at least of the method that has worked
+    longest."""
+    arms = defaultdict[tuple[str, int | None], list[StageFolder]](list)
+    for stage in run.stages:
+        arms[stage.arm, stage.seed].append(stage)
+    # The recorded total does not include sessions that were killed.
+    recorded = (run.summary or {}).get("seconds", {}).get("total", 0)
+    # Methods and seeds may train in parallel, so the longest one is a lower bound of the elapsed
+    # time.
+    total = max([recorded, *map(_seconds, arms.values())])
+    return clock(total) if total else "–"

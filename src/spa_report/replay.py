@@ -1,0 +1,317 @@
+"""An episode, taken from its line in a trajectory file, as everything that a page shows of it.
+
+Works on the plain JSON of an episode, so that looking at a run needs neither torch nor a model. All
+text is made safe to show: control characters and direction marks appear as escapes, very long text
+is cut and says so.
+"""
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import spa
+from spa.errors import DataError
+from spa.run.console import printable
+from spa.run.files import read_object
+from spa.run.reading import StageFolder
+from spa.worldmodel.accuracy import is_exact
+from spa_report import boards
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_SYMBOL = re.compile(r"\b((?:\w{1,30} on )?\w{1,30}) \((\S)\) (?:is|are) at")
+"""How states name what a cell holds: "box on target (√) is at"."""
+_LEGEND = re.compile(r"^Symbols: (.+)\.$", re.MULTILINE)
+"""The line of a prompt that names symbols: "Symbols: P player, _ empty."."""
+# Limits of what one page has to lay out: longer text is cut, later tokens are left out.
+MAX_TEXT = 20_000
+MAX_TOKENS = 8_000
+
+
+def shown(text: str | None, limit: int = MAX_TEXT) -> str:
+    """`text`, printable, and cut at `limit` characters with a note that says how much is missing."""
+    if not text:
+        return ""
+    if len(text) > limit:
+        return printable(text[:limit]) + f" … [{len(text) - limit:,} more characters]"
+    return printable(text)
+
+
+def prediction_wrong(turn: dict[str, Any]) -> bool | None:
+    """Whether the turn's prediction is not exactly the state that was reached; None if there is no
+    prediction."""
+    # The truth is `next_world_state` if it was recorded: it may say more than the agent is shown. A
+    # turn without an executed action has nothing to predict.
+    return (
+        _differs(
+            turn["reply"].get("prediction"), turn.get("next_world_state") or turn["next_state"]
+        )
+        if turn.get("executed")
+        else None
+    )
+
+
+def observation_wrong(turn: dict[str, Any]) -> bool | None:
+    """Whether the turn's observation is not exactly the state that was shown; None if there is no
+    observation."""
+    return _differs(turn["reply"].get("observation"), turn.get("world_state") or turn["state"])
+
+
+def _differs(claim: str | None, truth: str) -> bool | None:
+    return None if claim is None else not is_exact(claim, truth)
+
+
+def any_wrong(episode: dict[str, Any]) -> bool | None:
+    """Whether a prediction of the episode is wrong; None if it makes none, or none was asked for."""
+    turns = episode.get("turns") or []
+    known = [wrong for turn in turns if (wrong := prediction_wrong(turn)) is not None]
+    # `mode: base` asks for no states, so predictions in such responses are not judged.
+    return any(known) if known and episode.get("mode") != "base" else None
+
+
+def replay(
+    episode: dict[str, Any],
+    *,
+    tokenizer: "Tokenizer | None" = None,
+    scores: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What a page needs to replay `episode` (an `Episode.to_json()`).
+
+    `scores` holds token-aligned lists by name ("advantages", "values") from the stage's
+    `token_scores`.
+    """
+    turns = episode.get("turns") or []
+    # The system and first user message hold the rules, which name the symbols and the board's size.
+    texts = [message["content"] for message in episode.get("messages", ())[:2]]
+    states = [text for turn in turns for text in (turn["state"], turn["next_state"])]
+    size = boards.board_size([*texts, *states])
+    tokens = _tokens(episode, tokenizer, scores or {})
+    facts = (
+        "tag",
+        "mode",
+        "state_text",
+        "puzzle_seed",
+        "noise_seed",
+        "puzzle_hash",
+        "group",
+        "member",
+        "version",
+    )
+    # The line `Actions: Up, Down, Left, Right.` of the instruction, in the system or the user
+    # message.
+    named = re.search(r"^Actions: (.+?)\.?$", "\n".join(texts), re.MULTILINE)
+    names = named[1].split(", ") if named else []
+    return {
+        "id": shown(str(episode.get("episode_id", "")), 200),
+        "stop": shown(str(episode.get("stop", "")), 100),
+        "success": bool(episode.get("success")),
+        "score": round(sum(turn["reward"] + turn["penalty"] for turn in turns), 6),
+        "error": shown(episode.get("error")),
+        "facts": {name: shown(str(episode[name]), 200) for name in facts if name in episode},
+        "messages": [
+            {"role": shown(m["role"], 40), "content": shown(m["content"])}
+            for m in episode.get("messages", ())
+        ],
+        "symbols": _symbols(texts, states),
+        "turns": [_turn(turn, size, tokens.get(index), names) for index, turn in enumerate(turns)],
+        "prompt_tokens": tokens.get(-1),
+    }
+
+
+def _symbols(texts: Sequence[str], states: Sequence[str]) -> dict[str, str]:
+    """Symbol -> what it stands for, in small letters. States override the legend of the prompt."""
+    legend = [
+        entry.partition(" ")[::2]
+        for text in texts
+        for line in _LEGEND.findall(text)
+        for entry in line.split(", ")
+    ]
+    named = [(symbol, name) for text in (*texts, *states) for name, symbol in _SYMBOL.findall(text)]
+    return {
+        symbol: shown(name.lower(), 40) for symbol, name in (*legend, *named) if len(symbol) == 1
+    }
+
+
+def written_search(text: str, actions: Sequence[str]) -> list[dict[str, Any]]:
+    """The lines of a search that a response holds, as states with their moves; empty if it holds
+    none."""
+    # Imported here, because it imports Gymnasium, which a list of episodes does not need.
+    from spa.planning.written_search import read_line
+
+    # A search names actions of the game; without their list no search can be read.
+    lines = (
+        [line for each in text.split("\n") if (line := read_line(each, actions))] if actions else []
+    )
+    return [
+        {
+            "key": shown(line.key, 60),
+            "moves": [
+                [shown(part, 60) for part in (move.action, move.key, move.status)]
+                for move in line.moves
+            ],
+        }
+        for line in lines
+    ]
+
+
+def _turn(
+    turn: dict[str, Any],
+    size: boards.Size | None,
+    tokens: dict[str, Any] | None,
+    names: Sequence[str],
+) -> dict[str, Any]:
+    reply = turn["reply"]
+    observation = reply.get("observation")
+    prediction = reply.get("prediction")
+    return {
+        "state": boards.read_board(turn["state"], size).to_json(),
+        "observed": None
+        if observation is None
+        else boards.compare(observation, turn.get("world_state") or turn["state"], size).to_json(),
+        "next_state": boards.read_board(turn["next_state"], size).to_json(),
+        "predicted": None
+        if prediction is None
+        else boards.compare(
+            prediction, turn.get("next_world_state") or turn["next_state"], size
+        ).to_json(),
+        "options": [
+            {"plan": shown(", ".join(plan), 200), "state": boards.read_board(state, size).to_json()}
+            for plan, state in reply.get("options", ())
+        ],
+        "observation_wrong": observation_wrong(turn),
+        "prediction_wrong": prediction_wrong(turn),
+        "think": shown(reply.get("think")),
+        "search": written_search(reply.get("think") or "", names),
+        "reply": shown(turn["reply_text"]),
+        "well_formed": bool(reply.get("well_formed")),
+        "cut_off": turn.get("finish_reason") == "length",
+        "actions": _actions(turn),
+        "actions_left": turn.get("actions_left"),
+        "reward": turn["reward"],
+        "penalty": turn["penalty"],
+        "tokens": tokens,
+    }
+
+
+def _actions(turn: dict[str, Any]) -> list[dict[str, Any]]:
+    """The actions of the response, and what became of each: executed, without effect, refused, or
+    never reached."""
+    # `executed` is a subsequence of the response's actions, in the environment's spelling, so the
+    # two lists are walked together.
+    executed = turn.get("executed") or []
+    infos = turn.get("infos") or []
+    done = []
+    position = 0
+    for action in turn["reply"].get("actions") or []:
+        here = executed[position].strip().casefold() if position < len(executed) else None
+        if action.strip().casefold() == here:
+            info = infos[position] if position < len(infos) else {}
+            done.append({"text": shown(executed[position], 200), "fate": _fate(info)})
+            position += 1
+        else:
+            done.append({"text": shown(action, 200), "fate": "not executed"})
+    # Executed actions that match no action of the response are still shown.
+    rest = executed[position:]
+    return done + [{"text": shown(action, 200), "fate": _fate({})} for action in rest]
+
+
+def _fate(info: dict[str, Any]) -> str:
+    if info.get("action_is_valid") is False:
+        return "refused"
+    if info.get("action_is_effective") is False:
+        return "no effect"
+    return "executed"
+
+
+def _tokens(
+    episode: dict[str, Any], tokenizer: "Tokenizer | None", scores: dict[str, Any]
+) -> dict[int, dict[str, Any]]:
+    """Turn -> its tokens as columns: `text`, `id`, `sampled`, and numbers per sampled token
+    by name."""
+    ids = episode.get("token_ids")
+    if not ids:
+        return {}
+    # Only columns with one number per id can be shown.
+    numbers = {
+        key.rstrip("s"): row
+        for key, row in {"logprobs": episode.get("logprobs"), **scores}.items()
+        if isinstance(row, list) and len(row) == len(ids)
+    }
+    sampled = episode.get("sampled") or [False] * len(ids)
+    # Turn -1 holds the tokens of the first prompt.
+    turn_index = episode.get("turn_index") or [-1] * len(ids)
+    positions: dict[int, list[int]] = {}
+    for position in range(min(len(ids), MAX_TOKENS)):
+        positions.setdefault(int(turn_index[position]), []).append(position)
+    return {
+        turn: {
+            "id": [ids[position] for position in places],
+            "text": _texts([ids[position] for position in places], tokenizer),
+            "sampled": [int(sampled[position]) for position in places],
+            "numbers": {
+                # Only sampled tokens have numbers. Tokens of the prompt and of the environment get
+                # None.
+                key: [_rounded(row[position]) if sampled[position] else None for position in places]
+                for key, row in numbers.items()
+            },
+        }
+        for turn, places in positions.items()
+    }
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def _texts(ids: Sequence[int], tokenizer: "Tokenizer | None") -> list[str]:
+    """The text of each token. Where one character spans tokens, the last one shows it and the
+    others are empty."""
+    if tokenizer is None:
+        return [f"[{number}]" for number in ids]
+    texts = []
+    pending: list[int] = []
+    for number in ids:
+        pending.append(number)
+        text = tokenizer.decode(pending, skip_special_tokens=False)
+        # U+FFFD at the end means that the bytes so far are an incomplete UTF-8 character, which has
+        # at most four bytes.
+        if text.endswith("\ufffd") and len(pending) < 4:
+            texts.append("")
+            continue
+        texts.append(printable(text))
+        pending.clear()
+    return texts
+
+
+def find_tokenizer(stage: Path, root: Path) -> "Tokenizer | None":
+    """The tokenizer of a stage: that of its checkpoints, else of any checkpoint of the run, else
+    of the model that it names, if that is the built-in one or a folder.
+
+    None if there is no `tokenizer.json`; tokens are then shown by their ids.
+    """
+    from tokenizers import Tokenizer
+
+    folder_of_stage = StageFolder(stage, stage.name, "", None)
+    # An evaluation names its model in its result.
+    model = read_object(folder_of_stage.evaluation).get("model")
+    # A damaged configuration must not hide the episode.
+    with suppress(DataError, OSError, RecursionError):
+        model = model or folder_of_stage.config.get("model_path")
+    builtin = Path(spa.__file__).parent / "assets"
+    # Checkpoints of the stage first: another stage may have been trained from another model.
+    for folder, pattern in (
+        (stage, "global_step_*/"),
+        (root, "**/global_step_*/"),
+        (builtin if model == "builtin:tiny" else Path(str(model or stage)), "**/"),
+    ):
+        for path in sorted(folder.glob(pattern + "**/tokenizer.json"), key=_newest_first):
+            return Tokenizer.from_file(str(path))
+    return None
+
+
+def _newest_first(path: Path) -> int:
+    numbers = re.findall(r"global_step_(\d+)", str(path))
+    return -int(numbers[-1]) if numbers else 0

@@ -1,0 +1,524 @@
+"""The result of a report: the table of methods, the verdict in one sentence, and how sure one can
+be of it.
+
+The methods of a finished comparison are read at the steps that its summary compares, those of an
+unfinished one at the last validation that all of them have. The effect of more training is a line
+of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spa.errors import DataError
+from spa.evaluation.statistics import MANY_SEEDS, Interval
+from spa.run.console import printable
+from spa.run.files import read_object
+from spa.run.reading import Run, flatten, last_validation
+from spa_report import facts
+from spa_report.charts import number
+from spa_report.curves import PASS_1, RunArm, Wanted, ends, pass_k
+from spa_report.progress import in_progress, lacks_summary, unfinished
+
+ARMS = {
+    "spa": ("SPA", "Self-play, SFT on the true states of the played episodes, then PPO."),
+    "vanilla": ("vanilla", "PPO from the base model, without self-play and world-model SFT."),
+    "vanilla_wm": (
+        "vanilla, world-model prompt",
+        "PPO from the base model in the world-model format, without SFT.",
+    ),
+    "spa_shuffled": (
+        "SPA, shuffled next states",
+        "Control that differs from SPA in its world-model data alone, where next states come from other turns. A gain "
+        "of the control over vanilla does not come from a correct world model.",
+    ),
+    "vanilla_grid": (
+        "vanilla, grid only",
+        "PPO from the base model, where a state is a grid without coordinates.",
+    ),
+    "state_estimation": (
+        "vanilla, grid and coordinates",
+        "PPO from the base model, where a state is a grid with coordinates.",
+    ),
+}
+CONTROL = "spa_shuffled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodResult:
+    """The result of one method of a run over its training seeds: the record behind every table.
+    Rates are shares; None where nothing was recorded."""
+
+    label: str
+    arm: str
+    what: str = ""
+    run: str = ""
+    color: int = 0
+    state: str = ""
+    """How far the method is, in a list of runs."""
+    before: float | None = None
+    after: float | None = None
+    before_interval: Interval | None = None
+    interval: Interval | None = None
+    before_k: float | None = None
+    after_k: float | None = None
+    lead: Interval | None = None
+    """Pass@1 of the first method minus this one; None for the first method itself."""
+    lead_seeds: int = 1
+    """Training seeds that `lead` pairs."""
+    ppo_episodes: int | None = None
+    all_episodes: int | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+
+
+def recorded(
+    summary: dict[str, Any], arm: str, k: str = "pass@8", *, longer: bool = False
+) -> MethodResult:
+    """What `summary.json` holds of a method; `longer`: of its training beyond the step at which
+    all methods are compared."""
+    rates = summary.get("methods", {}).get(arm, {})
+    start = rates.get("before", {})
+    end = rates.get("after_total" if longer else "after", {})
+    episodes = summary.get("episodes", {})
+    totals = {
+        name: played.get("ppo", 0) + played.get("self_play", 0) for name, played in episodes.items()
+    }
+    ppo = episodes.get(arm, {}).get("ppo")
+    total = totals.get(arm)
+    if longer:
+        # Older summaries lack `ppo_longer`; then the largest total of any method is taken.
+        most = max(totals.values(), default=None)
+        ppo = total = episodes.get(arm, {}).get("ppo_longer", most)
+    # Seconds are keyed `<arm>/<stage>`.
+    seconds = [s for name, s in summary.get("seconds", {}).items() if name.startswith(f"{arm}/")]
+    gap = summary.get("difference", {}).get(f"{arm}_same_total_episodes" if longer else arm)
+    return MethodResult(
+        label=f"{arm}, trained longer" if longer else arm,
+        arm=arm,
+        what=summary.get("descriptions", {}).get(arm, ""),
+        before=start.get("pass@1"),
+        after=end.get("pass@1"),
+        before_k=start.get(k),
+        after_k=end.get(k),
+        # Older summaries lack `n` and `over`.
+        lead=gap and Interval(**{"n": 0, "over": "seeds"} | gap),
+        ppo_episodes=ppo,
+        all_episodes=total,
+        tokens=summary.get("sampled_tokens", {}).get(arm, {}).get("longer" if longer else "after"),
+        seconds=sum(seconds) if seconds and not longer else None,
+    )
+
+
+def all_recorded(summary: dict[str, Any]) -> list[MethodResult]:
+    """Every method of a comparison, each followed by its longer training if it has one."""
+    return [
+        recorded(summary, arm, longer=longer)
+        for arm, rates in summary.get("methods", {}).items()
+        for longer in (False, True)
+        if not longer or "after_total" in rates
+    ]
+
+
+def measured(method: RunArm, step: int | None) -> MethodResult:
+    """A method with the Pass@1 of its recorded episodes, before PPO and up to `step`."""
+    stages = method.of("ppo") or method.of("eval")
+    # Step 0 is the validation before PPO. A method that is judged at step 0 has no "before".
+    before = facts.rate(facts.behaviour_and_wins(stages, 0)[1]) if step else None
+    return MethodResult(
+        label=method.label,
+        arm=method.arm,
+        run=method.run,
+        color=method.color,
+        before_interval=before,
+        interval=facts.rate(facts.behaviour_and_wins(stages, step)[1]),
+    )
+
+
+def arm_name(arm: str) -> str:
+    """What a reader calls a method."""
+    return ARMS.get(arm, (arm, ""))[0]
+
+
+def list_methods(runs: Sequence[Run]) -> list[RunArm]:
+    """Every method of every run, in the order of a report."""
+    methods: list[RunArm] = []
+    for run in runs:
+        for arm in run.arms():
+            stages = tuple(stage for stage in run.stages if stage.arm == arm)
+            recorded = arm in (run.summary or {}).get("methods", {})
+            # A method that only collected data (data, generate) has no result to compare.
+            if not recorded and not any(
+                stage.name.rpartition(" ")[2] in ("ppo", "sft", "eval") for stage in stages
+            ):
+                continue
+            name = arm_name(arm) or run.name
+            label = f"{name} ({run.name})" if len(runs) > 1 and arm else name
+            methods.append(
+                RunArm(
+                    printable(label), arm, run.name, run.path.resolve().name, len(methods), stages
+                )
+            )
+    return methods
+
+
+def judged_steps(
+    methods: Sequence[RunArm], summaries: dict[str, dict[str, Any]]
+) -> dict[str, int | None]:
+    """Label -> the step at which the method is judged. A method of its run's summary is judged at
+    its own last validation, as there; the others at the last validation that all of them have.
+    Steps beyond `also_test_at` do not count."""
+    groups = {method.label: _judged_with(method, summaries[method.run]) for method in methods}
+    last: dict[tuple[str, str], list[int]] = {group: [] for group in groups.values()}
+    for method in methods:
+        for stage in method.of("ppo"):
+            if file := last_validation(stage):
+                last[groups[method.label]].append(
+                    # A method that continues for equal total episodes is compared with the
+                    # others at the step `also_test_at`.
+                    min(file.step, flatten(stage.config).get("trainer.also_test_at") or file.step)
+                )
+    return {label: min(last[group], default=None) for label, group in groups.items()}
+
+
+def _judged_with(method: RunArm, summary: dict[str, Any]) -> tuple[str, str]:
+    """The run whose methods share a last step; of a method in its summary, the run and its name."""
+    return method.run, method.arm if method.arm in summary.get("methods", {}) else ""
+
+
+def which_k(methods: Sequence[RunArm], summaries: dict[str, dict[str, Any]]) -> Wanted | None:
+    """The chart of Pass@k: of Pass@8 if a summary reports it, else of the largest k."""
+    reported = any(
+        "pass@8" in result.get("after", {})
+        for summary in summaries.values()
+        for result in summary.get("methods", {}).values()
+    )
+    return pass_k(methods, 8 if reported else None)
+
+
+def rows(
+    methods: Sequence[RunArm],
+    outcomes: dict[str, tuple[facts.Behaviour, facts.Wins]],
+    steps: dict[str, int | None],
+    summaries: dict[str, dict[str, Any]],
+    wanted_k: Wanted | None,
+) -> list[MethodResult]:
+    """The table. First SPA, or else the best; then the plain baseline; then the others, the better
+    ones first."""
+    found = []
+    for method in methods:
+        row = _row(method, steps[method.label], summaries[method.run], wanted_k)
+        if row.after is not None:
+            found.append(row)
+    # Within one comparison the reference comes first, then vanilla. With several runs the best
+    # method comes first.
+    rank = {summaries[found[0].run].get("reference", "spa"): 0, "vanilla": 1} if found else {}
+    several = len({method.run for method in methods}) > 1
+    found.sort(key=lambda row: (0 if several else rank.get(row.arm, 2), -(row.after or 0)))
+    if not found:
+        return []
+    first = found[0]
+    table = [replace(first, lead=None)]
+    ppo = {method.label: method.of("ppo") for method in methods}
+    for row in found[1:]:
+        summary = summaries[row.run]
+        lines = [(row, outcomes[row.label][1])]
+        if summary.get("methods", {}).get(row.arm, {}).get("after_total"):
+            lines.append((_longer(row, summary), facts.behaviour_and_wins(ppo[row.label])[1]))
+        # The summary's difference pairs puzzles over all seeds. It is used only if its reference is
+        # also the first method here. Otherwise the difference is computed from recorded episodes.
+        same = (first.arm, first.run) == (summary.get("reference", "spa"), row.run)
+        for line, wins in lines:
+            lead = line.lead if same else None
+            seeds = len(summary.get("seeds", ()))
+            if lead is None:
+                ours = outcomes[first.label][1]
+                lead = facts.difference(ours, wins)
+                seeds = len(facts.paired(ours, wins))
+            table.append(replace(line, lead=lead, lead_seeds=seeds))
+    return table
+
+
+def _row(
+    method: RunArm, step: int | None, summary: dict[str, Any], wanted_k: Wanted | None
+) -> MethodResult:
+    row = recorded(summary, method.arm, wanted_k.title.lower() if wanted_k else "")
+    shown = measured(method, step)
+    start, end = ends(PASS_1, method, step)
+    if shown.interval is not None:  # rates of episodes, because metrics are means over tags
+        start = shown.before_interval.mean if shown.before_interval else None
+        end = shown.interval.mean
+    start_k, end_k = ends(wanted_k, method, step) if wanted_k else (None, None)
+    rates = {"before": start, "after": end, "before_k": start_k, "after_k": end_k}
+    return replace(
+        shown,
+        what=ARMS[method.arm][1] if method.arm in ARMS else row.what,
+        lead=row.lead,
+        ppo_episodes=row.ppo_episodes,
+        all_episodes=row.all_episodes,
+        tokens=row.tokens,
+        seconds=row.seconds,
+        # Numbers that the summary lacks are read from metrics and episodes.
+        **{
+            name: value if getattr(row, name) is None else getattr(row, name)
+            for name, value in rates.items()
+        },
+    )
+
+
+def _longer(row: MethodResult, summary: dict[str, Any]) -> MethodResult:
+    """The line of a method that continued until it had played as many episodes as SPA in all."""
+    return replace(
+        recorded(summary, row.arm, longer=True),
+        label=f"{row.label}, trained longer",
+        what="PPO continues until the method has played as many episodes as SPA in self-play and PPO together.",
+        run=row.run,
+        color=row.color,
+        before=row.before,
+        before_k=row.before_k,
+        before_interval=row.before_interval,
+    )
+
+
+def points(interval: Interval) -> str:
+    """A difference of shares in percentage points, with its interval."""
+    mean, low, high = (100 * value for value in (interval.mean, interval.low, interval.high))
+    return f"{mean:+.1f} points (95 % CI [{low:+.1f}, {high:+.1f}])"
+
+
+def verdict(table: Sequence[MethodResult], runs: Sequence[Run]) -> tuple[str, list[str]]:
+    """The result in one sentence, and how sure one can be of it. No result while a method is in
+    progress."""
+    if text := how_far(runs):
+        return text, _gates(runs)
+    if not table:
+        return _evaluations(
+            runs
+        ) or "There is no result yet, because no validation has been recorded.", _gates(runs)
+    first = table[0]
+    ending = f"{number(first.after or 0, True)} of held-out puzzles at the first try"
+    if len(table) == 1:
+        start = (
+            f" after PPO, and {number(first.before, True)} before PPO"
+            if first.before is not None
+            else ""
+        )
+        spread = first.interval
+        ends = (number(spread.low, True), number(spread.high, True)) if spread else ()
+        # As in `_certainty`.
+        seeds = max(map(_seeds, runs))
+        several = spread is not None and seeds >= MANY_SEEDS and spread.over == "seeds"
+        over = "puzzles and training seeds" if several else "puzzles"
+        sure = [f"95 % CI over {over} [{', '.join(ends)}]."] if spread else []
+        return f"{first.label} solves {ending}{start}.", [*sure, *_one_seed(runs), *_gates(runs)]
+    rival = table[1]
+    text = _versus(first, rival)
+    sure = [_certainty(first.label, row, numbers=row is not rival) for row in table[1:] if row.lead]
+    return text, [*sure, *_every_seed(runs), *_one_seed(runs), *_gates(runs)]
+
+
+def _evaluations(runs: Sequence[Run]) -> str:
+    """The Pass@1 of each finished evaluation with its interval; empty without one."""
+    results = []
+    for stage in (stage for run in runs for stage in run.stages):
+        # Not from its episodes, which may be more: an evaluation with other puzzles, samples or
+        # models can be under way.
+        tags = read_object(stage.evaluation).get("tags", {})
+        for tag, found in tags.items():
+            if interval := found.get("pass@1"):
+                of_tag = f", {printable(tag)}" if len(tags) > 1 else ""
+                mean, low, high = (number(interval[name], True) for name in ("mean", "low", "high"))
+                results.append(
+                    f"{printable(stage.path.name)}{of_tag}: Pass@1 {mean} on {interval['n']} "
+                    f"puzzles (95 % CI over puzzles [{low}, {high}])."
+                )
+    return " ".join(results)
+
+
+def _versus(first: MethodResult, rival: MethodResult) -> str:
+    """Who won, by how much, and how sure one can be, in one sentence."""
+    ours = first.after or 0.0
+    theirs = rival.after or 0.0
+    lead = rival.lead
+    # The methods may have been validated on different puzzles, of which they share some.
+    shared = (
+        f" on the {lead.n} puzzles that both played"
+        if lead is not None and abs(ours - theirs - lead.mean) > 1e-3
+        else ""
+    )
+    if lead is None:
+        return (
+            f"{first.label} solves {number(ours, True)} of held-out puzzles at the first try, and {rival.label} "
+            f"solves {number(theirs, True)}. The two methods were not validated on the same puzzles."
+        )
+    if not lead.excludes_zero:
+        return (
+            f"No clear winner: {first.label} solves {number(ours, True)} of held-out puzzles at the first try, "
+            f"and {rival.label} solves {number(theirs, True)}. The difference of {points(lead)}{shared} may be chance."
+        )
+    # The interval is of first - rival. If the rival won, the difference is negated and the ends of
+    # the interval swap.
+    if lead.low < 0:
+        lead = Interval(mean=-lead.mean, low=-lead.high, high=-lead.low, n=lead.n)
+        first, rival, ours, theirs = rival, first, theirs, ours
+    return (
+        f"{first.label} wins. {first.label} solves {number(ours, True)} of held-out puzzles at the first try, "
+        f"and {rival.label} solves {number(theirs, True)}. The difference is {points(lead)}{shared}."
+    )
+
+
+def _certainty(first: str, row: MethodResult, *, numbers: bool) -> str:
+    """Whether the difference to a method can be luck; with its numbers unless the verdict has just
+    named them."""
+    lead = row.lead
+    if lead is None:
+        return ""
+    said = f": {points(lead)}" if numbers else ""
+    if not lead.excludes_zero:
+        text = f"No difference found between {first} and {row.label}{said}. The CI of the difference includes 0."
+        if row.arm == CONTROL:
+            text += " The comparison does not show that training on true next states helps."
+        return text
+    better, worse = (first, row.label) if lead.low > 0 else (row.label, first)
+    # From `MANY_SEEDS` seeds on, intervals are over seeds, unless all seeds have the same
+    # mean, and include the variance between trainings.
+    seeds = row.lead_seeds >= MANY_SEEDS and lead.over == "seeds"
+    luck = "puzzles and training seeds" if seeds else "puzzles"
+    explained = (
+        f"The CI excludes 0, so the choice of {luck} is an unlikely explanation of the difference."
+    )
+    return f"{better} is better than {worse}{said}. {explained}"
+
+
+def _every_seed(runs: Sequence[Run]) -> list[str]:
+    """How often SPA came out ahead, seed by seed."""
+    notes = []
+    for run in runs:
+        summary = run.summary or {}
+        for arm in summary.get("methods", {}):
+            rates = [
+                [
+                    entry.get("methods", {}).get(name, {}).get("after", {}).get("pass@1")
+                    for name in ("spa", arm)
+                ]
+                for entry in summary.get("seeds", ())
+            ]
+            ahead = [after[0] > after[1] for after in rates if None not in after]
+            if ahead and arm != "spa":
+                notes.append(
+                    f"SPA has a higher Pass@1 than {arm_name(arm)} in {sum(ahead)} of {len(ahead)} training seeds."
+                )
+    return notes
+
+
+def _seeds(run: Run) -> int:
+    """Training seeds that were run. A board of `spa bench` has folders of seeds without a summary."""
+    played = {stage.seed for stage in run.find("ppo")}
+    return max(len((run.summary or {}).get("seeds", ())), len(played))
+
+
+def _one_seed(runs: Sequence[Run]) -> list[str]:
+    single = [run.name for run in runs if _seeds(run) < 2]
+    if not single:
+        return []
+    whose = f" of {' and '.join(single)}" if len(single) < len(runs) else ""
+    return [
+        printable(
+            f"One training seed{whose} was run, so the CI covers the choice of puzzles alone. "
+            "Run with --seeds 3 to cover the choice of training seeds too."
+        )
+    ]
+
+
+def _gates(runs: Sequence[Run]) -> list[str]:
+    """The gate's diagnosis of each run in which it failed and PPO ran anyway."""
+    notes = []
+    for run in runs:
+        for stage in run.find("sft"):
+            path = stage.path / "gate.json"
+            gate = read_object(path)
+            if path.exists() and "passed" not in gate:
+                raise DataError(
+                    f"{path} is damaged. Run the command of this run again to restore the file."
+                )
+            if gate.get("passed") is False:
+                seed = "" if stage.seed is None else f" (seed {stage.seed})"
+                where = arm_name(stage.arm) or run.name
+                start = (
+                    f"{where}{seed}: the world model failed the world-model gate after fine-tuning."
+                )
+                notes.append(printable(f"{start} {gate.get('text', '')}".rstrip()))
+    return notes
+
+
+def step_note(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[str]:
+    """A note for methods that continued after the step at which they are compared."""
+    longer = [
+        method.label
+        for method in methods
+        if (step := steps[method.label]) is not None
+        and max(
+            (file.step for stage in method.of("ppo") if (file := last_validation(stage))), default=0
+        )
+        > step
+    ]
+    if not longer:
+        return []
+    judged = {method.label: step for method in methods if (step := steps[method.label]) is not None}
+    if len(set(judged.values())) == 1:
+        step = judged[longer[0]]
+        where = (
+            f"Methods are compared at PPO step {step}, the last validation that all of them have."
+        )
+    else:
+        named = ", ".join(f"{label} {step}" for label, step in judged.items())
+        where = f"Each method is compared at its own PPO step: {named}."
+    return [f"{where} {' and '.join(longer)} trained for more steps."]
+
+
+def current_summary(run: Run) -> dict[str, Any]:
+    """The summary of a run, without its results while a method is in progress: they are those of an
+    earlier run."""
+    results = ("methods", "difference", "seeds") if in_progress(run) else ()
+    return {key: value for key, value in (run.summary or {}).items() if key not in results}
+
+
+def how_far(runs: Sequence[Run]) -> str:
+    """The methods that have not finished and how far they are, in one sentence; empty if all have
+    finished."""
+    parts = []
+    for run in runs:
+        open_methods = unfinished(run)
+        for state in open_methods:
+            name = arm_name(state.arm) or run.name
+            # The name of a run with a single stage, such as an evaluation, is the name of that
+            # stage.
+            stage = "" if state.stage in ("ppo", name) else f" {state.stage}"
+            stage += "" if state.stage == "ppo" else " step"
+            where = f" ({run.name})" if len(runs) > 1 and state.arm else ""
+            parts.append(printable(f"{name}{where}{stage} {state.steps}"))
+        if not open_methods and lacks_summary(run):
+            parts.append(
+                printable(f"{run.name} has finished all stages, but summary.json is missing")
+            )
+    return f"In progress: {', '.join(parts)}." if parts else ""
+
+
+def seed_table(runs: Sequence[Run]) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:
+    """Name of each seed -> (method, Pass@1 after PPO)."""
+    return tuple(
+        (
+            printable(
+                f"{run.name}, seed {entry.get('seed')}".removeprefix(
+                    "" if len(runs) > 1 else f"{run.name}, "
+                )
+            ),
+            tuple(
+                (arm_name(arm), float(result["after"]["pass@1"]))
+                for arm, result in entry.get("methods", {}).items()
+                if "pass@1" in result.get("after", {})
+            ),
+        )
+        for run in runs
+        for entry in (run.summary or {}).get("seeds", ())
+    )

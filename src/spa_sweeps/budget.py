@@ -1,0 +1,39 @@
+"""What a training has used: actions in the environment, and tokens."""
+
+from dataclasses import asdict
+
+from spa.errors import DataError
+from spa.run.files import read_lines
+from spa.run.usage import Budget, of_self_play, so_far
+from spa_sweeps.grid import FOLDERS, Run
+
+
+def budget(training: Run) -> dict[int, Budget]:
+    """PPO step -> what had been used by then. `learnt_tokens` counts the tokens of fine-tuning.
+
+    Raises DataError if the summary of a data set is missing or damaged.
+    """
+    before = Budget()
+    # Self-play runs before PPO, so step 0 already includes its cost. The episodes that measure the
+    # model during SFT do not count.
+    for own in training.rounds:
+        played = of_self_play(own.data, asdict(own.cfg.generate))
+        if played is None:
+            raise DataError(
+                f"{own.data / 'summary.json'} is damaged or missing. Remove {own.data} and run the same command again."
+            )
+        before = before.plus(played)
+    lines = read_lines(training.folder / FOLDERS["ppo"] / "metrics.jsonl")
+    return so_far(before, ((int(line["step"]), line) for _, line in lines))
+
+
+def learnt_tokens(training: Run) -> int:
+    """Tokens of rows that the model was trained on: in fine-tuning, over all its epochs and rounds,
+    and in replay."""
+    read = [(own.sft, "train/tokens") for own in training.rounds]
+    total = 0.0
+    # Replay in PPO trains on rows, too, so its tokens count as well.
+    for folder, key in [*read, (training.folder / FOLDERS["ppo"], "actor/replay_tokens")]:
+        if (path := folder / "metrics.jsonl").is_file():
+            total += sum(line.get(key, 0.0) for _, line in read_lines(path))
+    return round(total)

@@ -1,0 +1,385 @@
+"""Trainings on the same puzzles with one table: `spa compare`.
+
+A comparison trains a few methods, or the values of a sweep, of one configuration. All play the same
+number of PPO episodes. Those without self-play then continue until they have played as many
+episodes in all as SPA: a line of its own.
+"""
+
+import itertools
+import json
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from spa.config.load import choices, to_yaml
+from spa.config.schema import Config
+from spa.config.tree import schema_keys
+from spa.errors import ConfigError
+from spa.run.files import read_object, write_atomic
+from spa.run.manifest import changed_lines, changes
+from spa.run.stage import locked
+from spa.stages.methods import (
+    REFERENCE,
+    Method,
+    configured,
+    label,
+    method,
+    placed,
+    warn_of_searches,
+)
+from spa_sweeps.grid import (
+    FOLDERS,
+    Plan,
+    PoolOf,
+    Run,
+    Work,
+    announce,
+    do_task,
+    fetch_models,
+    free_devices,
+    own_process,
+    peak_bytes,
+    plan_grid,
+    recorded_digest,
+    run_grid,
+)
+from spa_sweeps.results import summarize
+
+log = logging.getLogger(__name__)
+
+MINUTES = {"demo": 10, "smol_frozen_lake": 70, "smol_frozen_lake_states": 120}
+"""Measured time of `spa compare NAME` with its own settings, one seed, on two CPU cores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """A method with settings of its own. `longer`: it continues until it has played as many
+    episodes as SPA in all."""
+
+    name: str
+    method: Method
+    overrides: tuple[str, ...] = ()
+    longer: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Methods of one configuration in a folder. `reference`: the method that the others are
+    compared with."""
+
+    cfg: Config
+    root: Path
+    arms: dict[str, Arm]
+    reference: str
+    trainings: dict[str, list[Run]]  # one per seed
+    cache_dirs: list[Path]  # folders in which a stage may be finished already
+    preset: str = ""  # configuration name, if nothing in it is overridden
+
+    @cached_property
+    def grid(self) -> Plan:
+        """The stages that are to be done, the longest first."""
+        # Arms with self-play and SFT come first: their stages run one after
+        # another, so they usually take longest.
+        arms = sorted(self.arms.values(), key=lambda arm: not arm.method.fine_tuned)
+        # One seed after the other, so that an interrupted comparison has the first seed of all
+        # arms.
+        seeds = range(self.cfg.compare.seeds)
+        return plan_grid(
+            [self.trainings[arm.name][seed] for seed in seeds for arm in arms], self.cache_dirs
+        )
+
+
+def _check_places(cfg: Config) -> None:
+    """Raises ConfigError for folders of stages and for a launcher, which a comparison would ignore."""
+    home = cfg.trainer.run_dir
+    for key, value, usual in (
+        ("generate.output_dir", cfg.generate.output_dir, None),
+        ("sft.trainer.default_local_dir", cfg.sft.trainer.default_local_dir, f"{home}/sft"),
+        ("trainer.default_local_dir", cfg.trainer.default_local_dir, f"{home}/ppo"),
+    ):
+        if value != usual:
+            raise ConfigError(
+                f"{key}={value}: a comparison puts all stages into folders of its own. Remove the setting, or choose "
+                "their place with --output-dir."
+            )
+    if cfg.launcher != "local":
+        raise ConfigError(
+            f"launcher={cfg.launcher}: a comparison runs each training in a process of this machine. Remove the "
+            "setting, or train the methods one by one with `spa run`."
+        )
+
+
+def comparison(
+    preset: str,
+    overrides: Sequence[str],
+    arms: Sequence[Arm],
+    *,
+    root: Path,
+    reference: str,
+    seeds: int,
+) -> Comparison:
+    """The trainings of every seed. Stages that are finished in the run's own folder, or next to it
+    in folders whose name begins like its own, are reused.
+
+    Raises ConfigError if the methods do not go with the configuration, or if there is less than one
+    seed.
+    """
+    if seeds < 1:
+        raise ConfigError(f"--seeds is {seeds}. Give a number of at least 1.")
+    cfg = configured(preset, tuple(overrides))
+    if cfg.trainer.also_test_at is not None:
+        raise ConfigError(
+            "trainer.also_test_at: a comparison chooses this step itself, where methods have had equally many PPO "
+            "steps. Remove the setting."
+        )
+    _check_places(cfg)
+    trainings = {
+        arm.name: [
+            training_of(
+                arm.method,
+                preset,
+                overrides,
+                (root / f"seed_{seed}" if seeds > 1 else root) / arm.name,
+                arm.name,
+                seed=seed,
+                root=root,
+                more=arm.overrides,
+            )
+            for seed in range(seeds)
+        ]
+        for arm in arms
+    }
+    for arm in arms:
+        warn_of_searches(arm.name, arm.method, trainings[arm.name][0].ppo)
+    # The episodes that a baseline plays more are those of the reference's self-play.
+    first = trainings[reference][0]
+    batches = self_play_batches(first.world_model or first.ppo)
+    for arm in arms:
+        if arm.longer:
+            trainings[arm.name] = [continued(one, batches) for one in trainings[arm.name]]
+    home = Path(cfg.trainer.run_dir)
+    return Comparison(
+        cfg=replace(cfg, compare=replace(cfg.compare, seeds=seeds)),
+        root=root,
+        arms={arm.name: arm for arm in arms},
+        reference=reference,
+        trainings=trainings,
+        # With any override other than the folder, the measured time of the preset (`MINUTES`) does
+        # not apply.
+        preset="" if any(not text.startswith("trainer.run_dir=") for text in overrides) else preset,
+        # `runs/demo` also uses what is finished in `runs/demo-compare-...`.
+        cache_dirs=[home, *sorted(home.parent.glob(f"{home.name}-*/"))],
+    )
+
+
+def training_of(
+    chosen: Method,
+    preset: str,
+    overrides: Sequence[str],
+    folder: Path,
+    name: str,
+    *,
+    seed: int,
+    root: Path,
+    more: Sequence[str] = (),
+) -> Run:
+    """Training number `seed` of a method in `folder`. The method's changes win over `overrides`, and
+    `more` wins over them."""
+    world_model, ppo = (
+        placed(configured(preset, (*overrides, *own, *more), seed), folder, name, root=root)
+        for own in chosen.changes
+    )
+    steps = chosen.steps * ppo.trainer.total_training_steps
+    ppo = replace(ppo, trainer=replace(ppo.trainer, total_training_steps=steps))
+    return Run(folder=folder, world_model=world_model if chosen.fine_tuned else None, ppo=ppo)
+
+
+def self_play_batches(cfg: Config) -> int:
+    """Batches that self-play plays in all its rounds; written searches play none."""
+    return 0 if cfg.generate.policy == "search" else cfg.generate.batches_of_all_rounds
+
+
+def continued(training: Run, batches: int) -> Run:
+    """A training with as many more PPO steps as there are `batches` of self-play (both have as many
+    episodes), and a validation where the others stop. A schedule that ends with PPO ends with the
+    last of them."""
+    if batches == 0:
+        return training
+    trainer = training.ppo.trainer
+    steps = trainer.total_training_steps
+    # The last step compares equal total episodes. The step `also_test_at` compares equal PPO steps.
+    longer = replace(trainer, total_training_steps=steps + batches, also_test_at=steps)
+    return replace(training, ppo=replace(training.ppo, trainer=longer))
+
+
+def methods_compared(
+    preset: str,
+    overrides: Sequence[str],
+    *,
+    names: Sequence[str] = (),
+    only: Sequence[str] = (),
+    seeds: int | None = None,
+    root: Path | None = None,
+) -> Comparison:
+    """`spa compare`: the methods of `compare.arms` and `names` too, in the run's own folder; or
+    `only` some methods, in a folder next to it. `root` is another folder for them."""
+    cfg = configured(preset, tuple(overrides))
+    chosen = (*(only or cfg.compare.arms), *names)
+    found = {name: method(name) for name in dict.fromkeys(chosen)}
+    twice = [name for name, count in Counter(map(label, found)).items() if count > 1]
+    if twice:
+        raise ConfigError(
+            f"two methods are called {twice[0]}, the name of their results. Rename one of them, or compare "
+            "them one after the other."
+        )
+    arms = [
+        # A method with a multiple of the steps (`_x11`) is a baseline of its own and is not trained
+        # longer.
+        Arm(name=label(name), method=one, longer=not one.fine_tuned and one.steps == 1)
+        for name, one in found.items()
+    ]
+    # Without spa the first method is what the others are compared with.
+    reference = REFERENCE if REFERENCE in found else arms[0].name
+    home = (
+        # Names of many methods would make a folder name that the file system refuses.
+        beside(cfg, "-".join(["compare", *map(label, only)])[:100])
+        if only
+        else Path(cfg.trainer.run_dir)
+    )
+    seeds = cfg.compare.seeds if seeds is None else seeds
+    return comparison(preset, overrides, arms, root=root or home, reference=reference, seeds=seeds)
+
+
+def values_tried(
+    preset: str,
+    overrides: Sequence[str],
+    *,
+    name: str = REFERENCE,
+    root: Path | None = None,
+    seeds: int | None = None,
+) -> Comparison:
+    """`spa compare --sweep`: one method with several values of some keys, every combination of
+    them, in a folder next to the run's own.
+
+    Raises ConfigError if no key has several values, or if two methods are the same training.
+    """
+    parsed = [(text, *choices(text)) for text in overrides]
+    tried = {key: values for _, key, values in parsed if len(values) > 1}
+    if not tried:
+        raise ConfigError(
+            "no key has several values. Give a key several values, for example "
+            "--sweep actor_rollout_ref.actor.optim.lr=1e-4,3e-4."
+        )
+    # A key with one value is the same in all arms. The other keys make one arm per combination.
+    fixed = [text for text, _, values in parsed if len(values) == 1]
+    short = {key: short_name(key) for key in tried}
+    arms = []
+    for values in itertools.product(*tried.values()):
+        pairs = list(zip(tried, values, strict=True))
+        # The Python API quotes every text. Names have no quotes.
+        shown = ",".join(short[key] + "=" + value.strip("'\"") for key, value in pairs)
+        arms.append(
+            Arm(
+                # The name is also a folder name, such as `lr=0.0001,seed=1`. Characters other
+                # than letters, digits and `_.=,+-` become dashes.
+                name=re.sub(r"[^\w.=,+-]", "-", shown),
+                method=method(name),
+                overrides=tuple(f"{key}={value}" for key, value in pairs),
+            )
+        )
+    cfg = configured(preset, tuple(fixed))
+    made_twice = [name for name, count in Counter(arm.name for arm in arms).items() if count > 1]
+    if made_twice:
+        raise ConfigError(
+            f"two combinations of values lead to one folder name, {made_twice[0]}. Write one of the values "
+            "differently, or compare them in two sweeps."
+        )
+    root = root or beside(cfg, "-".join(["try", *short.values()]))
+    seeds = cfg.compare.seeds if seeds is None else seeds
+    made = comparison(preset, fixed, arms, root=root, reference=arms[0].name, seeds=seeds)
+    ppo = [one.folder / FOLDERS["ppo"] for one, *_ in made.trainings.values()]
+    # Two arms whose PPO is linked to one folder are one training: the key changes no result.
+    if len({made.grid.links.get(folder, folder) for folder in ppo}) < len(arms):
+        raise ConfigError(
+            f"some values of {', '.join(tried)} lead to identical training runs. Sweep a key that "
+            "changes results. The column `affects` of docs/configuration.md shows which keys do."
+        )
+    return made
+
+
+def beside(cfg: Config, name: str) -> Path:
+    """A folder next to the run's own."""
+    home = Path(cfg.trainer.run_dir)
+    return home.with_name(f"{home.name}-{name}")
+
+
+def short_name(key: str) -> str:
+    """The shortest end of a key that no other key of the configuration has."""
+    parts = key.split(".")
+    known = [name for name, _, _ in schema_keys()]
+    # The candidates grow from the last part of the key: `lr`, then `optim.lr`, and so on.
+    ends = (".".join(parts[start:]) for start in range(len(parts) - 1, 0, -1))
+    return next(
+        (end for end in ends if sum(f".{name}".endswith(f".{end}") for name in known) <= 1), key
+    )
+
+
+def starts_again(made: Comparison) -> list[str]:
+    """Which finished self-play of the run's own folder cannot be used, and which settings changed."""
+    lines = []
+    home = made.cache_dirs[0]
+    for task in made.grid.missing:
+        # A finished stage of the run's own folder would be reused if its fingerprint were the
+        # same, so a setting or a file that it read has changed.
+        old = home / task.folder.relative_to(made.root)
+        if task.stage == "selfplay" and old != task.folder and recorded_digest(old):
+            changed = changed_lines(changes(old, task.fingerprint))
+            lines.append(
+                f"self-play runs again, because {old} was made with other settings: {'; '.join(changed)}"
+            )
+    return lines
+
+
+def run_comparison(
+    made: Comparison,
+    *,
+    parallel: int | None = None,
+    pool: PoolOf = own_process,
+    work: Work = do_task,
+) -> dict[str, Any]:
+    """Do what is missing, write summary.json, return it. What is already done is kept; if all is,
+    nothing is written that says the same as before."""
+    # Everything below runs under the lock: two comparisons in one folder would overwrite each
+    # other.
+    with locked(made.root):
+        started = time.monotonic()
+        path = made.root / "summary.json"
+        old = read_object(made.root / "summary.json")
+        fetch_models(one for trainings in made.trainings.values() for one in trainings)
+        # `replace` drops the cached plan: other processes may have finished stages meanwhile, and
+        # models have been fetched.
+        made = replace(made)
+        at_a_time = made.cfg.compare.parallel if parallel is None else parallel
+        devices = free_devices(at_a_time, made.cfg.trainer.device, per_gpu=made.cfg.compare.per_gpu)
+        minutes = MINUTES.get(made.preset) if made.cfg.compare.seeds == 1 else None
+        for line in announce(made.grid, workers=len(devices), minutes=minutes):
+            log.info("%s", line)
+        for line in starts_again(made):
+            log.warning(line)
+        peaks = run_grid(made.grid, devices=devices, pool=pool, work=work)
+        # If nothing was trained, the time counts as 0, so that the summary stays equal and no file
+        # is written.
+        seconds = time.monotonic() - started if peaks else 0.0
+        summary = summarize(
+            made, seconds=seconds, peak_bytes=sum(peaks.values()) + peak_bytes(), before=old
+        )
+        if summary != old:
+            write_atomic(made.root / "config.yaml", [to_yaml(made.cfg)])
+            write_atomic(path, [json.dumps(summary, indent=1, sort_keys=True)])
+    return summary

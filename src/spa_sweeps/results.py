@@ -1,0 +1,328 @@
+"""From finished trainings to numbers: Pass@k with intervals, paired differences, curves, verdicts,
+and one summary."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spa.errors import DataError
+from spa.evaluation.passk import Puzzles, outcomes, pass_at_k
+from spa.evaluation.statistics import (
+    Interval,
+    paired_by_puzzle,
+)
+from spa.renamed import current_metrics
+from spa.run.files import read_lines, read_object
+from spa.run.manifest import Manifest
+from spa.stages.versions import versions
+from spa_sweeps.budget import budget
+from spa_sweeps.grid import FOLDERS, Run, tasks_of, validation
+
+if TYPE_CHECKING:
+    from spa_sweeps.compare import Comparison
+
+KS = (1, 8)
+# Decimals of a stored mean. Tables round it again: with 4 decimals 43.945 % would print as 44.0.
+DIGITS = 6
+IN_PLAY = {"prediction_em": "predictions", "obs_exact": "observations", "format_rate": "format"}
+"""Shares of turns in validation -> what they are called."""
+Curve = dict[int, tuple[float, float | None]]
+"""Validation step -> Pass@1 and Pass@8."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedResult:
+    """One training: outcomes per puzzle `before` PPO, `after` its steps, and `after_total`,
+    where it continued beyond them for equal total episodes; Pass@k at every validation."""
+
+    seed: int
+    moments: Mapping[str, Puzzles]
+    curve: Curve
+    world_model: Mapping[str, float]
+
+
+def read_training(training: Run, seed: int) -> SeedResult | None:
+    """What training number `seed` gave; None if it is not finished.
+
+    Raises DataError if a file of validation episodes has another size than the stage wrote.
+    """
+    tasks = tasks_of(training)
+    if not all(task.done for task in tasks):
+        return None
+    ppo = tasks[-1].folder
+    trainer = training.ppo.trainer
+    # A training that continues for equal total episodes is also compared where the others stop.
+    steps = {"before": 0, "after": trainer.also_test_at or trainer.total_training_steps}
+    if trainer.also_test_at:
+        steps["after_total"] = trainer.total_training_steps
+    files = {
+        name: path for name, step in steps.items() if (path := validation(ppo, step)).is_file()
+    }
+    # Sizes are compared with the stage's record, since a file that was cut or edited would
+    # change results silently.
+    known = Manifest.read(ppo)
+    for path in files.values():
+        if known and (problem := known.problem(path, ppo)):
+            raise DataError(
+                f"{problem}. The results are computed from the file. Restore the file, or remove {ppo} and run the "
+                "same command again to train from scratch."
+            )
+    return SeedResult(
+        seed=seed,
+        moments={
+            # Sorted by name, because the bootstrap depends on the order.
+            name: dict(sorted(outcomes(episode for _, episode in read_lines(path)).items()))
+            for name, path in files.items()
+        },
+        curve=read_curve(ppo / "metrics.jsonl"),
+        world_model=(
+            _world_model(training.folder / FOLDERS["sft"] / "gate.json")
+            | _in_play(ppo / "metrics.jsonl", steps["before"], steps["after"])
+            if learns_states(training)
+            else {}
+        ),
+    )
+
+
+def read_trainings(trainings: Sequence[Run]) -> list[SeedResult]:
+    """What the finished trainings of a method gave, one per seed."""
+    results = (read_training(training, seed) for seed, training in enumerate(trainings))
+    return [result for result in results if result is not None]
+
+
+def learns_states(training: Run) -> bool:
+    """Whether fine-tuning is on responses with states in them, and not on those of the base
+    format."""
+    return (
+        training.world_model is not None
+        and training.world_model.generate.reply_format == "world_model"
+    )
+
+
+def _world_model(path: Path) -> dict[str, float]:
+    """What the gate measured after SFT."""
+    gate = read_object(path)
+    if not gate:
+        return {}
+    names = ("observation_exact", "prediction_exact", "entropy", "puzzles", "puzzles_seen")
+    found = {name: round(float(gate[name]), 4) for name in names if gate.get(name) is not None}
+    return found | {"gate_passed": float(gate.get("passed", True))}
+
+
+def _in_play(path: Path, before: int, after: int) -> dict[str, float]:
+    """How much was right on held-out puzzles, `<name>_before` and `<name>_after` PPO; nothing where
+    responses hold no states."""
+    lines = {line["step"]: current_metrics(line) for _, line in read_lines(path)}
+    return {
+        f"{name}_{moment}": round(value, 4)
+        for name in IN_PLAY
+        for moment, step in (("before", before), ("after", after))
+        if (value := _mean_of(lines.get(step, {}), f"wm/{name}")) is not None
+    }
+
+
+def read_curve(path: Path) -> Curve:
+    """Pass@1 and Pass@8 (None without as many attempts) of every validation in a `metrics.jsonl`,
+    averaged over environment tags."""
+    curve: Curve = {}
+    for _, line in read_lines(path):
+        found = [_mean_of(line, f"pass@{k}") for k in KS]
+        if found[0] is not None:
+            curve[int(line["step"])] = (found[0], found[1])
+    return curve
+
+
+def _mean_of(line: Mapping[str, Any], name: str) -> float | None:
+    # Each tag has a metric of its own. The mean over tags gives every tag the same weight,
+    # however many puzzles it has.
+    values = [
+        value
+        for key, value in line.items()
+        if key.startswith("val-env/") and key.endswith(f"/{name}")
+    ]
+    return float(np.mean(values)) if values else None
+
+
+def per_puzzle(puzzles: Puzzles, k: int) -> dict[str, float]:
+    """Unbiased Pass@k of every puzzle with at least k attempts."""
+    return {name: float(pass_at_k(n, c, k)) for name, (n, c) in puzzles.items() if n >= k}
+
+
+def difference(
+    first: Sequence[SeedResult],
+    second: Sequence[SeedResult],
+    *,
+    k: int = 1,
+    moments: tuple[str, str] = ("after", "after"),
+    resamples: int = 10_000,
+) -> Interval | None:
+    """Pass@k of the first minus that of the second, each at its moment, paired by puzzle inside the
+    seeds that both have; None if there is nothing to pair."""
+    # Seeds of both sides are matched by number, since one side may have finished more of them.
+    others = {result.seed: result for result in second}
+    pairs = [
+        (
+            per_puzzle(one.moments.get(moments[0], {}), k),
+            per_puzzle(others[one.seed].moments.get(moments[1], {}), k),
+        )
+        for one in first
+        if one.seed in others
+    ]
+    return paired_by_puzzle(pairs, seed=0, resamples=resamples)
+
+
+def summarize(
+    made: "Comparison", *, seconds: float, peak_bytes: int, before: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The content of summary.json. With one seed, `methods` is at the top. With several it is in
+    `seeds`, and the mean over seeds is at the top. Seconds are added to those of `before`, the
+    summary that there was; the largest memory of both counts."""
+    found = {name: read_trainings(trainings) for name, trainings in made.trainings.items()}
+    seeds = [
+        {
+            "seed": seed,
+            "methods": {name: _means(parts[seed]) for name, parts in found.items()},
+            "world_model": dict(found[made.reference][seed].world_model),
+        }
+        for seed in range(made.cfg.compare.seeds)
+    ]
+    old_total = float(before.get("seconds", {}).get("total", 0.0))
+    summary: dict[str, Any] = {
+        "name": made.cfg.trainer.experiment_name,
+        "seed": made.cfg.seed.train,
+        "reference": made.reference,
+        "descriptions": {name: _description(arm) for name, arm in made.arms.items()},
+        "methods": mean_over_seeds([entry["methods"] for entry in seeds]),
+        "world_model": mean_over_seeds([entry["world_model"] for entry in seeds]),
+        "difference": _differences(made, found),
+        "episodes": {
+            name: episodes_played(trainings[0]) for name, trainings in made.trainings.items()
+        },
+        "sampled_tokens": {
+            name: tokens_sampled([one for one in trainings if _began_ppo(one)])
+            for name, trainings in made.trainings.items()
+        },
+        "seconds": {**stage_seconds(made), "total": round(old_total + seconds, 1)},
+        "peak_memory_gb": max(round(peak_bytes / 2**30, 2), before.get("peak_memory_gb", 0.0)),
+        "versions": versions(),
+    }
+    if not seconds and before:
+        summary |= {
+            key: before[key] for key in ("name", "peak_memory_gb", "versions") if key in before
+        }
+    if made.cfg.compare.seeds > 1:
+        summary["seeds"] = seeds
+    return summary
+
+
+def _description(arm: Any) -> str:
+    return " ".join([arm.method.description, *(f"({text})" for text in arm.overrides)])
+
+
+def _means(result: SeedResult) -> dict[str, dict[str, float]]:
+    """Pass@1 and Pass@8 of each moment; of Pass@8 only if every puzzle has enough attempts."""
+    out: dict[str, dict[str, float]] = {}
+    for name, puzzles in result.moments.items():
+        values = {k: per_puzzle(puzzles, k) for k in KS}
+        out[name] = {
+            f"pass@{k}": round(float(np.mean(list(found.values()))), DIGITS)
+            for k, found in values.items()
+            # Pass@8 over some of the puzzles would not be comparable with Pass@1 over all.
+            if len(found) == len(puzzles)
+        }
+    return out
+
+
+def _differences(made: "Comparison", found: Mapping[str, Sequence[SeedResult]]) -> dict[str, Any]:
+    """Pass@1 of the reference minus each other method's, with a 95 % interval. Where all methods
+    train on, the reference does, too."""
+    out: dict[str, Any] = {}
+    reference = found[made.reference]
+    longest = (
+        "after_total"
+        if reference and all("after_total" in one.moments for one in reference)
+        else "after"
+    )
+    for name, parts in found.items():
+        for moments, key in (
+            (("after", "after"), name),
+            ((longest, "after_total"), f"{name}_same_total_episodes"),
+        ):
+            gap = difference(
+                reference, parts, moments=moments, resamples=made.cfg.compare.bootstrap
+            )
+            if name != made.reference and gap is not None:
+                out[key] = {
+                    **{part: round(getattr(gap, part), DIGITS) for part in ("mean", "low", "high")},
+                    "n": gap.n,
+                    "over": gap.over,
+                }
+    return out
+
+
+def _began_ppo(training: Run) -> bool:
+    return (training.folder / FOLDERS["ppo"] / "metrics.jsonl").is_file()
+
+
+def tokens_sampled(trainings: Sequence[Run]) -> dict[str, int]:
+    """Tokens that the model sampled in self-play and PPO, mean over the seeds: up to the moment
+    `after`, and, where PPO continued, up to its end (`longer`)."""
+    totals: dict[str, list[float]] = {}
+    for training in trainings:
+        used = {step: so_far.tokens for step, so_far in budget(training).items()}
+        after = training.ppo.trainer.also_test_at or training.ppo.trainer.total_training_steps
+        for name, step in (("after", after), ("longer", training.ppo.trainer.total_training_steps)):
+            if step in used and (name == "after" or step > after):
+                totals.setdefault(name, []).append(used[step])
+    return {name: round(float(np.mean(values))) for name, values in totals.items()}
+
+
+def episodes_played(training: Run) -> dict[str, int]:
+    """Episodes of PPO up to the moment `after` and of self-play; `ppo_longer`, where it continued:
+    all of PPO."""
+    ppo = training.ppo
+    first = training.world_model
+    steps = ppo.trainer.also_test_at or ppo.trainer.total_training_steps
+    # Self-play and PPO may have groups of different sizes. Written searches are not episodes.
+    per_step, per_batch = (
+        cfg.es_manager.train.env_groups * cfg.es_manager.train.group_size
+        for cfg in (ppo, first or ppo)
+    )
+    batches = sum(
+        own.cfg.generate.num_batches
+        for own in training.rounds
+        if own.cfg.generate.policy != "search"
+    )
+    played = {"ppo": steps * per_step, "self_play": batches * per_batch}
+    if ppo.trainer.also_test_at:
+        played["ppo_longer"] = ppo.trainer.total_training_steps * per_step
+    return played
+
+
+def mean_over_seeds(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """The mean of trees of numbers. A number that one of them lacks, such as Pass@8 where an attempt
+    failed, is left out: its mean would be over fewer seeds than that of Pass@1."""
+    out: dict[str, Any] = {}
+    for key, value in entries[0].items():
+        others = [entry[key] for entry in entries if key in entry]
+        if isinstance(value, dict):
+            out[key] = mean_over_seeds(others)
+        elif len(others) == len(entries):
+            out[key] = round(float(np.mean(others)), DIGITS)
+    return out
+
+
+def stage_seconds(made: "Comparison") -> dict[str, float]:
+    """Seconds of each stage of each method, summed over seeds; a stage that lies elsewhere took
+    none here."""
+    out: dict[str, float] = defaultdict(float)
+    for name, trainings in made.trainings.items():
+        for task in [task for training in trainings for task in tasks_of(training)]:
+            if not task.folder.is_symlink():
+                known = Manifest.read(task.folder)
+                out[f"{name}/{task.folder.name}"] += known.seconds if known else 0.0
+    return {name: round(value, 1) for name, value in out.items()}
