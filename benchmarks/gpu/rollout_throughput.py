@@ -26,18 +26,28 @@ def main() -> None:
     """Measure decode steps and print JSON."""
     parser = common.argument_parser(__doc__ or "")
     parser.add_argument("--engine", choices=("local", "vllm"), default="local")
+    parser.add_argument(
+        "--no-graphs", action="store_true", help="the local engine without CUDA graphs"
+    )
     options = parser.parse_args()
     rows, length, new = (8, 32, 12) if options.tiny else (ROWS, PROMPT, NEW)
     config = common.model_config(options)
     model = common.random_model(config)
     try:
-        engine = make_engine(options.engine, model, length=2 * length + 2 * new, rows=rows)
+        engine = make_engine(
+            options.engine,
+            model,
+            length=2 * length + 2 * new,
+            rows=rows,
+            graphs=not options.no_graphs,
+        )
     except ModelError as error:  # vLLM is not installed
         common.report(options, {"engine": options.engine, "result": f"not measured: {error}"})
         return
     bandwidth = common.copy_bandwidth()
     result: dict[str, Any] = {
         "engine": options.engine,
+        "cuda_graphs": getattr(engine, "decoder", None) is not None,
         "correctness": check(engine, model, config, length),
         "measured_bandwidth_tb_s": round(bandwidth / 1e12, 3),
         "rows": rows,
@@ -61,10 +71,15 @@ def main() -> None:
     common.report(options, result)
 
 
-def make_engine(kind: str, model: Any, *, length: int, rows: int) -> Engine:
+def make_engine(kind: str, model: Any, *, length: int, rows: int, graphs: bool) -> Engine:
     """The engine in bfloat16, with the model's weights."""
     if kind == "local":
-        return LocalEngine(model, common.BareTemplate(), autocast=torch.bfloat16)  # type: ignore[arg-type]
+        return LocalEngine(
+            model,
+            common.BareTemplate(),  # type: ignore[arg-type]
+            autocast=torch.bfloat16,
+            graphs=graphs,
+        )
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         return VllmEngine(

@@ -25,8 +25,10 @@ def test_fine_tuning(monkeypatch, capsys):
     assert found["kept activations"]["tokens_per_s"] > 0
 
 
-def test_sampling(monkeypatch, capsys):
-    found = run("rollout_throughput", monkeypatch, capsys)
+@pytest.mark.parametrize("graphs", [True, False])
+def test_sampling(graphs, monkeypatch, capsys):
+    found = run("rollout_throughput", monkeypatch, capsys, *([] if graphs else ["--no-graphs"]))
+    assert found["cuda_graphs"] == graphs
     assert found["correctness"]["cached_against_uncached"] < 0.05
     assert 0 < found["share_of_limit"] < 1
 

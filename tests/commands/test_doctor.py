@@ -1,9 +1,11 @@
 import pytest
+import torch
 from helpers.families import small_model, tokenizer
 
 from spa import cli
 from spa.cli import execute
 from spa.commands import doctor
+from spa.models.attention import flash_missing
 from spa.run.checkpoint import save_checkpoint
 from spa.run.fingerprint import Fingerprint
 from spa.run.manifest import Manifest, sizes_of
@@ -42,6 +44,13 @@ def test_a_missing_or_unfit_dependency_is_marked(monkeypatch, capsys, requiremen
     assert (line.state, line.hint, line.ok) == (state, hint, False)
     assert execute(["doctor"]) == 1
     assert f"These entries need attention: {line.name}" in capsys.readouterr().out
+
+
+def test_it_says_how_a_gpu_samples():
+    assert doctor.sampling("").state == "CUDA graphs"
+    line = doctor.sampling(flash_missing(torch.device("cuda"), torch.float32))
+    assert line.state == "without CUDA graphs" and "the kernel needs bfloat16" in line.hint
+    assert flash_missing(torch.device("cpu"), torch.bfloat16) == "there is no CUDA device"
 
 
 def test_damage_to_a_run_is_found_on_demand(tmp_path, capsys):

@@ -81,6 +81,24 @@ def test_new_weights_are_taken_over():
         np.testing.assert_array_equal(a.logprobs, b.logprobs)
 
 
+def test_adapters_are_merged_where_they_are_read_at_all():
+    model = small_model("qwen2")
+    add_adapters(model, rank=2, alpha=4, target_modules="all-linear", seed=0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.2)
+    ids = torch.arange(24).view(2, 12) + 3
+    with torch.inference_mode():
+        expected = model(input_ids=ids).logits[:, -1:]
+        asked = asked_of(model, ids, GrowingCache(model.config.num_hidden_layers), 0)
+        found = FusedModel(model, torch.float32)(**asked).logits
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    without = FusedModel(small_model("qwen2"), torch.float32)
+    asked["past_key_values"] = GrowingCache(model.config.num_hidden_layers)
+    assert (without(**asked).logits - expected).abs().max() > 0.1
+
+
 def test_models_with_other_layers_are_read_by_themselves():
     assert can_fuse(small_model("qwen2"), torch.float32)
     assert not can_fuse(small_model("qwen3"), torch.float32)  # norms of queries and keys

@@ -14,6 +14,7 @@ from helpers.play import groups, one_group, play
 
 from spa.engines import local
 from spa.engines.local import LocalEngine
+from spa.engines.prefixes import shared_beginnings
 from spa.errors import ModelError
 from spa.prompts.template import ChatTemplate
 from spa.types import Completion, Episode, Prompt, SamplingParams
@@ -165,18 +166,18 @@ def test_what_some_prompts_begin_with_alike_is_read_once(name, monkeypatch):
 def test_rows_are_grouped_by_what_they_begin_with_if_that_is_less_to_read():
     places = [list(range(place, place + 20)) for place in (0, 100)]
     rows = [np.array([*place, *rest]) for rest in ([1], [2, 3], [2, 4]) for place in places]
-    assert local._alike(rows) == [(0, 20), (1, 20)] * 3
-    assert local._alike(rows[:2]) is None  # two places and no more: nothing is alike
+    assert shared_beginnings(rows) == [(0, 20), (1, 20)] * 3
+    assert shared_beginnings(rows[:2]) is None  # two places and no more: nothing is alike
     # every row keeps a token for itself
-    assert local._alike([rows[0], rows[2], rows[4][:15]]) == [(0, 14)] * 3
-    assert local._alike([row[12:] for row in rows]) == [(0, 8), (1, 8)] * 3
+    assert shared_beginnings([rows[0], rows[2], rows[4][:15]]) == [(0, 14)] * 3
+    assert shared_beginnings([row[12:] for row in rows]) == [(0, 8), (1, 8)] * 3
     three, near = (
         [rows[0], rows[2], rows[4]],
         [np.append(rows[0][:share], [99] * 5) for share in (15, 16)],
     )
     # three would lose five tokens, one gain 15
-    assert local._alike([*three, near[0]]) == [*[(0, 20)] * 3, (1, 19)]
-    assert local._alike([*three, near[1]]) == [(0, 16)] * 4
+    assert shared_beginnings([*three, near[0]]) == [*[(0, 20)] * 3, (1, 19)]
+    assert shared_beginnings([*three, near[1]]) == [(0, 16)] * 4
 
 
 @pytest.mark.parametrize("name", ["qwen2", "llama3", "mistral"])

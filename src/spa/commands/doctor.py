@@ -170,6 +170,8 @@ def machine() -> Iterator[Line]:
         return
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus:
+        from spa.models.attention import flash_missing
+
         free, total = torch.cuda.mem_get_info(0)
         name = torch.cuda.get_device_name(0)
         yield Line(
@@ -177,6 +179,7 @@ def machine() -> Iterator[Line]:
             f"cuda x {gpus}",
             f"{name}, {_gb(free)} of {_gb(total)} free; forward passes run in bfloat16",
         )
+        yield sampling(flash_missing(torch.device("cuda", 0), torch.bfloat16))
     else:
         from spa.models.precision import PRECISION, processor_feature
 
@@ -206,6 +209,14 @@ def machine() -> Iterator[Line]:
     stat = os.statvfs(".") if hasattr(os, "statvfs") else None
     if stat:
         yield Line("disk", f"{_gb(stat.f_bavail * stat.f_frsize)} free", f"in {Path.cwd()}")
+
+
+def sampling(missing: str) -> Line:
+    """How the local engine samples on a GPU; `missing`: reason why it cannot use CUDA graphs."""
+    if missing:
+        return Line("sampling", "without CUDA graphs", f"{missing}; the local engine is slower")
+    hint = "Llama-, Mistral- and Qwen2-style models with the local engine"
+    return Line("sampling", "CUDA graphs", hint)
 
 
 def memory() -> tuple[int, int]:

@@ -9,6 +9,7 @@ first copies keys and values for every query head. The residual stream, norms an
 float32, as under autocast, so that sampler and trainer compute the same numbers up to rounding.
 """
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import nn
 
 from spa.engines.kv_cache import GrowingCache
 from spa.models.attention import attends_to_everything
+from spa.models.lora import has_adapters, merged_weight
 
 MODELS = ("llama", "mistral", "qwen2")
 SMALL = 256  # largest hidden size at which a second copy of float32 weights is cheap
@@ -35,9 +37,10 @@ def can_fuse(model: Any, dtype: torch.dtype) -> bool:
         type(module) is not nn.Linear for module in model.modules() if isinstance(module, nn.Linear)
     ):
         return False
-    # `FusedModel` computes these matrices only and would leave out any other, such as adapters.
+    # `FusedModel` computes these matrices only and would leave out any other. Adapters are merged
+    # into them. On a CPU, reading the adapters apart costs less than merging.
     linear = {
-        name.rpartition(".")[2]
+        re.split(r"\.(?:base_layer|lora_)", name)[0].rpartition(".")[2]
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear)
     }
@@ -46,6 +49,7 @@ def can_fuse(model: Any, dtype: torch.dtype) -> bool:
     stored = next(model.parameters()).dtype
     return (
         devices in ({"cpu"}, {"cuda"})
+        and not (has_adapters(model) and devices == {"cpu"})
         and linear == known
         and (dtype != stored or config.hidden_size <= SMALL)
     )
@@ -56,19 +60,33 @@ class Matrix:
     where there is one."""
 
     def __init__(self, layers: list[Any], dtype: torch.dtype) -> None:
-        # The weights are copied, so every update must be followed by `refresh`.
-        weight = torch.cat([layer.weight.detach() for layer in layers]).to(dtype)
-        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-        self.bias = torch.cat(biases).to(dtype) if biases else None
+        self.layers = layers  # of the trainer
         self.dtype = dtype
         self.packed = (
-            weight.device.type == "cpu"
+            layers[0].weight.device.type == "cpu"
             and torch.backends.mkldnn.is_available()
             and dtype in _packable()
         )
-        self.weight = (
-            torch.ops.mkldnn._reorder_linear_weight(weight, DECODED_ROWS) if self.packed else weight
-        )
+        self.weight: Any = None
+        self.bias: Any = None
+        self.fill()
+
+    @torch.no_grad()
+    def fill(self) -> None:
+        """Copy the layers' weights, as after every update. The memory stays the same, because
+        recorded CUDA graphs read it, except in oneDNN's layout."""
+        weight = torch.cat([merged_weight(layer) for layer in self.layers]).to(self.dtype)
+        biases = [layer.bias for layer in self.layers if layer.bias is not None]
+        bias = torch.cat(biases).to(self.dtype) if biases else None
+        if self.packed:
+            weight = torch.ops.mkldnn._reorder_linear_weight(weight, DECODED_ROWS)
+        if self.packed or self.weight is None:
+            self.weight = weight
+            self.bias = bias
+            return
+        self.weight.copy_(weight)
+        if bias is not None:
+            self.bias.copy_(bias)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[n, in] -> [n, out], in the matrix's precision."""
@@ -114,19 +132,19 @@ class FusedModel:
             2 * config.num_hidden_layers * self.key_heads * self.width * dtype.itemsize
         )
         """Of keys and values of a row."""
-        self.refresh(model)
-
-    @torch.no_grad()
-    def refresh(self, model: Any) -> None:
-        """Take over the weights of `model`."""
         body = model.base_model
         self.embed = body.embed_tokens
         self.rotary = body.rotary_emb
         self.norm = body.norm
-        # Drop the old layers before the new ones are made, which saves memory.
-        self.layers: list[Layer] = []
-        self.layers += [Layer(layer, self.dtype) for layer in body.layers]
-        self.head = Matrix([model.get_output_embeddings()], self.dtype)
+        self.layers = [Layer(layer, dtype) for layer in body.layers]
+        self.head = Matrix([model.get_output_embeddings()], dtype)
+
+    def refresh(self) -> None:
+        """Copy the matrices of the model again; norms and embeddings are the trainer's own."""
+        for layer in self.layers:
+            for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down):
+                matrix.fill()
+        self.head.fill()
 
     def eval(self) -> "FusedModel":
         """Nothing here depends on a mode."""
@@ -155,14 +173,10 @@ class FusedModel:
         # The residual stream, the norms and the rotation are float32. Matrix products, attention
         # and the activation function are in `dtype`.
         x = self.embed(ids).float()
-        cos, sin = self.rotary(x, positions)
-        half = self.width // 2
-        # `sin` multiplies x with its halves swapped, `cos` x itself: their sum is the rotation.
-        sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
-        turn = (cos.unsqueeze(2), sin.unsqueeze(2))
+        turn = self.turn(x, positions)
         x = x.view(rows * q, -1)
         for index, layer in enumerate(self.layers):
-            queries, keys, values = self._heads(
+            queries, keys, values = self.split_heads(
                 layer.qkv(layer.before(x)).view(rows, q, -1, self.width), turn
             )
             keys, values = cache.append(index, keys, values)
@@ -179,7 +193,15 @@ class FusedModel:
         last = x.view(rows, q, -1)[:, -1]
         return self.head(self.norm(last))[:, None]
 
-    def _heads(
+    def turn(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rotation of queries and keys at these positions, int64 [B, q]: two [B, q, 1, D]."""
+        cos, sin = self.rotary(x, positions)
+        half = self.width // 2
+        # `sin` multiplies x with its halves swapped, `cos` x itself: their sum is the rotation.
+        sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+        return cos.unsqueeze(2), sin.unsqueeze(2)
+
+    def split_heads(
         self, qkv: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """[B, q, H + 2 K, D] -> scaled queries [B, H, q, D] and keys [B, K, q, D], both turned, and

@@ -11,6 +11,8 @@
 * Models that see pictures do too, in the generation loop of transformers (`spa.engines.vision`).
 * Architectures that are not known to be read right are tried with a few tokens when the engine is
   made.
+* On CUDA, models that `spa.engines.fused` reads are sampled from with CUDA graphs
+  (`spa.engines.decoder`), if a trial with a few tokens is right.
 """
 
 import logging
@@ -24,13 +26,15 @@ import torch
 from torch import nn
 from transformers.cache_utils import DynamicCache
 
+from spa.engines.decoder import Decoder
 from spa.engines.fused import FusedModel, can_fuse
 from spa.engines.kv_cache import EpisodeKV, GrowingCache, Head, head_of
+from spa.engines.prefixes import common_length, shared_beginnings
 from spa.engines.sampling import right_aligned, row_uniforms, sample_tokens
-from spa.engines.tried import reads_right, skips_check, uses_flash
+from spa.engines.tried import decoder_fault, reads_right, skips_check, uses_flash
 from spa.engines.vision import sample_seeing
 from spa.errors import ModelError
-from spa.models.attention import attends_to_everything
+from spa.models.attention import attends_to_everything, flash_missing
 from spa.prompts.template import ChatTemplate
 from spa.run import watchdog
 from spa.types import Completion, Prompt, SamplingParams
@@ -39,9 +43,6 @@ log = logging.getLogger(__name__)
 
 # Finished rows leave the batch when less than this share of its rows is still sampling.
 _SHRINK_AT = 0.75
-# Prefixes that groups of rows share are read separately if that
-# reduces the tokens to read, padding included, to at most this share.
-_MUCH_LESS = 0.75
 # With `FusedModel`, a prefix that all rows share is held once
 # if its keys and values take at least this many bytes per row.
 _HELD_ONCE = 2**20
@@ -53,7 +54,8 @@ class LocalEngine:
 
     `keep_cache=False` forgets every episode after its turn (less memory, more reading); `max_rows`
     bounds one batch; `autocast` is the precision of the forward pass if it is not that of the
-    weights. Models that `spa.engines.fused` knows are read by it.
+    weights. Models that `spa.engines.fused` knows are read by it. `graphs`: sample with
+    `spa.engines.decoder`; by default on CUDA, where that works.
 
     Raises ModelError for an architecture whose log-probs, token by token, are not those of one
     forward pass.
@@ -68,6 +70,7 @@ class LocalEngine:
         max_rows: int = 1024,
         autocast: torch.dtype | None = None,
         version: int = 0,
+        graphs: bool | None = None,
     ) -> None:
         self.model = model
         self.template = template
@@ -98,13 +101,32 @@ class LocalEngine:
         # `reads_right` has left the episodes of its trial in the cache.
         self._episodes.clear()
         self.autocast = autocast
+        self.decoder: Decoder | None = None
         if fused:
             self.sampler = FusedModel(model, dtype)
+        on_cuda = next(model.parameters()).device.type == "cuda"
+        if graphs or (graphs is None and on_cuda and template.images is None):
+            self.decoder = self._try_decoder()
         if self.safe and template.images is None:
             log.warning(
                 "The model has windowed or linear attention layers, or flash attention, so the local engine "
                 "computes the whole conversation again at every turn. Sampling is slower"
             )
+
+    def _try_decoder(self) -> Decoder | None:
+        """A decoder that has passed a trial, or None after a warning that gives the reason."""
+        device = next(self.model.parameters()).device
+        if not isinstance(self.sampler, FusedModel):
+            fault = "the local engine has no forward pass of its own for this model"
+        elif device.type == "cuda" and (missing := flash_missing(device, self.sampler.dtype)):
+            fault = missing
+        else:
+            decoder = Decoder(self.sampler, sorted(self.template.stop_ids), device)
+            fault = decoder_fault(decoder, self.model, self.autocast)
+            if not fault:
+                return decoder
+        log.warning("Sampling is slower, because spa cannot use CUDA graphs: %s", fault)
+        return None
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """One completion per prompt, in order."""
@@ -121,17 +143,20 @@ class LocalEngine:
         ):
             for start in range(0, len(prompts), self.max_rows):
                 part = prompts[start : start + self.max_rows]
-                replies = (
-                    sample_seeing(
+                if self.template.images:
+                    replies = sample_seeing(
                         self.model,
                         part,
                         sampling,
                         reader=self.template.images,
                         stop_ids=sorted(self.template.stop_ids),
                     )
-                    if self.template.images
-                    else _Batch(self, part, sampling).run()
-                )
+                elif self.decoder is not None:
+                    replies = self.decoder.generate(part, sampling)
+                    if not self.keep_cache:
+                        self.decoder.forget([prompt.episode_id for prompt in part])
+                else:
+                    replies = _Batch(self, part, sampling).run()
                 out += [self._completion(ids, logprobs) for ids, logprobs in replies]
         self.model.train(was_training)
         return out
@@ -160,9 +185,11 @@ class LocalEngine:
         if source is not self.model:
             self.model.load_state_dict(source.state_dict())
         if isinstance(self.sampler, FusedModel):
-            self.sampler.refresh(self.model)
+            self.sampler.refresh()
         # The cached keys and values are those of the old weights.
         self._episodes.clear()
+        if self.decoder is not None:
+            self.decoder.slots.clear()
         self.version = version
         if torch.cuda.is_available():
             # Training leaves freed GPU memory fragmented: a long cache would not fit into the gaps.
@@ -171,6 +198,8 @@ class LocalEngine:
     def forget(self, episode_ids: Sequence[str]) -> None:
         """These episodes are over: their caches go, as soon as they are half of those that were
         made together."""
+        if self.decoder is not None:
+            self.decoder.forget(episode_ids)
         gone = [self._episodes.pop(episode_id, None) for episode_id in episode_ids]
         stores = {kv.store for kv in gone if kv is not None}
         # `shrink` keeps the rows of all episodes that are still referenced, so drop these
@@ -182,6 +211,8 @@ class LocalEngine:
     def close(self) -> None:
         """Drop the caches."""
         self._episodes.clear()
+        if self.decoder is not None:
+            self.decoder.release()
 
 
 class _Batch:
@@ -275,7 +306,7 @@ class _Batch:
         del cached, rows
         for store in stores:
             store.shrink()
-        if fresh and self.cache.shared and (groups := _alike(new)):
+        if fresh and self.cache.shared and (groups := shared_beginnings(new)):
             new, valid, held = self._read_beginnings(new, groups, valid, held)
         logits, valid = self._read_chunk(new, valid, held)
         # Equal prompts were read once; expand the batch to one row per prompt again.
@@ -320,7 +351,7 @@ class _Batch:
         # At least one token of each prompt must be left to read, because its logits are needed.
         tokens = min([len(ids) - 1 for ids in (first, *others)] + [len(kv.ids) for kv in known])
         for ids in others:
-            tokens = _common(first[:tokens], ids)
+            tokens = common_length(first[:tokens], ids)
         if not others or tokens < 1 or tokens * fused.bytes_per_token < _HELD_ONCE:
             return []
         return head_of(known[0] if known else self._read_alone(first[:tokens]), tokens)
@@ -441,36 +472,6 @@ class _Batch:
         self.positions = self.positions[keep]
         self.uniforms = self.uniforms[keep]
         self.rows = [self.rows[i] for i in keep.tolist()]
-
-
-def _common(one: np.ndarray, other: np.ndarray) -> int:
-    """How many tokens both begin with."""
-    tokens = min(len(one), len(other))
-    differs = np.flatnonzero(one[:tokens] != other[:tokens])
-    return int(differs[0]) if len(differs) else tokens
-
-
-def _alike(rows: Sequence[np.ndarray]) -> list[tuple[int, int]] | None:
-    """The group of each row, int [T], and how many tokens its members begin with alike. A row joins
-    if it shares more than the group loses, and keeps a token for itself. None if reading these
-    beginnings once saves too little."""
-    groups: list[list[int]] = []
-    tokens: list[int] = []
-    # Sorted by their tokens, neighbouring rows have the longest common prefixes.
-    for i in sorted(range(len(rows)), key=lambda i: rows[i].tolist()):
-        shared = _common(rows[groups[-1][0]][: tokens[-1]], rows[i][:-1]) if groups else 0
-        if groups and shared > (tokens[-1] - shared) * len(groups[-1]):
-            groups[-1].append(i)
-            tokens[-1] = shared
-        else:
-            groups.append([i])
-            tokens.append(len(rows[i]) - 1)
-    found = {i: (number, tokens[number]) for number, group in enumerate(groups) for i in group}
-    rest = max(len(ids) - found[i][1] for i, ids in enumerate(rows))
-    # Compare the tokens to read with groups and without, padding included.
-    if len(groups) * max(tokens) + len(rows) * rest > _MUCH_LESS * len(rows) * max(map(len, rows)):
-        return None
-    return [found[i] for i in range(len(rows))]
 
 
 def _layer_count(config: Any) -> int:

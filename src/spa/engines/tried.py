@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from spa.engines.decoder import Decoder
+from spa.errors import one_line
 from spa.models.attention import can_be_plain
 from spa.types import Prompt, SamplingParams
 
@@ -15,6 +17,7 @@ log = logging.getLogger(__name__)
 
 # Rounding changes log-probs by about 1e-5 in float32; a wrong position changes them by much more.
 SAME = 0.05
+SAME_HALF = 0.2  # in bfloat16
 TOKENS = ((3, 14), (12, 17))  # prompt lengths of the two rows in the first turn and in the second
 
 MakeBatch = Callable[[Sequence[Prompt], SamplingParams], Any]
@@ -82,4 +85,44 @@ def _gap(model: Any, make_batch: MakeBatch) -> float:
                 # Two log-probs of -inf are equal, but their difference would be NaN.
                 far = (ours - theirs).abs().where(ours != theirs, 0.0)
                 gap = max(gap, float(far.nan_to_num(nan=torch.inf).max()))
+    return gap
+
+
+def decoder_fault(decoder: Decoder, model: Any, autocast: torch.dtype | None) -> str:
+    """Reason not to sample with a decoder: log-probs of two turns of two uneven rows that are not
+    those of one forward pass without a cache, or an error. Empty if all is right."""
+    kind = decoder.device.type
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode(), torch.autocast(kind, autocast, autocast is not None):
+            gap = _decoder_gap(decoder, model)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever another driver, GPU or PyTorch raises
+        return one_line(error)[:300]
+    finally:
+        model.train(was_training)
+        decoder.release()
+    return "" if gap <= SAME_HALF else f"log-probs differ by {gap:.2g} from those of the model"
+
+
+def _decoder_gap(decoder: Decoder, model: Any) -> float:
+    words = model.get_input_embeddings().weight.shape[0]
+    talks = [np.arange(first, last, dtype=np.int32) % words for first, last in ((3, 8), (7, 19))]
+    gap = 0.0
+    for _ in range(2):
+        prompts = [
+            Prompt(episode_id=f"tried/{i}", messages=(), token_ids=talk, prefill="", seed=i)
+            for i, talk in enumerate(talks)
+        ]
+        replies = decoder.generate(prompts, SamplingParams(max_tokens=4))
+        for i, (ids, logprobs) in enumerate(replies):
+            asked = len(talks[i])
+            # Begins the next turn, too.
+            talks[i] = np.concatenate([talks[i], ids, talks[i][:3]])
+            row = torch.from_numpy(talks[i].astype(np.int64)).to(decoder.device)[None]
+            logits = model(input_ids=row, use_cache=False).logits[0, asked - 1 :].float()
+            expected = logits.log_softmax(-1)[range(len(ids)), row[0, asked : asked + len(ids)]]
+            gap = max(gap, float(np.abs(expected.cpu().numpy() - logprobs).max()))
     return gap

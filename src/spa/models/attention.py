@@ -95,6 +95,76 @@ def _masked(scores: torch.Tensor, mask: torch.Tensor | None, rows: int, count: i
     return (scores.view(rows, -1, count, columns) + mask.to(scores.dtype)).view(scores.shape)
 
 
+def varlen_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    query_starts: torch.Tensor,
+    key_starts: torch.Tensor,
+    longest_query: int,
+    longest_key: int,
+    scale: float,
+    lengths: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Causal attention of sequences that lie one after another, without padding and without a mask:
+    query [N, H, D], key and value [M, K, D] with K dividing H -> [N, H, D].
+
+    query_starts, key_starts: int32 [B + 1], where each sequence begins, and the end. lengths: int32
+    [B], keys in use of each sequence, by default all up to the next one (inference only). A
+    sequence's last query belongs to its last key. On CUDA a flash kernel that needs half precision;
+    on a CPU one sequence after another, for tests.
+    """
+    starts = (query_starts, key_starts)
+    if not query.is_cuda:
+        return _attention_by_sequence(query, key, value, *starts, scale, lengths)
+    longest = (longest_query, longest_key)
+    # The operator below `torch.nn.attention.varlen`, whose Python function has another signature in
+    # PyTorch 2.11 (no lengths) than in 2.13. No dropout, causal, no debug output.
+    operator = torch.ops.aten._flash_attention_forward
+    how = (0.0, True, False)
+    return operator(query, key, value, *starts, *longest, *how, scale=scale, seqused_k=lengths)[0]
+
+
+def _attention_by_sequence(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_starts: torch.Tensor,
+    key_starts: torch.Tensor,
+    scale: float,
+    lengths: torch.Tensor | None,
+) -> torch.Tensor:
+    counts = query_starts.diff().tolist()
+    used = (key_starts.diff() if lengths is None else lengths).tolist()
+    parts = []
+    for queries, first, count in zip(query.split(counts), key_starts, used, strict=False):
+        some, keys, values = (
+            x.transpose(0, 1)
+            for x in (queries, key[first : first + count], value[first : first + count])
+        )
+        seen = torch.ones(len(queries), count, dtype=torch.bool).tril(count - len(queries))
+        parts.append(
+            nn.functional.scaled_dot_product_attention(
+                some, keys, values, attn_mask=seen, scale=scale, enable_gqa=True
+            ).transpose(0, 1)
+        )
+    return torch.cat(parts)
+
+
+def flash_missing(device: torch.device, dtype: torch.dtype) -> str:
+    """Reason why `varlen_attention` has no kernel on this device; empty if it has one."""
+    if device.type != "cuda":
+        return "there is no CUDA device"
+    if dtype not in (torch.bfloat16, torch.float16):
+        return "the kernel needs bfloat16"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return "the GPU is older than Ampere (compute capability 8.0)"
+    if not torch.backends.cuda.is_flash_attention_available():
+        return "this build of PyTorch has no flash attention"
+    return ""
+
+
 def attends_to_everything(config: Any) -> bool:
     """Whether every layer sees the whole sequence: no sliding windows, no linear attention."""
     text = config.get_text_config(decoder=True)

@@ -270,9 +270,16 @@ def merged_state(model: Any) -> dict[str, torch.Tensor]:
         if not _is_adapter(key)
     }
     for name, layer in _tuner_layers(model).items():
-        # W plus the scaled product of the adapter's two matrices.
-        state[f"{name}.weight"] = layer.get_base_layer().weight + layer.get_delta_weight(_NAME)
+        state[f"{name}.weight"] = merged_weight(layer)
     return state
+
+
+def merged_weight(layer: Any) -> torch.Tensor:
+    """The weight of a linear layer with its adapter, if it has one: W plus the scaled product of
+    the adapter's two matrices."""
+    if not hasattr(layer, "get_delta_weight"):
+        return layer.weight
+    return layer.get_base_layer().weight + layer.get_delta_weight(_NAME)
 
 
 def _is_adapter(name: str) -> bool:

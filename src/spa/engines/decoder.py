@@ -1,0 +1,406 @@
+"""Sampling on a GPU, from CUDA graphs.
+
+Keys and values of all episodes are in one buffer for each layer, which is allocated once. It is
+divided into *slots* of a fixed number of columns; an episode keeps its slot from turn to turn.
+One call of `Decoder.generate`:
+
+1. `_read_prompts` reads the tokens that are new, packed one row after another without padding. What
+   several rows begin with is read once, and its keys and values are copied to their slots.
+2. `_sample` samples the first token of every row.
+3. `_step`, the decode step, repeats until all rows have ended:
+   a. every layer writes the key and value of the row's last token to the next column of its slot,
+      and attends to the columns in use (`_hidden`);
+   b. the logits become one token per row, from the row's own random numbers (`_sample`);
+   c. ids, log-probs and ends of all rows go to the CPU in one transfer.
+
+A CUDA graph is a recorded list of kernels that starts with one command. Its kernels read and write
+the same memory each time, so everything that changes between steps is in `_State`, and the step
+changes it itself. There is a graph for each of a few batch sizes. Rows that are missing up to that
+size, and rows that have ended, compute too: they write to a column that no row reads. When enough
+rows have ended, the others move to a smaller graph.
+
+On a CPU the same functions run without graphs. Tests compare them with the engine's other path.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from spa.engines.fused import FusedModel
+from spa.engines.prefixes import common_length, shared_beginnings
+from spa.engines.sampling import row_uniforms, sample_tokens
+from spa.models.attention import varlen_attention
+from spa.run import watchdog
+from spa.types import Prompt, SamplingParams
+
+READ_TOKENS = 16384  # tokens of one pass over prompts, apart from its last row
+COLUMNS = 256  # slots have a multiple of this many columns
+SMALLEST = 8  # rows of the smallest graph
+NO_TOKENS = np.empty(0, dtype=np.int32)
+
+
+@dataclass(slots=True)
+class Slot:
+    """Place of an episode's keys and values. ids: int32 [c], the tokens whose keys and values it
+    holds."""
+
+    number: int
+    ids: np.ndarray
+
+
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Attention of queries [N, H, D] over keys and values [slots * columns, K, D]."""
+
+
+class _State:
+    """What a decode step reads and changes: one entry for each row, at fixed addresses.
+
+    Padding rows are not alive and have the last slot, which no episode gets.
+    """
+
+    def __init__(self, rows: int, columns: int, spare_slot: int, device: torch.device) -> None:
+        self.spare_slot = spare_slot
+        self.token = torch.zeros(rows, dtype=torch.int64, device=device)  # sampled, not read yet
+        self.position = torch.zeros_like(self.token)  # column of `token`
+        self.slot = torch.full_like(self.token, spare_slot)
+        self.alive = torch.zeros(rows, dtype=torch.bool, device=device)  # response not ended
+        self.uniforms = torch.zeros(rows, columns, dtype=torch.float64, device=device)
+        self.step = torch.zeros(1, dtype=torch.int64, device=device)
+        self.starts = torch.arange(rows + 1, dtype=torch.int32, device=device)
+        self.results = torch.zeros(3, rows, dtype=torch.float64, device=device)
+        """Sampled id, its log-prob, and whether it ends the response."""
+
+    def pad(self, rows: int) -> None:
+        """Make all but the first rows padding."""
+        self.slot[rows:] = self.spare_slot
+        self.position[rows:] = 0
+        self.alive[rows:] = False
+
+    def begin(self, slots: torch.Tensor, lengths: torch.Tensor, uniforms: torch.Tensor) -> None:
+        """Rows in these slots, int64 [n], whose prompts of these lengths, int64 [n], have been
+        read; uniforms: float64 [n, tokens]."""
+        rows = len(slots)
+        self.pad(0)
+        self.step.zero_()
+        self.slot[:rows] = slots
+        # `_sample` moves a row to the column of the token that it samples.
+        self.position[:rows] = lengths - 1
+        self.alive[:rows] = True
+        self.uniforms[:rows, : uniforms.shape[1]] = uniforms
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Move these rows, int64 [n], to the front; the others become padding."""
+        for part in (self.token, self.position, self.slot, self.alive, self.uniforms):
+            part[: len(rows)] = part[rows]
+        self.pad(len(rows))
+
+
+class Decoder:
+    """Continues prompts with the matrices of a `FusedModel`. `stop_ids`: tokens that end a
+    response."""
+
+    def __init__(self, matrices: FusedModel, stop_ids: Sequence[int], device: torch.device) -> None:
+        self.matrices = matrices
+        self.device = device
+        self.stop_ids = torch.tensor(sorted(stop_ids), device=device)
+        self.slots: dict[str, Slot] = {}  # of episodes that may have a next turn
+        # The largest numbers that were needed so far.
+        self.slot_count = self.columns = self.rows = 0
+        self.release()
+
+    def release(self) -> None:
+        """Free the GPU memory of keys, values and graphs, which the trainer needs."""
+        self.slots.clear()
+        self.buffers: list[torch.Tensor] = []  # of each layer, [2, slots + 1, columns, K, D]
+        self.graphs: dict[Any, torch.cuda.CUDAGraph] = {}
+        self.pool: Any = None
+        self.state: Any = None
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def forget(self, episode_ids: Sequence[str]) -> None:
+        """Give the slots of these episodes to others, and release the memory after the last."""
+        for episode_id in episode_ids:
+            self.slots.pop(episode_id, None)
+        if not self.slots:
+            self.release()
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: SamplingParams
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Ids, int32 [L], and their log-probs, float32 [L], of one response per prompt, in
+        order."""
+        # The matrices have their precision; under autocast, sampling would lose digits.
+        with torch.autocast(self.device.type, enabled=False):
+            return self._generate(prompts, sampling)
+
+    def _generate(
+        self, prompts: Sequence[Prompt], sampling: SamplingParams
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        slots = self._take_slots(prompts, sampling.max_tokens)
+        # Keys of later rows come later, which the attention kernel expects.
+        order = sorted(range(len(prompts)), key=lambda i: slots[i].number)
+        prompts = [prompts[i] for i in order]
+        slots = [slots[i] for i in order]
+        sizes = _graph_sizes(len(prompts))
+        self._record(sizes, sampling)
+        hidden = self._read_prompts(prompts, slots)
+        self.state.begin(
+            self._tensor([slot.number for slot in slots]),
+            self._tensor([len(prompt.token_ids) for prompt in prompts]),
+            row_uniforms(prompts, sampling.max_tokens).to(self.device),
+        )
+        self._sample(hidden, sampling)
+        replies = self._decode(len(prompts), sizes, sampling)
+        for prompt, slot, (ids, _) in zip(prompts, slots, replies, strict=True):
+            if prompt.continued:
+                # The last sampled token has not been read.
+                slot.ids = np.concatenate([prompt.token_ids, ids[:-1]])
+                self.slots[prompt.episode_id] = slot
+        return [replies[place] for place in np.argsort(order)]
+
+    def _take_slots(self, prompts: Sequence[Prompt], new_tokens: int) -> list[Slot]:
+        """The slot of each prompt: that of the episode's earlier turns, or a free one."""
+        asked = {prompt.episode_id for prompt in prompts}
+        others = sum(episode_id not in asked for episode_id in self.slots)
+        longest = max(len(prompt.token_ids) for prompt in prompts)
+        self._reserve(others + len(prompts), len(prompts), longest + new_tokens)
+        used = {slot.number for slot in self.slots.values()}
+        free = (number for number in range(self.slot_count) if number not in used)
+        return [
+            self.slots.pop(prompt.episode_id, None) or Slot(next(free), NO_TOKENS)
+            for prompt in prompts
+        ]
+
+    def _reserve(self, slots: int, rows: int, columns: int) -> None:
+        """Allocate memory for so many slots, rows of a batch and columns of a slot. What is in use
+        is copied if the memory was smaller."""
+        wanted = (slots, _graph_sizes(rows)[0], -(-columns // COLUMNS) * COLUMNS)
+        had = (self.slot_count, self.rows, self.columns)
+        needed = tuple(map(max, wanted, had))
+        if self.buffers and needed == had:
+            return
+        self.slot_count, self.rows, self.columns = needed
+        # Recorded graphs know the old addresses.
+        self.graphs.clear()
+        self.state = None
+        shape = (
+            2,
+            self.slot_count + 1,
+            self.columns,
+            self.matrices.key_heads,
+            self.matrices.width,
+        )
+        old = self.buffers
+        self.buffers = []
+        for _ in self.matrices.layers:
+            buffer = torch.zeros(shape, dtype=self.matrices.dtype, device=self.device)
+            if old:
+                # Layer by layer, so that only one of them is in memory twice.
+                small = old.pop(0)
+                buffer[:, : had[0], : had[2]] = small[:, : had[0]]
+            self.buffers.append(buffer)
+        self.state = _State(self.rows, self.columns, self.slot_count, self.device)
+
+    def _read_prompts(self, prompts: Sequence[Prompt], slots: Sequence[Slot]) -> torch.Tensor:
+        """Hidden states [B, H] of the last token of each prompt, whose other tokens are in its slot
+        afterwards."""
+        # At least one token of each prompt is read, because its hidden state is needed.
+        starts = [
+            min(common_length(slot.ids, prompt.token_ids), len(prompt.token_ids) - 1)
+            for prompt, slot in zip(prompts, slots, strict=True)
+        ]
+        numbers = [slot.number for slot in slots]
+        fresh = [row for row, start in enumerate(starts) if start == 0]
+        groups = shared_beginnings([prompts[row].token_ids for row in fresh]) if fresh else None
+        if groups:
+            first_rows: dict[int, int] = {}
+            for row, (group, tokens) in zip(fresh, groups, strict=True):
+                first_rows.setdefault(group, row)
+                starts[row] = tokens
+            begun = [row for row in first_rows.values() if starts[row] > 0]
+            self._read(
+                [prompts[row].token_ids[: starts[row]] for row in begun],
+                [numbers[row] for row in begun],
+                [0] * len(begun),
+            )
+            sources = self._tensor([numbers[first_rows[group]] for group, _ in groups])
+            targets = self._tensor([numbers[row] for row in fresh])
+            longest = max(tokens for _, tokens in groups)
+            for buffer in self.buffers:
+                buffer[:, targets, :longest] = buffer[:, sources, :longest]
+        new = [prompt.token_ids[start:] for prompt, start in zip(prompts, starts, strict=True)]
+        return self._read(new, numbers, starts)
+
+    def _read(
+        self, rows: Sequence[np.ndarray], slots: Sequence[int], starts: Sequence[int]
+    ) -> torch.Tensor:
+        """Hidden states [B, H] of the last of each row's tokens, int32 [T], which are written to
+        its slot from column `start` on. A pass reads about `READ_TOKENS` tokens of whole rows."""
+        counts = np.array([len(ids) for ids in rows])
+        passes = counts.cumsum() // READ_TOKENS
+        parts = []
+        for number in np.unique(passes):
+            watchdog.beat()
+            some = np.flatnonzero(passes == number).tolist()
+            columns = [np.arange(starts[i], starts[i] + counts[i]) for i in some]
+            query_starts = self._tensor(np.append(0, counts[some].cumsum()))
+            slot = self._tensor(np.asarray(slots)[some])
+            lengths = self._tensor(np.asarray(starts)[some] + counts[some])
+            hidden = self._hidden(
+                self._tensor(np.concatenate([rows[i] for i in some])),
+                self._tensor(np.concatenate(columns)),
+                slot.repeat_interleave(query_starts.diff()),
+                self._attend(query_starts.int(), int(counts[some].max()), slot, lengths),
+            )
+            parts.append(hidden[query_starts[1:] - 1])
+        return torch.cat(parts)
+
+    def _decode(
+        self, count: int, sizes: Sequence[int], sampling: SamplingParams
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Ids and log-probs of the responses of the first `count` rows of the state, of which the
+        first token has been sampled."""
+        history: list[tuple[np.ndarray, ...]] = []
+        rows = np.arange(count)  # row of the state -> response
+        writing = np.ones(count, dtype=bool)  # copy of `alive` on the CPU
+        size = sizes[0]
+        for step in range(sampling.max_tokens):
+            watchdog.beat()
+            # The only transfer of a step: the CPU waits for the GPU here.
+            tokens, values, ended = self.state.results[:, : len(rows)].cpu().numpy()
+            history.append((rows[writing], tokens[writing], values[writing]))
+            writing = writing & (ended == 0)
+            if not writing.any() or step + 1 == sampling.max_tokens:
+                break
+            smaller = min(n for n in sizes if n >= writing.sum())
+            if smaller < size:
+                keep = np.flatnonzero(writing)
+                self.state.keep(self._tensor(keep))
+                rows = rows[keep]
+                writing = writing[keep]
+                size = smaller
+            self._advance(size, sampling)
+        owners, tokens, values = (np.concatenate(part) for part in zip(*history, strict=True))
+        order = owners.argsort(kind="stable")
+        ends = np.bincount(owners, minlength=count).cumsum()[:-1]
+        ids = np.split(tokens[order].astype(np.int32), ends)
+        return list(zip(ids, np.split(values[order].astype(np.float32), ends), strict=True))
+
+    def _advance(self, size: int, sampling: SamplingParams) -> None:
+        """One decode step of the first `size` rows."""
+        graph = self.graphs.get(_graph_key(size, sampling))
+        if graph is None:
+            self._step(size, sampling)
+        else:
+            graph.replay()
+
+    def _record(self, sizes: Sequence[int], sampling: SamplingParams) -> None:
+        """Record the graphs that are missing, the largest first: the others fit into its memory."""
+        if self.device.type != "cuda":
+            return
+        self.state.pad(0)
+        self.pool = self.pool or torch.cuda.graph_pool_handle()
+        for size in sizes:
+            key = _graph_key(size, sampling)
+            if key in self.graphs:
+                continue
+            # Libraries allocate memory when they are first called, which must not be recorded.
+            self.state.step.zero_()
+            self._step(size, sampling)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self.pool):
+                self._step(size, sampling)
+            self.graphs[key] = graph
+
+    def _step(self, size: int, sampling: SamplingParams) -> None:
+        """The decode step: read the last token of the first `size` rows, sample the next."""
+        state = self.state
+        slot = state.slot[:size]
+        position = state.position[:size]
+        # Rows that have ended need not attend to anything.
+        lengths = torch.where(state.alive[:size], position + 1, 1)
+        attend = self._attend(state.starts[: size + 1], 1, slot, lengths)
+        self._sample(self._hidden(state.token[:size], position, slot, attend), sampling)
+
+    def _attend(
+        self, query_starts: torch.Tensor, longest: int, slots: torch.Tensor, lengths: torch.Tensor
+    ) -> Attend:
+        """Attention of the queries of each row, at most `longest` of them, over the first columns
+        of its slot; query_starts: int32 [B + 1]; slots, lengths: int64 [B]."""
+        end = torch.full_like(slots[:1], self.slot_count + 1)
+        return partial(
+            varlen_attention,
+            query_starts=query_starts,
+            key_starts=(torch.cat([slots, end]) * self.columns).int(),
+            longest_query=longest,
+            longest_key=self.columns,
+            lengths=lengths.int(),
+            scale=1.0,  # the queries are scaled already
+        )
+
+    def _hidden(
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        attend: Attend,
+    ) -> torch.Tensor:
+        """Residual stream [N, H] after the last layer of tokens, int64 [N], whose keys and values
+        are written to these columns of these slots, int64 [N]."""
+        matrices = self.matrices
+        x = matrices.embed(ids).float()
+        turn = matrices.turn(x[:, None], positions[:, None])
+        for layer, (keys, values) in zip(matrices.layers, self.buffers, strict=True):
+            qkv = layer.qkv(_normed(x, layer.before)).view(len(ids), 1, -1, matrices.width)
+            query, key, value = (part[:, :, 0] for part in matrices.split_heads(qkv, turn))
+            keys[slots, positions] = key
+            values[slots, positions] = value
+            attended = attend(query, keys.flatten(0, 1), values.flatten(0, 1))
+            x = x + layer.out(attended.flatten(1))
+            gate, up = layer.gate_up(_normed(x, layer.between)).chunk(2, dim=-1)
+            x = x + layer.down(layer.act(gate) * up)
+        return x
+
+    def _sample(self, hidden: torch.Tensor, sampling: SamplingParams) -> None:
+        """Sample a token after each of the first rows, from their hidden states [n, H]."""
+        state = self.state
+        rows = len(hidden)
+        logits = self.matrices.head(_normed(hidden, self.matrices.norm))
+        uniforms = state.uniforms[:rows].gather(1, state.step.expand(rows, 1))[:, 0]
+        ids, logprobs = sample_tokens(logits, uniforms, sampling)
+        # `torch.isin` may sort, which a graph cannot record.
+        ended = (ids[:, None] == self.stop_ids).any(dim=1)
+        state.results[:, :rows] = torch.stack([ids.double(), logprobs.double(), ended.double()])
+        state.token[:rows] = ids
+        # A row that has ended stays at the column after its last token that was read.
+        state.position[:rows] += state.alive[:rows]
+        state.alive[:rows] &= ~ended
+        state.step += 1
+
+    def _tensor(self, numbers: Any) -> torch.Tensor:
+        return torch.as_tensor(np.asarray(numbers, dtype=np.int64)).to(self.device)
+
+
+def _graph_sizes(rows: int) -> list[int]:
+    """Batch sizes of the graphs for at most so many rows, falling: a multiple of 256, then powers
+    of two."""
+    powers = [2**n for n in range(8, 2, -1)]
+    assert powers[-1] == SMALLEST
+    large = [-(-rows // powers[0]) * powers[0]] if rows > powers[0] else []
+    return large + [size for size in powers if size < 2 * rows or size == SMALLEST]
+
+
+def _graph_key(size: int, sampling: SamplingParams) -> tuple[Any, ...]:
+    """What a recorded step depends on."""
+    return (size, sampling.temperature, sampling.top_p, sampling.top_k)
+
+
+def _normed(x: torch.Tensor, norm: Any) -> torch.Tensor:
+    """RMSNorm as one kernel; the trainer's module takes six."""
+    return nn.functional.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
