@@ -2,7 +2,7 @@
 
 A package registers objects by name in the groups `spa.commands`, `spa.envs`, `spa.libraries`,
 `spa.engines`, `spa.policies` and `spa.methods`. Names are listed without importing anything; a
-module is imported when its name is used. The packages beside the core use the same door, and two
+module is imported when its name is used. The packages next to the core use the same door, and two
 groups of their own: `spa.api` (what `import spa` shows and compares) and `spa.translations`
 (settings of other projects).
 """
