@@ -123,6 +123,26 @@ def test_names_and_objects_play_alike(tiny: spa.Model):
     assert by_name.turns == by_object.turns
 
 
+def test_an_episode_has_the_name_that_its_environment_was_made_by(tiny: spa.Model):
+    assert spa.play(tiny, spa.make("FrozenLakeNoSlip", size=3)).tag == "FrozenLakeNoSlip"
+    assert spa.play(tiny, FrozenLake(size=3)).tag == "FrozenLake"
+
+
+def test_a_wrapped_environment_is_played_without_its_wrappers(tiny: spa.Model, caplog):
+    env = spa.make("FrozenLakeNoSlip", size=3)
+    expected = spa.play(tiny, env)
+    wrapped = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.wrappers.TimeLimit(env, 1))
+    assert spa.play(tiny, wrapped).turns == expected.turns
+    assert "without its wrappers" in caplog.text and "TimeLimit" in caplog.text
+    assert spa.play(tiny, gymnasium.make("spa.envs.ids:spa/FrozenLake-v0", size=3)).turns
+
+
+@pytest.mark.parametrize("env", [gymnasium.make("CartPole-v1"), 3])
+def test_what_is_no_environment_of_text_is_named_with_a_cure(tiny: spa.Model, env):
+    with pytest.raises(spa.SpaError, match=r"gymnasium:(CartPole-v1|ID)"):
+        spa.play(tiny, env)
+
+
 def test_policies_without_a_model_play():
     assert spa.play("random", "FrozenLake").turns
     assert spa.play("expert", "SimpleSokoban", seed=2).stop is StopReason.SUCCESS

@@ -1,4 +1,5 @@
 import re
+import sys
 
 import gymnasium
 import numpy as np
@@ -6,8 +7,10 @@ import pytest
 import yaml
 from gymnasium import spaces
 
+from spa.config.load import load_config
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
+from spa.run.hashing import own_code
 from spa_integrations.games.shown import uncoloured
 from tests.bridges.conformance import failures
 
@@ -161,3 +164,34 @@ def test_observations_that_are_text_and_labels_of_ones_own():
 def test_what_cannot_be_played_is_said(name, options, says):
     with pytest.raises(ConfigError, match=says):
         make_env(f"gymnasium:{name}", options)
+
+
+def test_a_module_that_registers_the_game_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "mazes_of_mine.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.toy_text import FrozenLakeEnv\n"
+        "gymnasium.register('SpaTestMaze-v0', entry_point=FrozenLakeEnv)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    env_type = "gymnasium:mazes_of_mine:SpaTestMaze-v0"
+    config = (
+        f"{{env_type: '{env_type}', max_actions_per_traj: 6, env_config: {{is_slippery: false}}}}"
+    )
+    cfg = load_config("tiny", [f"+custom_envs.Maze={config}"])
+    try:
+        assert make_env(env_type).reset(seed=0)[0] == "[S]FFF\nFHFH\nFFFH\nHFFG"
+        spec = cfg.custom_envs["Maze"]
+        assert make_env(spec.env_type, spec.env_config).action_names()[2] == "Action 2"
+        assert own_code("custom_envs.Maze.env_type", env_type).keys() == {
+            "the code of gymnasium",
+            "the code of mazes_of_mine",
+        }
+        with pytest.raises(ConfigError, match="'gymnasium:mazes_of_mine:SpaTestMaze-v0'"):
+            make_env("mazes_of_mine:SpaTestMaze-v0")
+        with pytest.raises(ConfigError, match="cannot import 'mazes_of_nobody'"):
+            make_env("gymnasium:mazes_of_nobody:SpaTestMaze-v0")
+        with pytest.raises(ConfigError, match=r"set env_type to spa\.envs\.frozen_lake:FrozenLake"):
+            make_env("gymnasium:spa.envs.ids:spa/FrozenLake-v0")
+    finally:
+        gymnasium.registry.pop("SpaTestMaze-v0", None)

@@ -1,5 +1,6 @@
 """Environments by name."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,12 @@ from spa.envs.base import TextEnv
 from spa.envs.registry import env_types, make_env
 from spa.errors import ConfigError, EnvFault, nearest
 
-# The attribute in which an environment keeps its settings. `play` reads the limits from it.
+log = logging.getLogger(__name__)
+
+# The attributes in which an environment keeps its settings, from which `play` reads the limits, and
+# the name that it was made by, which its episodes have.
 _SPEC = "_spa_spec"
+_TAG = "_spa_tag"
 
 
 def make(name: str, *, config: str | Path | Config = "base", **options: Any) -> TextEnv:
@@ -36,6 +41,7 @@ def make(name: str, *, config: str | Path | Config = "base", **options: Any) -> 
     # Written into the instance's dict, because the `__setattr__` of a wrapper or of a class may
     # refuse new attributes.
     vars(env)[_SPEC] = replace(spec, env_config=options)
+    vars(env)[_TAG] = name
     return env
 
 
@@ -54,9 +60,30 @@ def find_spec(name: str, cfg: Config) -> EnvSpec:
     return EnvSpec(env_type=name)
 
 
+def text_env(env: object) -> TextEnv:
+    """A TextEnv without the wrappers around it. Raises ConfigError for any other object."""
+    found = getattr(env, "unwrapped", env)
+    if isinstance(found, TextEnv):
+        if found is not env:
+            log.warning("%s is played without its wrappers: %s", tag_of(found), env)
+        return found
+    task = getattr(getattr(env, "spec", None), "id", "ID")
+    raise ConfigError(
+        f"env is a {type(env).__name__}, and `spa` plays environments whose states are text. Give a "
+        f"name that spa.make takes (for Gymnasium's, such as 'gymnasium:{task}'), or an instance of "
+        "a class derived from spa.TextEnv"
+    )
+
+
 def spec_of(env: TextEnv) -> EnvSpec:
     """The settings that `make` made an environment with; default limits for an object that you made
     yourself."""
     return getattr(env, _SPEC, None) or EnvSpec(
         env_type=f"{type(env).__module__}:{type(env).__qualname__}"
     )
+
+
+def tag_of(env: TextEnv) -> str:
+    """The name that `make` made an environment by; that of its class for an object that you made
+    yourself."""
+    return getattr(env, _TAG, None) or type(env).__name__

@@ -3,16 +3,17 @@
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from spa.api.environments import find_spec, spec_of
+import gymnasium
+
+from spa.api.environments import find_spec, spec_of, tag_of, text_env
 from spa.api.html import show_in_notebooks
 from spa.api.settings import Overrides, as_texts
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.custom_rewards import load_rewards, with_rewards
 from spa.engines.base import Engine
-from spa.envs.base import TextEnv
 from spa.envs.pool import EpisodeSpec
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, EnvFault
@@ -111,7 +112,7 @@ def _default_config(target: Target) -> str:
 
 def play(
     model: "str | Path | Run | Model",
-    env: str | TextEnv,
+    env: str | gymnasium.Env[Any, Any],
     seed: int = 10,
     *,
     config: str | Path | Config | None = None,
@@ -120,7 +121,8 @@ def play(
 
     Args:
         model: a loaded model, or a name that `load_model` takes. Load it once to play many episodes.
-        env: an environment, or a name that `make` takes. A tag is that of the model's configuration.
+        env: a TextEnv, which is played without the wrappers around it, or a name that `make` takes. A tag is that of
+            the model's configuration.
         seed: of the puzzle, of chance and of sampling. Seeds below 10 are the puzzles of the prompts' sample responses,
             which show good moves.
         config: the configuration of a model that is given by name.
@@ -132,10 +134,11 @@ def play(
         with closing(load_model(model, config=config)) as loaded:
             return play(loaded, env, seed)
     cfg = model.config
-    spec = spec_of(env) if isinstance(env, TextEnv) else find_spec(env, cfg)
-    tag = env if isinstance(env, str) else type(env).__name__
+    given = None if isinstance(env, str) else text_env(env)
+    spec = find_spec(str(env), cfg) if given is None else spec_of(given)
+    tag = str(env) if given is None else tag_of(given)
     try:
-        game = env if isinstance(env, TextEnv) else make_env(spec.env_type, spec.env_config)
+        game = given or make_env(spec.env_type, spec.env_config)
         if model.target.name == "expert":
             # Some environments know only after a reset whether they can be solved.
             game.reset(seed=seed)

@@ -99,6 +99,7 @@ def env_class(env_type: str) -> type[TextEnv]:
     if not (inspect.isclass(found) and issubclass(found, TextEnv)):
         raise ConfigError(
             f"env_type {env_type!r}: {module_name!r} has no TextEnv named {class_name!r}{_its_games(module)}"
+            f"{_gymnasium_id(env_type)}"
         )
     return found
 
@@ -137,6 +138,12 @@ def _its_games(module: ModuleType) -> str:
         f"; the module has {', '.join(games)}. To choose which game your own class plays, set an "
         "option in env_config, not env_type"
     )
+
+
+def _gymnasium_id(env_type: str) -> str:
+    """How to name an environment that a module registers with Gymnasium, `my_games:Maze-v0`."""
+    class_name = env_type.partition(":")[2]
+    return "" if class_name.isidentifier() else f"; write a Gymnasium id as 'gymnasium:{env_type}'"
 
 
 def make_env(env_type: str, env_config: Mapping[str, Any] | None = None) -> TextEnv:

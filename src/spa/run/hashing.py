@@ -36,7 +36,8 @@ REVISIONS: dict[Stage, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
 """Raised whenever the changelog says that the results of a stage move."""
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "vllm")
-_NAMED = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*):[A-Za-z_]\w*")
+# The name is not part of the match: `gymnasium:my_games:Maze-v0` names two modules.
+_NAMED = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*):(?=[A-Za-z_])")
 _SHIPPED = ("spa", "spa_bench", "spa_integrations", "spa_verifiers")
 # Files whose names begin with one of these belong to the tokenizer or the image processor.
 _TOKENIZER = (

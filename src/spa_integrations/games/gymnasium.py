@@ -2,6 +2,7 @@
 `gymnasium:FrozenLake-v1`. Source: https://gymnasium.farama.org/api/env/ . The seed is given to the
 environment as it is: seed 5 is Gymnasium's."""
 
+import importlib
 import re
 from typing import Any
 
@@ -13,6 +14,7 @@ from spa.envs.labels import action_index, label_space, require_labels
 from spa.envs.options import require_choice, reset_seeds
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
+from spa.imports import find_modules_beside_user
 from spa.seeds import stream, stream_seed
 from spa_integrations.games.randomness import OwnRandomness
 from spa_integrations.games.shown import NAMES, is_small, rules, uncoloured
@@ -20,7 +22,8 @@ from spa_integrations.games.text import clean, content, require_task
 
 
 class GymnasiumGame(TextEnv):
-    """A Gymnasium environment by its id; further options go to `gymnasium.make`.
+    """A Gymnasium environment by its id, with the module that registers it if need be
+    (`my_games:Maze-v0`); further options go to `gymnasium.make`.
 
     The drawing (`grid`) is what `render_mode="ansi"` gives, if the environment has it; the values
     of the observation stand for coordinates. `action_names`: labels of the actions where Gymnasium
@@ -33,6 +36,7 @@ class GymnasiumGame(TextEnv):
     def __init__(
         self, task: str, *, action_names: Any = None, success: str = "", **options: Any
     ) -> None:
+        task = import_task(task)
         require_task("gymnasium", task, gymnasium.registry)
         name = task.rpartition("/")[2].rpartition("-v")[0]
         # A cliff walk is won when it ends. Every step costs, so even the last reward is negative.
@@ -50,6 +54,12 @@ class GymnasiumGame(TextEnv):
                 f"env_type 'gymnasium:{task}' cannot be created ({type(error).__name__}: {error}). "
                 "Check the name and the options of the environment."
             ) from error
+        if isinstance(self.game.unwrapped, TextEnv):
+            own = type(self.game.unwrapped)
+            raise ConfigError(
+                f"env_type 'gymnasium:{task}' is an environment of `spa` itself; set env_type to "
+                f"{own.__module__}:{own.__qualname__}"
+            )
         actions = self.game.action_space
         self.values = self.game.observation_space
         if not isinstance(actions, spaces.Discrete) or not is_small(self.values):
@@ -157,3 +167,18 @@ class GymnasiumGame(TextEnv):
     def puzzle_text(self) -> str:
         """The id and the first state; what the environment hides is not known."""
         return f"{self.task}\n{self.start}"
+
+
+def import_task(task: str) -> str:
+    """The id in `task`, which may name a module that registers it: `my_games:Maze-v0`. Raises
+    ConfigError if the module cannot be imported."""
+    module, _, name = task.rpartition(":")
+    if module:
+        find_modules_beside_user()
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            raise ConfigError(
+                f"env_type 'gymnasium:{task}': cannot import {module!r} ({type(error).__name__}: {error})"
+            ) from error
+    return name
