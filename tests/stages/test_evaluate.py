@@ -380,7 +380,7 @@ def test_model_that_never_follows_the_format_gets_a_clear_result(tmp_path, untra
         "agent_proxy.max_turn=2",
         "trainer.device=cpu",
     )
-    result = run(cfg, str(untrained_model), tmp_path / "r.json")
+    result = run(cfg, str(untrained_model), tmp_path / "r.json", ks=(1, 2, 4, 8, 64))
     found = result["tags"][LAKE]
     assert found["format_rate"] == 0.0 and found["pass@1"]["mean"] == 0.0
     assert found["tokens_per_turn"] <= 4
@@ -445,6 +445,15 @@ def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch
     )
     result = json.loads((tmp_path / f"runs/demo/eval/random-demo-{LAKE}.json").read_text())
     assert result["settings"]["groups"] == 4 and set(result["not_computed"]) == {"pass@8"}
+
+
+def test_remarks_on_the_bundled_model_are_true(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = "eval builtin:tiny --config demo --samples 1 --puzzles 2 --quiet trainer.device=cpu"
+    assert cli.main(command.split()) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "cannot be computed" not in out and "training puzzles" not in out
+    assert "Percent of optimum is Pass@1 as a percentage of" in out
 
 
 def test_a_second_model_does_not_replace_the_result_of_the_first(tmp_path, monkeypatch, capsys):

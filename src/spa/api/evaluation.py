@@ -12,7 +12,6 @@ from spa.config.load import spread_groups
 from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.errors import ConfigError
-from spa.evaluation.aggregate import KS
 from spa.evaluation.statistics import Interval
 from spa.evaluation.text import interval_text
 from spa.policies.named import policy_names
@@ -102,7 +101,7 @@ def evaluate(
         samples: attempts per puzzle; None takes `es_manager.val.group_size`.
         puzzles: how many puzzles; None takes `es_manager.val.env_groups`.
         overrides: changes of the configuration.
-        ks: the k of Pass@k. Default: 1, 2, 4 and so on up to 64.
+        ks: the k of Pass@k. Default: 1, 2, 4 and so on up to the number of samples, at most 64.
         prices: of an API, per million tokens read and written. The result then has the cost.
         output: the JSON file. Default: in `eval/` of the run.
 
@@ -131,9 +130,7 @@ def run_evaluation(
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
 ) -> Evaluation:
     """Do what `plan_evaluation` planned; `loaded` is the engine that plays, if there is one already."""
-    result = recipe.evaluate_target(
-        cfg, target, output=path, ks=KS if ks is None else ks, prices=prices, loaded=loaded
-    )
+    result = recipe.evaluate_target(cfg, target, output=path, ks=ks, prices=prices, loaded=loaded)
     return Evaluation(result=result, path=path)
 
 

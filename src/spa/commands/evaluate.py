@@ -62,7 +62,8 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     play.add_argument(
         "--k",
         metavar="K,K,...",
-        help="values of k for Pass@k, separated by commas (default: 1,2,4,8,16,32,64)",
+        help="values of k for Pass@k, separated by commas (default: powers of 2 up to the number of "
+        "samples, at most 64)",
     )
     play.add_argument(
         "--prices",
@@ -335,9 +336,14 @@ def remarks(result: dict[str, Any]) -> list[str]:
     if missing:
         names = ", ".join(name.replace("pass", "Pass") for name in missing)
         most = max(int(name.partition("@")[2]) for name in missing)
+        samples = result["settings"]["samples"]
         lines.append(
-            f"{names} cannot be computed from {result['settings']['samples']} samples per puzzle; use "
-            f"--samples {most}."
+            f"{names} cannot be computed from {samples} sample{'' if samples == 1 else 's'} per "
+            f"puzzle; use --samples {most}."
+        )
+    if any("percent_of_optimum" in found for found in result["tags"].values()):
+        lines.append(
+            "Percent of optimum is Pass@1 as a percentage of the success of the best possible policy."
         )
     seen = result["puzzles"]["seen_in_training"]
     if seen:

@@ -27,6 +27,7 @@ from spa.evaluation.aggregate import KS, not_computed, play_report
 from spa.evaluation.outcomes import Group, group_of
 from spa.evaluation.search import episode_scores
 from spa.models.allocator import release_memory
+from spa.models.load import BUILTIN
 from spa.models.precision import precision_of, with_precision
 from spa.policies.named import policy_names
 from spa.prompts.formats import FORMATS
@@ -71,18 +72,21 @@ def evaluate_target(
     target: Target,
     *,
     output: Path,
-    ks: Sequence[int] = KS,
+    ks: Sequence[int] | None = None,
     prices: tuple[float, float] | None = None,
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
 ) -> dict[str, Any]:
     """Play the validation groups as `target`, write the result to `output` and return it.
 
-    prices: of an API, per million tokens read and written. loaded: the engine that plays as
-    `target`, if there is one already; it stays open.
+    ks: of Pass@k; by default those of KS that the samples allow. prices: of an API, per million
+    tokens read and written. loaded: the engine that plays as `target`, if there is one already; it
+    stays open.
 
     Raises ConfigError for an impossible k, DataError if no puzzle is left to play, ModelError if no
     episode could be played to its end.
     """
+    if ks is None:
+        ks = tuple(k for k in KS if k <= cfg.es_manager.val.group_size)
     if not ks or min(ks) < 1:
         raise ConfigError(
             f"pass@k: every k must be at least 1, got {', '.join(map(str, ks)) or 'none'}"
@@ -99,7 +103,8 @@ def evaluate_target(
         own_rewards=True,
     )
     known = training_hashes(target.run) if target.run else frozenset()
-    complete = target.run is not None and knows_all_data(target.run)
+    # The bundled model was pretrained without a transition of any puzzle.
+    complete = target.name == BUILTIN or (target.run is not None and knows_all_data(target.run))
     puzzles, seen = unseen_puzzles(cfg, worker, known)
     trained = sum(puzzle.hash in known for puzzle in puzzles)
     identity = eval_identity(cfg, target)
