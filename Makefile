@@ -10,7 +10,7 @@
 #   make lint            ruff, pyright, and the words of README and docs
 #   make golden BASE=REV whether the working tree computes what commit REV computed, to the last bit; five minutes
 #   make docs            the documentation site, in site/
-#   make claims          recompute the figures of README and the result pages from benchmarks/results
+#   make claims          recompute every number of README and the result pages from benchmarks/results
 #   make test-wheel      the wheel in a bare environment, up to a training step (1.4 GB)
 #   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
 #   make test-vllm       the vLLM engine on a CPU, in its own environment (3.5 GB)
