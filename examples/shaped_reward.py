@@ -1,6 +1,6 @@
 """A reward function of your own: a cost for each action that changes nothing.
 
-docs/add-a-reward.md adds it to the game's reward with a small weight. This command tries it in place of that reward:
+docs/extending.md adds it to the game's reward with a small weight. This command tries it in place of that reward:
 spa run tiny custom_envs.FrozenLakeNoSlip.reward=shaped_reward:no_idling
 """
 

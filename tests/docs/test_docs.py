@@ -64,7 +64,7 @@ def test_the_menu_has_every_page():
     [
         ("extending.md", "custom_advantage.py"),
         ("extending.md", "custom_engine.py"),
-        ("add-a-reward.md", "shaped_reward.py"),
+        ("extending.md", "shaped_reward.py"),
         ("environment-reference.md", "custom_env.py"),
     ],
 )

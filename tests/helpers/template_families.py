@@ -1,5 +1,5 @@
 """Chat templates of our own in the style of the families, one per quirk, with small tokenizers; and the table of
-docs/templates.md, which is made from them: python -m helpers.template_families docs/templates.md (in tests/)."""
+docs/models.md, which is made from them: python -m helpers.template_families docs/models.md (in tests/)."""
 
 import functools
 import re
@@ -243,7 +243,7 @@ def styled_template(name: str) -> ChatTemplate:
 
 
 def table() -> str:
-    """The table of docs/templates.md."""
+    """The table of docs/models.md."""
     lines = ["| style of | what its template does | template that is used |", "|---|---|---|"]
     for name, style in STYLES.items():
         try:

@@ -41,9 +41,9 @@ def test_a_template_that_loses_replies_is_refused_with_the_reason():
 
 
 def test_the_table_of_the_docs_is_what_is_found():
-    page = (Path(__file__).parents[2] / "docs" / "templates.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
     assert with_table(page) == page, (
-        "run in tests/: python -m helpers.template_families ../docs/templates.md"
+        "run in tests/: python -m helpers.template_families ../docs/models.md"
     )
 
 
