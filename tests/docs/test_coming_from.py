@@ -13,7 +13,7 @@ from spa.config.load import load_config
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
 ORIGINAL = json.loads(
-    (ROOT / "src" / "spa" / "config" / "original_keys.json").read_text(encoding="utf-8")
+    (ROOT / "src" / "spa_original" / "original_keys.json").read_text(encoding="utf-8")
 )
 
 
