@@ -1,9 +1,10 @@
 import pytest
 
 from spa.cli import main
-from spa.commands.fit import advice, fits, phases, shape_of
+from spa.commands.fit import GB, advice, fits, phases, report_memory
 from spa.config.load import load_config
 from spa.config.schema import Config
+from spa.stages.token_budget import shape_of, with_token_budgets
 
 MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 
@@ -141,3 +142,44 @@ def test_unusable_arguments(arguments, capsys):
     with pytest.raises(SystemExit):
         main(["doctor", *arguments])
     assert "usage: spa doctor" in capsys.readouterr().err
+
+
+SMALL = "Qwen/Qwen2.5-0.5B-Instruct"
+
+
+def test_micro_batches_have_as_many_tokens_as_fit():
+    cfg, shape = load_config("one_gpu"), shape_of(SMALL)
+    sizes = {}
+    for gpu in (8.0, 16.0, 24.0, 80.0):
+        chosen = with_token_budgets(cfg, gpu * GB)
+        assert all(
+            fits(phase, gpu) for phase in phases(chosen, shape) if "playing" not in phase.stage
+        )
+        sizes[gpu] = (
+            chosen.sft.data.max_token_len_per_gpu,
+            chosen.actor_rollout_ref.actor.ppo_max_token_len_per_gpu,
+        )
+        assert chosen.actor_rollout_ref.actor.use_dynamic_bsz is True
+    assert sizes[80.0] == (16384, 16384)
+    assert sizes[8.0][0] < sizes[16.0][0] and sizes[8.0][1] < sizes[16.0][1]
+    two = with_token_budgets(load_config("one_gpu", ["compare.per_gpu=2"]), 16.0 * GB)
+    assert two.sft.data.max_token_len_per_gpu < sizes[16.0][0]
+
+
+def test_a_cpu_and_numbers_of_ones_own_keep_what_they_have():
+    cfg = with_token_budgets(load_config("base"), None)
+    assert cfg.sft.data.max_token_len_per_gpu is None
+    actor = cfg.actor_rollout_ref.actor
+    assert (actor.use_dynamic_bsz, cfg.critic.use_dynamic_bsz) == (False, False)
+    assert actor.ppo_max_token_len_per_gpu == 16384
+    own = load_config("tiny")
+    assert with_token_budgets(own, 80 * GB) is own
+    # too small for the models: single sequences
+    assert with_token_budgets(load_config("base"), 24 * GB).critic.use_dynamic_bsz is False
+
+
+def test_the_budget_is_printed(capsys):
+    report_memory("one_gpu", [], gpu_gb=80.0)
+    assert (
+        "Tokens of a micro-batch: SFT 16384, policy 16384, critic 16384" in capsys.readouterr().out
+    )

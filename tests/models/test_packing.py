@@ -8,6 +8,7 @@ from helpers.model_folders import MATRIX, family_model, family_tokenizer
 from spa.models import attention
 from spa.models.critic import Critic
 from spa.models.forward import micro_batches, pack_rows, token_logprobs, token_values
+from spa.models.load import save_activations
 
 
 def batch():
@@ -45,6 +46,39 @@ def test_packed_values():
         (values * torch.linspace(-1, 1, 11)).sum().backward()
         found.append((values.detach(), [p.grad for p in critic.parameters()]))
     torch.testing.assert_close(found[1], found[0], atol=2e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["qwen2", "llama3", "qwen3"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_packed_attention_needs_no_mask(name, checkpointing, monkeypatch):
+    ids, mask = batch()
+    results = []
+    for packed in (False, True):
+        model = small_model(name)
+        if packed:
+            model.set_attn_implementation(attention.register_packed())
+            assert pack_rows(model)
+            # transformers makes no mask either
+            monkeypatch.setattr(attention, "sdpa_attention_forward", None)
+        if checkpointing:
+            save_activations(model)
+        model.train()
+        logprobs, entropy = token_logprobs(model, ids, mask, with_entropy=True)
+        logprobs.sum().backward()
+        results.append((logprobs.detach(), entropy, [p.grad for p in model.parameters()]))
+    torch.testing.assert_close(results[1], results[0], atol=2e-5, rtol=1e-3)
+
+
+def test_packed_attention_in_bfloat16_and_of_rows_that_are_not_packed():
+    ids, mask = batch()
+    model, packed = small_model("qwen2"), small_model("qwen2")
+    packed.set_attn_implementation(attention.register_packed())
+    expected, _ = token_logprobs(model, ids, mask)
+    torch.testing.assert_close(token_logprobs(packed, ids, mask)[0], expected)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert pack_rows(packed)
+        found, _ = token_logprobs(packed, ids, mask)
+    torch.testing.assert_close(found, expected, atol=0.05, rtol=0.0)
 
 
 def test_attention_that_mixes_packed_rows_is_found_out(caplog):

@@ -4,18 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spa.algo.estimators import estimator_named
 from spa.config.load import load_config
 from spa.config.schema import ActorConfig, Config, CriticConfig
 from spa.models import memory
-from spa.models.load import model_config
 from spa.models.memory import FULL, HALF, ModelShape
-from spa.models.shapes import known_config
 from spa.run.console import write_out
-from spa.stages.ppo_models import keys_of
+from spa.stages.token_budget import USABLE, kept_in_ppo, shape_of, with_token_budgets
 
 GB = 1e9
-USABLE = 0.92  # Share of a GPU's memory that a run can use. CUDA and fragmentation take the rest.
 # The size that is assumed without a GPU: an A100 or H100 of 80 GB.
 DEFAULT_GB = 80.0
 SEQUENCES = 64  # `max_num_seqs` of vLLM in the advice
@@ -39,6 +35,7 @@ def report_memory(config: str, overrides: Sequence[str], *, gpu_gb: float | None
     cfg = load_config(config, list(overrides))
     size, source = (gpu_gb, "as given") if gpu_gb else gpu_memory()
     shape = shape_of(cfg.model_path, code=cfg.actor_rollout_ref.model.trust_remote_code)
+    cfg = with_token_budgets(cfg, size * GB)
     out = [
         f"{cfg.model_path}: {shape.parameters / 1e9:.2f} billion parameters; GPU with {size:.0f} GB ({source})",
         "",
@@ -51,7 +48,7 @@ def report_memory(config: str, overrides: Sequence[str], *, gpu_gb: float | None
             f"      {name:<32} {value / GB:7.1f} GB" for name, value in phase.parts.items() if value
         ]
     tight = [phase for phase in found if not fits(phase, size)]
-    out.append("")
+    out += ["", f"Tokens of a micro-batch: {tokens_of_micro_batches(cfg)}", ""]
     if not tight:
         out.append("The configuration fits.")
     else:
@@ -65,6 +62,16 @@ def report_memory(config: str, overrides: Sequence[str], *, gpu_gb: float | None
     return 1 if tight else 0
 
 
+def tokens_of_micro_batches(cfg: Config) -> str:
+    """The largest numbers of tokens per forward pass, or of sequences."""
+    data = cfg.sft.data
+    parts = {"SFT": data.max_token_len_per_gpu or f"{data.micro_batch_size_per_gpu} sequence(s)"}
+    for name, part in (("policy", cfg.actor_rollout_ref.actor), ("critic", cfg.critic)):
+        rows = f"{part.ppo_micro_batch_size_per_gpu} sequence(s)"
+        parts[name] = part.ppo_max_token_len_per_gpu if part.use_dynamic_bsz else rows
+    return ", ".join(f"{name} {value}" for name, value in parts.items())
+
+
 def gpu_memory() -> tuple[float, str]:
     """GB of the first GPU, or of the one that the estimate assumes, and which of the two."""
     import torch
@@ -72,12 +79,6 @@ def gpu_memory() -> tuple[float, str]:
     if torch.cuda.is_available():
         return torch.cuda.get_device_properties(0).total_memory / GB, torch.cuda.get_device_name(0)
     return DEFAULT_GB, "assumed; set --gpu-memory"
-
-
-def shape_of(name: str, *, code: bool = False) -> ModelShape:
-    """The shape of a model; of well-known ones without a network. `code`: Python files of the model
-    may be run."""
-    return memory.model_shape(known_config(name) or model_config(name, code=code))
 
 
 def fits(phase: Phase, gpu_gb: float) -> bool:
@@ -115,13 +116,8 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     kv = memory.cache(shape, episodes, rollout.max_model_len, width=wide)
     engine = wide * shape.parameters if own_copy else 0
     played = {"engine (copy of the weights)": engine, "keys and values": kv}
-    policy = memory.training_state(shape, lora_rank=model.lora_rank)
-    # A critic is as large as the policy. Estimators without values, such as grpo, need none.
-    critic = estimator_named(cfg.algorithm.adv_estimator, keys_of(cfg.algorithm)).needs_values
-    value = memory.training_state(shape, lora_rank=cfg.critic.model.lora_rank) if critic else 0
-    wants_ref = (actor.use_kl_loss and actor.kl_loss_coef > 0) or cfg.algorithm.use_kl_in_reward
-    # With LoRA the reference is the policy with its adapters switched off, so it needs no copy.
-    ref = FULL * shape.parameters if wants_ref and model.lora_rank == 0 else 0
+    kept = kept_in_ppo(cfg, shape)
+    critic = kept["critic (weights, gradients, Adam)"] > 0
     # Policy and critic are updated one after the other.
     passes = [(actor, model), *([(cfg.critic, cfg.critic.model)] if critic else [])]
     updates = [
@@ -133,15 +129,10 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
         )
         for part, own in passes
     ]
-    sft_tokens = (
-        sft.data.max_token_len_per_gpu or sft.data.micro_batch_size_per_gpu * sft.data.max_length
-    )
-    # PPO keeps these models in memory both while it plays and while it updates.
-    kept = {
-        "policy (weights, gradients, Adam)": policy,
-        "critic (weights, gradients, Adam)": value,
-        "reference": ref,
-    }
+    # `auto` is one of the two on a GPU of a known size.
+    sft_tokens = sft.data.max_token_len_per_gpu
+    if not isinstance(sft_tokens, int):
+        sft_tokens = sft.data.micro_batch_size_per_gpu * sft.data.max_length
     return [
         Phase(
             stage="self-play",
@@ -183,7 +174,7 @@ def _width(dtype: str) -> int:
 def _tokens(part: ActorConfig | CriticConfig, longest: int) -> int:
     """The tokens of a micro-batch. A dynamic batch is limited by them. A fixed batch may consist of
     sequences that all have the maximal length."""
-    if part.use_dynamic_bsz:
+    if part.use_dynamic_bsz is True:
         return part.ppo_max_token_len_per_gpu
     return part.ppo_micro_batch_size_per_gpu * longest
 

@@ -326,7 +326,7 @@ def _check_batches(cfg: Config, problems: Problems) -> None:
                 f"({story}); use at most {kept}, or play more episodes",
             )
         # Each rank takes its share of a mini-batch: a larger micro-batch would never be full.
-        if not section.use_dynamic_bsz and micro * cfg.trainer.n_gpus_per_node > mini:
+        if section.use_dynamic_bsz is not True and micro * cfg.trainer.n_gpus_per_node > mini:
             problems.add(
                 f"{path}.ppo_micro_batch_size_per_gpu",
                 f"micro-batches of {micro} episodes on {cfg.trainer.n_gpus_per_node} process(es) exceed the "

@@ -12,6 +12,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Attention = Literal["auto", "sdpa", "eager", "flash_attention_2"]
 Strategy = Literal["ddp", "fsdp", "fsdp2"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
+Tokens = Annotated[int, Field(ge=1)]
 # token-mean is DAPO's, seq-mean-token-mean GRPO's, seq-mean-token-sum-norm Dr. GRPO's (arXiv
 # 2503.20783).
 LossAgg = Literal[
@@ -329,12 +330,13 @@ class ActorConfig:
         ),
     ] = 1
     use_dynamic_bsz: Annotated[
-        bool,
+        bool | Literal["auto"],
         Key(
-            "fill forward passes by number of tokens instead of number of episodes",
+            "fill forward passes by number of tokens instead of number of episodes; auto does so on CUDA, "
+            "with as many tokens as fit into memory",
             affects="numerics",
         ),
-    ] = False
+    ] = "auto"
     ppo_max_token_len_per_gpu: Annotated[
         int,
         Key(
@@ -507,12 +509,13 @@ class CriticConfig:
         ),
     ] = 1
     use_dynamic_bsz: Annotated[
-        bool,
+        bool | Literal["auto"],
         Key(
-            "fill forward passes by number of tokens instead of number of episodes",
+            "fill forward passes by number of tokens instead of number of episodes; auto does so on CUDA, "
+            "with as many tokens as fit into memory",
             affects="numerics",
         ),
-    ] = False
+    ] = "auto"
     ppo_max_token_len_per_gpu: Annotated[
         int,
         Key(

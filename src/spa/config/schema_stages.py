@@ -4,7 +4,7 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 from spa.config.fields import CopyURL, Device, Folder, Key, Name, section
-from spa.config.schema_models import Beta, FSDPConfig, ModelConfig, Strategy
+from spa.config.schema_models import Beta, FSDPConfig, ModelConfig, Strategy, Tokens
 
 
 @section
@@ -45,13 +45,13 @@ class SFTDataConfig:
         ),
     ] = 1
     max_token_len_per_gpu: Annotated[
-        int | None,
+        Tokens | Literal["auto"] | None,
         Key(
-            "largest number of tokens per forward pass; null fills forward passes by number of sequences",
+            "largest number of tokens per forward pass; null fills forward passes by number of sequences; "
+            "auto is null on a CPU, and on CUDA as many tokens as fit into memory",
             affects="numerics",
-            ge=1,
         ),
-    ] = None
+    ] = "auto"
     max_length: Annotated[
         int, Key("largest number of tokens per example", affects="semantics", ge=2)
     ] = 2048

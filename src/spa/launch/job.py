@@ -7,15 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 from spa.config.check import Stage
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import TrainingError
-from spa.models.precision import precision_of, with_precision
+from spa.models.precision import on_cpu, precision_of, with_precision
 from spa.run.manifest import result_of
 from spa.run.recorder import read_metrics
 from spa.stages import pipeline, ppo_run, selfplay
 from spa.stages.preflight import preflight
+from spa.stages.token_budget import with_token_budgets
 
 JobName = Literal["run", "generate", "sft", "ppo"]
 
@@ -56,6 +59,8 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
     folders = pipeline.every_folder(cfg)
     # Rank 0 chooses, since another rank may run on another CPU; all must compute in one precision.
     cfg = with_precision(cfg, current_world().broadcast(lambda: precision_of(cfg, folders)))
+    gpu = None if on_cpu(cfg) else torch.cuda.get_device_properties(0).total_memory
+    cfg = with_token_budgets(cfg, gpu)
     if missing := missing_stages(cfg, job):
         # A run of which only PPO is missing starts from its own SFT checkpoint, not from
         # model_path.

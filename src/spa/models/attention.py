@@ -1,8 +1,8 @@
-"""Attention for a CPU: plain matrix products over blocks of queries, each of which reads only the
-keys before its end.
+"""Attention.
 
-Trains two to four times as fast as PyTorch's fused CPU kernel at up to a thousand tokens
-(docs/performance.md).
+For a CPU: plain matrix products over blocks of queries, each of which reads only the keys before
+its end. Trains two to four times as fast as PyTorch's fused CPU kernel at up to a thousand tokens
+(docs/performance.md). For a GPU: sequences without padding, in training and in sampling.
 """
 
 from typing import Any
@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface, eager_mask
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
 
 NAME = "plain"
+PACKED = "packed"  # on GPUs
 # In these architectures, attention is only scaled products and a softmax.
 PLAIN_MODELS = ("llama", "mistral", "qwen2", "qwen3")
 BLOCK = 128  # queries per block
@@ -49,9 +51,8 @@ def plain_attention(
     shared = heads // key_heads
     # Cast once, because autocast would copy the inputs of each product. The softmax still sums in
     # float32. Values from a cache may be float32.
-    device = query.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else value.dtype
-    with torch.autocast(device, enabled=False):
+    dtype = _product_dtype(value)
+    with torch.autocast(query.device.type, enabled=False):
         query = (query * scaling).to(dtype)
         key = key.to(dtype)
         value = value.to(dtype)
@@ -77,6 +78,43 @@ def plain_attention(
             )
         out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
     return out.reshape(rows, heads, q, width).transpose(1, 2), None
+
+
+def _product_dtype(x: torch.Tensor) -> torch.dtype:
+    """The precision of products with `x`."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def packed_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    cu_seq_lens_q: torch.Tensor | None = None,
+    max_length_q: int = 0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of packed sequences, query [1, H, N, D], key and value [1, K, N, D], that begin at
+    `cu_seq_lens_q`, int32 [B + 1], and have at most `max_length_q` tokens; without a mask. Returns
+    [1, N, H, D]. Of sequences that are not packed: SDPA."""
+    if cu_seq_lens_q is None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
+        )
+    dtype = _product_dtype(value)
+    with torch.autocast(query.device.type, enabled=False):
+        out = varlen_attention(
+            *(x[0].transpose(0, 1).to(dtype) for x in (query, key, value)),
+            query_starts=cu_seq_lens_q,
+            key_starts=cu_seq_lens_q,
+            longest_query=max_length_q,
+            longest_key=max_length_q,
+            scale=scaling,
+        )
+    return out[None], None
 
 
 def _masked(scores: torch.Tensor, mask: torch.Tensor | None, rows: int, count: int) -> torch.Tensor:
@@ -196,3 +234,10 @@ def register() -> str:
     AttentionInterface.register(NAME, plain_attention)
     AttentionMaskInterface.register(NAME, _no_mask_needed)
     return NAME
+
+
+def register_packed() -> str:
+    """Make `packed_attention` known to transformers; returns its name."""
+    AttentionInterface.register(PACKED, packed_attention)
+    AttentionMaskInterface.register(PACKED, sdpa_mask)
+    return PACKED

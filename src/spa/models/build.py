@@ -64,16 +64,20 @@ def engine_autocast(cfg: Config, device: torch.device) -> torch.dtype | None:
 
 
 def pick_attention(
-    name: str, model: str, device: torch.device, *, code: bool = False
+    name: str, model: str, device: torch.device, dtype: Dtype = "auto", *, code: bool = False
 ) -> str | None:
-    """`auto` is plain attention on a CPU, and otherwise None: SDPA where the architecture has it."""
-    if name == "plain" or (
-        name == "auto"
-        and device.type == "cpu"
-        and attention.can_be_plain(model_config(model, code=code))
-    ):
+    """`auto` is plain attention on a CPU, packed attention on CUDA in half precision, and None for
+    architectures that are not known: SDPA where they have it."""
+    if name == "plain":
         return attention.register()
-    return None if name == "auto" else name
+    if name != "auto":
+        return name
+    if not attention.can_be_plain(model_config(model, code=code)):
+        return None
+    if device.type == "cpu":
+        return attention.register()
+    half = pick_autocast(dtype, device) or torch.float32
+    return None if attention.flash_missing(device, half) else attention.register_packed()
 
 
 def is_tiny(model: str, *, code: bool = False) -> bool:
@@ -102,7 +106,11 @@ def load_actor(
     model = load_policy(
         name,
         attention=pick_attention(
-            model_cfg.attn_implementation, name, device, code=model_cfg.trust_remote_code
+            model_cfg.attn_implementation,
+            name,
+            device,
+            model_cfg.dtype,
+            code=model_cfg.trust_remote_code,
         ),
         trust_remote_code=model_cfg.trust_remote_code,
     )

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
 
 from spa.algo.sampled import policy_logits
-from spa.models.attention import attends_to_everything
+from spa.models.attention import PACKED, attends_to_everything
 from spa.models.critic import Critic
 from spa.models.vision import RowImages, sees
 from spa.types import SamplingParams
@@ -25,6 +25,9 @@ TOLERANCE = 1e-2
 # A shared prefix must spare at least this many tokens to pay for a second pass through the layers.
 WORTH_SHARING = 256
 LOGITS_CHUNK = 2**24  # elements of one [n, V] block of logits: 64 MiB in fp32
+# On a GPU, where a block has to be larger: its backward pass reads and writes the gradient of the
+# whole output matrix.
+GPU_LOGITS_CHUNK = 2**26
 
 
 def token_logprobs(
@@ -91,7 +94,8 @@ def layers_of(model: Any) -> Any:
 def chunk_rows(model: Any) -> int:
     """As many positions at a time as make one chunk of logits: [B, T, V] would be the largest
     tensor."""
-    return max(1, LOGITS_CHUNK // model.get_output_embeddings().weight.shape[0])
+    weight = model.get_output_embeddings().weight
+    return max(1, (GPU_LOGITS_CHUNK if weight.is_cuda else LOGITS_CHUNK) // weight.shape[0])
 
 
 def raw_logits(model: Any, hidden: torch.Tensor) -> torch.Tensor:
@@ -170,10 +174,22 @@ def _read(
         read[0, 0] = True  # a model needs at least one token
     # [1, N]: a position of 0 marks where the next row begins.
     positions = columns.expand_as(read)[read][None]
+    packing = _packing(read.sum(1)) if body.config._attn_implementation == PACKED else {}
     hidden = body(
-        input_ids=input_ids[read][None], position_ids=positions, use_cache=False
+        input_ids=input_ids[read][None], position_ids=positions, use_cache=False, **packing
     ).last_hidden_state[0]
     return hidden[wanted[read]]
+
+
+def _packing(lengths: torch.Tensor) -> dict[str, Any]:
+    """Arguments of `packed_attention` for sequences of these lengths, int64 [B]."""
+    starts = nn.functional.pad(lengths[lengths > 0].cumsum(0), (1, 0)).int()
+    return {
+        "cu_seq_lens_q": starts,
+        "max_length_q": int(lengths.max()),
+        # transformers takes a mask of this shape as it is, and so makes none of N times N.
+        "attention_mask": starts.new_ones((1, 1, 1, 1), dtype=torch.bool),
+    }
 
 
 def common_prefix(input_ids: torch.Tensor, mask: torch.Tensor) -> int:

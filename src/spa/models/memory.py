@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from spa.models.forward import LOGITS_CHUNK
+from spa.models.forward import GPU_LOGITS_CHUNK
 
 # Bytes of one number in float32 and in bfloat16.
 FULL = 4
@@ -91,7 +91,7 @@ def activations(shape: ModelShape, tokens: int, *, checkpointing: bool, width: i
 
 def logits() -> int:
     """Bytes of the one chunk of logits that is alive at a time, with its copies."""
-    return LOGIT_COPIES * FULL * LOGITS_CHUNK
+    return LOGIT_COPIES * FULL * GPU_LOGITS_CHUNK
 
 
 def cache(shape: ModelShape, episodes: int, length: int, *, width: int = HALF) -> int:

@@ -191,6 +191,7 @@ def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.devic
             critic_cfg.model.attn_implementation,
             source,
             device,
+            critic_cfg.model.dtype,
             code=own_code,
         ),
         trust_remote_code=own_code,

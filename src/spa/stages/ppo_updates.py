@@ -60,6 +60,6 @@ def scoring(cfg: Config) -> MicroBatching:
 
 def micro_batching(cfg: ActorConfig | CriticConfig, rows: int) -> MicroBatching:
     """By rows, or by tokens with `use_dynamic_bsz`."""
-    if cfg.use_dynamic_bsz:
+    if cfg.use_dynamic_bsz is True:
         return MicroBatching(max_tokens=cfg.ppo_max_token_len_per_gpu)
     return MicroBatching(rows=rows)

@@ -99,8 +99,10 @@ def train_sft(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[
     probes = find_probes(cfg, template, data, before) if sft.trainer.eval_episodes else None
     # The order follows from the seed, so a resumed stage skips the batches that it has trained on.
     batches = batch_order(rows, sft.data.train_batch_size, seed=sft.trainer.seed, skip=stage.step)
+    tokens = sft.data.max_token_len_per_gpu
     micro = MicroBatching(
-        rows=sft.data.micro_batch_size_per_gpu, max_tokens=sft.data.max_token_len_per_gpu
+        rows=sft.data.micro_batch_size_per_gpu,
+        max_tokens=tokens if isinstance(tokens, int) else None,
     )
     for step in stage.steps(total, save_every=sft.trainer.save_freq or per_epoch):
         batch = [train_rows[i] for i in next(batches)]
