@@ -150,7 +150,7 @@ SMALL = "Qwen/Qwen2.5-0.5B-Instruct"
 def test_micro_batches_have_as_many_tokens_as_fit():
     cfg, shape = load_config("one_gpu"), shape_of(SMALL)
     sizes = {}
-    for gpu in (8.0, 16.0, 24.0, 80.0):
+    for gpu in (12.0, 16.0, 24.0, 80.0):
         chosen = with_token_budgets(cfg, gpu * GB)
         assert all(
             fits(phase, gpu) for phase in phases(chosen, shape) if "playing" not in phase.stage
@@ -161,7 +161,7 @@ def test_micro_batches_have_as_many_tokens_as_fit():
         )
         assert chosen.actor_rollout_ref.actor.use_dynamic_bsz is True
     assert sizes[80.0] == (16384, 16384)
-    assert sizes[8.0][0] < sizes[16.0][0] and sizes[8.0][1] < sizes[16.0][1]
+    assert sizes[12.0][0] < sizes[16.0][0] < sizes[24.0][0] < sizes[80.0][0]
     two = with_token_budgets(load_config("one_gpu", ["compare.per_gpu=2"]), 16.0 * GB)
     assert two.sft.data.max_token_len_per_gpu < sizes[16.0][0]
 
