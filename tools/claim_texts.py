@@ -85,7 +85,7 @@ def demo() -> Iterator[Claim]:
         # Marks take two characters that the terminal does not print.
         counts = f"{figure(trained):>14} │ {figure(trained + episodes['self_play']):>10}"
         yield "README.md", f"│ {counts} │ {sampled:>11} │ {cells[0]} │ {cells[1]}"
-        yield "experiments/0052-the-demo-after-the-corrections.md", cells[0]
+        yield "experiments/demo/0052-the-demo-after-the-corrections.md", cells[0]
     for gap in one["difference"].values():
         lead = f"{percent(gap['mean'], 0)} points of Pass@1 (95 % CI {bracket(gap)}"
         yield "README.md", f"{lead} over {figure(gap['n'])} puzzles)"
@@ -128,7 +128,7 @@ def demo() -> Iterator[Claim]:
             for method, when in (("spa", "after"), (name, moment))
         )
         yield PAGE, f"| 3×3 lake | {all_seeds()} | {spa} | {other} | {row(gaps[gap])} |"
-    page = "experiments/0068-controls-of-the-demo-on-three-seeds.md"
+    page = "experiments/demo/0068-controls-of-the-demo-on-three-seeds.md"
     spa = [seed["methods"]["spa"]["after"]["pass@1"] for seed in three["seeds"]]
     controls = [
         load(f"demo/{name}.json")
@@ -151,7 +151,7 @@ def demo() -> Iterator[Claim]:
     )
     means = [percent(fmean(found.values())) for found in (spa, equal, longer)]
     lead = f"{means[0]} against {means[1]}: {points(difference(spa, equal))}"
-    for page in ("README.md", "experiments/0054-plain-ppo-with-as-many-tokens.md"):
+    for page in ("README.md", "experiments/demo/0054-plain-ppo-with-as-many-tokens.md"):
         yield page, lead
         yield page, f"{means[2]} % with 8 times the episodes"
     only = f"3×3 lake | {figure(0)} | {means[0]}"
@@ -421,7 +421,7 @@ def arrows(moments: Sequence[Sequence[float]], digits: int = 1) -> str:
 
 def search() -> Iterator[Claim]:
     """Written search of SmolLM2, its baseline, and PPO from it."""
-    page = "experiments/0053-written-search-its-baseline-and-ppo.md"
+    page = "experiments/written-search/0053-written-search-its-baseline-and-ppo.md"
     for name in ("random_format-0", "search_model-0", "search_model-0-ppo"):
         cells = [
             cell(shares)
@@ -450,8 +450,13 @@ def search() -> Iterator[Claim]:
     rate = setting.split(",")[0]
     yield PAGE, f"A learning rate of {rate} with\nfour puzzles"
     yield PAGE, f"wrong in {lists[0]} % of responses, before it in {lists[1]} %"
-    control = "experiments/0060-written-search-second-control-and-ppo-on-another-seed.md"
-    for seed, page in ((1, control), (2, "experiments/0058-ppo-from-1600-written-searches.md")):
+    control = (
+        "experiments/written-search/0060-written-search-second-control-and-ppo-on-another-seed.md"
+    )
+    for seed, page in (
+        (1, control),
+        (2, "experiments/written-search/0058-ppo-from-1600-written-searches.md"),
+    ):
         for name in (f"search_model_1600-{seed}{ppo}" for ppo in ("", "-ppo-5e-6-8")):
             yield page, sampled_and_greedy(name)
     yield from after_ppo()
@@ -464,12 +469,12 @@ def search() -> Iterator[Claim]:
     yield from simulator()
     yield from tokens_and_transfer()
     yield control, sampled_and_greedy("search_other_puzzle_1600-0")
-    page = "experiments/0059-written-search-a-control-and-ppo-of-the-baseline.md"
+    page = "experiments/written-search/0059-written-search-a-control-and-ppo-of-the-baseline.md"
     for name in ("search_dealt_1600-0", "actions_only_1600-0", "random_format_1600-2-ppo-5e-6-8"):
         found = evaluation(f"{name}-sampled")["pass@1"]
         yield page, cell(found)
-    page = "experiments/0056-written-search-three-seeds.md"
-    before_ppo = "experiments/0057-written-search-its-baseline-on-three-seeds.md"
+    page = "experiments/written-search/0056-written-search-three-seeds.md"
+    before_ppo = "experiments/written-search/0057-written-search-its-baseline-on-three-seeds.md"
     for how in ("sampled", "greedy"):
         found, without = (
             [evaluation(f"{arm}_1600-{seed}-{how}")["pass@1"] for seed in SEEDS]
@@ -511,7 +516,7 @@ def search() -> Iterator[Claim]:
     highest, lowest = (percent(max(arm[place] for arm in others), 0) for place in (1, 6))
     yield "README.md", f"written search {ends}, baseline and controls {highest} to {lowest} %"
     yield PAGE, f"falls from {ends} at six moves; all others from at most {highest} to {lowest} %"
-    page = "experiments/0055-written-search-from-1600-examples.md"
+    page = "experiments/written-search/0055-written-search-from-1600-examples.md"
     for name in ("search_model", "search_model_1600"):
         cells = [
             cell(found)
@@ -552,7 +557,7 @@ def arms_by_board() -> Iterator[Claim]:
 def simulator() -> Iterator[Claim]:
     """Examples of copies of the game beside those of the model's own predictions."""
     changes = list[float]()
-    page = "experiments/0070-written-search-over-a-simulator.md"
+    page = "experiments/written-search/0070-written-search-over-a-simulator.md"
     for seed in SEEDS:
         ours, theirs = (
             f"{arm}_1600-{seed}-sampled" for arm in ("search_simulator", "search_model")
@@ -580,7 +585,7 @@ def simulator() -> Iterator[Claim]:
 
 def tokens_and_transfer() -> Iterator[Claim]:
     """Tokens of the examples, the 4×4 model on 5×5, and the controls on a second seed."""
-    page = "experiments/0071-written-search-tokens-transfer-and-controls.md"
+    page = "experiments/written-search/0071-written-search-tokens-transfer-and-controls.md"
     ours, theirs = load("search/sft-tokens.json").values()
     totals = [arm["prompt_tokens"] + arm["response_tokens"] for arm in (ours, theirs)]
     yield (
@@ -622,7 +627,7 @@ def tokens_and_transfer() -> Iterator[Claim]:
     yield page, f"random actions win {percent(fmean(random[puzzle] for puzzle in played))} %"
     yield page, points(difference(played, random))
     yield from controls(page, seed=1)
-    newer = "experiments/0073-written-search-controls-on-a-third-seed.md"
+    newer = "experiments/written-search/0073-written-search-controls-on-a-third-seed.md"
     yield from controls(newer, seed=2)
     large = [f"{arm}_1600-0-5x5-sampled" for arm in ("search_simulator", "search_model")]
     yield newer, f"{cell(evaluation(large[0])['pass@1'])} % of"
@@ -682,8 +687,8 @@ def choosing(page: str) -> Iterator[Claim]:
 
 def after_ppo() -> Iterator[Claim]:
     """Both written searches before and after PPO: of seeds 0 to 2, and of `make smol`."""
-    page = "experiments/0061-make-smol-in-one-piece.md"
-    newer = "experiments/0072-ppo-of-both-written-searches-on-three-seeds.md"
+    page = "experiments/written-search/0061-make-smol-in-one-piece.md"
+    newer = "experiments/written-search/0072-ppo-of-both-written-searches-on-three-seeds.md"
     smol = [outcomes(f"make-smol-search_model{ppo}-sampled") for ppo in ("", "-ppo")]
     made = load("search/make-smol.json")
     yield page, f"In all {figure(made['seconds']['total'])} seconds"
@@ -746,8 +751,8 @@ def ppo_row(pair: Sequence[Mapping[str, float]]) -> str:
 def ppo_from_few() -> Iterator[Claim]:
     """PPO of written search with room to improve: from 400 and from 800 examples."""
     for examples, seeds, page in (
-        (400, (1, 2), "experiments/0062-ppo-from-400-written-searches.md"),
-        (800, range(5), "experiments/0063-ppo-from-800-written-searches.md"),
+        (400, (1, 2), "experiments/written-search/0062-ppo-from-400-written-searches.md"),
+        (800, range(5), "experiments/written-search/0063-ppo-from-800-written-searches.md"),
     ):
         few = figure(examples_of(f"search_model_{examples}-1"))
         yield PAGE, f"From {few} examples"
@@ -756,7 +761,7 @@ def ppo_from_few() -> Iterator[Claim]:
             yield PAGE, f"| {few} | {figure(seed)} {ppo_row(pair)}"
             for name in names:
                 yield page, sampled_and_greedy(name)
-    page = "experiments/0063-ppo-from-800-written-searches.md"
+    page = "experiments/written-search/0063-ppo-from-800-written-searches.md"
     few = figure(examples_of("search_model_800-0"))
     trainings = list(before_and_after(800, range(5)))
     changes: dict[str, dict[str, float]] = {}
@@ -790,7 +795,7 @@ def ppo_from_few() -> Iterator[Claim]:
 
 def other_boards() -> Iterator[Claim]:
     """Written search of seed 0 on slippery ice and on the 5×5 lake."""
-    page = "experiments/0064-written-search-on-other-boards.md"
+    page = "experiments/written-search/0064-written-search-on-other-boards.md"
     yield page, sampled_and_greedy("search_model_1600-0-again")
     for name in (
         *(f"search_model_1600-0-{board}-sampled" for board in ("on-slip", "5x5")),
@@ -812,7 +817,7 @@ def other_boards() -> Iterator[Claim]:
 
 def baseline_after_ppo() -> Iterator[Claim]:
     """PPO of the baseline of written search; seeds 0 and 1 were trained on a GPU."""
-    page = "experiments/0066-written-search-arms-on-an-h100.md"
+    page = "experiments/written-search/0066-written-search-arms-on-an-h100.md"
     shares = list[float]()
     for seed, machine in zip(SEEDS, ("-h100", "-h100", ""), strict=True):
         name = f"random_format_1600-{seed}"
@@ -836,7 +841,7 @@ def baseline_after_ppo() -> Iterator[Claim]:
 
 def bundled_search() -> Iterator[Claim]:
     """Written search of the bundled model, on puzzles that neither training has seen."""
-    page = "experiments/0067-written-search-with-the-bundled-model.md"
+    page = "experiments/written-search/0067-written-search-with-the-bundled-model.md"
     plain, informed = (outcomes(f"tiny-3x3-search{start}") for start in ("", "-from-world-model"))
     for found in (plain, informed):
         share = percent(fmean(found.values()))
@@ -850,7 +855,7 @@ def bundled_search() -> Iterator[Claim]:
 
 def larger_lake() -> Iterator[Claim]:
     """The arms of written search on the 5×5 lake."""
-    page = "experiments/0065-written-search-on-5x5-its-baseline.md"
+    page = "experiments/written-search/0065-written-search-on-5x5-its-baseline.md"
     controls = ("search_dealt", "search_other_puzzle")
     won = {
         arm: outcomes(f"{arm}_1600-0-5x5-sampled")
@@ -863,8 +868,8 @@ def larger_lake() -> Iterator[Claim]:
         found = evaluation(f"{arm}_1600-0-5x5-sampled")["pass@1"]
         yield page, cell(found)
         yield page, points(difference(won[arm], won["actions_only"]))
-    older = "experiments/0066-written-search-arms-on-an-h100.md"
-    newer = "experiments/0069-written-search-on-5x5-three-seeds.md"
+    older = "experiments/written-search/0066-written-search-arms-on-an-h100.md"
+    newer = "experiments/written-search/0069-written-search-on-5x5-three-seeds.md"
     columns = dict[str, str]()
     for arm, name, pages in (
         ("search_model", "search_model_1600-{}-5x5-sampled", (newer,)),
@@ -976,7 +981,7 @@ def difference(first: Mapping[str, float], second: Mapping[str, float]) -> dict[
 
 def sokoban() -> Iterator[Claim]:
     """Written search and right actions alone on Sokoban; two imagined plans on the 4×4 lake."""
-    page = "experiments/0076-written-search-on-sokoban-and-two-plans.md"
+    page = "experiments/written-search/0076-written-search-on-sokoban-and-two-plans.md"
     names = (
         "search_simulator_1600-0-sokoban-sampled64",
         "actions_only_1600-0-sokoban-sampled",
@@ -1006,7 +1011,7 @@ def sokoban() -> Iterator[Claim]:
 
 def two_plans() -> Iterator[Claim]:
     """`choose_plan` on the 4×4 lake, with two limits of a response."""
-    page = "experiments/0076-written-search-on-sokoban-and-two-plans.md"
+    page = "experiments/written-search/0076-written-search-on-sokoban-and-two-plans.md"
     for name in ("sampled", "long"):
         found = evaluation(f"choose_plan_1600-0-{name}")
         shares = [percent(found[key], 0) for key in ("format_rate", "cut_off", "prediction_exact")]
@@ -1018,7 +1023,7 @@ def two_plans() -> Iterator[Claim]:
 
 def act_obs() -> Iterator[Claim]:
     """ActObs beside SFT on the responses alone, after SFT and after PPO: Pass@1 and Pass@8."""
-    page = "experiments/0075-actobs-with-the-bundled-model.md"
+    page = "experiments/methods/0075-actobs-with-the-bundled-model.md"
     for stage, label in (("sft", "SFT"), ("ppo", "PPO")):
         for k in (1, 8):
             arms = [

@@ -14,15 +14,14 @@ EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 def on_files(files: Files, *, config: Any) -> Files:
     """Add the experiments to the files of the site."""
-    for path in sorted(EXPERIMENTS.glob("*.md")):
-        files.append(
-            File.generated(config, f"{EXPERIMENTS.name}/{path.name}", abs_src_path=str(path))
-        )
+    for path in sorted(EXPERIMENTS.rglob("*.md")):
+        name = path.relative_to(EXPERIMENTS.parent).as_posix()
+        files.append(File.generated(config, name, abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Turn the links of the repository into those of the site."""
     if page.file.src_uri.startswith(f"{EXPERIMENTS.name}/"):
-        return markdown.replace("](../docs/", "](../")
+        return markdown.replace("../docs/", "../")
     return markdown.replace(f"](../{EXPERIMENTS.name}/", f"]({EXPERIMENTS.name}/")
