@@ -7,7 +7,7 @@ groups of their own: `spa.api` (what `import spa` shows and compares) and `spa.t
 (settings of other projects).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -46,17 +46,32 @@ LAST_METHODS = ("paw", "replay")
 
 
 @cache
-def defined_by_methods(attribute: str) -> Mapping[str, Any]:
-    """What the files of `spa.methods` define as `attribute`, by file name: in alphabetical order,
-    then `LAST_METHODS`."""
-    folder = import_module("spa.methods")
-    names = sorted(
-        (file.name for file in iter_modules(folder.__path__)),
-        key=lambda name: (name in LAST_METHODS, name),
-    )
-    modules = {name: import_module(f"spa.methods.{name}") for name in names}
+def defined_in(package: str, attribute: str) -> Mapping[str, Any]:
+    """What the files of `spa.PACKAGE` define as `attribute`, by file name in alphabetical order."""
+    folder = import_module(f"spa.{package}")
+    names = sorted(file.name for file in iter_modules(folder.__path__))
+    modules = {name: import_module(f"spa.{package}.{name}") for name in names}
     return {
         name: getattr(module, attribute)
         for name, module in modules.items()
         if hasattr(module, attribute)
     }
+
+
+@cache
+def defined_by_methods(attribute: str) -> Mapping[str, Any]:
+    """What the files of `spa.methods` define as `attribute`, by file name: in alphabetical order,
+    then `LAST_METHODS`."""
+    found = defined_in("methods", attribute)
+    return dict(sorted(found.items(), key=lambda item: item[0] in LAST_METHODS))
+
+
+@cache
+def example_sources() -> Sequence[Any]:
+    """The sources of examples (`spa.examples`), in the order in which they are asked."""
+    return sorted(defined_in("examples", "SOURCE").values(), key=lambda source: source.order)
+
+
+def example_source(cfg: Any) -> Any:
+    """The source of the examples that a configuration asks for: an `ExampleSource`."""
+    return next(source for source in example_sources() if source.makes(cfg))

@@ -21,6 +21,7 @@ from spa.config.load import choices, to_yaml
 from spa.config.schema import Config
 from spa.config.tree import schema_keys
 from spa.errors import ConfigError
+from spa.examples.source import source_of
 from spa.run.files import read_object, write_atomic
 from spa.run.manifest import changed_lines, changes
 from spa.run.stage import locked
@@ -201,8 +202,8 @@ def training_of(
 
 
 def self_play_batches(cfg: Config) -> int:
-    """Batches that self-play plays in all its rounds; written searches play none."""
-    return 0 if cfg.generate.policy == "search" else cfg.generate.batches_of_all_rounds
+    """Batches that self-play plays in all its rounds."""
+    return cfg.generate.batches_of_all_rounds if source_of(cfg).plays else 0
 
 
 def continued(training: Run, batches: int) -> Run:

@@ -15,6 +15,7 @@ from spa.evaluation.statistics import (
     Interval,
     paired_by_puzzle,
 )
+from spa.examples.source import source_of
 from spa.renamed import current_metrics
 from spa.run.files import read_lines, read_object
 from spa.run.manifest import Manifest
@@ -97,10 +98,7 @@ def read_trainings(trainings: Sequence[Run]) -> list[SeedResult]:
 def learns_states(training: Run) -> bool:
     """Whether fine-tuning is on responses with states in them, and not on those of the base
     format."""
-    return (
-        training.world_model is not None
-        and training.world_model.generate.reply_format == "world_model"
-    )
+    return training.world_model is not None and source_of(training.world_model).has_states
 
 
 def _world_model(path: Path) -> dict[str, float]:
@@ -293,9 +291,7 @@ def episodes_played(training: Run) -> dict[str, int]:
         for cfg in (ppo, first or ppo)
     )
     batches = sum(
-        own.cfg.generate.num_batches
-        for own in training.rounds
-        if own.cfg.generate.policy != "search"
+        own.cfg.generate.num_batches for own in training.rounds if source_of(own.cfg).plays
     )
     played = {"ppo": steps * per_step, "self_play": batches * per_batch}
     if ppo.trainer.also_test_at:

@@ -7,6 +7,7 @@ import pytest
 
 from spa.config.load import load_config
 from spa.errors import ConfigError
+from spa.examples.play import policy_of
 from spa.stages import selfplay
 from spa.worldmodel.rows import is_branch, read_parquet
 
@@ -43,7 +44,7 @@ def test_branched_play_costs_no_tokens_and_tells_of_every_action(tmp_path):
 
 def test_a_mixture_shares_the_episodes_and_only_its_branched_ones_have_branches(tmp_path):
     cfg, rows, _ = made(tmp_path, "generate.mixture={random: 1, counterfactual: 1}")
-    who = {row.episode_id: selfplay.policy_of(cfg, row.episode_id) for row in rows}
+    who = {row.episode_id: policy_of(cfg, row.episode_id) for row in rows}
     assert set(who.values()) == {"random", "counterfactual"}
     assert {who[row.episode_id] for row in rows if is_branch(row)} == {"counterfactual"}
 

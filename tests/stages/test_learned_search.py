@@ -14,14 +14,16 @@ from spa.envs.base import TextEnv
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, DataError
+from spa.examples.search import fresh_puzzles, make_examples, questions
+from spa.examples.source import Puzzles
 from spa.models.build import load_template
+from spa.planning.dynamics import LearnedMoves, Simulator
 from spa.planning.moves import MIN_TOKENS, answer_tokens, require_names
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.render import STATE
 from spa.stages import pipeline, setup
 from spa.stages.methods import METHODS
 from spa.stages.rounds import rounds_of
-from spa.stages.search_examples import LearnedMoves, Simulator, make_examples, puzzles, questions
 from spa.types import Prompt, WorldModelRow
 from spa.worldmodel.rows import read_parquet, write_parquet
 
@@ -46,14 +48,19 @@ def config(*overrides: str, method: str = "search_model") -> Config:
     return load_config("smol_frozen_lake", [*SETTINGS, *METHODS[method].overrides, *overrides])
 
 
+def puzzles_of(cfg: Config) -> Puzzles:
+    worker = setup.make_worker(cfg, None, mode="base")
+    return Puzzles(worker=worker, held_out=setup.validation_hashes(cfg, worker))
+
+
 class Copies:
     """Where actions truly lead, asked in the words of the prompt: games of all states of some puzzles, by their text."""
 
     def __init__(self, cfg: Config) -> None:
-        player = setup.make_worker(cfg, None, mode="base")
+        player = puzzles_of(cfg)
         self.games: dict[str, TextEnv] = {}
         self.asked = 0
-        for puzzle in puzzles(cfg, player, Counter(), most=200):
+        for puzzle in fresh_puzzles(cfg, player, Counter(), most=200):
             for copy in puzzle.copies.values():
                 self.games[copy.state_text("coords")] = copy
 
@@ -73,7 +80,7 @@ def written(rows: list[WorldModelRow], path: Path) -> bytes:
 
 def test_a_model_that_is_always_right_writes_what_copies_of_the_game_write(tmp_path: Path):
     cfg = config()
-    player, truth = setup.make_worker(cfg, None, mode="base"), Copies(cfg)
+    player, truth = puzzles_of(cfg), Copies(cfg)
     learned = LearnedMoves(ScriptedEngine(truth.reply), None)
     rows, lines, dropped, explored = make_examples(cfg, player, learned)
     wanted = make_examples(cfg, player, Simulator())
@@ -88,7 +95,7 @@ def test_a_model_that_is_always_right_writes_what_copies_of_the_game_write(tmp_p
 
 def test_wrong_moves_are_used_and_counted_and_what_is_no_state_is_dropped():
     cfg = config("generate.search.examples=10")
-    player, truth = setup.make_worker(cfg, None, mode="base"), Copies(cfg)
+    player, truth = puzzles_of(cfg), Copies(cfg)
 
     others = {"Left": "Right", "Right": "Left", "Up": "Down", "Down": "Up"}
 
@@ -118,13 +125,13 @@ def test_wrong_moves_are_used_and_counted_and_what_is_no_state_is_dropped():
 def test_states_of_later_turns_are_those_that_the_model_predicts():
     """A model for which nothing moves knows one state of each puzzle, the start, and finds no goal there."""
     cfg = config("generate.search.examples=10", "generate.search.start_share=0")
-    player = setup.make_worker(cfg, None, mode="base")
+    player = puzzles_of(cfg)
     still = LearnedMoves(ScriptedEngine(lambda prompt: f"{prompt.prefill}{name_of(prompt)}"), None)
-    part = [*islice(puzzles(cfg, player, Counter(), most=20), 8)]
-    for question in questions(part, player, still):
+    part = [*islice(fresh_puzzles(cfg, player, Counter(), most=20), 8)]
+    for question in questions(part, player.worker, still):
         assert (question.start, question.turn) == (question.puzzle.start, 1)
     learned = LearnedMoves(ScriptedEngine(Copies(cfg).reply), None)
-    later = questions(part, player, learned)
+    later = questions(part, player.worker, learned)
     assert {question.turn for question in later} <= {2, 3}
     assert any(question.start != question.puzzle.start for question in later)
 

@@ -13,7 +13,10 @@ from spa.config.schema import Config
 from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError, DataError
 from spa.evaluation.search import episode_scores
+from spa.examples.search import make_examples, of_other_puzzles
+from spa.examples.source import Puzzles
 from spa.models.build import load_template
+from spa.planning.dynamics import Simulator
 from spa.planning.written_search import (
     breadth_first,
     explore,
@@ -27,7 +30,6 @@ from spa.stages import evaluate, ppo_run, selfplay, setup, sft
 from spa.stages.methods import METHODS
 from spa.stages.policies import Target
 from spa.stages.ppo_rollouts import make_batch
-from spa.stages.search_examples import Simulator, make_examples, of_other_puzzles
 from spa.training.batch import split_turns
 from spa.types import WorldModelRow
 from spa.worldmodel.rows import read_parquet
@@ -59,7 +61,12 @@ def config(*overrides: str, method: str = "search_simulator") -> Config:
 
 def examples(method: str, *overrides: str) -> list[WorldModelRow]:
     cfg = config(*overrides, method=method)
-    return make_examples(cfg, setup.make_worker(cfg, None, mode="base"), Simulator())[0]
+    return make_examples(cfg, puzzles_of(cfg), Simulator())[0]
+
+
+def puzzles_of(cfg: Config) -> Puzzles:
+    worker = setup.make_worker(cfg, None, mode="base")
+    return Puzzles(worker=worker, held_out=setup.validation_hashes(cfg, worker))
 
 
 def true_of(row: WorldModelRow, cfg: Config):
@@ -121,12 +128,11 @@ def test_prompts_show_the_rules_and_the_current_state_alone():
 def test_validation_puzzles_are_left_out_and_seeds_differ():
     first = examples("search_simulator")
     cfg = config("es_manager.val.env_groups=64")
-    player = setup.make_worker(cfg, None, mode="base")
-    held_out = setup.validation_hashes(cfg, player)
-    rows, _, dropped, explored = make_examples(cfg, player, Simulator())
+    puzzles = puzzles_of(cfg)
+    rows, _, dropped, explored = make_examples(cfg, puzzles, Simulator())
     # Four actions in each state of at least as many puzzles as there are examples.
     assert explored % 4 == 0 and explored >= 4 * 6 * len(rows)
-    assert not held_out & {row.puzzle_hash for row in rows}
+    assert not puzzles.held_out & {row.puzzle_hash for row in rows}
     assert {*dropped} <= {"validation_puzzle", "too_long", "too_long_when_dealt", "duplicate"}
     other = examples("search_simulator", "seed.train=20000")
     assert {row.puzzle_hash for row in first} != {row.puzzle_hash for row in other}
@@ -141,7 +147,7 @@ def test_large_boards_drop_puzzles_whose_dealt_search_does_not_reach_the_goal():
         "generate.search.examples=60",
         method="search_dealt",
     )
-    rows, _, dropped, _ = make_examples(cfg, setup.make_worker(cfg, None, mode="base"), Simulator())
+    rows, _, dropped, _ = make_examples(cfg, puzzles_of(cfg), Simulator())
     assert len(rows) > 60 and dropped["no_goal_when_dealt"] > 0
 
 
@@ -192,7 +198,7 @@ def test_a_dealt_search_fits_into_the_length_of_a_response():
     limit = 200
     cfg = config(f"generate.sampling.response_length={limit}", method="search_dealt")
     template = load_template(cfg, cfg.model_path)
-    rows, _, dropped, _ = make_examples(cfg, setup.make_worker(cfg, None, mode="base"), Simulator())
+    rows, _, dropped, _ = make_examples(cfg, puzzles_of(cfg), Simulator())
     assert dropped["too_long"] and dropped["too_long_when_dealt"]
     assert max(len(template.reply_ids(row.response, "<think>")) for row in rows) <= limit
 
@@ -375,7 +381,7 @@ def test_a_game_that_names_no_states_is_refused():
         "es_manager.val.env_configs.tags=[Sudoku]",
     )
     with pytest.raises(ConfigError, match=r"does not implement TextEnv\.state_key"):
-        make_examples(cfg, setup.make_worker(cfg, None, mode="base"), Simulator())
+        make_examples(cfg, puzzles_of(cfg), Simulator())
 
 
 def test_a_game_that_raises_is_named():

@@ -9,7 +9,7 @@ from spa.config.schema import Config, EnvSpec, GroupsConfig, ImagineConfig
 from spa.config.stages import STAGES, Stage
 from spa.envs.registry import env_types
 from spa.errors import nearest
-from spa.plugins import defined_by_methods, plugins
+from spa.plugins import defined_by_methods, example_source, example_sources, plugins
 from spa.prompts.formats import FORMATS
 
 # Copies of the names in the tables of spa.algo.estimators and spa.algo.losses, which import
@@ -22,7 +22,7 @@ POLICY_LOSSES = ("ppo",)
 LOSS_ON = ("response", "states_only", "no_states")
 MOST_EPISODES = 1_000_000
 """Of one step, or of one validation: all of them are held in memory."""
-PLAYERS = ("self", "random", "counterfactual", "expert")
+PLAYERS = ("self", "random", "expert")
 ENGINES = ("auto", "local", "vllm", "openai", "random", "scripted")
 
 
@@ -80,9 +80,12 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
             "world-model rewards need ctx_manager.mode=add_worldmodel, because base responses contain no "
             "states",
         )
-    players = (*PLAYERS, *plugins("policies"))
+    sources = example_sources()
+    own = [name for source in sources if source.plays for name in source.policies]
+    players = (*PLAYERS, *own, *plugins("policies"))
+    others = [name for source in sources if not source.plays for name in source.policies]
     for path, named, known in (
-        ("generate.policy", (cfg.generate.policy,), (*players, "search")),
+        ("generate.policy", (cfg.generate.policy,), (*players, *others)),
         ("generate.mixture", cfg.generate.mixture or (), players),
     ):
         for name in named:
@@ -90,8 +93,8 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
                 problems.add(
                     path, f"must be one of {', '.join(known)}, got {name!r}; {nearest(name, known)}"
                 )
-    others = cfg.generate.policy != "self" or cfg.generate.mixture or cfg.generate.epsilon > 0
-    if cfg.generate.states == "model" and others:
+    by_others = cfg.generate.policy != "self" or cfg.generate.mixture or cfg.generate.epsilon > 0
+    if cfg.generate.states == "model" and by_others:
         problems.add(
             "generate.states",
             "states=model needs generate.policy=self without generate.mixture and generate.epsilon, "
@@ -148,14 +151,7 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
         problems.add(
             "generate.states", "must be ground_truth with agent_proxy.response_format=choose_plan"
         )
-    if cfg.generate.reply_format == "base" and (
-        cfg.generate.states != "ground_truth" or cfg.generate.shuffle_next_states
-    ):
-        problems.add(
-            "generate.reply_format",
-            "cannot be base with generate.shuffle_next_states, or with generate.states other than "
-            "ground_truth, because base examples contain no states",
-        )
+    example_source(cfg).check(cfg, problems)
     if cfg.generate.states == "random_coords" and cfg.state_text == "grid":
         problems.add(
             "generate.states",
@@ -167,8 +163,6 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
 def _check_search(cfg: Config, problems: Problems) -> None:
     base = cfg.ctx_manager.mode == "base"
     writes = FORMATS[cfg.agent_proxy.response_format].writes_search
-    written = cfg.generate.policy == "search"
-    own = cfg.generate.search
     if writes and not base:
         problems.add(
             "agent_proxy.response_format",
@@ -176,33 +170,6 @@ def _check_search(cfg: Config, problems: Problems) -> None:
         )
     if not cfg.ctx_manager.history and not base:
         problems.add("ctx_manager.history", "must be true with ctx_manager.mode=add_worldmodel")
-    if not written:
-        return
-    # Key, whether its value is wrong, the value that it must have.
-    for path, wrong, wanted in (
-        ("agent_proxy.response_format", not writes, "search"),
-        ("ctx_manager.history", cfg.ctx_manager.history, "false"),
-        ("generate.reply_format", cfg.generate.reply_format != "base", "base"),
-        ("generate.mixture", bool(cfg.generate.mixture), "null"),
-        (
-            "generate.rounds",
-            cfg.generate.rounds > (1 if own.dynamics == "simulator" else 2),
-            "1" if own.dynamics == "simulator" else "at most 2",
-        ),
-        (
-            "generate.search.thoughts",
-            own.dynamics == "model" and own.thoughts != "search",
-            "search",
-        ),
-    ):
-        if wrong:
-            told = " and generate.search.dynamics=model" if own.dynamics == "model" else ""
-            problems.add(path, f"must be {wanted} with generate.policy=search{told}")
-    if cfg.agent_proxy.enable_think != (own.thoughts != "none"):
-        problems.add(
-            "agent_proxy.enable_think",
-            "must be false if generate.search.thoughts is none, and true otherwise",
-        )
 
 
 def _check_exhaustive(cfg: Config, path: str, own: ImagineConfig, problems: Problems) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from spa.config.fields import Key, flatten
 from spa.config.schema import APIModelConfig, Config, EnvSpec
 from spa.config.tree import schema_keys, to_plain
+from spa.plugins import example_source
 
 Stage = Literal["selfplay", "sft", "ppo", "eval"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -158,7 +159,7 @@ def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
         *_not_of_others(cfg),
         *(
             ("ctx_manager.history",)
-            if stage == "selfplay" and cfg.generate.reply_format != "base"
+            if stage == "selfplay" and example_source(cfg).mode != "base"
             else ()
         ),
     )

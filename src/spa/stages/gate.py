@@ -11,6 +11,7 @@ from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import TrainingError
 from spa.evaluation.text import on_puzzles
+from spa.examples.source import source_of
 from spa.renamed import current_metrics
 from spa.run.files import read_lines, write_atomic
 from spa.stages.builtin_games import unknown_game, unknown_game_warning
@@ -161,7 +162,7 @@ def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
     if found == "predicts":
         return ""
     if found == "not_measured":
-        if cfg.generate.reply_format == "base":
+        if source_of(cfg).mode == "base":
             return "Examples in base format have no states to measure: set gate.enable=false."
         return "The world model was not measured: set sft.trainer.eval_episodes above 0."
     stranger = unknown_game(cfg)

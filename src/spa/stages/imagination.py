@@ -10,9 +10,9 @@ from spa.config.schema import Config, ImagineConfig
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.errors import ConfigError
+from spa.examples.source import source_of
 from spa.planning.best_of_n import BestOfNPlanner
 from spa.planning.breadth_first import BreadthFirstPlanner
-from spa.planning.moves import require_names
 from spa.planning.planner import Planner
 from spa.planning.requirements import require_dynamics
 from spa.prompts.template import ChatTemplate
@@ -37,13 +37,14 @@ def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig)
 
 
 def check_planning(rounds: Iterable[Config]) -> None:
-    """Raises ConfigError if self-play with one of these configurations plans, or gives single moves
-    to search with, where that cannot be done."""
+    """Raises ConfigError if self-play with one of these configurations plans, or makes examples,
+    where that cannot be done."""
     for cfg in rounds:
         own = cfg.generate.imagine
         tags = cfg.es_manager.train.env_configs.tags
-        if cfg.generate.reply_format == "moves":
-            setup.check_puzzles(cfg, tags, partial(require_names, shown=cfg.state_text))
+        source = source_of(cfg)
+        if source.checks_puzzles:
+            setup.check_puzzles(cfg, tags, partial(source.require, cfg))
         if own.on and "self" in cfg.generate.policies:
             setup.check_puzzles(cfg, tags, partial(require_imagination, cfg=cfg, own=own))
 

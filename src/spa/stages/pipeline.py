@@ -8,6 +8,7 @@ from pathlib import Path
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import ModelError
+from spa.examples.source import source_of
 from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
 from spa.run.checkpoint import find_checkpoint
 from spa.run.files import OLDER_COPIES
@@ -28,7 +29,7 @@ from spa.stages import ppo_run, selfplay, sft
 from spa.stages.gate import evaluate_gate, stop_at_gate, write_gate
 from spa.stages.ppo_replay import replayed_data
 from spa.stages.published import original_folders
-from spa.stages.rounds import Round, first_round, round_folders, rounds_of, write_rounds
+from spa.stages.rounds import Round, round_folders, rounds_of, write_rounds
 
 log = logging.getLogger(__name__)
 
@@ -234,8 +235,8 @@ def world_model(
             cfg = planned[0].cfg  # examples in base format: one round with the steps of all
         elif _made_in_last_round(cfg, data):
             rounds = planned
-        elif cfg.generate.policy == "search":
-            cfg = first_round(cfg)  # SFT on single moves has its own batch size and steps
+        else:
+            cfg = source_of(cfg).fine_tuned_alone(cfg)
     if fingerprint is None and rounds:
         chain = fingerprints(rounds)
         # The stages before this one must be those of this configuration.

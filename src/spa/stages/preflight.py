@@ -21,6 +21,7 @@ from spa.engines.factory import engine_name
 from spa.envs.base import TextEnv
 from spa.envs.labels import require_labels
 from spa.errors import ConfigError, DataError, ModelError, SpaError, one_line
+from spa.examples.source import source_of
 from spa.models.build import check_context, load_template
 from spa.models.load import model_config, model_source
 from spa.policies.named import policy_named, policy_names
@@ -33,8 +34,6 @@ from spa.stages.imagination import check_planning
 from spa.stages.ppo_run import check_trained
 from spa.stages.published import data_files
 from spa.stages.rounds import first_round, rounds_of
-from spa.stages.selfplay import plans_tried, tries_plans
-from spa.worldmodel.branches import require_tries
 
 log = logging.getLogger(__name__)
 
@@ -253,18 +252,17 @@ def _check_env(
     kinds: dict[PromptMode, int] = {}
     if "ppo" in stages or "eval" in stages:
         kinds[cfg.ctx_manager.mode] = cfg.actor_rollout_ref.rollout.response_length
-    # Self-play has prompts of the world-model format, written search those of the base format,
+    # Self-play has prompts of the world-model format, examples without play those of their source,
     # whatever the prompts of PPO are.
     if selfplay:
-        mode: PromptMode = "base" if cfg.generate.policy == "search" else "add_worldmodel"
+        source = source_of(cfg)
+        mode: PromptMode = "add_worldmodel" if source.plays else source.mode
         kinds[mode] = max(cfg.generate.sampling.response_length, kinds.get(mode, 0))
     with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
         require_labels(f"custom_envs.{tag}: action_names", env.action_names())
         for name in cfg.generate.policies if selfplay else ():
             if name in policy_names() and (require := policy_named(name).require):
                 require(env, tag)
-        if selfplay and tries_plans(cfg):
-            require_tries(env, tag, plans_tried(cfg))
         for mode, reply in kinds.items():
             needed = _prompt_length(cfg, tag, mode, env, template) + reply
             if needed > longest:

@@ -9,7 +9,6 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,37 +19,29 @@ from spa.config.load import to_yaml
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.engines.factory import RANDOM, PlayingEngine, make_engine
-from spa.envs.base import TextEnv
-from spa.envs.limits import SLOW, EnvFault, boundary
 from spa.errors import DataError
 from spa.evaluation.episode_metrics import pooled_metrics
+from spa.examples.play import policy_of
+from spa.examples.source import Examples, Puzzles, source_of
 from spa.models.allocator import release_memory
-from spa.planning.moves import move_rows
 from spa.policies.mixed import MixedEngine, with_strays
 from spa.policies.named import policy_named, policy_names
 from spa.policies.scripted import random_engine
-from spa.prompts.formats import FORMATS
 from spa.prompts.template import ChatTemplate
-from spa.run import watchdog
 from spa.run.copies import copies_of
 from spa.run.files import dump_line, read_lines, read_object, write_atomic
 from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import stage_fingerprint
 from spa.run.manifest import SUMMARY, Manifest, batch_file, whole_batches
 from spa.run.stage import Stage
-from spa.seeds import stream
 from spa.stages import setup
 from spa.stages.imagination import IMAGINED, Record, imagination, imagining
 from spa.stages.rounds import first_round
-from spa.stages.search_examples import write_examples
 from spa.types import Episode, Metrics, StopReason, WorldModelRow
-from spa.worldmodel.base_format import in_base_format
-from spa.worldmodel.branches import branch_rows, require_tries, turn_options
 from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE, puzzles_in
 from spa.worldmodel.rows import (
     by_reason,
     coverage_sample,
-    episode_rows,
     hidden_share,
     is_branch,
     shuffle_next_states,
@@ -100,13 +91,14 @@ def run_self_play(
     out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
     known = fingerprint or stage_fingerprint(cfg, "selfplay")
     again = alone and cfg.trainer.resume_mode == "disable"
-    first = 0 if cfg.generate.policy == "search" else first_batch  # written searches play no batch
+    source = source_of(cfg)
+    first = first_batch if source.plays else 0
     trackers = setup.trackers_of(cfg)
     with Stage(cfg, out, known, first=first, again=again, trackers=trackers) as stage:
         if stage.result is not None:
             return stage.result
-        if cfg.generate.policy == "search":
-            write_examples(cfg, stage, files=(TRAIN_FILE, VAL_FILE, SUMMARY))
+        if not source.plays:
+            write_examples(cfg, stage)
         elif episodes is None or not rows_from(cfg, episodes, out):
             self_play(cfg, stage, earlier, before)
         return stage.finish()
@@ -144,12 +136,15 @@ def self_play(
         episodes += played
         release_memory()
     engine.close()
-    rows, counts = make_rows(cfg, episodes, held_out, worker)
+    puzzles = Puzzles(worker=worker, held_out=held_out)
+    made = source_of(cfg).make(cfg, puzzles, episodes)
+    rows = made.examples
+    counts = made.dropped
     # Earlier rounds are relabelled with their own settings, without the puzzles held out now.
     for own, folder in earlier:
-        found, dropped = make_rows(own, stored_episodes(own, folder), held_out, worker)
-        rows = [*found, *rows]
-        counts = counts + dropped
+        made = source_of(own).make(own, puzzles, stored_episodes(own, folder))
+        rows = [*made.examples, *rows]
+        counts = counts + made.dropped
     if not rows:
         raise nothing_usable(cfg, episodes, counts)
     if world.is_main:
@@ -163,6 +158,43 @@ def self_play(
         )
 
 
+def write_examples(cfg: Config, stage: Stage) -> None:
+    """Write the examples of a source that does not play, and their summary."""
+    source = source_of(cfg)
+    for step in stage.steps(1):
+        metrics: Metrics = {}
+        with stage.interruptible("examples"):
+            if current_world().is_main:
+                worker = setup.make_worker(cfg, None, mode=source.mode)
+                puzzles = Puzzles(worker=worker, held_out=setup.validation_hashes(cfg, worker))
+                metrics = _write_examples(stage.folder, source.make(cfg, puzzles, ()))
+        stage.commit(step, metrics)
+
+
+def _write_examples(out: Path, made: Examples) -> Metrics:
+    train = made.examples[: made.training]
+    validation = made.examples[len(train) :]
+    write_parquet(out / TRAIN_FILE, train)
+    write_parquet(out / VAL_FILE, validation)
+    summary = {
+        "episodes": 0,
+        "played": {"episodes": 0.0, "num_actions": 0.0},
+        "rows_train": len(train),
+        "rows_val": len(validation),
+        "puzzles": len({example.puzzle_hash for example in made.examples}),
+        "dropped": dict(sorted(made.dropped.items())),
+        **made.summary,
+    }
+    write_atomic(out / SUMMARY, [json.dumps(summary, indent=1)])
+    log.info(
+        "spa wrote %d training and %d validation examples without play; dropped: %s",
+        len(train),
+        len(validation),
+        by_reason(made.dropped),
+    )
+    return made.metrics
+
+
 def rows_from(cfg: Config, source: Path, out: Path) -> bool:
     """Write the data set that this configuration makes of self-play in another folder; False if
     that is not whole."""
@@ -171,11 +203,11 @@ def rows_from(cfg: Config, source: Path, out: Path) -> bool:
         return False
     episodes = recorded_episodes(source, range(1, batches + 1))
     worker = setup.make_worker(cfg, None, mode="add_worldmodel")
-    held_out = setup.validation_hashes(cfg, worker)
-    rows, counts = make_rows(cfg, episodes, held_out, worker)
-    if not rows:
-        raise nothing_usable(cfg, episodes, counts)
-    write_dataset(cfg, out, rows, counts, episodes, played_in=source)
+    puzzles = Puzzles(worker=worker, held_out=setup.validation_hashes(cfg, worker))
+    made = source_of(cfg).make(cfg, puzzles, episodes)
+    if not made.examples:
+        raise nothing_usable(cfg, episodes, made.dropped)
+    write_dataset(cfg, out, made.examples, made.dropped, episodes, played_in=source)
     write_atomic(out / "config.yaml", [to_yaml(cfg)])
     return True
 
@@ -198,14 +230,12 @@ def selfplay_engine(
     """Who plays: the model, uniformly random actions or the solver, with a share of random turns if
     configured. `record` gets the predicted states, if the model plans.
 
-    Raises ConfigError if a policy cannot play an environment, or if other plans are to be tried where they cannot be.
+    Raises ConfigError if a policy cannot play an environment, or if the examples cannot be made of it.
     """
-    if tries_plans(cfg):
-        setup.check_puzzles(
-            cfg,
-            cfg.es_manager.train.env_configs.tags,
-            partial(require_tries, plans=plans_tried(cfg)),
-        )
+    source = source_of(cfg)
+    if source.checks_puzzles:
+        tags = cfg.es_manager.train.env_configs.tags
+        setup.check_puzzles(cfg, tags, partial(source.require, cfg))
     players: dict[str, PlayingEngine] = {}
     # The model comes first, since the other policies use its template.
     order = sorted(cfg.generate.policies, key=lambda name: name != "self")
@@ -238,38 +268,6 @@ def selfplay_engine(
     return with_strays(engine, other, epsilon=cfg.generate.epsilon)
 
 
-def tries_plans(cfg: Config) -> bool:
-    """Whether examples tell of plans that were not taken."""
-    chooses = (
-        FORMATS[cfg.agent_proxy.response_format].lists_plans and cfg.generate.reply_format != "base"
-    )
-    return chooses or "counterfactual" in cfg.generate.policies
-
-
-def plans_tried(cfg: Config) -> int | None:
-    """How many plans are tried at a state; None: every legal action."""
-    chooses = FORMATS[cfg.agent_proxy.response_format].lists_plans
-    return cfg.generate.branches or (cfg.agent_proxy.imagined_plans if chooses else None)
-
-
-def policy_of(cfg: Config, episode_id: str) -> str:
-    """Who plays an episode: `generate.policy`, or one of `generate.mixture` by its share, sampled
-    for this episode."""
-    shares = cfg.generate.mixture
-    if not shares:
-        return cfg.generate.policy
-    # A random point on the sum of all shares: the policy whose interval contains it plays.
-    left = stream(cfg.seed.train, f"mixture/{episode_id}").random() * sum(
-        map(float, shares.values())
-    )
-    for name, share in shares.items():
-        left -= float(share)
-        if left < 0:
-            return name
-    # Rounding can leave a remainder after the last share.
-    return next(reversed(list(shares)))
-
-
 def _policy(
     cfg: Config, name: str, device: torch.device, template: ChatTemplate | None
 ) -> PlayingEngine:
@@ -281,77 +279,6 @@ def _policy(
     if policy.require:
         setup.check_puzzles(cfg, cfg.es_manager.train.env_configs.tags, policy.require)
     return policy.make(template, cfg.agent_proxy.max_actions_per_turn, setup.most_actions(cfg))
-
-
-def make_rows(
-    cfg: Config, episodes: list[Episode], held_out: frozenset[str], worker: setup.RolloutWorker
-) -> tuple[list[WorldModelRow], Counter[str]]:
-    """All examples that can be relabelled, and how many turns were dropped for which reason."""
-    rows: list[WorldModelRow] = []
-    counts: Counter[str] = Counter()
-    base = (
-        setup.make_worker(cfg, None, mode="base") if cfg.generate.reply_format == "base" else None
-    )
-    for episode in episodes:
-        # Self-play skipped the validation puzzles of its own configuration. Stored episodes of
-        # another configuration may contain puzzles that are held out here.
-        if episode.puzzle_hash in held_out:
-            counts["validation_puzzle"] += len(episode.turns)
-            continue
-        if cfg.generate.success_only and not episode.success:
-            counts["not_successful"] += len(episode.turns)
-            continue
-        watchdog.beat()
-        try:
-            with boundary(
-                "replaying the episode to make examples",
-                worker.again_s(len(episode.turns)),
-                advice=SLOW,
-            ):
-                found, dropped = _episode_rows(cfg, episode, worker, base)
-        except EnvFault as error:
-            log.warning("spa made no examples from episode %s: %s", episode.episode_id, error)
-            found = []
-            dropped = Counter(environment_fault=len(episode.turns))
-        rows += found
-        counts += dropped
-    return rows, counts
-
-
-def _episode_rows(
-    cfg: Config, episode: Episode, worker: setup.RolloutWorker, base: setup.RolloutWorker | None
-) -> tuple[list[WorldModelRow], Counter[str]]:
-    """The examples of an episode, with those of its branches, and how many turns were dropped; in
-    the base format with `base`, a worker of base prompts."""
-    make = partial(worker.make_env, episode.tag)
-    prompter = worker.prompters[episode.tag]
-    chooses = base is None and FORMATS[episode.response_format].lists_plans
-    tried = (
-        turn_options(episode, make=make, prompter=prompter, plans=plans_tried(cfg))
-        if chooses
-        else []
-    )
-    options = [own for own, _ in tried]
-    found, dropped = episode_rows(episode, action_sep=cfg.action_sep(episode.tag), options=options)
-    if cfg.generate.reply_format == "moves":
-        return move_rows(found, _at_start(make(), episode)), dropped
-    if chooses:
-        found = [replace(row, extra={**row.extra, "tried": tried[row.turn][1]}) for row in found]
-    if found and base is not None:
-        env = _at_start(base.make_env(episode.tag), episode)
-        found = in_base_format(found, episode, base.prompters[episode.tag], env)
-    if base is None and not chooses and policy_of(cfg, episode.episode_id) == "counterfactual":
-        found += branch_rows(episode, make=make, prompter=prompter, plans=cfg.generate.branches)
-    return found, dropped
-
-
-def _at_start(env: TextEnv, episode: Episode) -> TextEnv:
-    """The environment with the same puzzle and the same noise as at the start of the episode."""
-    env.reset(
-        seed=episode.puzzle_seed,
-        options={"noise_seed": episode.noise_seed, "validation": False},
-    )
-    return env
 
 
 def nothing_usable(cfg: Config, episodes: Sequence[Episode], counts: Counter[str]) -> DataError:
@@ -464,7 +391,7 @@ def write_dataset(
         summary["episodes_in"] = where
     if imagined := imagination(cfg.generate.imagine, (played_in / IMAGINED).glob("*.jsonl")):
         summary["imagination"] = imagined
-    if hidden := hidden_share(rows) if cfg.generate.reply_format == "world_model" else 0.0:
+    if hidden := hidden_share(rows) if source_of(cfg).has_states else 0.0:
         summary["hidden_share"] = round(hidden, 4)
     if hidden > MUCH_HIDDEN:
         log.warning(

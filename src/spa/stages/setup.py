@@ -22,6 +22,7 @@ from spa.models.build import (
     pick_autocast,
     pick_device,
 )
+from spa.plugins import example_source
 from spa.prompts.render import PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.rollout.worker import RolloutWorker, first_group
@@ -116,7 +117,7 @@ def trackers_of(cfg: Config) -> OpenTrackers:
 
 def taught_mode(cfg: Config) -> PromptMode:
     """The format of the rows that stage 1 makes and stage 2 teaches."""
-    return "base" if cfg.generate.reply_format == "base" else "add_worldmodel"
+    return example_source(cfg).mode
 
 
 def episode_specs(

@@ -1,0 +1,73 @@
+"""The same conversations in base format: plans and answers without states, for the baseline
+`vanilla_format`."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from spa.config.problems import Problems
+from spa.config.schema import Config
+from spa.examples.play import Play, at_start
+from spa.examples.source import Examples, Puzzles
+from spa.types import Episode, WorldModelRow
+
+
+class Base(Play):
+    """One example per turn, without its states (`spa.worldmodel.base_format`)."""
+
+    mode = "base"
+    has_states = False
+    order = 1
+
+    def makes(self, cfg: Config) -> bool:
+        """By the format of the examples."""
+        return cfg.generate.reply_format == "base"
+
+    def check(self, cfg: Config, problems: Problems) -> None:
+        """Nothing that changes states can be asked for."""
+        if cfg.generate.states != "ground_truth" or cfg.generate.shuffle_next_states:
+            problems.add(
+                "generate.reply_format",
+                "cannot be base with generate.shuffle_next_states, or with generate.states other than "
+                "ground_truth, because base examples contain no states",
+            )
+
+    def rounds(self, cfg: Config) -> list[Config]:
+        """Examples in base format teach nothing that could be played on with: one round, fine-tuned
+        for as long as all rounds together."""
+        count = cfg.generate.rounds
+        own = self.first_round(cfg)
+        if count == 1:
+            return [own]
+        trainer = cfg.sft.trainer
+        steps = trainer.total_training_steps
+        longer = replace(
+            trainer,
+            # None stays None: then the epochs count.
+            total_training_steps=steps and steps * count,
+            total_epochs=trainer.total_epochs * count,
+        )
+        return [replace(own, sft=replace(cfg.sft, trainer=longer))]
+
+    def make(self, cfg: Config, puzzles: Puzzles, episodes: Sequence[Episode]) -> Examples:
+        """Every episode's examples, with prompts of the base mode."""
+        from spa.stages import setup
+
+        worker = setup.make_worker(cfg, None, mode=self.mode)
+        return super().make(cfg, replace(puzzles, worker=worker), episodes)
+
+    def of_episode(
+        self, cfg: Config, puzzles: Puzzles, episode: Episode
+    ) -> tuple[list[WorldModelRow], Counter[str]]:
+        """The examples of an episode without states."""
+        from spa.worldmodel.base_format import in_base_format
+
+        made, dropped = super().of_episode(cfg, puzzles, episode)
+        if not made:
+            return made, dropped
+        env = at_start(puzzles.worker.make_env(episode.tag), episode)
+        prompter = puzzles.worker.prompters[episode.tag]
+        return in_base_format(made, episode, prompter, env), dropped
+
+
+SOURCE = Base()

@@ -1,0 +1,68 @@
+"""Examples of plans that play did not take: each is tried in a copy of the game
+(`spa.worldmodel.branches`), as an example of its own or as a plan to choose from."""
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+
+from spa.config.schema import Config
+from spa.envs.base import TextEnv
+from spa.examples.play import Play, policy_of
+from spa.examples.source import Puzzles
+from spa.prompts.formats import FORMATS
+from spa.types import Episode, WorldModelRow
+
+
+class Counterfactual(Play):
+    """Examples of play, and of what other plans lead to at every state."""
+
+    policies = ("counterfactual",)
+    checks_puzzles = True
+    order = 2
+
+    def makes(self, cfg: Config) -> bool:
+        """By the policy, or by responses that list several plans."""
+        return "counterfactual" in cfg.generate.policies or self._chooses(cfg)
+
+    def require(self, cfg: Config, env: TextEnv, tag: str) -> None:
+        """Other plans must be possible."""
+        from spa.worldmodel.branches import require_tries
+
+        require_tries(env, tag, self._plans(cfg))
+
+    def of_episode(
+        self, cfg: Config, puzzles: Puzzles, episode: Episode
+    ) -> tuple[list[WorldModelRow], Counter[str]]:
+        """The examples of an episode, with those of its branches."""
+        from spa.worldmodel.branches import branch_rows, turn_options
+        from spa.worldmodel.rows import episode_rows
+
+        make = partial(puzzles.worker.make_env, episode.tag)
+        prompter = puzzles.worker.prompters[episode.tag]
+        if not FORMATS[episode.response_format].lists_plans:
+            made, dropped = super().of_episode(cfg, puzzles, episode)
+            if policy_of(cfg, episode.episode_id) in self.policies:
+                made += branch_rows(
+                    episode, make=make, prompter=prompter, plans=cfg.generate.branches
+                )
+            return made, dropped
+        tried = turn_options(episode, make=make, prompter=prompter, plans=self._plans(cfg))
+        made, dropped = episode_rows(
+            episode,
+            action_sep=cfg.action_sep(episode.tag),
+            options=[options for options, _ in tried],
+        )
+        made = [replace(row, extra={**row.extra, "tried": tried[row.turn][1]}) for row in made]
+        return made, dropped
+
+    def _chooses(self, cfg: Config) -> bool:
+        return FORMATS[cfg.agent_proxy.response_format].lists_plans
+
+    def _plans(self, cfg: Config) -> int | None:
+        """How many plans are tried at a state; None: every legal action."""
+        return cfg.generate.branches or (
+            cfg.agent_proxy.imagined_plans if self._chooses(cfg) else None
+        )
+
+
+SOURCE = Counterfactual()

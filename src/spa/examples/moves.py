@@ -1,0 +1,80 @@
+"""Single moves: an action and the short name of the state that it leads to, of random play. A model
+that has learned them can be asked by a search of its own."""
+
+from collections import Counter
+from dataclasses import replace
+
+from spa.config.schema import Config
+from spa.envs.base import TextEnv
+from spa.examples.play import Play, at_start
+from spa.examples.source import Puzzles
+from spa.types import Episode, WorldModelRow
+
+
+class Moves(Play):
+    """One example per turn of one action (`spa.planning.moves`)."""
+
+    has_states = False
+    checks_puzzles = True
+    order = 1
+
+    def makes(self, cfg: Config) -> bool:
+        """By the format of the examples."""
+        return cfg.generate.reply_format == "moves"
+
+    def require(self, cfg: Config, env: TextEnv, tag: str) -> None:
+        """The game must read and write the names of its states in texts."""
+        from spa.planning.moves import require_names
+
+        require_names(env, tag, cfg.state_text)
+
+    def of_episode(
+        self, cfg: Config, puzzles: Puzzles, episode: Episode
+    ) -> tuple[list[WorldModelRow], Counter[str]]:
+        """The moves of an episode."""
+        from spa.planning.moves import move_rows
+
+        made, dropped = super().of_episode(cfg, puzzles, episode)
+        env = at_start(puzzles.worker.make_env(episode.tag), episode)
+        return move_rows(made, env), dropped
+
+
+def round_of_moves(cfg: Config) -> Config:
+    """The configuration of random play, one action a turn, and of SFT on its single moves: the
+    first round of a model that searches by its own predictions."""
+    own = cfg.generate.search
+    tags = cfg.es_manager.train.env_configs.tags
+    # One action per turn and as many turns as actions are allowed: each turn is one transition.
+    proxy = replace(
+        cfg.agent_proxy,
+        response_format="plan_first",
+        max_actions_per_turn=1,
+        max_turn=max(cfg.custom_envs[tag].max_actions_per_traj for tag in tags),
+    )
+    # A tag's own number of turns would win over that of agent_proxy.
+    games = {tag: replace(spec, max_turn=None) for tag, spec in cfg.custom_envs.items()}
+    return replace(
+        cfg,
+        agent_proxy=proxy,
+        custom_envs=games,
+        ctx_manager=replace(cfg.ctx_manager, history=True),
+        generate=replace(
+            cfg.generate, rounds=1, group_size=1, policy="random", reply_format="moves"
+        ),
+        # `moves` counts examples and `moves_per_step` is the batch size: together they fix the
+        # number of steps.
+        sft=replace(
+            cfg.sft,
+            data=replace(cfg.sft.data, train_batch_size=own.moves_per_step),
+            trainer=replace(
+                cfg.sft.trainer,
+                total_training_steps=max(1, own.moves // own.moves_per_step),
+                eval_episodes=0,
+            ),
+        ),
+        # Nothing is measured after this round (`eval_episodes=0`), so there is nothing to judge.
+        gate=replace(cfg.gate, enable=False),
+    )
+
+
+SOURCE = Moves()

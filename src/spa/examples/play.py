@@ -1,0 +1,134 @@
+"""Examples of self-play: each turn's response with the true states in the place of those that the
+model wrote."""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from spa.config.schema import Config, ImagineConfig
+from spa.envs.base import TextEnv
+from spa.envs.limits import SLOW, EnvFault, boundary
+from spa.examples.source import Examples, ExampleSource, Puzzles
+from spa.run import watchdog
+from spa.seeds import stream
+from spa.types import Episode, WorldModelRow
+
+log = logging.getLogger(__name__)
+
+
+class Play(ExampleSource):
+    """One example per turn that can be relabelled."""
+
+    order = 3
+
+    def makes(self, cfg: Config) -> bool:
+        """Whatever no other source asks for."""
+        return True
+
+    def first_round(self, cfg: Config) -> Config:
+        """The first of several rounds has nothing to plan with yet."""
+        # With one round every value of `train_on` selects the same examples. One value for all of
+        # them gives one fingerprint.
+        own = replace(cfg.generate, train_on="all_rounds")
+        if cfg.generate.rounds > 1:
+            own = replace(own, rounds=1, later_batches=None, imagine=ImagineConfig())
+        return replace(cfg, generate=own)
+
+    def rounds(self, cfg: Config) -> list[Config]:
+        """Later rounds are played by the fine-tuned model, whatever policy played the first."""
+        count = cfg.generate.rounds
+        if count == 1:
+            return [self.first_round(cfg)]
+        trainer = cfg.sft.trainer
+        alone = self.first_round(cfg).generate
+        later = replace(
+            cfg.generate,
+            rounds=1,
+            num_batches=cfg.generate.batches_of_later_rounds,
+            later_batches=None,
+            policy="self",
+            mixture=None,
+        )
+        configs = list[Config]()
+        for number in range(1, count + 1):
+            # Each round has another seed: examples of earlier rounds are repeated in another order.
+            resumed = trainer.resume_path if number == 1 else None
+            own = replace(trainer, seed=trainer.seed + number - 1, resume_path=resumed)
+            config = replace(
+                cfg,
+                generate=alone if number == 1 else later,
+                sft=replace(cfg.sft, trainer=own),
+            )
+            # A failed gate would ask for more training, which the next round brings anyway.
+            if number < count:
+                config = replace(config, gate=replace(config.gate, enable=False))
+            configs.append(config)
+        return configs
+
+    def make(self, cfg: Config, puzzles: Puzzles, episodes: Sequence[Episode]) -> Examples:
+        """Every episode's examples, without those of validation puzzles."""
+        examples = list[WorldModelRow]()
+        dropped: Counter[str] = Counter()
+        for episode in episodes:
+            # Self-play skipped the validation puzzles of its own configuration. Stored episodes of
+            # another configuration may contain puzzles that are held out here.
+            if episode.puzzle_hash in puzzles.held_out:
+                dropped["validation_puzzle"] += len(episode.turns)
+                continue
+            if cfg.generate.success_only and not episode.success:
+                dropped["not_successful"] += len(episode.turns)
+                continue
+            watchdog.beat()
+            try:
+                with boundary(
+                    "replaying the episode to make examples",
+                    puzzles.worker.again_s(len(episode.turns)),
+                    advice=SLOW,
+                ):
+                    made, counts = self.of_episode(cfg, puzzles, episode)
+            except EnvFault as error:
+                log.warning("spa made no examples from episode %s: %s", episode.episode_id, error)
+                made = []
+                counts = Counter(environment_fault=len(episode.turns))
+            examples += made
+            dropped += counts
+        return Examples(examples=examples, dropped=dropped)
+
+    def of_episode(
+        self, cfg: Config, puzzles: Puzzles, episode: Episode
+    ) -> tuple[list[WorldModelRow], Counter[str]]:
+        """The examples of an episode, and how many turns were dropped for which reason."""
+        from spa.worldmodel.rows import episode_rows
+
+        return episode_rows(episode, action_sep=cfg.action_sep(episode.tag))
+
+
+def policy_of(cfg: Config, episode_id: str) -> str:
+    """Who plays an episode: `generate.policy`, or one of `generate.mixture` by its share, sampled
+    for this episode."""
+    shares = cfg.generate.mixture
+    if not shares:
+        return cfg.generate.policy
+    # A random point on the sum of all shares: the policy whose interval contains it plays.
+    left = stream(cfg.seed.train, f"mixture/{episode_id}").random() * sum(
+        map(float, shares.values())
+    )
+    for name, share in shares.items():
+        left -= float(share)
+        if left < 0:
+            return name
+    # Rounding can leave a remainder after the last share.
+    return next(reversed(list(shares)))
+
+
+def at_start(env: TextEnv, episode: Episode) -> TextEnv:
+    """The environment with the same puzzle and the same noise as at the start of the episode."""
+    env.reset(
+        seed=episode.puzzle_seed,
+        options={"noise_seed": episode.noise_seed, "validation": False},
+    )
+    return env
+
+
+SOURCE = Play()

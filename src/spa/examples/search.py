@@ -1,0 +1,442 @@
+"""Responses that write a search, made from fresh puzzles without play (`generate.policy: search`).
+
+Each example is a puzzle of its own, at its start or, as a later turn, in a random state that the
+turns before can have led to. Validation puzzles are left out. Examples without a path to the goal,
+or with a response of more than `generate.sampling.response_length` tokens, are dropped and replaced
+by others.
+
+States of later turns and searches come from copies of the game, or from a model's own predictions
+of single moves and the text of the first prompt alone (`generate.search.dynamics`). Then copies of
+the game only measure the predictions, and a first round teaches the moves. Every kind of
+`generate.search.thoughts` has the same puzzles, states and prompts.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from spa.config.problems import Problems
+from spa.config.schema import Config
+from spa.envs.limits import MAKING_S, EnvFault, boundary
+from spa.envs.pool import EpisodeSpec
+from spa.errors import ConfigError, DataError
+from spa.examples.base import SOURCE as BASE_FORMAT
+from spa.examples.moves import round_of_moves
+from spa.examples.source import Examples, ExampleSource, Puzzles
+from spa.planning.written_search import Search, breadth_first, dealt, explore, write_search
+from spa.prompts.formats import FORMATS
+from spa.prompts.render import Prompter
+from spa.run import watchdog
+from spa.seeds import stream, stream_seed
+from spa.types import Episode, WorldModelRow
+
+if TYPE_CHECKING:
+    from spa.planning.dynamics import Dynamics, Puzzle, Question
+    from spa.rollout.worker import RolloutWorker
+
+DRAWS = 20
+"""Puzzles that are sampled for each example that is wanted, before a game is refused."""
+TOGETHER = 256
+"""Searches that run side by side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """A question with its search as text, and the control's search in permuted outcomes."""
+
+    question: "Question"
+    search: Search
+    text: str
+    dealt: tuple[str, tuple[str, ...]] | None
+
+
+class WrittenSearch(ExampleSource):
+    """One example per puzzle (`spa.examples.searches`)."""
+
+    policies = ("search",)
+    plays = False
+    mode = "base"
+    has_states = False
+
+    def makes(self, cfg: Config) -> bool:
+        """By the policy."""
+        return cfg.generate.policy in self.policies
+
+    def check(self, cfg: Config, problems: Problems) -> None:
+        """The settings that written searches need, and those of their format."""
+        BASE_FORMAT.check(cfg, problems)
+        own = cfg.generate.search
+        # Key, whether its value is wrong, the value that it must have.
+        for path, wrong, wanted in (
+            (
+                "agent_proxy.response_format",
+                not FORMATS[cfg.agent_proxy.response_format].writes_search,
+                "search",
+            ),
+            ("ctx_manager.history", cfg.ctx_manager.history, "false"),
+            ("generate.reply_format", cfg.generate.reply_format != "base", "base"),
+            ("generate.mixture", bool(cfg.generate.mixture), "null"),
+            (
+                "generate.rounds",
+                cfg.generate.rounds > (1 if own.dynamics == "simulator" else 2),
+                "1" if own.dynamics == "simulator" else "at most 2",
+            ),
+            (
+                "generate.search.thoughts",
+                own.dynamics == "model" and own.thoughts != "search",
+                "search",
+            ),
+        ):
+            if wrong:
+                told = " and generate.search.dynamics=model" if own.dynamics == "model" else ""
+                problems.add(path, f"must be {wanted} with generate.policy=search{told}")
+        if cfg.agent_proxy.enable_think != (own.thoughts != "none"):
+            problems.add(
+                "agent_proxy.enable_think",
+                "must be false if generate.search.thoughts is none, and true otherwise",
+            )
+
+    def first_round(self, cfg: Config) -> Config:
+        """Single moves, if there are two rounds."""
+        if cfg.generate.rounds > 1:
+            return round_of_moves(cfg)
+        return replace(cfg, generate=replace(cfg.generate, train_on="all_rounds"))
+
+    def rounds(self, cfg: Config) -> list[Config]:
+        """Single moves and then searches, or searches alone."""
+        if cfg.generate.rounds == 1:
+            return [self.first_round(cfg)]
+        # `resume_path` names a checkpoint of the first round.
+        trainer = replace(cfg.sft.trainer, resume_path=None)
+        search = replace(
+            cfg,
+            generate=replace(cfg.generate, rounds=1),
+            sft=replace(cfg.sft, trainer=trainer),
+        )
+        return [round_of_moves(cfg), search]
+
+    def fine_tuned_alone(self, cfg: Config) -> Config:
+        """SFT on single moves has its own batch size and steps."""
+        return self.first_round(cfg)
+
+    def make(self, cfg: Config, puzzles: Puzzles, episodes: Sequence[Episode]) -> Examples:
+        """The examples of training and then of validation."""
+        dynamics = make_dynamics(cfg)
+        examples, lines, dropped, explored = make_examples(cfg, puzzles, dynamics)
+        own = cfg.generate.search
+        summary = {
+            "actions_elsewhere": explored,
+            "search": {
+                "thoughts": own.thoughts,
+                "dynamics": own.dynamics,
+                "lines": dict(sorted(Counter(lines).items())),
+                **dynamics.counts,
+            },
+        }
+        metrics = {
+            "search/rows": float(len(examples)),
+            "search/dropped": float(sum(dropped.values())),
+            **{f"search/{name}": float(value) for name, value in dynamics.counts.items()},
+        }
+        # No puzzle comes twice, so any cut separates training from validation.
+        return Examples(
+            examples=examples,
+            dropped=dropped,
+            training=own.examples,
+            summary=summary,
+            metrics=metrics,
+        )
+
+
+def make_dynamics(cfg: Config) -> "Dynamics":
+    """Copies of the game, or the model that `model_path` names."""
+    from spa.engines.factory import make_engine
+    from spa.models.build import pick_device
+    from spa.planning.dynamics import LearnedMoves, Simulator
+
+    if cfg.generate.search.dynamics == "simulator":
+        return Simulator()
+    engine = make_engine(cfg, cfg.model_path, device=pick_device(cfg))
+    return LearnedMoves(engine, engine.template)
+
+
+def make_examples(
+    cfg: Config, puzzles: Puzzles, dynamics: "Dynamics"
+) -> tuple[list[WorldModelRow], list[int], Counter[str], int]:
+    """Examples of training and then of validation, the number of lines of each search, how many
+    states were dropped for which reason, and how many actions of the game the examples rest on."""
+    from spa.models.build import load_template
+    from spa.worldmodel.rows import by_reason
+
+    own = cfg.generate.search
+    worker = puzzles.worker
+    share = cfg.generate.val_fraction
+    wanted = own.examples + max(1, round(own.examples * share / (1 - share)))
+    template = load_template(cfg, cfg.model_path)
+    dropped: Counter[str] = Counter()
+    chosen = list[Searched]()
+    fresh = fresh_puzzles(cfg, puzzles, dropped, most=DRAWS * wanted)
+    explored = 0
+
+    def too_long(thoughts: str, path: tuple[str, ...], question: "Question") -> bool:
+        # The length counts with the search written out, whatever generate.search.thoughts is, so
+        # that all its values train on the same puzzles.
+        prompter = replace(worker.prompters[question.puzzle.spec.tag], enable_think=True)
+        text = response(thoughts, taken(path, question, prompter), prompter)
+        most = cfg.generate.sampling.response_length
+        return len(template.reply_ids(text, prompter.prefill)) > most
+
+    # Searches run in batches until there are enough examples or no puzzles left.
+    while part := list(islice(fresh, min(TOGETHER, wanted - len(chosen)))):
+        explored += sum(map(dynamics.actions, part))
+        asked = questions(part, worker, dynamics)
+        for question, search in zip(asked, dynamics.search(asked), strict=True):
+            if search is None or search.path is None:
+                dropped["unreadable_state" if search is None else "no_goal"] += 1
+                continue
+            text = write_search(search)
+            if too_long(text, search.path, question):
+                dropped["too_long"] += 1
+                continue
+            dealt = None
+            # The control needs a path and room, too, and all kinds of thoughts have the same
+            # puzzles.
+            if own.dynamics == "simulator":
+                false = dealt_search(question, cfg.seed.train)
+                if false.path is None:
+                    dropped["no_goal_when_dealt"] += 1
+                    continue
+                dealt = (write_search(false), false.path)
+                if too_long(*dealt, question):
+                    dropped["too_long_when_dealt"] += 1
+                    continue
+            chosen.append(Searched(question=question, search=search, text=text, dealt=dealt))
+    if len(chosen) < wanted:
+        ((reason, _),) = dropped.most_common(1)
+        raise DataError(
+            f"spa made only {len(chosen)} of {wanted} search examples from {DRAWS * wanted} "
+            f"puzzles (dropped: {by_reason(dropped)}). {too_few(reason, own.dynamics)}"
+        )
+    rows = [
+        row_of(each.question, thoughts, path, worker, dynamics)
+        for each, (thoughts, path) in zip(chosen, thoughts_of(own.thoughts, chosen), strict=True)
+    ]
+    return rows, [len(each.search.lines) for each in chosen], dropped, explored
+
+
+def too_few(reason: str, dynamics: str) -> str:
+    """What to do where too few puzzles give an example, by the most frequent reason."""
+    if reason in ("too_long", "too_long_when_dealt"):
+        return "Raise generate.sampling.response_length, or use a smaller board."
+    if dynamics == "model" and reason in ("unreadable_state", "no_goal"):
+        return (
+            "The model does not predict single moves well: fine-tune on more of them (generate.search.moves). To "
+            "test the stages alone, set generate.search.dynamics=simulator and generate.rounds=1."
+        )
+    if reason == "no_goal":
+        return "The game has no way to its goal there. Lower generate.search.examples, or use other puzzles."
+    return "The game has too few puzzles. Lower generate.search.examples."
+
+
+def fresh_puzzles(
+    cfg: Config, puzzles: Puzzles, dropped: Counter[str], *, most: int
+) -> "Iterator[Puzzle]":
+    """Fresh puzzles; none of validation, and none twice."""
+    envs = cfg.es_manager.train.env_configs
+    # Each tag appears in proportion to its number of groups.
+    tags = [
+        tag for tag, count in zip(envs.tags, envs.n_groups or (), strict=True) for _ in range(count)
+    ]
+    from spa.planning.dynamics import Puzzle
+
+    worker = puzzles.worker
+    known = set[str]()
+    for number in range(most):
+        watchdog.beat()
+        rng = stream(cfg.seed.train, "search/state", number)
+        spec = EpisodeSpec(
+            episode_id=f"search/{number}",
+            tag=tags[number % len(tags)],
+            group=number,
+            member=0,
+            puzzle_seed=stream_seed(cfg.seed.train, "search/puzzle", number) % 2**31,
+            noise_seed=stream_seed(cfg.seed.train, "search/noise", number),
+            sample_seed=0,
+        )
+        look = worker.peek_reset(spec)
+        reason = (
+            "unmakeable"
+            if look is None
+            else "validation_puzzle"
+            if look.hash in puzzles.held_out
+            else "duplicate"
+        )
+        if look is None or look.hash in puzzles.held_out or look.hash in known:
+            dropped[reason] += 1
+            continue
+        known.add(look.hash)
+        prompter = worker.prompters[spec.tag]
+        try:
+            with boundary("searching the game's states", MAKING_S):
+                true, copies = explore(look.env)
+        except EnvFault as error:
+            why = f"{error}. Check it with: spa env check {spec.tag}"
+            # explore raises these two itself, with a message for the user.
+            if isinstance(error.__cause__, ValueError | NotImplementedError):
+                why = str(error.__cause__)
+            raise ConfigError(
+                f"generate.policy=search cannot search the states of {spec.tag}: {why}"
+            ) from error
+        # The last turn in which an action is left.
+        last = min(
+            prompter.max_turn, -(-prompter.max_actions_per_traj // prompter.max_actions_per_turn)
+        )
+        turn = 1
+        if last > 1 and rng.random() >= cfg.generate.search.start_share:
+            turn = int(rng.integers(2, last + 1))
+        yield Puzzle(
+            number=number,
+            spec=spec,
+            puzzle_hash=look.hash,
+            env=look.env,
+            true=true,
+            copies=copies,
+            text=look.env.state_text(prompter.state_text),
+            turn=turn,
+            rng=rng,
+        )
+
+
+def questions(
+    part: "Sequence[Puzzle]", worker: "RolloutWorker", dynamics: "Dynamics"
+) -> "list[Question]":
+    """A state of each puzzle: its start, or for a later turn a random one of those that the turns
+    before can have led to; the start again where they lead nowhere else."""
+    from spa.planning.dynamics import Question, reachable
+
+    asked = list[Question]()
+    per_turn = {tag: each.max_actions_per_turn for tag, each in worker.prompters.items()}
+    most = [(each.turn - 1) * per_turn[each.spec.tag] for each in part]
+    for puzzle, reached in zip(part, reachable(part, most, dynamics), strict=True):
+        prompter = worker.prompters[puzzle.spec.tag]
+        # Turns before this one have taken at least one action each. A state that they reach with
+        # several numbers of actions counts with the largest: most turns are full.
+        actions_to = {
+            key: count for count in range(puzzle.turn - 1, len(reached)) for key in reached[count]
+        }
+        actions_to.pop(puzzle.start, None)
+        start = puzzle.start
+        turn = 1
+        count = 0
+        if puzzle.turn > 1 and actions_to:
+            start, count = list(actions_to.items())[int(puzzle.rng.integers(len(actions_to)))]
+            turn = puzzle.turn
+        view = dynamics.view(puzzle, start)
+        left = prompter.max_actions_per_traj - count
+        asked.append(
+            Question(
+                puzzle=puzzle,
+                start=start,
+                view=view,
+                turn=turn,
+                actions_left=left,
+                messages=prompter.first_messages(view, turn=turn, actions_left=left),
+            )
+        )
+    return asked
+
+
+def thoughts_of(kind: str, chosen: Sequence[Searched]) -> list[tuple[str, tuple[str, ...]]]:
+    """What each response thinks, and the path that its answer begins."""
+    texts = [each.text for each in chosen]
+    if kind == "other_puzzle":
+        texts = of_other_puzzles(texts)
+    found = list[tuple[str, tuple[str, ...]]]()
+    for each, text in zip(chosen, texts, strict=True):
+        assert each.search.path is not None  # others were dropped
+        if kind == "dealt":
+            assert each.dealt is not None
+            found.append(each.dealt)
+        else:
+            found.append(("" if kind == "none" else text, each.search.path))
+    return found
+
+
+def dealt_search(question: "Question", seed: int) -> Search:
+    """The search in a world where outcomes are dealt at random among the actions.
+
+    Dealing keeps each state's distance from the start. The order of states at one distance changes,
+    so in a large game the limit of lines may come before the goal.
+    """
+    world = dealt(question.puzzle.true, stream(seed, "search/dealt", question.puzzle.number))
+    return breadth_first(question.start, lambda key: world[key])
+
+
+def of_other_puzzles(texts: Sequence[str]) -> list[str]:
+    """For each search another text, with as many lines where there is one: within each length, the
+    next in their order; else one of the nearest length. Raises DataError if all are the same."""
+    by_length: dict[int, list[int]] = defaultdict(list)
+    for number, text in enumerate(texts):
+        by_length[text.count("\n")].append(number)
+    found = list[str]()
+    for number, text in enumerate(texts):
+        own = by_length[text.count("\n")]
+        place = own.index(number)
+        order = sorted(by_length, key=lambda length: abs(length - text.count("\n")))
+        candidates = [
+            *own[place + 1 :],
+            *own[:place],
+            *(other for length in order[1:] for other in by_length[length]),
+        ]
+        other = next((texts[each] for each in candidates if texts[each] != text), None)
+        if other is None:
+            raise DataError(
+                f"generate.search.thoughts=other_puzzle: all {len(texts)} puzzles have the same search, so none can "
+                "take that of another. Raise generate.search.examples, or use other puzzles."
+            )
+        found.append(other)
+    return found
+
+
+def taken(path: tuple[str, ...], question: "Question", prompter: Prompter) -> tuple[str, ...]:
+    """As much of the path as a turn takes."""
+    return path[: min(prompter.max_actions_per_turn, question.actions_left)]
+
+
+def response(thoughts: str, actions: Sequence[str], prompter: Prompter) -> str:
+    """The response: thoughts, and the actions."""
+    answer = f"<answer>{f' {prompter.action_sep} '.join(actions)}</answer>"
+    return f"<think>{thoughts}</think>{answer}" if prompter.enable_think else answer
+
+
+def row_of(
+    question: "Question",
+    thoughts: str,
+    path: tuple[str, ...],
+    worker: "RolloutWorker",
+    dynamics: "Dynamics",
+) -> WorldModelRow:
+    """The example of a response, with what its actions lead to."""
+    spec = question.puzzle.spec
+    prompter = worker.prompters[spec.tag]
+    actions = taken(path, question, prompter)
+    played = dynamics.play(question, actions, prompter.state_text)
+    return WorldModelRow(
+        prompt=question.messages,
+        response=response(thoughts, actions, prompter),
+        tag=spec.tag,
+        episode_id=spec.episode_id,
+        turn=question.turn - 1,
+        puzzle_seed=spec.puzzle_seed,
+        puzzle_hash=question.puzzle.puzzle_hash,
+        success=played.success,
+        reward=played.reward,
+        state=question.view.world_state_text(prompter.state_text),
+        next_state=played.next_state,
+        executed=played.executed,
+    )
+
+
+SOURCE = WrittenSearch()

@@ -1,0 +1,88 @@
+"""The contract of a source of examples."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from spa.config.problems import Problems
+from spa.config.schema import Config
+from spa.envs.base import TextEnv
+from spa.plugins import example_source
+from spa.types import Episode, Metrics, PromptMode, WorldModelRow
+
+if TYPE_CHECKING:
+    from spa.rollout.worker import RolloutWorker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Puzzles:
+    """Games of a run: a worker that makes them, and the contents that validation keeps for itself."""
+
+    worker: "RolloutWorker"
+    held_out: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examples:
+    """What a source has made. `dropped`: turns or puzzles without an example, by reason."""
+
+    examples: list[WorldModelRow]
+    dropped: Counter[str]
+    # The first so many are for training, the others for validation; None: split by puzzle.
+    training: int | None = None
+    summary: dict[str, Any] = field(default_factory=dict)  # more lines of summary.json
+    metrics: Metrics = field(default_factory=dict)
+
+
+class ExampleSource:
+    """One way to make examples. Self-play, its rounds, the pipeline, the checks and the comparison
+    ask it, and know no source by name.
+
+    policies: values of `generate.policy` that belong to it alone. plays: whether episodes are played
+    first, of which it makes the examples. mode: the prompts of its examples. has_states: whether
+    responses hold states. checks_puzzles: whether `require` looks at a puzzle. order: sources with a
+    smaller number are asked first whether a configuration is theirs.
+    """
+
+    policies: tuple[str, ...] = ()
+    plays: bool = True
+    mode: PromptMode = "add_worldmodel"
+    has_states: bool = True
+    checks_puzzles: bool = False
+    order: int = 0
+
+    def makes(self, cfg: Config) -> bool:
+        """Whether the configuration asks for this source."""
+        raise NotImplementedError
+
+    def check(self, cfg: Config, problems: Problems) -> None:
+        """Note the settings that cannot be combined with this source."""
+
+    def require(self, cfg: Config, env: TextEnv, tag: str) -> None:
+        """Raise ConfigError for a game, after `reset`, that this source cannot use."""
+
+    def first_round(self, cfg: Config) -> Config:
+        """The configuration with the first of its rounds alone."""
+        return cfg
+
+    def rounds(self, cfg: Config) -> list[Config]:
+        """The configuration of each round of self-play and SFT."""
+        return [self.first_round(cfg)]
+
+    def fine_tuned_alone(self, cfg: Config) -> Config:
+        """The configuration of a command for SFT alone on the examples of the first of several
+        rounds."""
+        return cfg
+
+    def make(self, cfg: Config, puzzles: Puzzles, episodes: Sequence[Episode]) -> Examples:
+        """Make the examples: of `episodes`, or of `puzzles` alone if the source does not play.
+
+        Raises ConfigError for a game that cannot be used, DataError if there are too few examples.
+        """
+        raise NotImplementedError
+
+
+def source_of(cfg: Config) -> ExampleSource:
+    """The source of the examples that a configuration asks for."""
+    return example_source(cfg)

@@ -1,0 +1,290 @@
+"""Successor states of a game for searches: from copies of the game, or from a model that has learned
+single moves and is asked for every action of every state."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from spa.engines.base import Engine
+from spa.envs.base import StateText, TextEnv
+from spa.envs.pool import EpisodeSpec
+from spa.planning.moves import answer_tokens, move_question
+from spa.planning.written_search import (
+    GOAL,
+    Search,
+    Successor,
+    Transitions,
+    breadth_first,
+    breadth_first_together,
+)
+from spa.prompts.template import ChatTemplate
+from spa.types import Message, Prompt, SamplingParams
+
+Successors = tuple[Successor, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Puzzle:
+    """A fresh puzzle, and the turn that its example is about."""
+
+    number: int
+    spec: EpisodeSpec
+    puzzle_hash: str
+    env: TextEnv  # at the start
+    true: Transitions
+    copies: Mapping[str, TextEnv]  # a copy of the game in each state that does not end it
+    text: str  # the start as prompts show it
+    turn: int  # from 1
+    rng: np.random.Generator  # samples the state of a later turn
+
+    @property
+    def start(self) -> str:
+        """The key of the start."""
+        return next(iter(self.true))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A state that a response is to be written for. `view`: what prompts show of the game there."""
+
+    puzzle: Puzzle
+    start: str  # the key of the state
+    view: Any  # a TextEnv or a PredictedView
+    turn: int  # from 1
+    actions_left: int
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedView:
+    """A game as prompts show it in a predicted state; all else is as in `env`, at the start."""
+
+    env: TextEnv
+    state: str
+
+    def state_text(self, mode: StateText) -> str:
+        """The predicted state; it was written in the mode that prompts show."""
+        return self.state
+
+    def world_state_text(self, mode: StateText) -> str:
+        """The same: a model knows what prompts show."""
+        return self.state
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What the actions of an answer lead to."""
+
+    executed: tuple[str, ...]
+    next_state: str
+    success: bool
+    reward: float
+
+
+class Dynamics(Protocol):
+    """Source of successor states. `counts`: what was asked, and how much of it was right."""
+
+    counts: dict[str, float]
+
+    def expand(self, asked: Sequence[tuple[Puzzle, str]]) -> list[Successors | None]:
+        """The successors of each state, by its puzzle and key; None where they make no sense."""
+        ...
+
+    def view(self, puzzle: Puzzle, key: str) -> Any:
+        """What prompts show of the game in a state."""
+        ...
+
+    def search(self, questions: Sequence[Question]) -> list[Search | None]:
+        """A search from the state of each question; None where the successors of a state make no
+        sense."""
+        ...
+
+    def play(self, question: Question, actions: Sequence[str], mode: StateText) -> Played:
+        """What these actions lead to."""
+        ...
+
+    def actions(self, puzzle: Puzzle) -> int:
+        """The actions of the game that examples of this puzzle rest on."""
+        ...
+
+
+class Simulator:
+    """Copies of the game."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, float] = {}
+
+    def expand(self, asked: Sequence[tuple[Puzzle, str]]) -> list[Successors | None]:
+        """The true successors."""
+        return [tuple(puzzle.true[key]) for puzzle, key in asked]
+
+    def view(self, puzzle: Puzzle, key: str) -> TextEnv:
+        """The copy of the game in a state."""
+        return puzzle.copies[key]
+
+    def search(self, questions: Sequence[Question]) -> list[Search | None]:
+        """The true searches."""
+        return [true_search(question) for question in questions]
+
+    def play(self, question: Question, actions: Sequence[str], mode: StateText) -> Played:
+        """What these actions lead to in a copy, until the game ends."""
+        env = question.puzzle.copies[question.start].clone()
+        executed = list[str]()
+        reward = 0.0
+        success = False
+        for name in actions:
+            action = env.to_action(name)
+            assert action is not None
+            _, gain, terminated, truncated, info = env.step(action)
+            executed.append(name)
+            reward += float(gain)
+            success = success or bool(info["success"])
+            if terminated or truncated:
+                break
+        return Played(
+            executed=tuple(executed),
+            next_state=env.world_state_text(mode),
+            success=success,
+            reward=reward,
+        )
+
+    def actions(self, puzzle: Puzzle) -> int:
+        """One for each action of each state."""
+        return sum(map(len, puzzle.true.values()))
+
+
+class LearnedMoves:
+    """A model that has learned single moves, asked for every action of every state that a search
+    expands.
+
+    A question is the text of a state. The answer names the next state, whose text is written by
+    replacing the name in the question's; goal and holes are what the text itself calls so. The game
+    is not asked. `counts` compares with it afterwards.
+    """
+
+    def __init__(self, engine: Engine, template: ChatTemplate | None) -> None:
+        self.engine = engine
+        self.template = template
+        self.counts: dict[str, float] = {}
+        self._totals: Counter[str] = Counter()
+        # By number of the puzzle and key: a state is asked about once.
+        self._known: dict[tuple[int, str], Successors | None] = {}
+
+    def expand(self, asked: Sequence[tuple[Puzzle, str]]) -> list[Successors | None]:
+        """The successors that the model predicts; None where an answer names no state."""
+        new = [each for each in asked if (each[0].number, each[1]) not in self._known]
+        if new:
+            self._ask(list({(puzzle.number, key): (puzzle, key) for puzzle, key in new}.values()))
+        return [self._known[puzzle.number, key] for puzzle, key in asked]
+
+    def view(self, puzzle: Puzzle, key: str) -> PredictedView:
+        """The start's text with the state of `key` in its place."""
+        state = puzzle.env.text_of_key(puzzle.text, key)
+        assert state is not None  # it was checked when the key was predicted
+        return PredictedView(puzzle.env, state)
+
+    def search(self, questions: Sequence[Question]) -> list[Search | None]:
+        """The searches in the world that the model predicts."""
+        found = breadth_first_together(
+            [question.start for question in questions],
+            lambda asked: self.expand([(questions[number].puzzle, key) for number, key in asked]),
+        )
+        for question, search in zip(questions, found, strict=True):
+            self._count(question, search)
+        return found
+
+    def play(self, question: Question, actions: Sequence[str], mode: StateText) -> Played:
+        """What the predictions say of these actions; a model predicts no rewards."""
+        key = question.start
+        outcome = ""
+        for name in actions:
+            successors = self._known[question.puzzle.number, key]
+            assert successors is not None and not outcome  # a search has found this path
+            key, outcome = next(
+                (state, word) for action, state, word in successors if action == name
+            )
+        return Played(
+            executed=tuple(actions),
+            next_state=self.view(question.puzzle, key).state,
+            success=outcome == GOAL,
+            reward=0.0,
+        )
+
+    def actions(self, puzzle: Puzzle) -> int:
+        """None: copies of the game only measure."""
+        return 0
+
+    def _ask(self, asked: Sequence[tuple[Puzzle, str]]) -> None:
+        prompts = list[Prompt]()
+        for puzzle, key in asked:
+            state = self.view(puzzle, key).state
+            for action in puzzle.env.action_names():
+                prompts.append(
+                    move_question(puzzle.env, state, action, self.template, number=len(prompts))
+                )
+        limit = answer_tokens((puzzle.start for puzzle, _ in asked), self.template)
+        answers = self.engine.generate(prompts, SamplingParams(temperature=0.0, max_tokens=limit))
+        completions = iter(answers)
+        self._totals["questions"] += len(prompts)
+        self._totals["tokens"] += sum(
+            0 if answer.token_ids is None else len(answer.token_ids) for answer in answers
+        )
+        for puzzle, asked_key in asked:
+            env = puzzle.env
+            known = {action: key for action, key, _ in puzzle.true.get(asked_key, ())}
+            successors = list[Successor]()
+            for action in env.action_names():
+                answer = next(completions)
+                key = "" if answer.finish_reason == "length" else answer.text.strip()
+                self._totals["moves_right"] += known.get(action) == key
+                state = env.text_of_key(puzzle.text, key)
+                if state is not None:
+                    successors.append((action, key, env.outcome_of_text(state)))
+            # One unreadable answer makes a line of the search incomplete, which ends this search.
+            whole = len(successors) == len(env.action_names())
+            self._known[puzzle.number, asked_key] = tuple(successors) if whole else None
+
+    def _count(self, question: Question, search: Search | None) -> None:
+        """Compare a search with the game: it is right if all of its moves are."""
+        totals = self._totals
+        totals["searches"] += 1
+        totals["searches_right"] += search is not None and all(
+            (self._known[question.puzzle.number, line.key] or ())[: len(line.moves)]
+            == tuple(question.puzzle.true.get(line.key, ()))[: len(line.moves)]
+            for line in search.lines
+        )
+        self.counts = {
+            "questions": totals["questions"],
+            "tokens": totals["tokens"],
+            "move_right": round(totals["moves_right"] / max(1, totals["questions"]), 4),
+            "search_right": round(totals["searches_right"] / totals["searches"], 4),
+        }
+
+
+def true_search(question: Question) -> Search:
+    """The search in copies of the game."""
+    return breadth_first(question.start, lambda key: question.puzzle.true[key])
+
+
+def reachable(
+    part: Sequence[Puzzle], most: Sequence[int], dynamics: Dynamics
+) -> list[list[list[str]]]:
+    """For each puzzle and each number of actions from 0 to its `most`, the keys of the states that
+    exactly so many actions can lead to, without those that end the game."""
+    reached = [[[puzzle.start]] for puzzle in part]
+    for count in range(max(most, default=0)):
+        active = [number for number, limit in enumerate(most) if count < limit]
+        asked = [(number, key) for number in active for key in reached[number][count]]
+        found = iter(dynamics.expand([(part[number], key) for number, key in asked]))
+        for number in active:
+            keys = dict[str, None]()  # a set that keeps its order
+            for _ in reached[number][count]:
+                keys |= {key: None for _, key, outcome in next(found) or () if not outcome}
+            reached[number].append(list(keys))
+    return reached
