@@ -33,15 +33,6 @@ Metrics = dict[str, float]
 PromptMode = Literal["base", "add_worldmodel"]
 """The format of responses: think and answer, or with observation and prediction."""
 
-ResponseFormat = Literal[
-    "prediction_first", "plan_first", "answer_first", "no_prediction", "choose_plan", "search"
-]
-"""The order of a world-model response after the observation. "prediction_first": thoughts, then the
-prediction. "plan_first": the plan by name, then the prediction. "answer_first": thoughts and the
-answer, then the prediction. "no_prediction": thoughts alone. "choose_plan": several plans, each
-with its predicted state, then the chosen one and its prediction. "search", for base responses: the
-thoughts are a breadth-first search (`spa.planning.written_search`)."""
-
 
 class StopReason(StrEnum):
     """Why an episode ended."""
@@ -87,7 +78,7 @@ class Prompt:
     images: tuple[bytes, ...] = ()  # the pictures of the messages, as PNG files
     mode: PromptMode = "base"  # of the response that is asked for, for policies without a model
     action_sep: str = "||"  # between the actions of an answer, for policies without a model
-    response_format: ResponseFormat = "prediction_first"  # for policies without a model
+    response_format: str = "prediction_first"  # for policies without a model
     turn: int = 0  # of the episode, from 0
     turns_left: int | None = None  # of the episode, this one included; None: unknown
     continued: bool = True  # a later turn may continue this conversation: worth caching
@@ -197,7 +188,7 @@ class Episode:
     error: str = ""
     version: int = 0
     images: tuple[bytes, ...] = ()  # the pictures that the messages show, as PNG files
-    response_format: ResponseFormat = "prediction_first"  # of world-model responses
+    response_format: str = "prediction_first"  # of world-model responses
     # False: each turn is a conversation of its own; `messages` and tokens hold them one after the
     # other
     history: bool = True

@@ -24,15 +24,9 @@ from spa.envs.labels import require_labels
 from spa.envs.limits import EnvFault, TimedOut, time_limit
 from spa.envs.options import STATE_TEXTS
 from spa.errors import ConfigError
+from spa.formats.blocks import contains_marker
+from spa.formats.search import TooManyStates, breadth_first, explore, score_search, write_search
 from spa.planning.moves import leaves_out_actions, readable_modes, require_names
-from spa.planning.written_search import (
-    TooManyStates,
-    breadth_first,
-    explore,
-    score_search,
-    write_search,
-)
-from spa.prompts.parse import contains_marker
 from spa.prompts.render import Prompter
 from spa.seeds import stream
 from spa.types import IMAGE

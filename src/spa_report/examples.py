@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from spa.prompts.parse import find_block
+from spa.formats.blocks import find_block
 from spa.run.console import printable
 from spa.run.reading import Run, StageFolder, flatten
 from spa_report.replay import shown

@@ -104,6 +104,7 @@ def replay(
     # message.
     named = re.search(r"^Actions: (.+?)\.?$", "\n".join(texts), re.MULTILINE)
     names = named[1].split(", ") if named else []
+    form = str(episode.get("response_format", ""))
     return {
         "id": shown(str(episode.get("episode_id", "")), 200),
         "stop": shown(str(episode.get("stop", "")), 100),
@@ -116,7 +117,9 @@ def replay(
             for m in episode.get("messages", ())
         ],
         "symbols": _symbols(texts, states),
-        "turns": [_turn(turn, size, tokens.get(index), names) for index, turn in enumerate(turns)],
+        "turns": [
+            _turn(turn, size, tokens.get(index), names, form) for index, turn in enumerate(turns)
+        ],
         "prompt_tokens": tokens.get(-1),
     }
 
@@ -135,25 +138,19 @@ def _symbols(texts: Sequence[str], states: Sequence[str]) -> dict[str, str]:
     }
 
 
-def written_search(text: str, actions: Sequence[str]) -> list[dict[str, Any]]:
-    """The lines of a search that a response holds, as states with their moves; empty if it holds
-    none."""
+def written_search(form: str, text: str, actions: Sequence[str]) -> list[dict[str, Any]]:
+    """The lines of a search that a response in the format `form` holds, as states with their moves;
+    empty if it holds none."""
     # Imported here, because it imports Gymnasium, which a list of episodes does not need.
-    from spa.planning.written_search import read_line
+    from spa.formats.registry import formats
 
-    # A search names actions of the game; without their list no search can be read.
-    lines = (
-        [line for each in text.split("\n") if (line := read_line(each, actions))] if actions else []
-    )
+    own = formats().get(form)
     return [
         {
-            "key": shown(line.key, 60),
-            "moves": [
-                [shown(part, 60) for part in (move.action, move.key, move.status)]
-                for move in line.moves
-            ],
+            "key": shown(line["key"], 60),
+            "moves": [[shown(part, 60) for part in move] for move in line["moves"]],
         }
-        for line in lines
+        for line in (own.show(text, actions) if own is not None else ())
     ]
 
 
@@ -162,6 +159,7 @@ def _turn(
     size: boards.Size | None,
     tokens: dict[str, Any] | None,
     names: Sequence[str],
+    form: str,
 ) -> dict[str, Any]:
     reply = turn["reply"]
     observation = reply.get("observation")
@@ -184,7 +182,7 @@ def _turn(
         "observation_wrong": observation_wrong(turn),
         "prediction_wrong": prediction_wrong(turn),
         "think": shown(reply.get("think")),
-        "search": written_search(reply.get("think") or "", names),
+        "search": written_search(form, reply.get("think") or "", names),
         "reply": shown(turn["reply_text"]),
         "well_formed": bool(reply.get("well_formed")),
         "cut_off": turn.get("finish_reason") == "length",

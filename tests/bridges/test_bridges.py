@@ -12,7 +12,7 @@ from spa.cli import execute
 from spa.config.load import load_config
 from spa.envs.registry import libraries, library_named, make_env
 from spa.errors import ConfigError
-from spa.prompts.parse import contains_marker
+from spa.formats.blocks import contains_marker
 from spa_integrations.games.randomness import OwnRandomness
 from spa_integrations.games.text import clean, content
 

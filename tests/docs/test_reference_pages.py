@@ -11,7 +11,7 @@ from metric_reference import PAGE, find_metric, metrics_page
 from metric_tables import GROUPS
 
 from spa.config.load import load_config
-from spa.planning.written_search import SearchScore, search_metrics
+from spa.formats.base import SearchScore, search_metrics
 from spa.stages import evaluate, pipeline
 from spa.stages.policies import find_target
 from spa.types import Episode, ParsedReply, Turn

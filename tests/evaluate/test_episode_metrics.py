@@ -7,7 +7,7 @@ from helpers.play import answer, groups, lake, play, says
 
 from spa.evaluation.episode_metrics import episode_metrics, pooled_metrics
 from spa.evaluation.passk import outcomes
-from spa.prompts.parse import parse_reply
+from spa.formats.registry import parse_reply
 from spa.types import Episode, StopReason, Turn
 
 

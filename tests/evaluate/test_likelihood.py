@@ -13,8 +13,8 @@ from spa.evaluation.likelihood import (
     reply_sequence,
     score_sequences,
 )
+from spa.formats.registry import world_model_reply
 from spa.models.forward import token_logprobs
-from spa.prompts.render import world_model_reply
 from spa.prompts.template import ChatTemplate
 from spa.prompts.text_tokens import encode_with_ends
 from spa_bench.tiny_model.pretrain import new_model

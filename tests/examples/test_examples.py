@@ -14,7 +14,7 @@ from spa.cli import main
 from spa.config.load import load_config
 from spa.engines.factory import make_engine
 from spa.errors import ConfigError
-from spa.planning.written_search import breadth_first, explore, write_search
+from spa.formats.search import breadth_first, explore, write_search
 from spa.policies.scripted import random_engine
 from spa.stages import setup
 from spa.types import StopReason

@@ -17,10 +17,10 @@ from spa.config.schema import TrainerConfig
 from spa.config.tree import to_plain
 from spa.errors import ConfigError, SpaError, TrainingError
 from spa.evaluation.passk import outcomes
+from spa.formats.base import CONTROLS
 from spa.methods import Method
 from spa.run.reading import open_run
 from spa.stages.methods import (
-    CONTROLS,
     METHODS,
     baseline_config,
     configured,

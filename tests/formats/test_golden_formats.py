@@ -5,16 +5,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spa.envs.registry import make_env
+from spa.formats.registry import parse_reply, relabel_turn
 from spa.policies.scripted import formatted
-from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter
 from spa.prompts.sample import sample_reply
 from spa.types import Prompt, Turn
 from spa.worldmodel.base_format import without_states
-from spa.worldmodel.relabel import relabel_turn
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "formats.json"
 NAMES = ("prediction_first", "plan_first", "answer_first", "no_prediction", "choose_plan", "search")
@@ -58,7 +58,7 @@ def recorded(name: Any) -> dict[str, Any]:
         prompt = Prompt(
             episode_id="e",
             messages=(),
-            token_ids=None,
+            token_ids=np.zeros(0, dtype=np.int32),
             prefill=prompter.prefill,
             seed=0,
             continued=False,

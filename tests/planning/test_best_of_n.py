@@ -14,11 +14,11 @@ from spa.envs.frozen_lake import FrozenLake
 from spa.envs.pool import EpisodeSpec
 from spa.envs.sokoban import Sokoban
 from spa.errors import ConfigError
+from spa.formats.registry import world_model_reply
 from spa.planning.best_of_n import BestOfNPlanner
 from spa.planning.requirements import require_dynamics
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.elsewhere import elsewhere
-from spa.prompts.render import world_model_reply
 from spa.rollout.episode_builder import EpisodeBuilder
 from spa.stages import setup
 from spa.types import Completion, Prompt

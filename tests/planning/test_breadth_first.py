@@ -11,10 +11,11 @@ from spa import cli
 from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError
 from spa.evaluation.outcomes import outcome_of
+from spa.formats.plans import plan_sentence
+from spa.formats.registry import world_model_reply
 from spa.planning.breadth_first import BreadthFirstPlanner
 from spa.planning.requirements import require_dynamics
 from spa.policies.scripted import ScriptedEngine
-from spa.prompts.render import plan_sentence, world_model_reply
 from spa.stages import setup
 from spa.types import Prompt, SamplingParams
 from spa_games.countdown import Countdown

@@ -5,9 +5,9 @@ from helpers.play import groups, play
 
 from spa.config.load import load_config
 from spa.envs.registry import make_env
+from spa.formats.search import explore
 from spa.models.build import load_template
 from spa.planning.moves import move_question, move_rows
-from spa.planning.written_search import explore
 from spa.policies.scripted import random_engine
 from spa.worldmodel.rows import episode_rows
 

@@ -6,17 +6,15 @@ import pytest
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.labels import find_label
 from spa.envs.registry import make_env
-from spa.planning.written_search import (
-    FAILURES,
+from spa.formats.base import FAILURES, SearchScore, search_metrics
+from spa.formats.blocks import think_text
+from spa.formats.search import (
     GOAL,
-    SearchScore,
     breadth_first,
     dealt,
     explore,
     read_line,
     score_search,
-    search_metrics,
-    thoughts_of,
     write_search,
 )
 
@@ -378,6 +376,6 @@ def test_metrics_are_shares_over_all_moves_and_responses():
 
 
 def test_thoughts_are_what_the_think_block_holds():
-    assert thoughts_of("<think>a\nb</think><answer>Up</answer>") == ("a\nb", True)
-    assert thoughts_of("<think>a\nb") == ("a\nb", False)
+    assert think_text("<think>a\nb</think><answer>Up</answer>") == ("a\nb", True)
+    assert think_text("<think>a\nb") == ("a\nb", False)
     assert GOAL == "goal"

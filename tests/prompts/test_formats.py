@@ -2,15 +2,13 @@
 
 import pytest
 
-from spa.prompts.formats import FORMATS
-from spa.prompts.parse import parse_reply
-from spa.prompts.render import chosen_plan, plan_sentence, world_model_reply
-from spa.types import ResponseFormat
+from spa.formats.plans import chosen_plan, plan_sentence
+from spa.formats.registry import format_of, formats, parse_reply, world_model_reply
 
 
-@pytest.mark.parametrize("order", FORMATS)
-def test_what_is_rendered_is_read_back(order: ResponseFormat):
-    spec = FORMATS[order]
+@pytest.mark.parametrize("order", formats())
+def test_what_is_rendered_is_read_back(order: str):
+    spec = format_of(order)
     plan = f" {plan_sentence(['Left', 'Up'])} "
     thoughts = chosen_plan(["Left", "Up"], "after") if spec.lists_plans else plan
     text = world_model_reply("now", thoughts, "after", "Left || Up", order=order)

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from spa.config.load import load_config
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
+from spa.formats.plans import imagined, imagined_plans, read_options
+from spa.formats.registry import parse_reply, world_model_reply
 from spa.policies.scripted import ScriptedEngine, random_engine
-from spa.prompts.imagined import imagined_plans, read_options
-from spa.prompts.parse import parse_reply
-from spa.prompts.render import Prompter, world_model_reply
+from spa.prompts.render import Prompter
 from spa.types import Episode
 from spa.worldmodel.branches import turn_options
-from spa.worldmodel.relabel import imagined
 from spa.worldmodel.rows import episode_rows, shuffle_next_states
 from spa_report.replay import replay
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spa.prompts.parse import MARKERS, find_block, parse_reply
+from spa.formats.blocks import MARKERS, find_block
+from spa.formats.registry import parse_reply
 from spa.types import ParsedReply
 
 CASES = json.loads((Path(__file__).parent.parent / "golden" / "replies.json").read_text())["cases"]

@@ -9,7 +9,7 @@ from helpers.play import answer, one_group, play, says
 from spa.config.load import load_config
 from spa.envs.base import TextEnv
 from spa.envs.registry import make_env
-from spa.prompts.parse import parse_reply
+from spa.formats.registry import parse_reply
 from spa.prompts.render import Prompter, format_reward
 from spa.stages import setup
 from spa.stages.methods import METHODS

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from spa.config.load import load_config
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
+from spa.formats.blocks import MARKERS
+from spa.formats.plans import plan_sentence
+from spa.formats.registry import parse_reply, world_model_reply
 from spa.policies.scripted import ScriptedEngine, random_engine
-from spa.prompts.parse import MARKERS, parse_reply
-from spa.prompts.render import Prompter, plan_sentence, world_model_reply
+from spa.prompts.render import Prompter
 from spa.types import Episode, ParsedReply
 from spa.worldmodel.accuracy import world_model_metrics
 from spa.worldmodel.rows import episode_rows

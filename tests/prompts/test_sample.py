@@ -4,8 +4,9 @@ import pytest
 
 from spa.config.load import load_config
 from spa.envs.registry import make_env
-from spa.prompts.parse import parse_reply
-from spa.prompts.render import Prompter, plan_sentence
+from spa.formats.plans import plan_sentence
+from spa.formats.registry import parse_reply
+from spa.prompts.render import Prompter
 from spa.prompts.sample import SEEDS, sample_reply
 from spa.stages.prompters import make_prompter
 

@@ -9,8 +9,8 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from spa.envs.frozen_lake import FrozenLake
-from spa.prompts.parse import parse_reply
-from spa.prompts.render import Prompter, world_model_reply
+from spa.formats.registry import parse_reply, world_model_reply
+from spa.prompts.render import Prompter
 from spa.run.recorder import Recorder
 from spa.seeds import stream
 from spa.types import Episode, Message, StopReason, Turn

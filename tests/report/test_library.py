@@ -16,7 +16,7 @@ from report_fixtures import play, write_stage
 
 from spa.api.runs import load_run
 from spa.envs.frozen_lake import FrozenLake
-from spa.planning.written_search import breadth_first, explore, write_search
+from spa.formats.search import breadth_first, explore, write_search
 from spa.run.reading import is_run, open_run
 from spa.types import WorldModelRow
 from spa.worldmodel.parquet import write_parquet
@@ -168,12 +168,12 @@ def test_written_searches_are_read_as_trees():
     game.reset(seed=4)
     true, _ = explore(game)
     search = breadth_first(next(iter(true)), lambda key: true[key])
-    lines = written_search("Let me see.\n" + write_search(search), game.action_names())
+    lines = written_search("search", "Let me see.\n" + write_search(search), game.action_names())
     assert [line["key"] for line in lines] == [line.key for line in search.lines]
     assert lines[0]["moves"] == [
         [move.action, move.key, move.status] for move in search.lines[0].moves
     ]
-    assert written_search("Let me see: go on", game.action_names()) == []
+    assert written_search("search", "Let me see: go on", game.action_names()) == []
 
 
 def test_what_a_planner_imagined_belongs_to_its_turn(demo: Path, tmp_path: Path):

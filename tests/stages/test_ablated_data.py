@@ -12,14 +12,13 @@ from spa.config.load import load_config
 from spa.engines.local import LocalEngine
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
+from spa.formats.registry import parse_reply, world_model_reply
 from spa.launch.job import Job
 from spa.launch.start import launch
 from spa.models.load import load_tokenizer
 from spa.policies.expert import FAR, expert_engine
 from spa.policies.mixed import MixedEngine
 from spa.policies.scripted import ScriptedEngine, formatted
-from spa.prompts.parse import parse_reply
-from spa.prompts.render import world_model_reply
 from spa.prompts.template import ChatTemplate
 from spa.run.manifest import SUMMARY
 from spa.stages import ppo_rollouts, ppo_run, selfplay, setup

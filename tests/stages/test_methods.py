@@ -10,12 +10,12 @@ from helpers.runs import small_config
 from helpers.stages import metrics
 
 from spa.errors import ConfigError, SpaError
+from spa.formats.blocks import find_block
+from spa.formats.plans import imagined_plans
+from spa.formats.registry import world_model_reply
 from spa.methods.context import Context, annotate_all
 from spa.methods.replay import sampled_rows
 from spa.policies.scripted import ScriptedEngine
-from spa.prompts.imagined import imagined_plans
-from spa.prompts.parse import find_block
-from spa.prompts.render import world_model_reply
 from spa.stages import ppo_batch, ppo_rollouts, ppo_run, selfplay, setup
 from spa.types import PPOBatch, Prompt
 

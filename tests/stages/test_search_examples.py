@@ -15,17 +15,12 @@ from spa.errors import ConfigError, DataError
 from spa.evaluation.search import episode_scores
 from spa.examples.search import make_examples, of_other_puzzles
 from spa.examples.source import Puzzles
+from spa.formats.blocks import think_text
+from spa.formats.registry import parse_reply
+from spa.formats.search import breadth_first, explore, score_search, write_search
 from spa.models.build import load_template
 from spa.planning.dynamics import Simulator
-from spa.planning.written_search import (
-    breadth_first,
-    explore,
-    score_search,
-    thoughts_of,
-    write_search,
-)
 from spa.policies.scripted import ScriptedEngine
-from spa.prompts.parse import parse_reply
 from spa.stages import evaluate, ppo_run, selfplay, setup, sft
 from spa.stages.methods import METHODS
 from spa.stages.policies import Target
@@ -85,7 +80,7 @@ def test_every_example_is_an_exact_search_and_parses_to_its_actions():
     rows = examples("search_simulator")
     assert len({row.puzzle_hash for row in rows}) == len(rows)
     for row in rows:
-        text, complete = thoughts_of(row.response)
+        text, complete = think_text(row.response)
         score = score_search(
             text, true_of(row, cfg), actions=("Left", "Down", "Right", "Up"), complete=complete
         )
@@ -166,7 +161,7 @@ def test_arms_have_the_same_puzzles_prompts_and_counts():
         "Reply only with <answer>[actions]</answer>" in row.prompt[1]["content"] for row in bare
     )
     lines = [np.array([row.response.count("\n") for row in rows]) for rows in arms.values()]
-    texts = [thoughts_of(row.response)[0] for row in right]
+    texts = [think_text(row.response)[0] for row in right]
     # All searches of this length are the same.
     alone = [
         len({other for other in texts if other.count("\n") == text.count("\n")}) == 1
@@ -175,11 +170,11 @@ def test_arms_have_the_same_puzzles_prompts_and_counts():
     assert ((lines[0] == lines[2]) | alone).all()  # the search of another puzzle has as many lines
     assert abs(lines[0] - lines[2]).max() <= 2
     for row, text in zip(arms["search_other_puzzle"], texts, strict=True):
-        assert thoughts_of(row.response)[0] != text
+        assert think_text(row.response)[0] != text
     cfg = config()
     scores = [
         score_search(
-            thoughts_of(row.response)[0], true_of(row, cfg), actions=("Left", "Down", "Right", "Up")
+            think_text(row.response)[0], true_of(row, cfg), actions=("Left", "Down", "Right", "Up")
         )
         for row in arms["search_dealt"]
     ]
@@ -205,7 +200,7 @@ def test_a_dealt_search_fits_into_the_length_of_a_response():
 
 def test_the_path_of_a_dealt_search_is_what_the_answer_takes():
     for row in examples("search_dealt"):
-        path = thoughts_of(row.response)[0].split("\n")[-1].split()
+        path = think_text(row.response)[0].split("\n")[-1].split()
         assert row.executed == tuple(path[: len(row.executed)])
 
 

@@ -8,7 +8,7 @@ import torch
 from helpers.families import template
 from helpers.play import NoiseEngine, groups, play
 
-from spa.prompts.parse import parse_reply
+from spa.formats.registry import parse_reply
 from spa.training.batch import batch_episodes, select, to_device
 from spa.types import Episode, EpisodeBatch, ScoredBatch, StopReason, Turn
 

@@ -9,8 +9,8 @@ from helpers.play import groups, play
 import spa.worldmodel.branches
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, DataError
+from spa.formats.registry import parse_reply
 from spa.policies.scripted import random_engine
-from spa.prompts.parse import parse_reply
 from spa.prompts.render import Prompter
 from spa.types import Episode, WorldModelRow
 from spa.worldmodel.branches import branch_rows

@@ -9,9 +9,9 @@ from spa.config.load import load_config
 from spa.envs.base import StateText
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.registry import make_env
+from spa.formats.registry import parse_reply, world_model_reply
 from spa.policies.scripted import ScriptedEngine, random_engine
-from spa.prompts.parse import parse_reply
-from spa.prompts.render import Prompter, world_model_reply
+from spa.prompts.render import Prompter
 from spa.stages import selfplay
 from spa.types import Episode, Prompt
 from spa.worldmodel.accuracy import world_model_metrics

@@ -5,9 +5,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from worldmodel_examples import make_turn, reply
 
-from spa.prompts.parse import MARKERS, parse_reply
-from spa.prompts.render import chosen_plan, world_model_reply
-from spa.worldmodel.relabel import relabel_turn
+from spa.formats.blocks import MARKERS
+from spa.formats.plans import chosen_plan
+from spa.formats.registry import parse_reply, relabel_turn, world_model_reply
 
 GOLDEN = """<think>
 <observation>

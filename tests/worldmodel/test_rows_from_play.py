@@ -7,7 +7,8 @@ import pytest
 
 from spa.envs.pool import EpisodeSpec
 from spa.envs.registry import make_env
-from spa.prompts.render import Prompter, world_model_reply
+from spa.formats.registry import world_model_reply
+from spa.prompts.render import Prompter
 from spa.rollout.loop import collect
 from spa.types import Completion, Prompt, SamplingParams
 from spa.worldmodel.accuracy import world_model_metrics

@@ -9,8 +9,8 @@ from helpers.families import NAMES, small_model, template, tokenizer
 from helpers.template_families import styled_template
 
 from spa.errors import ConfigError
+from spa.formats.registry import world_model_reply
 from spa.models.forward import token_logprobs
-from spa.prompts.render import world_model_reply
 from spa.types import WorldModelRow
 from spa.worldmodel.sequences import TrainingSequence, batch_order, row_sequences, spread_evenly
 

@@ -7,7 +7,7 @@ import pytest
 from worldmodel_examples import make_episode, make_turn, reply
 
 from spa.errors import DataError
-from spa.prompts.parse import parse_reply
+from spa.formats.registry import parse_reply
 from spa.worldmodel.rows import episode_rows
 from spa.worldmodel.states import believed_states, random_coordinates, with_states
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from spa.prompts.parse import parse_reply
+from spa.formats.registry import parse_reply
 from spa.types import Episode, StopReason, Turn
 
 

@@ -9,8 +9,8 @@ from spa.config.schema import Config, EnvSpec, GroupsConfig, ImagineConfig
 from spa.config.stages import STAGES, Stage
 from spa.envs.registry import env_types
 from spa.errors import nearest
+from spa.formats.registry import format_of
 from spa.plugins import defined_by_methods, example_source, example_sources, plugins
-from spa.prompts.formats import FORMATS
 
 # Copies of the names in the tables of spa.algo.estimators and spa.algo.losses, which import
 # torch, and of spa.worldmodel.sft_masks and spa.engines.factory, which lie in higher layers.
@@ -107,8 +107,8 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
             "the two",
         )
     response_format = cfg.agent_proxy.response_format
-    spec = FORMATS[response_format]
-    if not spec.predicts:
+    form = format_of(response_format)
+    if not form.predicts:
         for path, wanted in (
             ("agent_proxy.world_model_reward.prediction", reward.prediction > 0),
             ("generate.shuffle_next_states", cfg.generate.shuffle_next_states),
@@ -140,14 +140,14 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
         )
     _check_search(cfg, problems)
     if cfg.algorithm.imagined_advantage > 0 and not (
-        spec.lists_plans and cfg.ctx_manager.mode == "add_worldmodel"
+        form.lists_plans and cfg.ctx_manager.mode == "add_worldmodel"
     ):
         problems.add(
             "algorithm.imagined_advantage",
             "an imagined advantage needs agent_proxy.response_format=choose_plan and "
             "ctx_manager.mode=add_worldmodel",
         )
-    if spec.lists_plans and cfg.generate.states != "ground_truth":
+    if form.lists_plans and cfg.generate.states != "ground_truth":
         problems.add(
             "generate.states", "must be ground_truth with agent_proxy.response_format=choose_plan"
         )
@@ -162,18 +162,18 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
 
 def _check_search(cfg: Config, problems: Problems) -> None:
     base = cfg.ctx_manager.mode == "base"
-    writes = FORMATS[cfg.agent_proxy.response_format].writes_search
-    if writes and not base:
+    form = format_of(cfg.agent_proxy.response_format)
+    if form.base_only and not base:
         problems.add(
             "agent_proxy.response_format",
-            "search needs ctx_manager.mode=base, because a written search contains no state blocks",
+            f"{form.name} needs ctx_manager.mode=base, because its responses contain no state blocks",
         )
     if not cfg.ctx_manager.history and not base:
         problems.add("ctx_manager.history", "must be true with ctx_manager.mode=add_worldmodel")
 
 
 def _check_exhaustive(cfg: Config, path: str, own: ImagineConfig, problems: Problems) -> None:
-    if not FORMATS[cfg.agent_proxy.response_format].names_plan:
+    if not format_of(cfg.agent_proxy.response_format).begins_with_plan:
         problems.add(
             f"{path}.proposals",
             "exhaustive needs agent_proxy.response_format=plan_first, which predicts the result of a "

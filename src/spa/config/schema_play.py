@@ -4,8 +4,18 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator
+
 from spa.config.fields import Key, Name, Separator, section
-from spa.types import ResponseFormat
+from spa.errors import nearest
+from spa.plugins import defined_in
+
+
+def _response_format(name: str) -> str:
+    known = [each.name for each in defined_in("formats", "FORMAT").values()]
+    if name not in known:
+        raise ValueError(f"must be one of {', '.join(known)}; {nearest(name, known)}")
+    return name
 
 
 @section
@@ -262,10 +272,11 @@ class AgentProxyConfig:
         ),
     ] = False
     response_format: Annotated[
-        ResponseFormat,
+        str,
+        AfterValidator(_response_format),
         Key(
-            "order of the parts of a world-model response after the observation (docs/recipe.md); "
-            "search means base responses with a written breadth-first search",
+            "what responses contain after the observation and in which order (docs/recipe.md), or `search` "
+            "for base responses with a written breadth-first search",
             affects="semantics",
         ),
     ] = "prediction_first"

@@ -32,8 +32,8 @@ from torch import nn
 
 from spa.config.schema import APIModelConfig
 from spa.errors import ModelError, one_line
+from spa.formats.blocks import after_prefill, as_unicode
 from spa.install import install_hint
-from spa.prompts.parse import after_prefill, as_unicode
 from spa.run import watchdog
 from spa.types import Completion, Message, Prompt, SamplingParams
 

@@ -11,7 +11,7 @@ import numpy as np
 from spa.evaluation.outcomes import Group
 from spa.evaluation.passk import pass_at_k
 from spa.evaluation.statistics import Interval, rate_interval
-from spa.planning.written_search import search_metrics
+from spa.formats.base import search_metrics
 
 KS = (1, 2, 4, 8, 16, 32, 64)
 DIGITS = 6

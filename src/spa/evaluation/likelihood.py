@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from spa.evaluation.aggregate import rounded
+from spa.formats.blocks import find_block
 from spa.models.forward import chunk_rows, layers_of, micro_batches, raw_logits
-from spa.prompts.parse import find_block
 from spa.prompts.template import ChatTemplate
 
 BLOCKS = ("observation", "prediction", "answer")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from spa.planning.written_search import SearchScore
+from spa.formats.base import SearchScore
 from spa.types import Episode, StopReason
 from spa.worldmodel.accuracy import is_exact
 
@@ -67,6 +67,9 @@ class Group:
             # short.
             if not attempt["searches"]:
                 del attempt["searches"]
+            for score in attempt.get("searches", ()):
+                if not score["kinds"]:
+                    del score["kinds"]
         return data
 
     @classmethod

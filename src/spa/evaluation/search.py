@@ -6,14 +6,9 @@ from collections.abc import Callable, Sequence
 from spa.envs.base import TextEnv
 from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.evaluation.episode_metrics import episode_metrics
-from spa.planning.written_search import (
-    SearchScore,
-    explore,
-    score_search,
-    search_metrics,
-    thoughts_of,
-)
-from spa.prompts.formats import FORMATS
+from spa.formats.base import SearchScore, search_metrics
+from spa.formats.blocks import think_text
+from spa.formats.registry import format_of
 from spa.rollout.loop import puzzle_hash
 from spa.types import Episode, Metrics, StopReason
 
@@ -23,8 +18,9 @@ MakeEnv = Callable[[str], TextEnv]
 def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     """The score of each turn that wrote a search; empty for other response formats, and where the
     game does not name its states or they cannot be searched."""
+    form = format_of(episode.response_format)
     if (
-        not FORMATS[episode.response_format].writes_search
+        not form.base_only
         or episode.mode != "base"
         or episode.stop is StopReason.ERROR
         or not episode.turns
@@ -43,19 +39,19 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     # and scores would be about another puzzle.
     if env.state_key() is None or puzzle_hash(env) != episode.puzzle_hash:
         return []
+    # A search of all states may reach a fault of the game that play has not met.
+    try:
+        with boundary("searching the game's states", MAKING_S):
+            reference = form.reference(env)
+    except EnvFault:
+        return []
     scores = list[SearchScore]()
     # A search starts from the state of its own turn, so it is scored before the turn's actions are
     # played.
     for turn in episode.turns:
-        text, closed = thoughts_of(turn.reply_text)
+        text, closed = think_text(turn.reply_text)
         complete = closed or turn.finish_reason != "length"
-        # A search of all states may reach a fault of the game that play has not met.
-        try:
-            with boundary("searching the game's states", MAKING_S):
-                true, _ = explore(env)
-        except EnvFault:
-            return []
-        score = score_search(text, true, actions=env.action_names(), complete=complete)
+        score = form.score(text, reference, env, complete=complete)
         scores += [] if score is None else [score]
         for name in turn.executed:
             action = env.to_action(name)

@@ -11,7 +11,7 @@ from spa.engines.base import Engine
 from spa.envs.base import StateText, TextEnv, look_as_mover
 from spa.envs.branch import execute
 from spa.envs.shown import Shown
-from spa.prompts.parse import parse_reply
+from spa.formats.registry import parse_reply
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
 from spa.rollout.loop import puzzle_hash

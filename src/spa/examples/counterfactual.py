@@ -9,7 +9,7 @@ from spa.config.schema import Config
 from spa.envs.base import TextEnv
 from spa.examples.play import Play, policy_of
 from spa.examples.source import Puzzles
-from spa.prompts.formats import FORMATS
+from spa.formats.registry import format_of
 from spa.types import Episode, WorldModelRow
 
 
@@ -39,7 +39,7 @@ class Counterfactual(Play):
 
         make = partial(puzzles.worker.make_env, episode.tag)
         prompter = puzzles.worker.prompters[episode.tag]
-        if not FORMATS[episode.response_format].lists_plans:
+        if not format_of(episode.response_format).lists_plans:
             made, dropped = super().of_episode(cfg, puzzles, episode)
             if policy_of(cfg, episode.episode_id) in self.policies:
                 made += branch_rows(
@@ -56,7 +56,7 @@ class Counterfactual(Play):
         return made, dropped
 
     def _chooses(self, cfg: Config) -> bool:
-        return FORMATS[cfg.agent_proxy.response_format].lists_plans
+        return format_of(cfg.agent_proxy.response_format).lists_plans
 
     def _plans(self, cfg: Config) -> int | None:
         """How many plans are tried at a state; None: every legal action."""

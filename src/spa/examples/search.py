@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spa.config.problems import Problems
 from spa.config.schema import Config
@@ -25,8 +25,9 @@ from spa.errors import ConfigError, DataError
 from spa.examples.base import SOURCE as BASE_FORMAT
 from spa.examples.moves import round_of_moves
 from spa.examples.source import Examples, ExampleSource, Puzzles
-from spa.planning.written_search import Search, breadth_first, dealt, explore, write_search
-from spa.prompts.formats import FORMATS
+from spa.formats.base import WrittenFormat
+from spa.formats.registry import format_of
+from spa.formats.search import dealt, explore
 from spa.prompts.render import Prompter
 from spa.run import watchdog
 from spa.seeds import stream, stream_seed
@@ -47,13 +48,13 @@ class Searched:
     """A question with its search as text, and the control's search in permuted outcomes."""
 
     question: "Question"
-    search: Search
+    search: Any
     text: str
     dealt: tuple[str, tuple[str, ...]] | None
 
 
 class WrittenSearch(ExampleSource):
-    """One example per puzzle (`spa.examples.searches`)."""
+    """One example per puzzle."""
 
     policies = ("search",)
     plays = False
@@ -72,7 +73,7 @@ class WrittenSearch(ExampleSource):
         for path, wrong, wanted in (
             (
                 "agent_proxy.response_format",
-                not FORMATS[cfg.agent_proxy.response_format].writes_search,
+                not isinstance(format_of(cfg.agent_proxy.response_format), WrittenFormat),
                 "search",
             ),
             ("ctx_manager.history", cfg.ctx_manager.history, "false"),
@@ -177,6 +178,8 @@ def make_examples(
     template = load_template(cfg, cfg.model_path)
     dropped: Counter[str] = Counter()
     chosen = list[Searched]()
+    form = format_of(cfg.agent_proxy.response_format)
+    assert isinstance(form, WrittenFormat)  # see `WrittenSearch.check`
     fresh = fresh_puzzles(cfg, puzzles, dropped, most=DRAWS * wanted)
     explored = 0
 
@@ -192,11 +195,11 @@ def make_examples(
     while part := list(islice(fresh, min(TOGETHER, wanted - len(chosen)))):
         explored += sum(map(dynamics.actions, part))
         asked = questions(part, worker, dynamics)
-        for question, search in zip(asked, dynamics.search(asked), strict=True):
+        for question, search in zip(asked, dynamics.search(asked, form), strict=True):
             if search is None or search.path is None:
                 dropped["unreadable_state" if search is None else "no_goal"] += 1
                 continue
-            text = write_search(search)
+            text = form.written(search, question.view)
             if too_long(text, search.path, question):
                 dropped["too_long"] += 1
                 continue
@@ -204,11 +207,11 @@ def make_examples(
             # The control needs a path and room, too, and all kinds of thoughts have the same
             # puzzles.
             if own.dynamics == "simulator":
-                false = dealt_search(question, cfg.seed.train)
+                false = dealt_search(question, form, cfg.seed.train)
                 if false.path is None:
                     dropped["no_goal_when_dealt"] += 1
                     continue
-                dealt = (write_search(false), false.path)
+                dealt = (form.written(false, question.view), false.path)
                 if too_long(*dealt, question):
                     dropped["too_long_when_dealt"] += 1
                     continue
@@ -364,14 +367,20 @@ def thoughts_of(kind: str, chosen: Sequence[Searched]) -> list[tuple[str, tuple[
     return found
 
 
-def dealt_search(question: "Question", seed: int) -> Search:
+def dealt_search(question: "Question", form: WrittenFormat, seed: int) -> Any:
     """The search in a world where outcomes are dealt at random among the actions.
 
     Dealing keeps each state's distance from the start. The order of states at one distance changes,
     so in a large game the limit of lines may come before the goal.
     """
     world = dealt(question.puzzle.true, stream(seed, "search/dealt", question.puzzle.number))
-    return breadth_first(question.start, lambda key: world[key])
+    search = form.searching(question.start, question.view)
+    key = next(search)
+    while True:
+        try:
+            key = search.send(world[key])
+        except StopIteration as end:
+            return end.value
 
 
 def of_other_puzzles(texts: Sequence[str]) -> list[str]:

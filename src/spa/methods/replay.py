@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from spa.config.schema import Config
+from spa.formats.registry import format_of
 from spa.methods import Method
 from spa.methods.context import Context, Replayed
-from spa.prompts.formats import FORMATS
 from spa.prompts.template import ChatTemplate
 from spa.seeds import stream
 from spa.training.update import count_mini_batches
@@ -97,7 +97,7 @@ def cannot_correct(cfg: Config, template: ChatTemplate) -> str:
     """Why no rollout can be corrected; empty if they can."""
     if cfg.ctx_manager.mode == "base":
         return "responses with ctx_manager.mode=base contain no states to correct"
-    if FORMATS[cfg.agent_proxy.response_format].lists_plans:
+    if format_of(cfg.agent_proxy.response_format).lists_plans:
         return (
             "with agent_proxy.response_format=choose_plan, the outcomes of the plans that the "
             "model did not choose are unknown"

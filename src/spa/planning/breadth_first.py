@@ -17,9 +17,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from spa.formats.registry import format_of
 from spa.planning.node import Expansion, Node, Tree, path_to
 from spa.planning.planner import Planner, with_prefill
-from spa.prompts.render import plan_sentence, world_model_reply
 from spa.types import Completion, Prompt, SamplingParams
 
 _PREDICTION = "<prediction>\n"
@@ -76,7 +76,8 @@ class BreadthFirstPlanner(Planner):
     def _begun(self, prompt: Prompt, state: str, actions: Sequence[str]) -> Prompt:
         """The prompt with a response that is begun up to the prediction of what these actions lead
         to."""
-        text = world_model_reply(state, f" {plan_sentence(actions)} ", "", "", order="plan_first")
+        form = format_of(prompt.response_format)
+        text = form.write(state, form.asked_plan(actions), "", "")
         begun = text[: text.index(_PREDICTION) + len(_PREDICTION)]
         assert self.template is not None
         # The prompt's tokens stay unchanged, so their cache stays valid.

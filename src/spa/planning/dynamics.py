@@ -2,7 +2,7 @@
 single moves and is asked for every action of every state."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,15 +11,9 @@ import numpy as np
 from spa.engines.base import Engine
 from spa.envs.base import StateText, TextEnv
 from spa.envs.pool import EpisodeSpec
+from spa.formats.base import WrittenFormat
+from spa.formats.search import GOAL, Successor, Transitions
 from spa.planning.moves import answer_tokens, move_question
-from spa.planning.written_search import (
-    GOAL,
-    Search,
-    Successor,
-    Transitions,
-    breadth_first,
-    breadth_first_together,
-)
 from spa.prompts.template import ChatTemplate
 from spa.types import Message, Prompt, SamplingParams
 
@@ -100,9 +94,9 @@ class Dynamics(Protocol):
         """What prompts show of the game in a state."""
         ...
 
-    def search(self, questions: Sequence[Question]) -> list[Search | None]:
-        """A search from the state of each question; None where the successors of a state make no
-        sense."""
+    def search(self, questions: Sequence[Question], form: WrittenFormat) -> list[Any | None]:
+        """A search in this format from the state of each question; None where the successors of a
+        state make no sense."""
         ...
 
     def play(self, question: Question, actions: Sequence[str], mode: StateText) -> Played:
@@ -128,9 +122,9 @@ class Simulator:
         """The copy of the game in a state."""
         return puzzle.copies[key]
 
-    def search(self, questions: Sequence[Question]) -> list[Search | None]:
+    def search(self, questions: Sequence[Question], form: WrittenFormat) -> list[Any | None]:
         """The true searches."""
-        return [true_search(question) for question in questions]
+        return search_together(questions, form, self.expand)
 
     def play(self, question: Question, actions: Sequence[str], mode: StateText) -> Played:
         """What these actions lead to in a copy, until the game ends."""
@@ -189,12 +183,9 @@ class LearnedMoves:
         assert state is not None  # it was checked when the key was predicted
         return PredictedView(puzzle.env, state)
 
-    def search(self, questions: Sequence[Question]) -> list[Search | None]:
+    def search(self, questions: Sequence[Question], form: WrittenFormat) -> list[Any | None]:
         """The searches in the world that the model predicts."""
-        found = breadth_first_together(
-            [question.start for question in questions],
-            lambda asked: self.expand([(questions[number].puzzle, key) for number, key in asked]),
-        )
+        found = search_together(questions, form, self.expand)
         for question, search in zip(questions, found, strict=True):
             self._count(question, search)
         return found
@@ -250,7 +241,7 @@ class LearnedMoves:
             whole = len(successors) == len(env.action_names())
             self._known[puzzle.number, asked_key] = tuple(successors) if whole else None
 
-    def _count(self, question: Question, search: Search | None) -> None:
+    def _count(self, question: Question, search: Any | None) -> None:
         """Compare a search with the game: it is right if all of its moves are."""
         totals = self._totals
         totals["searches"] += 1
@@ -267,9 +258,28 @@ class LearnedMoves:
         }
 
 
-def true_search(question: Question) -> Search:
-    """The search in copies of the game."""
-    return breadth_first(question.start, lambda key: question.puzzle.true[key])
+def search_together(
+    questions: Sequence[Question],
+    form: WrittenFormat,
+    expand: Callable[[Sequence[tuple[Puzzle, str]]], Sequence[Successors | None]],
+) -> list[Any | None]:
+    """The searches from the states of `questions`, one line of each at a time. A state whose
+    successors are None ends its search: the result is None."""
+    searches = [form.searching(question.start, question.view) for question in questions]
+    found: list[Any | None] = [None] * len(questions)
+    asked = [(number, next(search)) for number, search in enumerate(searches)]
+    while asked:
+        following = list[tuple[int, str]]()
+        known = expand([(questions[number].puzzle, key) for number, key in asked])
+        for (number, _), successors in zip(asked, known, strict=True):
+            if successors is None:
+                continue
+            try:
+                following.append((number, searches[number].send(successors)))
+            except StopIteration as end:
+                found[number] = end.value
+        asked = following
+    return found
 
 
 def reachable(

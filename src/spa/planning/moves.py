@@ -14,7 +14,7 @@ import numpy as np
 
 from spa.envs.base import StateText, TextEnv
 from spa.errors import ConfigError
-from spa.planning.written_search import Transitions, explore
+from spa.formats.search import Transitions, explore
 from spa.prompts.render import STATE, SYSTEM
 from spa.prompts.template import ChatTemplate
 from spa.types import Message, Prompt, WorldModelRow

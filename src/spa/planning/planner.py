@@ -25,10 +25,10 @@ from torch import nn
 
 from spa.engines.base import Engine
 from spa.envs.base import StateText, TextEnv
+from spa.formats.registry import parse_reply
 from spa.models.allocator import release_memory
 from spa.planning.node import GOAL, NO_STATE, Expansion, Node, Outcome, Tree, same_state, simulate
 from spa.prompts.elsewhere import elsewhere
-from spa.prompts.parse import parse_reply
 from spa.prompts.template import ChatTemplate
 from spa.seeds import derange, stream, stream_seed
 from spa.types import Completion, ParsedReply, Prompt, SamplingParams

@@ -12,9 +12,7 @@ import numpy as np
 from torch import nn
 
 from spa.envs.limits import MAKING_S, EnvFault, boundary
-from spa.prompts.formats import FORMATS
-from spa.prompts.parse import split_actions
-from spa.prompts.render import chosen_plan, world_model_reply
+from spa.formats.registry import format_of
 from spa.prompts.template import ChatTemplate
 from spa.types import Completion, Prompt, SamplingParams
 
@@ -90,12 +88,7 @@ def formatted(
     if prompt.prefill == "<answer>":
         return f"<answer>{answer}</answer>"
     if prompt.mode == "add_worldmodel":
-        thoughts = ""
-        if FORMATS[prompt.response_format].lists_plans:
-            # `len(answer)` sets no limit, since an answer has no more actions than characters.
-            actions = split_actions(answer, action_sep=prompt.action_sep, max_actions=len(answer))
-            thoughts = chosen_plan(actions, prediction)
-        return world_model_reply(
-            observation, thoughts, prediction, answer, order=prompt.response_format
-        )
+        form = format_of(prompt.response_format)
+        thoughts = form.scripted_thoughts(answer, prediction, action_sep=prompt.action_sep)
+        return form.write(observation, thoughts, prediction, answer)
     return f"<think></think><answer>{answer}</answer>"

@@ -5,15 +5,14 @@ actions + turn block, then reward + turn block); the words are our own. Every li
 states is the limit that is enforced.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from spa.envs.base import StateText, TextEnv
 from spa.errors import ConfigError
-from spa.prompts.formats import FORMATS, FormatSpec
-from spa.prompts.imagined import imagined_plans
-from spa.types import IMAGE, Message, PromptMode, ResponseFormat
+from spa.formats.base import ResponseFormat
+from spa.formats.registry import format_of
+from spa.types import IMAGE, Message, PromptMode
 
 Placeholders = Literal["brackets", "words"]
 
@@ -52,7 +51,7 @@ class Prompter:
     example: str = ""
     show_legal_actions: bool = False
     placeholders: Placeholders = "brackets"
-    response_format: ResponseFormat = "prediction_first"
+    response_format: str = "prediction_first"
     imagined_plans: int = 2
     history: bool = True
 
@@ -88,8 +87,8 @@ class Prompter:
         if names := env.action_names():
             parts.append(f"Actions: {', '.join(names)}.")
         parts.append(self._limits())
-        if self.searches:
-            parts.append(f"Reply only with {self._search_format(env)}")
+        if asked := self._asked_once(env):
+            parts.append(f"Reply only with {asked}")
         if self.example:
             parts.append(f"A sample reply:\n{self.example}")
         left = self.max_actions_per_traj if actions_left is None else actions_left
@@ -119,43 +118,29 @@ class Prompter:
         if legal:
             state += f"{_LEGAL}{', '.join(legal)}"
         block = f"Turn {turn}:\n{STATE}{state}{_LEFT}{actions_left}."
-        # A search has no word limit, and the rules give its format, so it needs no reminder.
-        if self.searches:
+        # Where the rules give the format, such as a search without a word limit, it needs no
+        # reminder.
+        if self._asked_once(env):
             return block
         return f"{block} Reply only with {self._format()} in at most {self.max_words} words."
 
     @property
-    def spec(self) -> FormatSpec:
-        """What responses contain."""
-        return FORMATS[self.response_format]
+    def form(self) -> ResponseFormat:
+        """The format of responses."""
+        return format_of(self.response_format)
 
-    @property
-    def searches(self) -> bool:
-        """Whether responses write a search in their thoughts."""
-        return self.mode == "base" and self.spec.writes_search and self.enable_think
-
-    def _search_format(self, env: TextEnv) -> str:
-        state, states = env.state_key_format
-        search = f"search, {states}: from each {state} found, where each action leads, until the goal; then the path"
-        return f"<think>{self._blank(search)}</think><answer>{self._blank('actions')}</answer>"
+    def _asked_once(self, env: TextEnv) -> str:
+        """What the rules ask for in place of a reminder in every turn."""
+        thinks = self.mode == "base" and self.enable_think
+        return self.form.asks(env, self._blank) if thinks else ""
 
     def _format(self) -> str:
         if self.mode == "add_worldmodel":
-            plan = (
-                f"I do {self._blank('your actions')}."
-                if self.spec.names_plan
-                else self._blank("your plan")
-            )
-            thoughts = f" {plan} "
-            if self.spec.lists_plans:
-                option = ((self._blank("some actions"),), self._blank("the state after them"))
-                thoughts = f"{imagined_plans([option] * self.imagined_plans)}I do {self._blank('the best of these')}. "
-            return world_model_reply(
+            return self.form.write(
                 self._blank(_STATE_NOW),
-                thoughts,
+                self.form.asked_thoughts(self._blank, self.imagined_plans),
                 self._blank(_STATE_NEXT),
                 self._blank("actions"),
-                order=self.response_format,
                 on="",
             )
         if self.enable_think:
@@ -164,29 +149,6 @@ class Prompter:
 
     def _blank(self, what: str) -> str:
         return what if self.placeholders == "words" else f"[{what}]"
-
-
-def world_model_reply(
-    observation: str,
-    thoughts: str,
-    prediction: str,
-    answer: str,
-    *,
-    order: ResponseFormat = "prediction_first",
-    on: str = "\n",
-) -> str:
-    """A response in the world-model format, prefill included; `on` surrounds the states: they have
-    their own lines."""
-    seen = f"<think><observation>{on}{observation}{on}</observation>{thoughts}"
-    foreseen = f"<prediction>{on}{prediction}{on}</prediction>"
-    acts = f"<answer>{answer}</answer>"
-    match FORMATS[order].prediction:
-        case "none":
-            return f"{seen}</think>{acts}"
-        case "after_answer":
-            return f"{seen}</think>{acts}{foreseen}"
-        case "in_think":
-            return f"{seen}{foreseen}</think>{acts}"
 
 
 def listed_actions(message: str, state: str) -> str:
@@ -202,16 +164,6 @@ def shown_state(message: str) -> str:
     rest = message.partition(STATE)[2].rpartition(_LEFT)[0]
     state, listed, _ = rest.rpartition(_LEGAL)
     return state if listed else rest
-
-
-def plan_sentence(actions: Sequence[str]) -> str:
-    """What is going to be done, in words: `I do Down, then Right.`"""
-    return f"I do {', then '.join(actions)}."
-
-
-def chosen_plan(actions: Sequence[str], state: str) -> str:
-    """The thoughts of a `choose_plan` response that imagined one plan only."""
-    return f"{imagined_plans([(tuple(actions), state)])}{plan_sentence(actions)} "
 
 
 def format_reward(reward: float) -> str:

@@ -8,7 +8,7 @@ differs, no slip, and a request that its own puzzle makes.
 from dataclasses import dataclass
 
 from spa.envs.base import TextEnv
-from spa.prompts.render import Prompter, chosen_plan, plan_sentence, world_model_reply
+from spa.prompts.render import Prompter
 
 SEEDS = range(10)
 """Puzzles that samples are looked for in: below the seeds of the shipped configurations and below
@@ -54,10 +54,8 @@ def sample_reply(env: TextEnv, prompter: Prompter) -> str:
     if best is None:
         return ""
     answer = f" {prompter.action_sep} ".join(best.actions)
-    plan = f" {plan_sentence(best.actions)} "
-    if prompter.spec.lists_plans:
-        plan = chosen_plan(best.actions, best.after)
-    return world_model_reply(best.before, plan, best.after, answer, order=prompter.response_format)
+    plan = prompter.form.sample_thoughts(best.actions, best.after)
+    return prompter.form.write(best.before, plan, best.after, answer)
 
 
 def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:

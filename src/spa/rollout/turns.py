@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from spa.envs.base import TextEnv
 from spa.envs.limits import checked_step, checked_text
-from spa.prompts.parse import parse_reply
+from spa.formats.registry import parse_reply
 from spa.prompts.render import Prompter
 from spa.types import StopReason, Turn
 

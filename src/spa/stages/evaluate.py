@@ -26,11 +26,11 @@ from spa.errors import ConfigError, DataError, ModelError
 from spa.evaluation.aggregate import KS, not_computed, play_report
 from spa.evaluation.outcomes import Group, group_of
 from spa.evaluation.search import episode_scores
+from spa.formats.registry import format_of
 from spa.models.allocator import release_memory
 from spa.models.load import BUILTIN
 from spa.models.precision import precision_of, with_precision
 from spa.policies.named import policy_names
-from spa.prompts.formats import FORMATS
 from spa.prompts.template import ChatTemplate
 from spa.run.files import archive_files, dump_line, end_last_line, read_lines, write_atomic
 from spa.run.fingerprint import Fingerprint
@@ -511,7 +511,7 @@ def tag_result(
     spec = cfg.custom_envs[tag]
     card = card_of(cfg, tag)
     report = play_report(groups, ks=ks, world_model=states)
-    if not FORMATS[cfg.agent_proxy.response_format].predicts:
+    if not format_of(cfg.agent_proxy.response_format).predicts:
         report.pop("prediction_exact", None)
     report["difficulty_is"] = "clues" if spec.env_type == "sudoku" else "fewest actions"
     optimum = mean_optimum(best) if card is None else card.optimum

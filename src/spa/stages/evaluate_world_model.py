@@ -34,8 +34,7 @@ from spa.evaluation.situations import (
     replay,
 )
 from spa.evaluation.world_model import Asked, prediction_report, rollout_report
-from spa.prompts.formats import FORMATS
-from spa.prompts.render import plan_sentence, world_model_reply
+from spa.formats.registry import format_of
 from spa.prompts.template import ChatTemplate
 from spa.run.progress import ProgressLine
 from spa.seeds import stream_seed
@@ -92,7 +91,7 @@ def measure_world_model(
     Raises DataError if an environment has not enough puzzles that were not trained on, ConfigError
     if responses hold no predictions.
     """
-    if not FORMATS[cfg.agent_proxy.response_format].predicts:
+    if not format_of(cfg.agent_proxy.response_format).predicts:
         raise ConfigError(
             f"agent_proxy.response_format={cfg.agent_proxy.response_format} has no predictions to measure; "
             "choose a format with a prediction block"
@@ -248,7 +247,7 @@ def world_model_report(
     )
     advance(2, {})
     # In `choose_plan` the prediction only repeats the thoughts, so its likelihood says little.
-    chooses = FORMATS[cfg.agent_proxy.response_format].lists_plans
+    chooses = format_of(cfg.agent_proxy.response_format).lists_plans
     if isinstance(asking.engine, LocalEngine) and worker.template is not None and not chooses:
         report["likelihood"] = likelihood(cfg, asking.engine, worker.template, situations, replies)
     advance(3, {})
@@ -305,16 +304,14 @@ def likelihood(
     replies: list[Reply],
 ) -> dict[str, Any]:
     """The likelihood of the transitions that random play took."""
-    order = cfg.agent_proxy.response_format
+    form = format_of(cfg.agent_proxy.response_format)
 
     def sequence(situation: Situation, reply: Reply, next_state: str) -> ReplyTokens:
-        thoughts = f" {plan_sentence(situation.actions)} " if FORMATS[order].names_plan else ""
-        text = world_model_reply(
+        text = form.write(
             situation.known,
-            thoughts,
+            form.asked_plan(situation.actions),
             next_state,
             f" {cfg.action_sep(situation.tag)} ".join(situation.actions),
-            order=order,
         )
         prompt = template.start(reply.messages, "<think>")
         return reply_sequence(template, prompt, text, "<think>")

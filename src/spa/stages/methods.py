@@ -15,11 +15,11 @@ from pathlib import Path
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.errors import ConfigError, nearest
+from spa.formats.registry import format_of
 from spa.imports import load_setting
 from spa.methods import NO_ROWS, Method
 from spa.models.precision import precision_of, with_precision
 from spa.plugins import defined_by_methods, load_plugin, plugins
-from spa.prompts.formats import FORMATS
 from spa.run.copies import copies_of
 from spa.stages.pipeline import every_folder, stage_folders
 
@@ -28,9 +28,6 @@ log = logging.getLogger(__name__)
 REFERENCE = "spa"
 BASELINES = ("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation")
 """What `spa run --method` trains besides SPA: PPO alone."""
-CONTROLS = ("vanilla_wm", "spa_shuffled")
-SEARCH_CONTROLS = ("search_dealt", "search_other_puzzle")
-"""What `spa compare --controls` adds; the second where the model writes searches."""
 SHUFFLED = "_shuffled"
 """A method's name with this is its control: the same after SFT on next states of other turns."""
 LONGER = re.compile(r"(.+)_x([1-9]\d*)")
@@ -431,17 +428,18 @@ def _control(plain: str) -> Method:
 
 def controls_of(cfg: Config) -> tuple[str, ...]:
     """The controls of a configuration's recipe."""
-    writes_search = FORMATS[cfg.agent_proxy.response_format].writes_search
-    return SEARCH_CONTROLS if writes_search else CONTROLS
+    return format_of(cfg.agent_proxy.response_format).controls
 
 
 def warn_of_searches(name: str, chosen: Method, cfg: Config) -> None:
     """Warn where PPO alone begins with a model that has never learned to write searches."""
-    if not chosen.fine_tuned and FORMATS[cfg.agent_proxy.response_format].writes_search:
+    baseline = format_of(cfg.agent_proxy.response_format).baseline
+    if not chosen.fine_tuned and baseline:
         log.warning(
             "method %s asks the base model for written searches, which it has never learned. The baseline of this "
-            "configuration is random_format, which learns from as many examples of random play",
+            "configuration is %s, which learns from as many examples of random play",
             name,
+            baseline,
         )
 
 

@@ -11,7 +11,7 @@ from spa.envs.limits import MAKING_S, SLOW, EnvFault, boundary, checked_text
 from spa.envs.registry import make_env
 from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
-from spa.prompts.parse import contains_marker
+from spa.formats.blocks import contains_marker
 from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.sample import sample_reply
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spa.prompts.parse import find_block
+from spa.formats.blocks import find_block
 from spa.prompts.template import ChatTemplate
 from spa.prompts.token_spans import token_bounds, tokens_touching
 from spa.training.batch import LossMask

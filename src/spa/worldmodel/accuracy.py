@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from spa.prompts.formats import FORMATS
+from spa.formats.registry import format_of
 from spa.types import Episode, Metrics, StopReason, Turn
 
 # (1,2) and ( 0, 3 ) are cells, each one unit; (3) is not a cell.
@@ -183,7 +183,7 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
             is_exact(_said(turn, turn.reply.observation), turn.target) for turn in turns
         ),
     }
-    if any(not FORMATS[episode.response_format].predicts for episode in played):
+    if any(not format_of(episode.response_format).predicts for episode in played):
         return found
     scores = [
         score_state(_said(turn, turn.reply.prediction), turn.next_target, turn.target)

@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spa.envs.base import StateText, TextEnv
-from spa.prompts.imagined import without_options
 from spa.prompts.render import Prompter, listed_actions
 from spa.types import IMAGE, Episode, Turn, WorldModelRow
-from spa.worldmodel.relabel import end_with_plan
 from spa.worldmodel.rows import assistant_positions
 
 
@@ -86,10 +84,6 @@ def without_states(turn: Turn, prompter: Prompter) -> str:
     plan, its thoughts end with it."""
     thoughts = (turn.reply.think or "") if turn.reply.well_formed else ""
     actions = turn.executed if turn.reply.well_formed else turn.reply.actions
-    if prompter.spec.lists_plans:
-        # Plans stand there with the states that they were imagined to lead to.
-        thoughts = without_options(thoughts)
-    if (prompter.spec.names_plan or prompter.spec.lists_plans) and actions:
-        thoughts = end_with_plan(thoughts, actions, turn.reply.actions)
+    thoughts = prompter.form.base_thoughts(thoughts, actions, turn.reply.actions)
     answer = f"<answer>{f' {prompter.action_sep} '.join(actions)}</answer>"
     return f"<think>{thoughts}</think>{answer}" if prompter.enable_think else answer

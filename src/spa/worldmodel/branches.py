@@ -15,12 +15,11 @@ from spa.envs.base import Action, TextEnv
 from spa.envs.branch import Past, branch
 from spa.envs.limits import checked_step
 from spa.errors import ConfigError, DataError
-from spa.prompts.imagined import Option
-from spa.prompts.parse import parse_reply
-from spa.prompts.render import Prompter, world_model_reply
+from spa.formats.plans import Option
+from spa.formats.registry import parse_reply, relabel_turn, world_model_reply
+from spa.prompts.render import Prompter
 from spa.seeds import stream, stream_seed
 from spa.types import Episode, StopReason, Turn, WorldModelRow
-from spa.worldmodel.relabel import relabel_turn
 from spa.worldmodel.rows import assistant_positions, corrected_messages, make_row
 
 Plan = tuple[str, ...]

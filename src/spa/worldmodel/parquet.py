@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spa.errors import DataError, one_line
-from spa.prompts.parse import as_unicode, find_block, parse_reply
+from spa.formats.blocks import as_unicode, find_block
+from spa.formats.registry import parse_reply
 from spa.types import Message, WorldModelRow
 
 TRAIN_FILE = "wm_train.parquet"

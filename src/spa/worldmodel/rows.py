@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from spa.errors import ConfigError, DataError
-from spa.prompts.imagined import Option
-from spa.prompts.parse import find_block
+from spa.formats.base import Relabelled
+from spa.formats.blocks import find_block, replace_state
+from spa.formats.plans import Option, imagined, with_options
+from spa.formats.registry import relabel_turn
 from spa.seeds import derange, stream
 from spa.types import Episode, Message, StopReason, Turn, WorldModelRow
 from spa.worldmodel.parquet import read_parquet, write_parquet
-from spa.worldmodel.relabel import Relabelled, imagined, relabel_turn, replace_state, with_options
 
 __all__ = [
     "assistant_positions",

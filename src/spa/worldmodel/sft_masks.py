@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from spa.formats.blocks import find_block
 from spa.imports import load_setting
 from spa.plugins import defined_by_methods
-from spa.prompts.parse import find_block
 from spa.prompts.template import ChatTemplate
 from spa.prompts.token_spans import tokens_touching
 from spa.types import Message

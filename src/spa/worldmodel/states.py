@@ -13,10 +13,9 @@ from typing import Literal
 import numpy as np
 
 from spa.errors import DataError
-from spa.prompts.parse import find_block
+from spa.formats.blocks import find_block, replace_state
 from spa.seeds import stream
 from spa.types import WorldModelRow
-from spa.worldmodel.relabel import replace_state
 from spa.worldmodel.rows import is_branch, rewritten_history
 
 States = Literal["ground_truth", "model", "random_coords"]

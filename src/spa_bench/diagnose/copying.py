@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from spa.prompts.parse import find_block
+from spa.formats.blocks import find_block
 from spa.worldmodel.accuracy import placed_units
 from spa_bench.diagnose.predictions import inside
 from spa_bench.diagnose.rollouts import Rollout

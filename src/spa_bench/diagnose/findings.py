@@ -11,7 +11,7 @@ from operator import itemgetter
 from statistics import fmean, pstdev
 from typing import Any
 
-from spa.prompts.parse import TAGS, find_block
+from spa.formats.blocks import TAGS, find_block
 from spa_bench.diagnose.copying import state_likelihood
 from spa_bench.diagnose.predictions import drift, inside, world_model
 from spa_bench.diagnose.replay import Game, replay_report, replayed

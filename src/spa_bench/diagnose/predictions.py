@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spa.prompts.parse import split_actions
+from spa.formats.blocks import split_actions
 from spa.worldmodel.accuracy import score_state, total_score
 from spa_bench.diagnose.rollouts import Rollout
 

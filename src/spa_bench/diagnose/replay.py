@@ -8,7 +8,7 @@ from typing import Any
 
 from spa.envs.base import StateText, TextEnv
 from spa.envs.limits import EnvFault, boundary, checked_step, checked_text
-from spa.prompts.parse import split_actions
+from spa.formats.blocks import split_actions
 from spa_bench.diagnose.predictions import inside, words
 from spa_bench.diagnose.rollouts import Rollout
 

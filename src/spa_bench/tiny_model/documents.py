@@ -19,7 +19,8 @@ import numpy as np
 from spa.envs.base import StateText, TextEnv
 from spa.envs.registry import make_env
 from spa.envs.shown import Shown
-from spa.prompts.render import Prompter, PromptMode, world_model_reply
+from spa.formats.registry import world_model_reply
+from spa.prompts.render import Prompter, PromptMode
 from spa.types import Message
 
 THOUGHTS = ("Let me try this.", "I will see what happens.", "This may work.")

@@ -12,7 +12,7 @@ from spa.envs.base import TextEnv
 from spa.envs.limits import EnvFault, boundary
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
-from spa.prompts.parse import after_prefill
+from spa.formats.blocks import after_prefill
 from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.rollout.turns import stop_after, take_turn

@@ -1,5 +1,5 @@
-"""Breadth-first search as text: run it, write it, read what a model wrote, and score it line by
-line.
+"""`search`: base responses whose thoughts are a breadth-first search. Run it, write it, read what a
+model wrote, and score it line by line.
 
 A written search of the 4x4 lake, from cell (3,1) to the goal (1,0):
 
@@ -21,11 +21,12 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from spa.envs.base import TextEnv
-from spa.types import Metrics
+from spa.formats.base import SearchScore, WrittenFormat
 
 GOAL = "goal"
 SEEN = "seen"
@@ -36,20 +37,6 @@ MAX_LINES = 64
 4x4 lake."""
 MAX_STATES = 10_000
 """States of a game whose transitions are listed; a game with more is refused."""
-
-FAILURES = (
-    "skipped",  # expands an open state that is not the next one
-    "never_found",  # expands a state that no line has found
-    "expanded_again",  # expands a state twice
-    "wrong_path",  # gives a wrong path to a state, or to the goal at the end
-    "wrong_move",  # gives a wrong next state for an action, or leaves an action out
-    "wrong_status",
-    "wrong_open",  # gives a wrong list of open states
-    "no_goal",  # ends before a goal is found
-    "over_limit",  # right as far as it goes, cut off by the length limit
-    "unreadable",
-)
-"""Where the first error of a written search lies."""
 
 Successor = tuple[str, str, str]
 """An action, the state key that it leads to, and the outcome there: "" if the game does not end."""
@@ -136,29 +123,6 @@ def breadth_first(
             key = search.send(expand(key))
         except StopIteration as end:
             return end.value
-
-
-def breadth_first_together(
-    starts: Sequence[str],
-    expand: Callable[[Sequence[tuple[int, str]]], Sequence[Sequence[Successor] | None]],
-) -> list[Search | None]:
-    """The searches from `starts`, one line of each at a time. `expand` gives the successors of
-    (number of the search, key), None where they make no sense, which ends a search: its result is
-    None."""
-    searches = [searching(start) for start in starts]
-    found: list[Search | None] = [None] * len(starts)
-    asked = [(number, next(search)) for number, search in enumerate(searches)]
-    while asked:
-        following = list[tuple[int, str]]()
-        for (number, _), successors in zip(asked, expand(asked), strict=True):
-            if successors is None:
-                continue
-            try:
-                following.append((number, searches[number].send(successors)))
-            except StopIteration as end:
-                found[number] = end.value
-        asked = following
-    return found
 
 
 def write_search(search: Search) -> str:
@@ -313,22 +277,6 @@ def dealt(true: Transitions, rng: np.random.Generator) -> dict[str, tuple[Succes
     return world
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchScore:
-    """What is right in a written search, given what it wrote before. `failure`: see `FAILURES`, ""
-    if all is exact."""
-
-    moves: int = 0
-    moves_right: int = 0
-    status_right: int = 0
-    lines: int = 0
-    next_right: int = 0  # lines that expand the state that is next
-    # Paths of lines that expand a state which was found, and the path at the end.
-    paths: int = 0
-    paths_right: int = 0
-    failure: str = ""
-
-
 def read_line(
     text: str, actions: Sequence[str], statuses: Collection[str] = STATUSES
 ) -> Line | None:
@@ -439,7 +387,7 @@ def score_search(
     # Every part is right, but the text differs, for example in its white space.
     if not errors and text != write_search(wanted):
         errors.append("unreadable")
-    return SearchScore(**counts, failure=errors[0] if errors else "")
+    return SearchScore(**dict[str, Any](counts), failure=errors[0] if errors else "")
 
 
 def _count_path(counts: Counter[str], errors: list[str], *, right: bool) -> None:
@@ -448,31 +396,66 @@ def _count_path(counts: Counter[str], errors: list[str], *, right: bool) -> None
         errors.append("wrong_path")
 
 
-def thoughts_of(response: str) -> tuple[str, bool]:
-    """The text of a response's think block, and whether the block was closed."""
-    inside, closed, _ = response.removeprefix("<think>").partition("</think>")
-    return inside, bool(closed)
+def from_here(true: Transitions, start: str) -> dict[str, Sequence[Successor]]:
+    """The transitions of the states that can be reached from `start`, which is the first key, as
+    `explore` gives them there."""
+    found = {start: true[start]}
+    queue = deque([start])
+    while queue:
+        for _, key, outcome in true[queue.popleft()]:
+            if not outcome and key not in found:
+                found[key] = true[key]
+                queue.append(key)
+    return found
 
 
-def search_metrics(scores: Sequence[SearchScore]) -> Metrics:
-    """Shares over all written moves, lines and paths, and over responses: those that are exact, and
-    those whose first error lies in each class of failure."""
-    if not scores:
-        return {}
+class BreadthFirst(WrittenFormat):
+    """A search from the current state in every turn."""
 
-    # Pooled over responses: long searches count more than short ones.
-    def share(right: str, of: str) -> float:
-        return sum(getattr(each, right) for each in scores) / max(
-            1, sum(getattr(each, of) for each in scores)
-        )
+    name = "search"
+    baseline = "random_format"
+    controls = ("search_dealt", "search_other_puzzle")
 
-    metrics = {
-        "search/move": share("moves_right", "moves"),
-        "search/status": share("status_right", "moves"),
-        "search/next": share("next_right", "lines"),
-        "search/path": share("paths_right", "paths"),
-        "search/exact": sum(not each.failure for each in scores) / len(scores),
-    }
-    for name in FAILURES:
-        metrics[f"search/{name}"] = sum(each.failure == name for each in scores) / len(scores)
-    return metrics
+    def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
+        """A search in the game's names of states."""
+        state, states = env.state_key_format
+        search = f"search, {states}: from each {state} found, where each action leads, until the goal; then the path"
+        return f"<think>{blank(search)}</think><answer>{blank('actions')}</answer>"
+
+    def searching(self, start: str, view: Any) -> Generator[str, Sequence[Successor], Search]:
+        """Breadth first."""
+        return searching(start)
+
+    def written(self, search: Search, view: Any) -> str:
+        """A line for each expanded state, then the path."""
+        return write_search(search)
+
+    def reference(self, env: TextEnv) -> Any:
+        """The true transitions of the puzzle."""
+        return explore(env)[0]
+
+    def score(
+        self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
+    ) -> SearchScore | None:
+        """Right moves, outcomes, states that are next, and paths."""
+        start = env.state_key()
+        if start is None or start not in reference:
+            return None
+        true = from_here(reference, start)
+        return score_search(thoughts, true, actions=env.action_names(), complete=complete)
+
+    def show(self, thoughts: str, actions: Sequence[str]) -> list[dict[str, Any]]:
+        """The lines as states with their moves."""
+        # A search names actions of the game; without their list no search can be read.
+        lines = (read_line(each, actions) for each in thoughts.split("\n") if actions)
+        return [
+            {
+                "key": line.key,
+                "moves": [[move.action, move.key, move.status] for move in line.moves],
+            }
+            for line in lines
+            if line is not None
+        ]
+
+
+FORMAT = BreadthFirst()

@@ -1,16 +1,10 @@
-"""From a response's text to its parts, in linear time: substring search, and one pattern whose
-blanks cannot overlap."""
+"""Blocks of a response's text, found in linear time: substring search, and one pattern whose blanks
+cannot overlap."""
 
 import re
 
-from spa.prompts.formats import FORMATS, FormatSpec
-from spa.prompts.imagined import Option, read_options
-from spa.types import ParsedReply, ResponseFormat
-
 TAGS = ("think", "observation", "prediction", "answer")
 MARKERS = tuple(marker for tag in TAGS for marker in (f"<{tag}>", f"</{tag}>"))
-MODES = ("base", "add_worldmodel")
-ORDERS = tuple(FORMATS)
 
 # Matches "</think>\n<answer>", but not "</think> so <answer>" with text in between.
 _ANSWER_NEXT = re.compile(r"</think>\s*<answer>")
@@ -77,82 +71,7 @@ def split_actions(answer: str, *, action_sep: str = "||", max_actions: int = 5) 
     return tuple([action for action in actions if action][: max(max_actions, 0)])
 
 
-def parse_reply(
-    text: str,
-    *,
-    mode: str,
-    enable_think: bool = True,
-    action_sep: str = "||",
-    max_actions: int = 5,
-    order: ResponseFormat = "prediction_first",
-) -> ParsedReply:
-    """Take a response (prefill included) apart. Never raises, whatever the text is.
-
-    Mode "base" asks for `<think>..</think><answer>..</answer>` and reads it as the original does.
-    It takes the first think block that only white space separates from an answer block, whatever
-    is around it. Tags of these two blocks and chat markers inside them are removed. A response
-    without this pattern has no actions. `enable_think=False` asks for the answer block alone, of
-    which the first is read, in mode "base" only: the states have to be somewhere.
-
-    Mode "add_worldmodel" asks for the same with `<observation>..</observation> thoughts
-    <prediction>..</prediction>` inside the think block. Each block is there once; only white space
-    is between blocks, except for the thoughts; text before the first and after the last block is
-    tolerated. Observation, prediction and answer hold no tags of the format. With `order`
-    "answer_first" the prediction follows the answer; "no_prediction" has none;
-    "plan_first" has the places of "prediction_first", and its thoughts end with the plan. In
-    "choose_plan" the thoughts list plans with their predicted states (`spa.prompts.imagined`), and
-    the answer is one of these plans.
-
-    If the format of "add_worldmodel" is broken but one answer block can be read, its actions count
-    and `well_formed` is False. `think` is the thoughts: the think block without the two state
-    blocks.
-
-    Raises ValueError for a mode or an order that does not exist.
-    """
-    if mode not in MODES:
-        raise ValueError(f"The prompt mode must be one of {MODES}, got {mode!r}")
-    if order not in ORDERS:
-        raise ValueError(f"The response format must be one of {ORDERS}, got {order!r}")
-    spec = FORMATS[order]
-    think = find_block(text, "think")
-    # `_leaf` refuses tags inside these blocks: a tag in a state would move the borders of others.
-    observation, prediction, answer = (
-        _leaf(text, tag) for tag in ("observation", "prediction", "answer")
-    )
-    answer_text = "" if answer is None else _cut(text, answer)
-    if mode == "base":
-        think, answer = _base_blocks(text, think, enable_think)
-        answer_text = "" if answer is None else _without_markers(_cut(text, answer))
-    actions = split_actions(answer_text, action_sep=action_sep, max_actions=max_actions)
-    in_order = True
-    if mode == "add_worldmodel":
-        in_order = _thinks_first(text, think, answer) and (
-            _states_inside(text, think, observation, prediction)
-            if spec.prediction == "in_think"
-            else _observes_first(text, think, observation)
-            and _ends_with(text, answer, prediction, spec)
-        )
-    options: tuple[Option, ...] = ()
-    if mode == "add_worldmodel" and spec.lists_plans and in_order and observation and prediction:
-        options = read_options(
-            text[observation[1] + len("</observation>") : prediction[0] - len("<prediction>")]
-        )
-        # A plan without a predicted state is no option, so it cannot be the answer either.
-        in_order = any(plan == actions for plan, _ in options)
-    thoughts = None if think is None else _thoughts(text, think, observation, prediction)
-    if mode == "base" and thoughts and answer:
-        thoughts = _without_markers(thoughts)
-    return ParsedReply(
-        options=options,
-        think=thoughts,
-        observation=None if observation is None else _cut(text, observation).strip(),
-        prediction=None if prediction is None else _cut(text, prediction).strip(),
-        actions=actions,
-        well_formed=bool(actions) and in_order,
-    )
-
-
-def _base_blocks(
+def base_blocks(
     text: str, think: Span | None, enable_think: bool
 ) -> tuple[Span | None, Span | None]:
     """Think and answer block as the original's pattern captures them; (`think`, None) if it does not match.
@@ -174,23 +93,25 @@ def _base_blocks(
     return (thoughts + len("<think>"), between.start()), (between.end(), end)
 
 
-def _without_markers(text: str) -> str:
+def without_markers(text: str) -> str:
+    """The text without the tags that the original takes out."""
     for marker in _REMOVED:
         text = text.replace(marker, "").strip()
     return text
 
 
-def _leaf(text: str, tag: str) -> Span | None:
+def leaf(text: str, tag: str) -> Span | None:
     """Like `find_block`, and None if another tag of the format is inside."""
     span = find_block(text, tag)
-    return None if span is None or contains_marker(_cut(text, span)) else span
+    return None if span is None or contains_marker(cut(text, span)) else span
 
 
-def _cut(text: str, span: Span) -> str:
+def cut(text: str, span: Span) -> str:
+    """The content of a block."""
     return text[span[0] : span[1]]
 
 
-def _blank_between(text: str, before: int, marker: str, after: int, next_marker: str) -> bool:
+def blank_between(text: str, before: int, marker: str, after: int, next_marker: str) -> bool:
     """Whether `marker` starts at `before`, `next_marker` ends at `after`, and only white space lies
     in between."""
     start = before + len(marker)
@@ -198,38 +119,33 @@ def _blank_between(text: str, before: int, marker: str, after: int, next_marker:
     return start <= end and not text[start:end].strip()
 
 
-def _thinks_first(text: str, think: Span | None, answer: Span | None) -> bool:
+def thinks_first(text: str, think: Span | None, answer: Span | None) -> bool:
+    """Whether only white space is between the think block and the answer after it."""
     if think is None or answer is None:
         return False
-    return _blank_between(text, think[1], "</think>", answer[0], "<answer>")
+    return blank_between(text, think[1], "</think>", answer[0], "<answer>")
 
 
-def _states_inside(
+def states_inside(
     text: str, think: Span | None, observation: Span | None, prediction: Span | None
 ) -> bool:
+    """Whether the think block begins with the observation and ends with the prediction."""
     if think is None or observation is None or prediction is None:
         return False
-    opens = _blank_between(text, think[0], "", observation[0], "<observation>")
-    closes = _blank_between(text, prediction[1], "</prediction>", think[1], "")
+    opens = blank_between(text, think[0], "", observation[0], "<observation>")
+    closes = blank_between(text, prediction[1], "</prediction>", think[1], "")
     return opens and observation[1] < prediction[0] and closes
 
 
-def _observes_first(text: str, think: Span | None, observation: Span | None) -> bool:
+def observes_first(text: str, think: Span | None, observation: Span | None) -> bool:
+    """Whether the think block begins with the observation."""
     if think is None or observation is None:
         return False
     inside = observation[1] + len("</observation>") <= think[1]
-    return inside and _blank_between(text, think[0], "", observation[0], "<observation>")
+    return inside and blank_between(text, think[0], "", observation[0], "<observation>")
 
 
-def _ends_with(text: str, answer: Span | None, prediction: Span | None, spec: FormatSpec) -> bool:
-    if not spec.predicts:
-        return "<prediction>" not in text and "</prediction>" not in text
-    if answer is None or prediction is None:
-        return False
-    return _blank_between(text, answer[1], "</answer>", prediction[0], "<prediction>")
-
-
-def _thoughts(text: str, think: Span, *states: Span | None) -> str:
+def thoughts_of(text: str, think: Span, *states: Span | None) -> str:
     """The think block's text with the state blocks that lie inside it cut out."""
     start, end = think
     pieces = []
@@ -247,3 +163,22 @@ def _thoughts(text: str, think: Span, *states: Span | None) -> str:
             start = closing
     pieces.append(text[start:end].strip())
     return "\n".join(piece for piece in pieces if piece)
+
+
+def replace_block(text: str, tag: str, content: str) -> str:
+    """`text` with the content of its only `<tag>` block replaced; unchanged if there is not exactly
+    one."""
+    span = find_block(text, tag)
+    return text if span is None else text[: span[0]] + content + text[span[1] :]
+
+
+def replace_state(text: str, tag: str, state: str) -> str:
+    """`text` with the state inside its only `<tag>` block replaced, on lines of its own as
+    everywhere in the data."""
+    return replace_block(text, tag, f"\n{state}\n")
+
+
+def think_text(response: str) -> tuple[str, bool]:
+    """The text of a response's think block, and whether the block was closed."""
+    inside, closed, _ = response.removeprefix("<think>").partition("</think>")
+    return inside, bool(closed)

@@ -1,0 +1,380 @@
+"""The contract of a response format, and what most world-model formats share."""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spa.envs.base import TextEnv
+from spa.formats.blocks import (
+    Span,
+    base_blocks,
+    cut,
+    find_block,
+    leaf,
+    observes_first,
+    replace_block,
+    replace_state,
+    split_actions,
+    states_inside,
+    thinks_first,
+    thoughts_of,
+    without_markers,
+)
+from spa.formats.plans import Option, plan_sentence
+from spa.types import Metrics, ParsedReply, Turn
+
+MODES = ("base", "add_worldmodel")
+CONTROLS = ("vanilla_wm", "spa_shuffled")
+"""The methods that `spa compare --controls` adds."""
+
+MALFORMED = "malformed"
+NO_STATE_BLOCKS = "no_state_blocks"
+NOTHING_EXECUTED = "nothing_executed"
+NO_NEXT_STATE = "no_next_state"
+UNWRITABLE = "state_or_action_holds_format_tags"
+
+
+@dataclass(frozen=True, slots=True)
+class Relabelled:
+    """A corrected response, or None and the reason why there is none. `reason` is empty when there
+    is a text."""
+
+    text: str | None
+    reason: str = ""
+
+
+FAILURES = (
+    "skipped",  # expands an open state that is not the next one
+    "never_found",  # expands a state that no line has found
+    "expanded_again",  # expands a state twice
+    "wrong_path",  # gives a wrong path to a state, or to the goal at the end
+    "wrong_move",  # gives a wrong next state for an action, or leaves an action out
+    "wrong_status",
+    "wrong_open",  # gives a wrong list of open states
+    "no_goal",  # ends before a goal is found
+    "over_limit",  # right as far as it goes, cut off by the length limit
+    "unreadable",
+)
+"""Where the first error of a written search lies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchScore:
+    """What is right in a written search, given what it wrote before. `failure`: see `FAILURES`, ""
+    if all is exact."""
+
+    moves: int = 0
+    moves_right: int = 0
+    status_right: int = 0
+    lines: int = 0
+    next_right: int = 0  # lines that expand the state that is next
+    # Paths of lines that expand a state which was found, and the path at the end.
+    paths: int = 0
+    paths_right: int = 0
+    failure: str = ""
+    # Further kinds of token: how many are right, of how many.
+    kinds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+class ResponseFormat:
+    """A format of responses; the default is `prediction_first`.
+
+    name: value of `agent_proxy.response_format`. predicts: whether a world-model response holds a
+    predicted state. begins_with_plan: whether it can be begun up to the prediction, to ask what a
+    plan leads to. lists_plans: whether it lists several plans with their predicted states, so that
+    examples need plans that were not taken. last_block: the block that ends it. base_only: whether it
+    is for `ctx_manager.mode=base` alone. controls: the controls that `spa compare` adds. baseline: the
+    method that a model which has not learned the format is compared with, if a base model cannot
+    write it; else "".
+    """
+
+    name: str
+    predicts: bool = True
+    begins_with_plan: bool = False
+    lists_plans: bool = False
+    last_block: str = "answer"
+    base_only: bool = False
+    baseline: str = ""
+    controls: tuple[str, ...] = CONTROLS
+
+    # Prompts
+
+    def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
+        """What the rules of a base prompt ask for in place of a reminder in every turn; "" for the
+        common request. `blank` marks what is to be filled in."""
+        return ""
+
+    def asked_thoughts(self, blank: Callable[[str], str], plans: int) -> str:
+        """The thoughts of a world-model response, as a prompt asks for them."""
+        return f" {blank('your plan')} "
+
+    # Responses that a program writes
+
+    def write(
+        self, observation: str, thoughts: str, prediction: str, answer: str, *, on: str = "\n"
+    ) -> str:
+        """A world-model response, prefill included; `on` surrounds the states: they have their own
+        lines."""
+        foreseen = f"<prediction>{on}{prediction}{on}</prediction>"
+        return f"{written_thoughts(observation, thoughts, on)}{foreseen}</think><answer>{answer}</answer>"
+
+    def scripted_thoughts(self, answer: str, prediction: str, *, action_sep: str) -> str:
+        """The thoughts of a policy without a model."""
+        return ""
+
+    def sample_thoughts(self, actions: Sequence[str], after: str) -> str:
+        """The thoughts of a prompt's sample response, whose actions lead to `after`."""
+        return f" {plan_sentence(actions)} "
+
+    def asked_plan(self, actions: Sequence[str]) -> str:
+        """The thoughts before a prediction whose likelihood is measured."""
+        return ""
+
+    # Reading
+
+    def parse(
+        self,
+        text: str,
+        *,
+        mode: str,
+        enable_think: bool = True,
+        action_sep: str = "||",
+        max_actions: int = 5,
+    ) -> ParsedReply:
+        """Take a response (prefill included) apart. Never raises, whatever the text is.
+
+        Mode "base" asks for `<think>..</think><answer>..</answer>` and reads it as the original
+        does. It takes the first think block that only white space separates from an answer block,
+        whatever is around it. Tags of these two blocks and chat markers inside them are removed. A
+        response without this pattern has no actions. `enable_think=False` asks for the answer block
+        alone, of which the first is read, in mode "base" only: the states have to be somewhere.
+
+        Mode "add_worldmodel" asks for the same with `<observation>..</observation> thoughts
+        <prediction>..</prediction>` inside the think block, or with these blocks where the format
+        has them. Each block is there once; only white space is between blocks, except for the
+        thoughts; text before the first and after the last block is tolerated. Observation,
+        prediction and answer hold no tags of the format.
+
+        If the format of "add_worldmodel" is broken but one answer block can be read, its actions
+        count and `well_formed` is False. `think` is the thoughts: the think block without the two
+        state blocks.
+
+        Raises ValueError for a mode that does not exist.
+        """
+        if mode not in MODES:
+            raise ValueError(f"The prompt mode must be one of {MODES}, got {mode!r}")
+        think = find_block(text, "think")
+        # `leaf` refuses tags inside these blocks: a tag in a state would move the borders of
+        # others.
+        observation, prediction, answer = (
+            leaf(text, tag) for tag in ("observation", "prediction", "answer")
+        )
+        answer_text = "" if answer is None else cut(text, answer)
+        if mode == "base":
+            think, answer = base_blocks(text, think, enable_think)
+            answer_text = "" if answer is None else without_markers(cut(text, answer))
+        actions = split_actions(answer_text, action_sep=action_sep, max_actions=max_actions)
+        in_order = True
+        options: tuple[Option, ...] = ()
+        if mode == "add_worldmodel":
+            in_order = thinks_first(text, think, answer) and self._in_order(
+                text, think, observation, prediction, answer
+            )
+            options = self._options(text, observation, prediction) if in_order else ()
+            in_order = in_order and self._chosen(options, actions)
+        thoughts = None if think is None else thoughts_of(text, think, observation, prediction)
+        if mode == "base" and thoughts and answer:
+            thoughts = without_markers(thoughts)
+        return ParsedReply(
+            options=options,
+            think=thoughts,
+            observation=None if observation is None else cut(text, observation).strip(),
+            prediction=None if prediction is None else cut(text, prediction).strip(),
+            actions=actions,
+            well_formed=bool(actions) and in_order,
+        )
+
+    def _in_order(
+        self,
+        text: str,
+        think: Span | None,
+        observation: Span | None,
+        prediction: Span | None,
+        answer: Span | None,
+    ) -> bool:
+        """Whether the blocks of states are where they belong, think block and answer being so."""
+        return states_inside(text, think, observation, prediction)
+
+    def _options(
+        self, text: str, observation: Span | None, prediction: Span | None
+    ) -> tuple[Option, ...]:
+        """The plans that a response lists, with their predicted states."""
+        return ()
+
+    def _chosen(self, options: Sequence[Option], actions: Sequence[str]) -> bool:
+        """Whether the answer is a choice that the response allows."""
+        return True
+
+    # Ground truth
+
+    def relabel(self, turn: Turn, *, action_sep: str, options: Sequence[Option] = ()) -> Relabelled:
+        """The turn's response with true states and executed actions (stage 1 of arXiv 2510.15047).
+
+        The observation becomes `turn.target`, the prediction `turn.next_target` (the state after all
+        executed actions), the answer the executed actions. Thoughts stay byte for byte, up to what a
+        format says of plans. `options`: the plans with their true states that a response which
+        lists plans chooses from, by default the executed one alone. Text outside the blocks goes.
+        Everything is slicing, so no state is read as a pattern. The result is parsed again, and
+        given up if it would not say exactly the truth.
+        """
+        text = turn.reply_text
+        if not turn.reply.well_formed:
+            return Relabelled(None, MALFORMED)
+        if find_block(text, "observation") is None or (
+            self.predicts and find_block(text, "prediction") is None
+        ):
+            return Relabelled(None, NO_STATE_BLOCKS)
+        most = len(turn.reply.actions)
+        if not self.parse(
+            text, mode="add_worldmodel", action_sep=action_sep, max_actions=most
+        ).well_formed:
+            # The response is well formed in the format that it was played in, such as that of base
+            # mode, but not in this one.
+            return Relabelled(None, MALFORMED)
+        if not turn.executed:
+            return Relabelled(None, NOTHING_EXECUTED)
+        if self.predicts and not turn.next_target.strip():
+            return Relabelled(None, NO_NEXT_STATE)
+        if self.predicts:
+            text = replace_state(text, "prediction", turn.next_target)
+        options = options or [(turn.executed, turn.next_target)]
+        text = self._with_plans(text, turn, options)
+        text = replace_state(text, "observation", turn.target)
+        text = replace_block(text, "answer", f" {action_sep} ".join(turn.executed))
+        last = f"</{self.last_block}>"
+        text = text[text.find("<think>") : text.rfind(last) + len(last)]
+        # For example, a state that holds a tag of the format ends its own block early.
+        if not self._says_the_truth(text, turn, action_sep, options):
+            return Relabelled(None, UNWRITABLE)
+        return Relabelled(text)
+
+    def _with_plans(self, text: str, turn: Turn, options: Sequence[Option]) -> str:
+        """The response with the executed plan in its thoughts, where the format has it there."""
+        return text
+
+    def _says_the_truth(
+        self, text: str, turn: Turn, action_sep: str, options: Sequence[Option]
+    ) -> bool:
+        # One more than was executed, so that parsing reveals a surplus action.
+        limit = len(turn.executed) + 1
+        reply = self.parse(text, mode="add_worldmodel", action_sep=action_sep, max_actions=limit)
+        foretold = not self.predicts or reply.prediction == turn.next_target.strip()
+        return (
+            reply.well_formed
+            and reply.observation == turn.target.strip()
+            and foretold
+            and reply.actions == turn.executed
+            and self._says_options(reply, options)
+        )
+
+    def _says_options(self, reply: ParsedReply, options: Sequence[Option]) -> bool:
+        return True
+
+    def base_thoughts(self, thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
+        """The thoughts of a turn as those of a base response: without states."""
+        return thoughts
+
+    # Scores and the viewer
+
+    def reference(self, env: TextEnv) -> Any:
+        """What the thoughts of an episode's base responses are scored by, from its first state; None
+        if they are not scored."""
+        return None
+
+    def score(
+        self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
+    ) -> SearchScore | None:
+        """How right the thoughts of a base response are in the state of `env`, by kind of token.
+        `complete`: False for thoughts that were cut off. None if they cannot be judged."""
+        return None
+
+    def show(self, thoughts: str, actions: Sequence[str]) -> list[dict[str, Any]]:
+        """Lines of the thoughts for the viewer; empty if they have none."""
+        return []
+
+
+class WrittenFormat(ResponseFormat):
+    """A format of base responses whose thoughts a program can write: a search or a derivation, in a
+    notation and an order of its own. `spa.examples.search` makes examples of it, from copies of the
+    game or from a model's predicted moves.
+
+    `view` is what prompts show of the game in a state (`state_text` and so on): a game, or one in a
+    predicted state.
+    """
+
+    base_only = True
+
+    def searching(
+        self, start: str, view: Any
+    ) -> Generator[str, Sequence[tuple[str, str, str]], Any]:
+        """Search from a state: yields each key to expand, is sent its successors (action, key,
+        outcome), returns the search. It has `path` (None if no goal was found) and `lines`, each
+        with the `key` that was expanded and its `moves`."""
+        raise NotImplementedError
+
+    def written(self, search: Any, view: Any) -> str:
+        """The search as the thoughts of a response."""
+        raise NotImplementedError
+
+
+class AfterThoughts(ResponseFormat):
+    """A format whose think block holds no prediction."""
+
+    def _in_order(
+        self,
+        text: str,
+        think: Span | None,
+        observation: Span | None,
+        prediction: Span | None,
+        answer: Span | None,
+    ) -> bool:
+        return observes_first(text, think, observation) and self._ends_well(
+            text, answer, prediction
+        )
+
+    def _ends_well(self, text: str, answer: Span | None, prediction: Span | None) -> bool:
+        raise NotImplementedError
+
+
+def written_thoughts(observation: str, thoughts: str, on: str) -> str:
+    """The begin of a world-model response, up to the end of its thoughts."""
+    return f"<think><observation>{on}{observation}{on}</observation>{thoughts}"
+
+
+def search_metrics(scores: Sequence[SearchScore]) -> Metrics:
+    """Shares over all written moves, lines and paths, and over responses: those that are exact, and
+    those whose first error lies in each class of failure."""
+    if not scores:
+        return {}
+
+    # Pooled over responses: long searches count more than short ones.
+    def share(right: str, of: str) -> float:
+        return sum(getattr(each, right) for each in scores) / max(
+            1, sum(getattr(each, of) for each in scores)
+        )
+
+    metrics = {
+        "search/move": share("moves_right", "moves"),
+        "search/status": share("status_right", "moves"),
+        "search/next": share("next_right", "lines"),
+        "search/path": share("paths_right", "paths"),
+        "search/exact": sum(not each.failure for each in scores) / len(scores),
+    }
+    for kind in dict.fromkeys(kind for score in scores for kind in score.kinds):
+        known = [score.kinds[kind] for score in scores if kind in score.kinds]
+        right, total = (sum(part) for part in zip(*known, strict=True))
+        metrics[f"search/{kind}"] = right / max(1, total)
+    own = (score.failure for score in scores if score.failure)
+    for name in dict.fromkeys((*FAILURES, *own)):
+        metrics[f"search/{name}"] = sum(each.failure == name for each in scores) / len(scores)
+    return metrics

@@ -1,0 +1,65 @@
+"""`choose_plan`: the thoughts list plans with their predicted states, and the answer is one of them
+(`spa.formats.plans`)."""
+
+from collections.abc import Callable, Sequence
+
+from spa.formats.base import ResponseFormat
+from spa.formats.blocks import Span, split_actions
+from spa.formats.plans import (
+    Option,
+    chosen_plan,
+    end_with_plan,
+    imagined_plans,
+    read_options,
+    with_options,
+    without_options,
+)
+from spa.types import ParsedReply, Turn
+
+
+class ChoosePlan(ResponseFormat):
+    """The prediction is again that of the chosen plan."""
+
+    name = "choose_plan"
+    lists_plans = True
+
+    def asked_thoughts(self, blank: Callable[[str], str], plans: int) -> str:
+        """So many plans, and the choice."""
+        option = ((blank("some actions"),), blank("the state after them"))
+        return f"{imagined_plans([option] * plans)}I do {blank('the best of these')}. "
+
+    def scripted_thoughts(self, answer: str, prediction: str, *, action_sep: str) -> str:
+        """One plan, which is chosen."""
+        # `len(answer)` sets no limit, since an answer has no more actions than characters.
+        actions = split_actions(answer, action_sep=action_sep, max_actions=len(answer))
+        return chosen_plan(actions, prediction)
+
+    def sample_thoughts(self, actions: Sequence[str], after: str) -> str:
+        """One plan, which is chosen."""
+        return chosen_plan(actions, after)
+
+    def base_thoughts(self, thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
+        """The thoughts before the plans, and the chosen one at their end."""
+        thoughts = without_options(thoughts)
+        return end_with_plan(thoughts, actions, said) if actions else thoughts
+
+    def _options(
+        self, text: str, observation: Span | None, prediction: Span | None
+    ) -> tuple[Option, ...]:
+        if not observation or not prediction:
+            return ()
+        start = observation[1] + len("</observation>")
+        return read_options(text[start : prediction[0] - len("<prediction>")])
+
+    def _chosen(self, options: Sequence[Option], actions: Sequence[str]) -> bool:
+        # A plan without a predicted state is no option, so it cannot be the answer either.
+        return any(plan == actions for plan, _ in options)
+
+    def _with_plans(self, text: str, turn: Turn, options: Sequence[Option]) -> str:
+        return with_options(text, options, turn.executed)
+
+    def _says_options(self, reply: ParsedReply, options: Sequence[Option]) -> bool:
+        return reply.options == tuple((tuple(plan), state.strip("\n")) for plan, state in options)
+
+
+FORMAT = ChoosePlan()

@@ -1,0 +1,12 @@
+"""`prediction_first`: the observation, thoughts, the predicted state, then the answer."""
+
+from spa.formats.base import ResponseFormat
+
+
+class PredictionFirst(ResponseFormat):
+    """The format of the paper."""
+
+    name = "prediction_first"
+
+
+FORMAT = PredictionFirst()

@@ -1,0 +1,65 @@
+"""The response formats by name."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from spa.formats.base import Relabelled, ResponseFormat
+from spa.formats.plans import Option
+from spa.plugins import defined_in
+from spa.types import ParsedReply, Turn
+
+
+@cache
+def formats() -> Mapping[str, ResponseFormat]:
+    """All formats by name, in alphabetical order."""
+    return {each.name: each for each in defined_in("formats", "FORMAT").values()}
+
+
+def format_of(name: str) -> ResponseFormat:
+    """The format of this name. Raises ValueError if there is none."""
+    if name not in formats():
+        raise ValueError(f"The response format must be one of {tuple(formats())}, got {name!r}")
+    return formats()[name]
+
+
+def parse_reply(
+    text: str,
+    *,
+    mode: str,
+    enable_think: bool = True,
+    action_sep: str = "||",
+    max_actions: int = 5,
+    order: str = "prediction_first",
+) -> ParsedReply:
+    """Take a response in the format `order` apart; see `ResponseFormat.parse`."""
+    return format_of(order).parse(
+        text,
+        mode=mode,
+        enable_think=enable_think,
+        action_sep=action_sep,
+        max_actions=max_actions,
+    )
+
+
+def world_model_reply(
+    observation: str,
+    thoughts: str,
+    prediction: str,
+    answer: str,
+    *,
+    order: str = "prediction_first",
+    on: str = "\n",
+) -> str:
+    """A world-model response in the format `order`; see `ResponseFormat.write`."""
+    return format_of(order).write(observation, thoughts, prediction, answer, on=on)
+
+
+def relabel_turn(
+    turn: Turn,
+    *,
+    action_sep: str,
+    order: str = "prediction_first",
+    options: Sequence[Option] = (),
+) -> Relabelled:
+    """A turn's response with true states; see `ResponseFormat.relabel`."""
+    return format_of(order).relabel(turn, action_sep=action_sep, options=options)
