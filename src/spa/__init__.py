@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from spa.api.environments import make as make
     from spa.api.evaluation import Evaluation as Evaluation
+    from spa.api.evaluation import WorldModelEvaluation as WorldModelEvaluation
     from spa.api.evaluation import evaluate as evaluate
+    from spa.api.evaluation import evaluate_world_model as evaluate_world_model
     from spa.api.playing import Model as Model
     from spa.api.playing import load_model as load_model
     from spa.api.playing import play as play
@@ -41,6 +43,7 @@ _MODULES = {
     "train": "spa.api.runs",
     "compare": "spa.api.runs",
     "evaluate": "spa.api.evaluation",
+    "evaluate_world_model": "spa.api.evaluation",
     "load_run": "spa.api.runs",
     "load_config": "spa.api.settings",
     "TextEnv": "spa.envs.base",
@@ -48,6 +51,7 @@ _MODULES = {
     "Run": "spa.api.runs",
     "Model": "spa.api.playing",
     "Evaluation": "spa.api.evaluation",
+    "WorldModelEvaluation": "spa.api.evaluation",
     "SpaError": "spa.errors",
 }
 """The public names and the modules that define them."""

@@ -1,6 +1,7 @@
 """The public API: names that load lazily, environments, single episodes, and whole runs at small size."""
 
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from helpers.light import HEAVY
 from helpers.tiny_preset import SMALL
 
 import spa
+from spa import cli
 from spa.envs.frozen_lake import FrozenLake
 from spa.prompts.sample import SEEDS
 from spa.types import StopReason, Turn
@@ -50,7 +52,7 @@ def test_every_public_name_exists_and_is_documented(name: str):
         )
 
 
-@pytest.mark.parametrize("name", ["evaluate", "compare", "train"])
+@pytest.mark.parametrize("name", ["evaluate", "evaluate_world_model", "compare", "train"])
 def test_the_page_of_the_api_lists_every_argument(name: str):
     page = Path(__file__).parents[2] / "docs" / "api.md"
     (row,) = (
@@ -316,6 +318,26 @@ def test_a_loaded_model_is_evaluated_as_its_name_is(tiny: spa.Model, tmp_path: P
     named = spa.evaluate("builtin:tiny", "tiny", output=tmp_path / "named.json", **few)
     assert loaded.result["tags"] == named.result["tags"]
     assert spa.play(tiny, "FrozenLakeNoSlip").turns  # it is still open
+
+
+def test_the_accuracy_of_a_world_model_is_that_of_the_command(
+    tiny: spa.Model, tmp_path: Path, monkeypatch, capsys
+):
+    few = {"transitions": 20, "steps": 2}
+    loaded = spa.evaluate_world_model(tiny, output=tmp_path / "loaded.json", **few)
+    assert spa.play(tiny, "FrozenLakeNoSlip").turns  # it is still open
+    monkeypatch.chdir(tmp_path)
+    command = "eval builtin:tiny --world-model --config tiny --transitions 20 --rollout-steps 2"
+    assert cli.main([*command.split(), "--output", "named.json", "--quiet"]) == 0
+    assert json.loads((tmp_path / "named.json").read_text())["tags"] == loaded.result["tags"]
+    for interval in (loaded.prediction(), loaded.observation("FrozenLakeNoSlip")):
+        assert 0 <= interval.low <= interval.mean <= interval.high <= 1 and interval.n <= 20
+    assert 0 <= loaded.copying() <= 1
+    assert "predictions exact" in repr(loaded) and "copying" in repr(loaded)
+    with pytest.raises(spa.SpaError, match="no environment Sudoku, only FrozenLakeNoSlip"):
+        loaded.prediction("Sudoku")
+    with pytest.raises(spa.SpaError, match="transitions must be at least 1"):
+        spa.evaluate_world_model(tiny, transitions=0)
 
 
 def test_a_loaded_policy_plays_by_the_limits_of_the_configuration(tmp_path: Path):

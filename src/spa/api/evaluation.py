@@ -1,4 +1,4 @@
-"""Success of a model on unseen puzzles."""
+"""Success of a model on unseen puzzles, and the accuracy of its world model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +13,11 @@ from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.errors import ConfigError
 from spa.evaluation.statistics import Interval
-from spa.evaluation.text import interval_text
+from spa.evaluation.text import interval_text, percent
 from spa.policies.named import policy_names
 from spa.prompts.template import ChatTemplate
 from spa.stages import evaluate as recipe
+from spa.stages.evaluate_world_model import measure_world_model
 from spa.stages.policies import Target, find_target, slug
 
 if TYPE_CHECKING:
@@ -36,24 +37,14 @@ class Evaluation:
         `tag` names one of several environments. Raises ConfigError if it is missing, or if k
         attempts were not played.
         """
-        tags = self.result["tags"]
-        if tag is None and len(tags) > 1:
-            raise ConfigError(
-                f"the result has several environments; name one of them with `tag`: {', '.join(tags)}"
-            )
-        name = tag or next(iter(tags))
-        if name not in tags:
-            raise ConfigError(f"the result has no environment {name}, only {', '.join(tags)}")
-        found = tags[name].get(f"pass@{k}")
+        name = _tag_of(self.result, tag)
+        found = self.result["tags"][name].get(f"pass@{k}")
         if found is None:
             again = (
                 f"ks=[{k}]" if self.result["settings"]["samples"] >= k else f"samples={k} or more"
             )
             raise ConfigError(f"the result has no Pass@{k} for {name}; evaluate again with {again}")
-        # A result has no ends for an interval that cannot be computed, since JSON has no NaN.
-        return Interval(
-            mean=found["mean"], low=found.get("low", nan), high=found.get("high", nan), n=found["n"]
-        )
+        return _interval(found)
 
     @property
     def pass_at_1(self) -> Interval:
@@ -77,6 +68,61 @@ class Evaluation:
                 f"{self.result['policy']} on {tag}, {found['puzzles']} puzzles: {', '.join(shares)}"
             )
         return "\n".join([*lines, "Brackets show the 95 % CI over puzzles."])
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldModelEvaluation:
+    """The measured accuracy of a world model. `result` holds every figure, as the JSON file at
+    `path` does."""
+
+    result: Mapping[str, Any]
+    path: Path
+
+    def prediction(self, tag: str | None = None) -> Interval:
+        """Share of exact predictions of the next state, with its 95 % bootstrap interval over
+        puzzles. `tag` names one of several environments."""
+        return _interval(self.result["tags"][_tag_of(self.result, tag)]["prediction_exact"])
+
+    def observation(self, tag: str | None = None) -> Interval:
+        """Share of exact observations of the state; see `prediction`."""
+        return _interval(self.result["tags"][_tag_of(self.result, tag)]["observation_exact"])
+
+    def copying(self, tag: str | None = None) -> float:
+        """Share of predictions that would be exact if they repeated the state: the baseline of
+        `prediction`."""
+        name = _tag_of(self.result, tag)
+        return self.result["tags"][name]["baselines"]["copy"]["prediction_exact"]
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{self.result['policy']} on {tag}, {found['transitions']} states: predictions exact "
+            f"{interval_text(found['prediction_exact'])} % (copying "
+            f"{percent(found['baselines']['copy']['prediction_exact'])} %), observations exact "
+            f"{interval_text(found['observation_exact'])} %"
+            for tag, found in self.result["tags"].items()
+        ]
+        return "\n".join([*lines, "Brackets show the 95 % CI over puzzles."])
+
+
+def _tag_of(result: Mapping[str, Any], tag: str | None) -> str:
+    """The environment that `tag` names, or the only one. Raises ConfigError if there is no such
+    environment, or if there are several without a tag."""
+    tags = result["tags"]
+    if tag is None and len(tags) > 1:
+        raise ConfigError(
+            f"the result has several environments; name one of them with `tag`: {', '.join(tags)}"
+        )
+    name = tag or next(iter(tags))
+    if name not in tags:
+        raise ConfigError(f"the result has no environment {name}, only {', '.join(tags)}")
+    return name
+
+
+def _interval(found: Mapping[str, Any]) -> Interval:
+    # A result has no ends for an interval that cannot be computed, since JSON has no NaN.
+    return Interval(
+        mean=found["mean"], low=found.get("low", nan), high=found.get("high", nan), n=found["n"]
+    )
 
 
 def evaluate(
@@ -108,16 +154,59 @@ def evaluate(
     Raises SpaError if the model cannot be used, or if no episode could be played to its end.
     """
     chosen = None if ks is None else as_list("ks", ks, int)
-    # A loaded model brings its engine. Loading the weights again would take twice the memory. A
-    # scripted policy has none, and its engine has the limits of the configuration that it was made for.
-    # A model behind an API has none either, and its responses are kept beside the result.
-    engine = None
-    if isinstance(model, Model) and model.name not in policy_names() and not model.target.api:
-        engine = (model.engine, model.template)
     target, cfg, path = plan_evaluation(
         model, config, samples=samples, puzzles=puzzles, overrides=overrides, output=output
     )
-    return run_evaluation(target, cfg, path, ks=chosen, prices=prices, loaded=engine)
+    return run_evaluation(target, cfg, path, ks=chosen, prices=prices, loaded=_loaded(model))
+
+
+def evaluate_world_model(
+    model: "str | Path | Run | Model",
+    config: str | Path | Config | None = None,
+    *,
+    transitions: int = 1000,
+    steps: int = 3,
+    greedy: bool = False,
+    overrides: Overrides = (),
+    output: str | Path | None = None,
+) -> WorldModelEvaluation:
+    """Measure how accurate a model's observations and predictions are, on puzzles outside training.
+
+    Args:
+        model: what `load_model` takes, a run (its newest checkpoint), or a loaded model.
+        config: the configuration with games and prompts. Default: that of the run or of the loaded model.
+        transitions: states per environment.
+        steps: steps of the open-loop rollout.
+        greedy: take the most likely response instead of a sampled one.
+        overrides: changes of the configuration.
+        output: the JSON file. Default: in `eval/` of the run.
+
+    Raises SpaError if the model cannot be used, or if there are fewer states outside training.
+    """
+    for name, count in (("transitions", transitions), ("steps", steps)):
+        _check_count(name, count)
+    target, cfg, path = plan_evaluation(
+        model, config, overrides=overrides, output=output, suffix="-world-model"
+    )
+    result = measure_world_model(
+        cfg,
+        target,
+        output=path,
+        transitions=transitions,
+        steps=steps,
+        greedy=greedy,
+        loaded=_loaded(model),
+    )
+    return WorldModelEvaluation(result=result, path=path)
+
+
+def _loaded(model: object) -> tuple[Engine, ChatTemplate | None] | None:
+    """The engine of a loaded model, so that its weights are not in memory twice."""
+    # The engine of a scripted policy has the limits of the configuration that it was made for. The
+    # responses of a model behind an API are kept next to the result, so it needs a new engine.
+    if isinstance(model, Model) and model.name not in policy_names() and not model.target.api:
+        return model.engine, model.template
+    return None
 
 
 def run_evaluation(
@@ -177,10 +266,8 @@ def plan_evaluation(
 def _sized(cfg: Config, samples: int | None, puzzles: int | None) -> Config:
     """The configuration with so many validation puzzles, and attempts at each."""
     for name, count in (("samples", samples), ("puzzles", puzzles)):
-        if count is not None and not isinstance(count, int):
-            raise ConfigError(f"{name} must be an integer, got {count!r}")
-        if count is not None and count < 1:
-            raise ConfigError(f"{name} must be at least 1, got {count}")
+        if count is not None:
+            _check_count(name, count)
     val = cfg.es_manager.val
     if samples is not None:
         val = replace(val, group_size=samples)
@@ -189,3 +276,10 @@ def _sized(cfg: Config, samples: int | None, puzzles: int | None) -> Config:
         # `spread_groups` makes if `n_groups` is None.
         val = replace(val, env_groups=puzzles, env_configs=replace(val.env_configs, n_groups=None))
     return spread_groups(replace(cfg, es_manager=replace(cfg.es_manager, val=val)))
+
+
+def _check_count(name: str, count: object) -> None:
+    if not isinstance(count, int):
+        raise ConfigError(f"{name} must be an integer, got {count!r}")
+    if count < 1:
+        raise ConfigError(f"{name} must be at least 1, got {count}")

@@ -84,9 +84,12 @@ def measure_world_model(
     transitions: int = 1000,
     steps: int = 3,
     greedy: bool = False,
+    loaded: tuple[Engine, ChatTemplate | None] | None = None,
 ) -> dict[str, Any]:
     """Ask `target` about `transitions` states per environment tag of validation, let it roll out
     `steps` steps open loop from a fifth of them, write the result to `output` and return it.
+
+    loaded: the engine that answers as `target`, if there is one already; it stays open.
 
     Raises DataError if an environment has not enough puzzles that were not trained on, ConfigError
     if responses hold no predictions.
@@ -99,7 +102,8 @@ def measure_world_model(
     output.parent.mkdir(parents=True, exist_ok=True)
     worker = setup.make_worker(cfg, None, mode="add_worldmodel")
     target = behind_api(cfg, target)
-    engine, worker = open_target(cfg, target, worker, replies=output.with_suffix(".replies.jsonl"))
+    replies = output.with_suffix(".replies.jsonl")
+    engine, worker = open_target(cfg, target, worker, replies=replies, loaded=loaded)
     sampling = setup.val_sampling(cfg)
     asking = Asking(
         engine=engine,
@@ -122,7 +126,8 @@ def measure_world_model(
             tags[tag] = world_model_report(
                 cfg, asking, situations, chance=chance, steps=steps, advance=advance
             )
-    engine.close()
+    if loaded is None:
+        engine.close()
     result = {
         "policy": target.name,
         "model": target.model,
