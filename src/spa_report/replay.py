@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import spa
 from spa.errors import DataError
 from spa.run.console import printable
-from spa.run.files import read_object
+from spa.run.files import files_below, read_object
 from spa.run.reading import StageFolder
 from spa.worldmodel.accuracy import is_exact
 from spa_report import boards
@@ -300,12 +300,14 @@ def find_tokenizer(stage: Path, root: Path) -> "Tokenizer | None":
         model = model or folder_of_stage.config.get("model_path")
     builtin = Path(spa.__file__).parent / "assets"
     # Checkpoints of the stage first: another stage may have been trained from another model.
-    for folder, pattern in (
-        (stage, "global_step_*/"),
-        (root, "**/global_step_*/"),
-        (builtin if model == "builtin:tiny" else Path(str(model or stage)), "**/"),
-    ):
-        for path in sorted(folder.glob(pattern + "**/tokenizer.json"), key=_newest_first):
+    of_model = builtin if model == "builtin:tiny" else Path(str(model or stage))
+    for folder, checkpoint in ((stage, "global_step_"), (root, "global_step_"), (of_model, "")):
+        found = [
+            path
+            for path in files_below(folder)
+            if path.name == "tokenizer.json" and checkpoint in str(path.relative_to(folder))
+        ]
+        for path in sorted(found, key=_newest_first):
             return Tokenizer.from_file(str(path))
     return None
 

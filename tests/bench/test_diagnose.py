@@ -42,6 +42,18 @@ def write(tmp_path, rows):
     return file
 
 
+def test_linked_folders_are_read_once(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    write(tmp_path / "elsewhere", [{"messages": [USER, said("go")]}])
+    (tmp_path / "run" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "run" / "again").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "run" / "loop").symlink_to(tmp_path / "run")
+    assert len(read_rollouts(tmp_path / "run")) == 1
+    write(tmp_path / "run", [{"messages": [USER, said("stop")]}])
+    assert {rollout.replies for rollout in read_rollouts(tmp_path / "run")} == {("go",), ("stop",)}
+
+
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
     row = {"messages": [USER, said("go")]}
     for name, text in (("a.jsonl", json.dumps(row)), ("b.json", json.dumps([row], indent=1))):

@@ -75,4 +75,9 @@ def test_damage_to_a_run_is_found_on_demand(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert f"! {folder}: model.safetensors has changed since it was written" in shown
     assert "wm_train.parquet is missing" in shown and "2 damaged" in shown
+    # A comparison links to stages of other folders.
+    (tmp_path / "comparison").mkdir()
+    (tmp_path / "comparison" / "ppo").symlink_to(tmp_path / "ppo")
+    assert cli.main(["doctor", str(tmp_path / "comparison")]) == 1
+    assert "model.safetensors has changed" in capsys.readouterr().out
     assert cli.main(["doctor", str(tmp_path / "nowhere")]) == 2

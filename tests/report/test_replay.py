@@ -81,6 +81,17 @@ def test_the_tokenizer_is_that_of_the_stages_model(tmp_path, model, known):
     assert (find_tokenizer(tmp_path, tmp_path) is not None) == known
 
 
+def test_the_tokenizer_of_a_linked_stage_is_found(tmp_path):
+    checkpoint = tmp_path / "elsewhere" / "sft" / "global_step_1"
+    checkpoint.mkdir(parents=True)
+    TOKENIZER.save(str(checkpoint / "tokenizer.json"))
+    stage = tmp_path / "run" / "ppo"
+    stage.mkdir(parents=True)
+    (stage / "config.yaml").write_text("model_path: Qwen/Qwen3-0.6B\n")
+    (tmp_path / "run" / "sft").symlink_to(tmp_path / "elsewhere" / "sft")
+    assert find_tokenizer(stage, tmp_path / "run") is not None
+
+
 def test_text_only_engines_have_no_tokens():
     story = episode(token_ids=None, sampled=None, logprobs=None, turn_index=None)
     assert replay(story)["turns"][0]["tokens"] is None

@@ -86,6 +86,24 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield line, row
 
 
+def files_below(folder: Path) -> list[Path]:
+    """The files in and below a folder, sorted. Links to folders are followed, and each folder is
+    read once."""
+    # `Path.rglob` skips links to folders without a word.
+    found: list[Path] = []
+    visited: set[str] = set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in visited:
+            folders.clear()
+            continue
+        visited.add(real)
+        # Of a folder and a link to it, the folder is read.
+        folders.sort(key=lambda name: (os.path.islink(f"{parent}/{name}"), name))
+        found += (path for name in names if (path := Path(parent, name)).is_file())
+    return sorted(found)
+
+
 def complete_lines(path: Path, begin: int) -> bytes:
     """What a file that is being written has from byte `begin` on, up to its last complete line."""
     with path.open("rb") as file:

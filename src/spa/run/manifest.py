@@ -25,6 +25,7 @@ from spa.run.files import (
     METRICS,
     OLDER_COPIES,
     archive_files,
+    files_below,
     read_object,
     write_atomic,
 )
@@ -154,11 +155,12 @@ def damaged_files(run: Path) -> tuple[int, list[str]]:
     files."""
     files = 0
     problems = list[str]()
-    for marker in sorted(run.rglob(MARKER)):
+    below = files_below(run)
+    for marker in [path for path in below if path.name == MARKER]:
         files += 1
         if problem := damage(marker.parent, hashes=True):
             problems.append(f"{marker.parent}: {problem}")
-    for path in sorted(run.rglob(MANIFEST)):
+    for path in [path for path in below if path.name == MANIFEST]:
         known = Manifest.read(path.parent)
         if known is None:
             problems.append(f"{path} is unreadable")

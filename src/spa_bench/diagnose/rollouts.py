@@ -17,6 +17,10 @@ import pyarrow
 from pyarrow import parquet
 
 from spa.errors import DataError
+from spa.run.files import files_below
+
+SUFFIXES = (".jsonl", ".parquet", ".json")
+"""Kinds of files with rollouts, in the order in which a folder is searched for them."""
 
 Chat = tuple[tuple[str, str], ...]
 """(role, text) of every message, responses included."""
@@ -79,9 +83,11 @@ def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
     or tokens.
     """
     path = Path(path)
-    kinds = ("*.jsonl", "*.parquet", "*.json")
-    found = (sorted(p for p in path.rglob(kind) if p.is_file()) for kind in kinds)
-    files = next((files for files in found if files), []) if path.is_dir() else [path]
+    files = [path]
+    if path.is_dir():
+        below = files_below(path)
+        kinds = ([file for file in below if file.suffix == kind] for kind in SUFFIXES)
+        files = next(filter(None, kinds), [])
     if not path.exists() or not files:
         raise DataError(
             f"{path} has no rollouts. Give a .jsonl, .json or .parquet file, or a folder of such files."
