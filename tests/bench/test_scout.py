@@ -13,7 +13,7 @@ from spa.policies.mixed import MixedEngine
 from spa.run.manifest import SUMMARY
 from spa.stages import selfplay, setup
 from spa.stages.policies import find_target, open_target
-from spa.worldmodel.rows import read_parquet
+from spa.worldmodel.sft_files import read_examples
 from spa_bench.q_learning import validation as q_learning
 from spa_bench.q_learning.scout import (
     GAMMA,
@@ -84,7 +84,7 @@ def test_scout_data_are_rows_of_the_scouts_play(base, tmp_path):
     out = selfplay.run_self_play(cfg)
     summary = json.loads((out / SUMMARY).read_text())
     assert summary["actions_elsewhere"] == STEPS * summary["puzzles"]  # what it tried is paid for
-    rows = read_parquet(out / selfplay.TRAIN_FILE)
+    rows = read_examples(out / selfplay.TRAIN_FILE)
     assert rows and all(row.success for row in rows)
     assert all("<prediction>" in row.response and "unknown" not in row.response for row in rows)
 

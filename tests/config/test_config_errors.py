@@ -45,7 +45,7 @@ MESSAGES = {
     "actor_rollout_ref.rollout.rollout_filter_ratio=1.5": "actor_rollout_ref.rollout.rollout_filter_ratio: must be at most 1 with rollout_filter_type=std, got 1.5",
     "actor_rollout_ref.rollout.rollout_filter_type=top_k_abs": "actor_rollout_ref.rollout.rollout_filter_ratio: must be at least 1 with rollout_filter_type=top_k_abs, which keeps this number of groups, got 0.25",
     "sft.data.micro_batch_size_per_gpu=32": "sft.data.micro_batch_size_per_gpu: must be at most sft.data.train_batch_size (16), got 32",
-    "sft.data.train_files=a.parquet": "sft.data: train_files and val_files must both name files, or both be null",
+    "sft.data.val_files=a.parquet": "sft.data.train_files: must name files, because sft.data.val_files does",
     "algorithm.adv_estimator=remax": "algorithm.adv_estimator: must be one of gae, reinforce_plus_plus, turn_gae, grpo, rloo, reinforce_plus_plus_baseline, turn_rloo, gigpo or an import path package.module:name, got 'remax'",
     "es_manager.train.group_size=9223372036854775807": "es_manager.train.group_size: must be at most 9.0072e+15, got 9223372036854775807",
     "es_manager.val.group_size=1000000": "es_manager.val.group_size: 128 groups x 1000000 episodes exceed the limit of 1,000,000 episodes; lower env_groups or group_size",

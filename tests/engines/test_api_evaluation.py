@@ -14,7 +14,7 @@ from spa.run.fingerprint import Fingerprint
 from spa.stages import evaluate, selfplay
 from spa.stages.evaluate_world_model import measure_world_model
 from spa.stages.policies import find_target
-from spa.worldmodel.rows import read_parquet
+from spa.worldmodel.sft_files import read_examples
 
 BAD_KEY = failing(401, "bad key")
 
@@ -226,7 +226,7 @@ def test_self_play_by_a_model_behind_an_api(tmp_path):
         )
         folder = selfplay.run_self_play(cfg, directory=tmp_path / "data")
     rows = [
-        row for name in ("wm_train", "wm_val") for row in read_parquet(folder / f"{name}.parquet")
+        row for name in ("wm_train", "wm_val") for row in read_examples(folder / f"{name}.parquet")
     ]
     assert len(server.requests) == len(rows) == 2
     assert all(

@@ -13,7 +13,7 @@ from spa.engines.factory import ENGINES, make_engine
 from spa.errors import ConfigError
 from spa.policies.scripted import ScriptedEngine
 from spa.stages import selfplay
-from spa.worldmodel.rows import read_parquet
+from spa.worldmodel.sft_files import read_examples
 
 SMALL = [
     "trainer.device=cpu",
@@ -70,7 +70,7 @@ def test_self_play_with_an_api_model_writes_data_and_goes_on_after_a_stop(tmp_pa
         cfg = api_config(server, tmp_path, *SMALL)
         out = selfplay.run_self_play(cfg)
         asked = len(server.requests)
-        rows = read_parquet(out / "wm_train.parquet")
+        rows = read_examples(out / "wm_train.parquet")
         selfplay.run_self_play(cfg)
         assert len(server.requests) == asked  # everything came from the kept replies
     assert rows

@@ -28,7 +28,7 @@ from spa.stages.methods import (
     method,
     of_comparison,
 )
-from spa.worldmodel.rows import read_parquet
+from spa.worldmodel.sft_files import read_examples
 from spa_bench.paper.verdicts import mean_curve
 from spa_bench.q_learning.baseline import q_learning
 from spa_sweeps.budget import budget, learnt_tokens
@@ -121,11 +121,11 @@ def test_the_arms_differ_in_what_they_are_meant_to_differ_in(compared):
 
 
 def test_the_format_alone_gets_as_many_steps_of_the_same_conversations(compared):
-    from spa.worldmodel.rows import read_parquet
+    from spa.worldmodel.sft_files import read_examples
 
     root, _ = compared
     taught, true = (
-        read_parquet(root / arm / "data" / "wm_train.parquet") for arm in ("vanilla_format", "spa")
+        read_examples(root / arm / "data" / "wm_train.parquet") for arm in ("vanilla_format", "spa")
     )
     assert [(row.episode_id, row.turn) for row in taught] == [
         (row.episode_id, row.turn) for row in true
@@ -469,7 +469,7 @@ def test_a_control_in_rounds_has_the_rows_of_all_of_them(base, tmp_path):
     early, control = told("spa", "round_1/data"), told("spa_shuffled", "round_1/data")
     assert (early["rows_train"], early["rows_val"]) == (control["rows_train"], control["rows_val"])
     assert "episodes_in" not in early and control["episodes_in"] == "../../../spa/round_1/data"
-    found = read_parquet(tmp_path / "spa_shuffled/data/wm_train.parquet")
+    found = read_examples(tmp_path / "spa_shuffled/data/wm_train.parquet")
     assert {row.episode_id.split("/")[1] for row in found} == {"0", "1"} and all(
         row.extra["shuffled"] for row in found
     )

@@ -17,7 +17,8 @@ from spa.run.checkpoint import save_checkpoint
 from spa.run.fingerprint import Fingerprint
 from spa.run.manifest import Manifest
 from spa.worldmodel.columns import COLUMNS
-from spa.worldmodel.rows import read_parquet, write_parquet
+from spa.worldmodel.rows import write_parquet
+from spa.worldmodel.sft_files import read_examples
 from spa_integrations.hub import share
 
 CONFIG = """model_path: Qwen/Qwen2.5-1.5B-Instruct
@@ -166,7 +167,9 @@ def test_a_data_set_comes_back_as_it_went(data, tmp_path):
         assert share.pull("me/data", tmp_path / "pulled", endpoint=hub.address) == "dataset"
         cached = download_data("me/data", endpoint=hub.address)
     for folder in (tmp_path / "pulled", cached):
-        assert read_parquet(folder / "wm_train.parquet") == read_parquet(data / "wm_train.parquet")
+        assert read_examples(folder / "wm_train.parquet") == read_examples(
+            data / "wm_train.parquet"
+        )
 
 
 def test_what_the_hub_refuses(data, tmp_path):

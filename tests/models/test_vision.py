@@ -24,8 +24,8 @@ from spa.prompts.render import Prompter
 from spa.stages import evaluate, ppo_rollouts, ppo_run, selfplay, setup, sft
 from spa.stages.policies import find_target
 from spa.types import IMAGE, Episode, SamplingParams
-from spa.worldmodel.rows import read_parquet
 from spa.worldmodel.sequences import row_sequences
+from spa.worldmodel.sft_files import read_examples
 
 CPU = torch.device("cpu")
 SETTINGS = (
@@ -142,7 +142,7 @@ def test_another_picture_gives_other_numbers(folder, tmp_path):
 
 
 def test_fine_tuning_reads_pictures(folder, data, tmp_path):
-    rows = read_parquet(data / "wm_train.parquet")
+    rows = read_examples(data / "wm_train.parquet")
     assert all(
         len(row.images) == row.turn + 1 == sum(m["content"].count(IMAGE) for m in row.prompt)
         for row in rows

@@ -23,12 +23,12 @@ from spa.prompts.template import ChatTemplate
 from spa.run.manifest import SUMMARY
 from spa.stages import ppo_rollouts, ppo_run, selfplay, setup
 from spa.types import Prompt
-from spa.worldmodel.rows import read_parquet
+from spa.worldmodel.sft_files import read_examples
 
 
 def data(cfg, folder):
     selfplay.run_self_play(cfg, directory=folder)
-    return read_parquet(folder / selfplay.TRAIN_FILE)
+    return read_examples(folder / selfplay.TRAIN_FILE)
 
 
 def test_expert_data_solve_their_puzzles(tmp_path):

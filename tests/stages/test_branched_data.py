@@ -9,7 +9,8 @@ from spa.config.load import load_config
 from spa.errors import ConfigError
 from spa.examples.play import policy_of
 from spa.stages import selfplay
-from spa.worldmodel.rows import is_branch, read_parquet
+from spa.worldmodel.rows import is_branch
+from spa.worldmodel.sft_files import read_examples
 
 SETTINGS = (
     "es_manager.train.env_groups=6",
@@ -26,7 +27,7 @@ def made(tmp_path, *overrides):
     out = selfplay.run_self_play(cfg)
     return (
         cfg,
-        read_parquet(out / "wm_train.parquet"),
+        read_examples(out / "wm_train.parquet"),
         json.loads((out / "summary.json").read_text()),
     )
 

@@ -25,7 +25,8 @@ from spa.stages import pipeline, setup
 from spa.stages.methods import METHODS
 from spa.stages.rounds import rounds_of
 from spa.types import Prompt, WorldModelRow
-from spa.worldmodel.rows import read_parquet, write_parquet
+from spa.worldmodel.rows import write_parquet
+from spa.worldmodel.sft_files import read_examples
 
 SETTINGS = (
     "model_path=builtin:tiny",
@@ -187,7 +188,7 @@ def test_both_rounds_and_ppo_with_the_built_in_model(
     pipeline.run(cfg)
     # The gate is off and nothing was measured, so there is no verdict to print.
     assert "World-model gate" not in capfd.readouterr().err
-    rows = read_parquet(tmp_path / "round_1" / "data" / "wm_train.parquet")
+    rows = read_examples(tmp_path / "round_1" / "data" / "wm_train.parquet")
     env = make_env("frozen_lake", {"size": 3, "is_slippery": False})
     env.reset(seed=0)
     for row in rows:

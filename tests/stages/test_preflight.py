@@ -175,20 +175,22 @@ def test_data_files_that_are_missing_or_not_parquet_or_lack_a_column_are_named(t
         *(text.format("a.parquet") for text in files)
     )
     (tmp_path / "b.parquet").write_text("no")
-    assert "b.parquet is not a readable parquet file" in problems(
+    assert "b.parquet: the file is not readable parquet" in problems(
         *(text.format("b.parquet") for text in files)
     )
     pq.write_table(pa.table({"prompt": ["x"]}), tmp_path / "c.parquet")
-    assert "c.parquet lacks the column 'response' (columns: prompt)" in problems(
-        *(text.format("c.parquet") for text in files)
-    )
+    missing = "c.parquet: the columns are not those of SFT data (columns: prompt)"
+    assert missing in problems(*(text.format("c.parquet") for text in files))
+    (tmp_path / "d.jsonl").write_text('{"prompt": "x"}\n')
+    lines = problems("data.train_files=d.jsonl")
+    assert "sft.data.train_files: d.jsonl: the columns are not those of SFT data" in lines
     own = problems(
         "sft.data.train_files=b.parquet",
         "sft.data.val_files=c.parquet",
         "data.train_files=a.parquet",
     )
-    assert "sft.data.train_files: b.parquet is not a readable parquet file" in own
-    assert "sft.data.val_files: c.parquet lacks the column 'response'" in own
+    assert "sft.data.train_files: b.parquet: the file is not readable parquet" in own
+    assert f"sft.data.val_files: {missing}" in own
     assert "a.parquet" not in own
 
 

@@ -16,7 +16,7 @@ from spa.errors import DataError, ModelError
 from spa.models.load import load_critic, load_policy
 from spa.stages import pipeline, sft
 from spa.stages.published import data_files, note_published
-from spa.worldmodel.rows import read_parquet
+from spa.worldmodel.sft_files import read_examples
 
 MESSAGES = [{"role": "system", "content": "You play."}, {"role": "user", "content": "State:\nS0"}]
 RESPONSE = "<think>\n<observation>\nS0\n</observation>\ngo\n<prediction>\nS1\n</prediction>\n</think>\n<answer>Up</answer>"
@@ -64,12 +64,12 @@ def test_fine_tuning_starts_from_every_layout(layout, files, tmp_path):
 
 
 def test_prompts_may_be_arrays(tmp_path):
-    from spa.worldmodel.parquet import parse_prompt
+    from spa.worldmodel.sft_files import read_messages
 
-    assert parse_prompt(np.array(MESSAGES, dtype=object)) == tuple(MESSAGES)
+    assert read_messages(np.array(MESSAGES, dtype=object)) == MESSAGES
     write(tmp_path / "a.parquet", [MESSAGES])
     write(tmp_path / "b.parquet", [json.dumps(MESSAGES)])
-    rows = [read_parquet(tmp_path / name)[0] for name in ("a.parquet", "b.parquet")]
+    rows = [read_examples(tmp_path / name)[0] for name in ("a.parquet", "b.parquet")]
     assert rows[0].prompt == rows[1].prompt == tuple(MESSAGES)
     assert (rows[0].state, rows[0].next_state, rows[0].executed) == ("S0", "S1", ("Up",))
 
@@ -77,7 +77,9 @@ def test_prompts_may_be_arrays(tmp_path):
 def test_files_that_are_not_there(tmp_path):
     with pytest.raises(DataError, match="Generate data"):
         data_files(str(tmp_path / "wm_train.parquet"), "train")
-    with pytest.raises(DataError, match=r"wm_train\.parquet"):
+    with pytest.raises(
+        DataError, match=r"Name the file train\.jsonl, train\.json or train\.parquet"
+    ):
         data_files(str(tmp_path), "train")
 
 

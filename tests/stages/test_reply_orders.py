@@ -6,7 +6,8 @@ import pytest
 
 from spa.config.load import load_config
 from spa.stages import ppo_run, selfplay, sft
-from spa.worldmodel.rows import is_branch, read_parquet
+from spa.worldmodel.rows import is_branch
+from spa.worldmodel.sft_files import read_examples
 
 SETTINGS = (
     "agent_proxy.max_turn=2",
@@ -39,7 +40,7 @@ def test_all_stages(order, tmp_path):
         "tiny", [*SETTINGS, f"agent_proxy.response_format={order}", f"trainer.run_dir={tmp_path}"]
     )
     data = selfplay.run_self_play(cfg, directory=tmp_path / "data")
-    rows = read_parquet(data / "wm_train.parquet")
+    rows = read_examples(data / "wm_train.parquet")
     # there, branches are what is chosen from
     assert any(is_branch(row) for row in rows) == (order != "choose_plan")
     assert all(("<prediction>" in row.response) == (order != "no_prediction") for row in rows)

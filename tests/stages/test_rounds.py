@@ -19,7 +19,7 @@ from spa.run.manifest import Manifest, is_finished
 from spa.stages import pipeline, selfplay, sft
 from spa.stages.rounds import first_round, rounds_of
 from spa.worldmodel.parquet import puzzles_in
-from spa.worldmodel.rows import read_parquet
+from spa.worldmodel.sft_files import read_examples
 
 STEPS = (
     "trainer.total_training_steps=1",
@@ -31,7 +31,7 @@ STEPS = (
 
 def rows_of(folder):
     return [
-        row for name in ("wm_train", "wm_val") for row in read_parquet(folder / f"{name}.parquet")
+        row for name in ("wm_train", "wm_val") for row in read_examples(folder / f"{name}.parquet")
     ]
 
 

@@ -27,7 +27,7 @@ from spa.stages.policies import Target
 from spa.stages.ppo_rollouts import make_batch
 from spa.training.batch import split_turns
 from spa.types import WorldModelRow
-from spa.worldmodel.rows import read_parquet
+from spa.worldmodel.sft_files import read_examples
 
 SETTINGS = (
     "model_path=builtin:tiny",
@@ -208,8 +208,8 @@ def test_the_path_of_a_dealt_search_is_what_the_answer_takes():
 def test_all_stages(method: str, tmp_path: Path):
     cfg = config(f"trainer.run_dir={tmp_path}", method=method)
     data = selfplay.run_self_play(cfg, directory=tmp_path / "data")
-    assert len(read_parquet(data / "wm_train.parquet")) == 24
-    assert len(read_parquet(data / "wm_val.parquet")) == 1
+    assert len(read_examples(data / "wm_train.parquet")) == 24
+    assert len(read_examples(data / "wm_val.parquet")) == 1
     summary = json.loads((data / "summary.json").read_text())
     assert summary["rows_train"] == 24 and summary["search"]["dynamics"] == "simulator"
     tuned = sft.run_sft(cfg, directory=tmp_path / "sft", data=data)

@@ -13,7 +13,7 @@ from spa.models.build import load_template
 from spa.prompts.token_check import appended, joined_borders
 from spa.stages import selfplay, sft
 from spa.stages.setup import make_worker
-from spa.worldmodel.rows import read_parquet
+from spa.worldmodel.sft_files import read_examples
 
 LONG = (
     "actor_rollout_ref.rollout.max_model_len=4096",
@@ -63,7 +63,7 @@ def test_plain_transformers_read_from_the_checkpoint_what_was_trained(name, data
     checkpoint = tmp_path / "sft" / "global_step_1"
     shutil.rmtree(model)  # whoever serves the checkpoint has nothing else
     plain = AutoTokenizer.from_pretrained(checkpoint)
-    rows = read_parquet(data / selfplay.TRAIN_FILE)
+    rows = read_examples(data / selfplay.TRAIN_FILE)
     trained, _ = sft.load_data(cfg, template, data)
     assert len(rows) == len(trained) and max(row.turn for row in rows) > 0
     for row, sequence in zip(rows, trained, strict=True):

@@ -14,7 +14,7 @@ from spa.errors import DataError
 from spa.models.build import load_template
 from spa.models.vision import to_png
 from spa.stages import sft
-from spa.worldmodel.rows import read_parquet
+from spa.worldmodel.sft_files import read_examples
 
 PICTURE = to_png(np.full((28, 28, 3), 200, np.uint8))
 RESPONSE = "<think>\n<observation>\nS0\n</observation>\n</think>\n<answer>Up</answer>"
@@ -58,6 +58,7 @@ def test_a_model_that_sees_gets_the_pictures(layout, tmp_path):
     model = save_seeing("qwen2_vl", tmp_path / "model")
     cfg = config(file, f"model_path={model}")
     seeing = load_template(cfg, str(model))
+    assert seeing.images is not None
     (sequence,), _ = sft.load_data(cfg, seeing, None)
     assert sequence.images == (PICTURE,)
     marks = (sequence.token_ids == seeing.images.image_id).sum()
@@ -71,7 +72,7 @@ def test_a_picture_that_is_not_there_is_named(tmp_path):
     file = shown(tmp_path, LAYOUTS["path"])
     (tmp_path / "board.png").unlink()
     with pytest.raises(DataError, match=r"row 0, column 'images'.*board\.png"):
-        read_parquet(file)
+        read_examples(file)
 
 
 @pytest.mark.parametrize(
@@ -81,4 +82,4 @@ def test_the_values_inside_a_column_are_checked(column, value, tmp_path):
     example = {"prompt": [{"role": "user", "content": "x"}], "response": RESPONSE, column: value}
     pq.write_table(pa.Table.from_pylist([example]), tmp_path / "f.parquet")
     with pytest.raises(DataError, match=f"row 0, column '{column}'"):
-        read_parquet(tmp_path / "f.parquet")
+        read_examples(tmp_path / "f.parquet")

@@ -24,7 +24,7 @@ from spa.stages import gate, selfplay, setup, sft
 from spa.training.optim import Optimizer
 from spa.training.update import MicroBatching, Trainable
 from spa.types import StopReason
-from spa.worldmodel.rows import read_parquet
+from spa.worldmodel.sft_files import read_examples
 
 CPU = torch.device("cpu")
 
@@ -43,7 +43,7 @@ def four_steps(base, data, tmp_path_factory) -> Path:
 
 
 def rows_of(data: Path):
-    return read_parquet(data / selfplay.TRAIN_FILE), read_parquet(data / selfplay.VAL_FILE)
+    return read_examples(data / selfplay.TRAIN_FILE), read_examples(data / selfplay.VAL_FILE)
 
 
 def test_the_data_tells_the_truth(base, data):

@@ -15,7 +15,8 @@ from worldmodel_examples import reply
 from spa.errors import DataError
 from spa.run.files import remove_leftovers
 from spa.types import WorldModelRow
-from spa.worldmodel.rows import read_parquet, write_parquet
+from spa.worldmodel.rows import write_parquet
+from spa.worldmodel.sft_files import read_examples
 
 PROMPT = [{"role": "system", "content": "Play."}, {"role": "user", "content": "State:\n#P_"}]
 PUBLISHED = {
@@ -72,7 +73,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 def test_rows_come_back_as_they_were(tmp_path, rows):
     path = tmp_path / "a" / "rows.parquet"
     write_parquet(path, rows)
-    assert read_parquet(path) == rows
+    assert read_examples(path) == rows
     assert [file.name for file in path.parent.iterdir()] == ["rows.parquet"]
 
 
@@ -88,7 +89,7 @@ def test_lone_surrogates_become_replacement_characters(tmp_path):
     write_parquet(
         tmp_path / "f", [replace(ROW, response="a\ud800b", predicted="\udfff", state="\ufeffx\0")]
     )
-    row = read_parquet(tmp_path / "f")[0]
+    row = read_examples(tmp_path / "f")[0]
     assert (row.response, row.predicted, row.state) == ("a\ufffdb", "\ufffd", "\ufeffx\0")
 
 
@@ -105,7 +106,7 @@ def test_published_layouts_are_read(tmp_path, layout):
         {**PUBLISHED, "prompt": later if layout == "list" else json.dumps(later)},
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "f")
-    first, second = read_parquet(tmp_path / "f")
+    first, second = read_examples(tmp_path / "f")
     assert first.prompt == tuple(PROMPT) and first.response == PUBLISHED["response"]
     assert (first.tag, first.turn, second.turn) == ("sokoban", 0, 1)
     assert (first.state, first.next_state, first.executed) == ("#P_", "#_P", ("Right", "Up"))
@@ -115,14 +116,14 @@ def test_published_layouts_are_read(tmp_path, layout):
 
 
 def test_arrays_are_prompts_too():
-    from spa.worldmodel.parquet import parse_prompt
+    from spa.worldmodel.sft_files import read_messages
 
-    assert parse_prompt(np.array(PROMPT, dtype=object)) == tuple(PROMPT)
+    assert read_messages(np.array(PROMPT, dtype=object)) == PROMPT
 
 
 def test_two_columns_are_enough(tmp_path):
     pq.write_table(pa.table({"prompt": [PROMPT], "response": ["just text"]}), tmp_path / "f")
-    row = read_parquet(tmp_path / "f")[0]
+    row = read_examples(tmp_path / "f")[0]
     assert (row.tag, row.state, row.executed, row.extra) == ("", "", (), {})
 
 
@@ -130,9 +131,9 @@ def test_a_missing_file_says_so(tmp_path):
     with pytest.raises(
         DataError, match=r"nowhere\.parquet: the file does not exist; .*spa run --stages selfplay"
     ):
-        read_parquet(tmp_path / "nowhere.parquet")
+        read_examples(tmp_path / "nowhere.parquet")
     with pytest.raises(DataError, match="the file does not exist"):
-        read_parquet(tmp_path)
+        read_examples(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_a_corrupt_file_is_one_clear_error(tmp_path, damage):
     write_parquet(path, [ROW] * 3)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match=r"broken\.parquet"):
-        read_parquet(path)
+        read_examples(path)
 
 
 def test_a_flipped_bit_in_the_data_is_noticed(tmp_path):
@@ -159,14 +160,22 @@ def test_a_flipped_bit_in_the_data_is_noticed(tmp_path):
     data[data.index(b"PAR1", 1) // 3] ^= 4
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"broken\.parquet"):
-        read_parquet(path)
+        read_examples(path)
 
 
 @pytest.mark.parametrize("column", ["prompt", "response"])
-def test_a_missing_column_is_named(tmp_path, column):
-    pq.write_table(pa.Table.from_pylist([PUBLISHED]).drop_columns([column]), tmp_path / "f.parquet")
-    with pytest.raises(DataError, match=rf"f\.parquet: the column '{column}' is missing"):
-        read_parquet(tmp_path / "f.parquet")
+def test_a_missing_column_is_named_with_those_that_serve(tmp_path, column):
+    table = pa.Table.from_pylist([PUBLISHED]).drop_columns([column])
+    pq.write_table(table, tmp_path / "f.parquet")
+    with pytest.raises(DataError) as caught:
+        read_examples(tmp_path / "f.parquet")
+    told = str(caught.value)
+    assert (
+        f"f.parquet: the columns are not those of SFT data (columns: {', '.join(table.column_names)})"
+        in told
+    )
+    assert "prompt and response; prompt and completion; messages; conversations" in told
+    assert json.loads(told.splitlines()[-1])["messages"]
 
 
 @pytest.mark.parametrize(
@@ -185,22 +194,22 @@ def test_a_bad_row_is_named(tmp_path, changes, column):
         pa.Table.from_pylist([PUBLISHED, {**PUBLISHED, **changes}]), tmp_path / "f.parquet"
     )
     with pytest.raises(DataError, match=rf"f\.parquet, row 1, column '{column}'"):
-        read_parquet(tmp_path / "f.parquet")
+        read_examples(tmp_path / "f.parquet")
 
 
 @pytest.mark.parametrize(
-    "prompt", ["not json", "{}", "3", "[1]", '[{"role": "user"}]', "null", '"text"', "[]"]
+    "prompt", ['[{"role": "user"}]', '[{"role": "user", "content": "x"', "null", "[]", " "]
 )
 def test_a_bad_json_prompt_is_named(tmp_path, prompt):
     pq.write_table(pa.Table.from_pylist([{**PUBLISHED, "prompt": prompt}]), tmp_path / "f.parquet")
     with pytest.raises(DataError, match=r"row 0, column 'prompt'"):
-        read_parquet(tmp_path / "f.parquet")
+        read_examples(tmp_path / "f.parquet")
 
 
 def test_metadata_of_the_wrong_type_is_named(tmp_path):
     pq.write_table(pa.Table.from_pylist([{**PUBLISHED, "turn": "first"}]), tmp_path / "f.parquet")
     with pytest.raises(DataError, match=r"row 0, column 'turn': the value 'first'"):
-        read_parquet(tmp_path / "f.parquet")
+        read_examples(tmp_path / "f.parquet")
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path):
@@ -213,7 +222,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
             write_parquet(path, [ROW, ROW])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert read_parquet(path) == [ROW]
+    assert read_examples(path) == [ROW]
     assert [file.name for file in tmp_path.iterdir()] == ["rows.parquet"]
 
 
@@ -232,7 +241,7 @@ def test_what_a_killed_process_was_writing_is_removed_later(tmp_path):
 
 
 def test_a_prompt_without_end_is_named_with_its_row():
-    from spa.worldmodel.parquet import parse_prompt
+    from spa.worldmodel.sft_files import read_messages
 
     with pytest.raises(DataError, match="row 3, column 'prompt': the value is not valid JSON"):
-        parse_prompt("[" * 100_000, "row 3")
+        read_messages('[{"role": ' + "[" * 100_000, "row 3")

@@ -1,4 +1,4 @@
-"""`spa data filter`: keep the examples of world-model parquet files that have all tags."""
+"""`spa data filter`: keep the examples of world-model data that have all tags."""
 
 import argparse
 from pathlib import Path
@@ -18,14 +18,14 @@ def filter_data_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help="parquet file with training examples",
+        help="file with training examples (.parquet, .jsonl or .json)",
     )
     parser.add_argument(
         "--in-val",
         type=Path,
         required=True,
         metavar="FILE",
-        help="parquet file with validation examples",
+        help="file with validation examples (.parquet, .jsonl or .json)",
     )
     parser.add_argument(
         "--out-dir",

@@ -310,8 +310,8 @@ def _check_sft(cfg: Config, problems: Problems) -> None:
             f"must be at most sft.data.train_batch_size ({data.train_batch_size}), got "
             f"{data.micro_batch_size_per_gpu}",
         )
-    if (data.train_files is None) != (data.val_files is None):
-        problems.add("sft.data", "train_files and val_files must both name files, or both be null")
+    if data.val_files is not None and data.train_files is None:
+        problems.add("sft.data.train_files", "must name files, because sft.data.val_files does")
 
 
 def _check_loss_on(path: str, name: str, problems: Problems) -> None:

@@ -130,7 +130,8 @@ class DataConfig:
     train_files: Annotated[
         str | tuple[str, ...] | None,
         Key(
-            "parquet files with training examples; null uses the files that stage 1 (self-play) writes",
+            "training examples: files (JSONL, JSON, Parquet), folders or Hub data sets; null uses those of "
+            "stage 1 (self-play)",
             affects="semantics",
             content="data",
         ),
@@ -138,7 +139,7 @@ class DataConfig:
     val_files: Annotated[
         str | tuple[str, ...] | None,
         Key(
-            "parquet files with validation examples; null uses the files that stage 1 (self-play) writes",
+            "validation examples, as `train_files`; null uses those next to the training examples, if any",
             affects="semantics",
             content="data",
         ),

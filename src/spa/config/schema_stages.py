@@ -14,7 +14,8 @@ class SFTDataConfig:
     train_files: Annotated[
         str | tuple[str, ...] | None,
         Key(
-            "parquet files with training examples; null uses the files that stage 1 (self-play) writes",
+            "training examples: files (JSONL, JSON, Parquet), folders or Hub data sets; null uses those of "
+            "stage 1 (self-play)",
             affects="semantics",
             content="data",
         ),
@@ -22,7 +23,7 @@ class SFTDataConfig:
     val_files: Annotated[
         str | tuple[str, ...] | None,
         Key(
-            "parquet files with validation examples; null uses the files that stage 1 (self-play) writes",
+            "validation examples, as `train_files`; null uses those next to the training examples, if any",
             affects="semantics",
             content="data",
         ),
@@ -64,6 +65,13 @@ class SFTDataConfig:
             affects="semantics",
         ),
     ] = "left"
+    last_response_only: Annotated[
+        bool,
+        Key(
+            "train only on the last assistant message of each chat; otherwise on all of them",
+            affects="semantics",
+        ),
+    ] = False
     # The prompt that the turns of an episode have in common is then computed only once.
     merge_turns: Annotated[
         bool,

@@ -23,6 +23,11 @@ Kind = Literal["model", "dataset"]
 # What a model needs. Pickled weights (*.bin) are left out: loading them can run code.
 FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
 CODE = ("*.py",)
+
+DATA_SUFFIXES = (".parquet", ".jsonl", ".json")
+SPLITS = {"train": ("wm_train", "train"), "val": ("wm_val", "val", "test")}
+"""How the names of data files begin, by split: our own first, then those of data sets on the Hub."""
+DATA = (*(f"*{suffix}" for suffix in DATA_SUFFIXES), "*.md")
 OTHERS = ("original/*", "onnx/*", "openvino/*", "metal/*")  # the same weights in other formats
 
 
@@ -44,8 +49,8 @@ def download_model(name: str, *, code: bool = False, endpoint: str | None = None
 
 def is_data_name(name: str) -> bool:
     """Whether a name can only be that of a Hub data set (owner/name)."""
-    path = name.startswith((".", "/", "~")) or name.count("/") != 1 or name.endswith(".parquet")
-    return not path and not Path(name).exists()
+    local = name.startswith((".", "/", "~")) or name.count("/") != 1
+    return not local and not name.endswith(DATA_SUFFIXES) and not Path(name).exists()
 
 
 @functools.cache
@@ -57,7 +62,7 @@ def download_data(name: str, *, endpoint: str | None = None) -> Path:
             snapshot_download(
                 name,
                 repo_type="dataset",
-                allow_patterns=["*.parquet", "*.json", "*.md"],
+                allow_patterns=list(DATA),
                 endpoint=endpoint,
             )
         )
@@ -66,11 +71,7 @@ def download_data(name: str, *, endpoint: str | None = None) -> Path:
 @contextmanager
 def explained(name: str, kind: Kind, error_type: type[SpaError]) -> Iterator[None]:
     """Turns the Hub's refusals into errors that say what to do."""
-    what, key = (
-        ("model", "model_path")
-        if kind == "model"
-        else ("data set", "data.train_files and data.val_files")
-    )
+    what, key = ("model", "model_path") if kind == "model" else ("data set", "data.train_files")
     page = (
         f"https://huggingface.co/{name}"
         if kind == "model"

@@ -25,7 +25,7 @@ from spa.config.stages import Stage, key_of, values_of
 from spa.distributed.world import current_world
 from spa.errors import DataError, ModelError
 from spa.imports import find_modules_beside_user
-from spa.models.hub import download_data, is_data_name
+from spa.models.hub import DATA_SUFFIXES, SPLITS, download_data, is_data_name
 from spa.models.load import base_source, indexed_weights, local_folder, model_source
 from spa.models.lora import read_adapter
 from spa.run.files import sha256
@@ -240,7 +240,7 @@ def _part(name: str) -> str:
 
 
 def file_content(named: Any) -> str:
-    """The SHA-256 of the file, the files, or the parquet files of the folder or Hub data set that a
+    """The SHA-256 of the file, the files, or the data files of the folder or Hub data set that a
     value names."""
     names = [named] if isinstance(named, str) else list(named)
     return _combined(_data_content(str(name)) for name in names)
@@ -260,8 +260,16 @@ def _data_content(name: str) -> str:
     folder = path if path.is_dir() else _cached(name, "dataset")
     if folder is None:
         return f"name {name}"
+    begins = tuple(prefix for prefixes in SPLITS.values() for prefix in prefixes)
     return _sums(
-        sorted(file for place in (folder, folder / "data") for file in place.glob("*.parquet"))
+        sorted(
+            file
+            for place in (folder, folder / "data")
+            for file in place.glob("*")
+            # Other JSON files of a folder, such as a manifest, are no data.
+            if file.suffix == ".parquet"
+            or (file.suffix in DATA_SUFFIXES and file.name.startswith(begins))
+        )
     )
 
 

@@ -21,8 +21,11 @@ log = logging.getLogger(__name__)
 
 GATE_FILE = "gate.json"
 
-Diagnosis = Literal["not_measured", "bad_format", "bad_observation", "does_not_predict", "predicts"]
-"""Each one supposes the ones before it: who cannot write the format has no states to be judged, and
+Diagnosis = Literal[
+    "other_data", "not_measured", "bad_format", "bad_observation", "does_not_predict", "predicts"
+]
+"""`other_data`: the examples are from no game of the configuration, so there is no gate. Each of the
+rest supposes the ones before it: who cannot write the format has no states to be judged, and
 who cannot read the present state has nothing to predict from."""
 
 # If at least this share of the responses is cut off,
@@ -52,6 +55,23 @@ def evaluate_gate(cfg: Config, directory: Path) -> Gate:
     """The world model's last measurement in `directory` against the gate's limits."""
     lines = current_world().broadcast(lambda: measurements(directory / "metrics.jsonl"))
     return judge(cfg, lines)
+
+
+def no_gate() -> Gate:
+    """The verdict on a model that was fine-tuned on chats of other sources."""
+    return Gate(
+        passed=True,
+        diagnosis="other_data",
+        prediction_exact=0.0,
+        observation_exact=0.0,
+        format_rate=0.0,
+        copy_exact=0.0,
+        changed_f1=0.0,
+        entropy=0.0,
+        puzzles=0,
+        puzzles_seen=None,
+        text="World-model gate: skipped, because the examples are from no game of the configuration.",
+    )
 
 
 def judge(cfg: Config, lines: list[Metrics]) -> Gate:
@@ -249,7 +269,7 @@ def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
     """The verdict on the last measurements by the limits of this configuration, which gate.json
     then has, too; what gate.json says where there are none, or where the gate is off."""
     told = _told(directory)
-    if told and not cfg.gate.enable:
+    if told and (not cfg.gate.enable or told["diagnosis"] == "other_data"):
         return told
     record = directory / "metrics.jsonl"
     if not record.is_file():

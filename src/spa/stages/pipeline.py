@@ -26,10 +26,11 @@ from spa.run.manifest import (
 from spa.run.signals import stoppable
 from spa.run.stage import locked
 from spa.stages import ppo_run, selfplay, sft
-from spa.stages.gate import evaluate_gate, stop_at_gate, write_gate
+from spa.stages.gate import evaluate_gate, no_gate, stop_at_gate, write_gate
 from spa.stages.ppo_replay import replayed_data
 from spa.stages.published import original_folders
 from spa.stages.rounds import Round, round_folders, rounds_of, write_rounds
+from spa.stages.sft_data import from_game
 
 log = logging.getLogger(__name__)
 
@@ -250,7 +251,7 @@ def world_model(
         sft.train_sft(cfg, stage, data, before=[done.data for done in rounds[:-1]])
         # The verdict is written before `finish`: after a kill in between, the next start writes it
         # again without training.
-        gate = evaluate_gate(cfg, directory)
+        gate = evaluate_gate(cfg, directory) if from_game(cfg) else no_gate()
         if current_world().is_main:
             write_gate(directory, gate)
             if len(rounds) > 1:

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import torch
 from safetensors import SafetensorError, safe_open
 
@@ -20,9 +19,10 @@ from spa.config.schema import Config
 from spa.engines.factory import engine_name
 from spa.envs.base import TextEnv
 from spa.envs.labels import require_labels
-from spa.errors import ConfigError, DataError, ModelError, SpaError, one_line
+from spa.errors import ConfigError, DataError, ModelError, SpaError
 from spa.examples.source import source_of
 from spa.models.build import check_context, load_template
+from spa.models.hub import is_data_name
 from spa.models.load import model_config, model_source
 from spa.policies.named import policy_named, policy_names
 from spa.prompts.render import PromptMode
@@ -34,6 +34,7 @@ from spa.stages.imagination import check_planning
 from spa.stages.ppo_run import check_trained
 from spa.stages.published import data_files
 from spa.stages.rounds import first_round, rounds_of
+from spa.worldmodel.sft_files import check_file
 
 log = logging.getLogger(__name__)
 
@@ -186,29 +187,18 @@ def _data_checks(cfg: Config) -> Iterator[Callable[[], None]]:
         given = own or getattr(cfg.data, f"{split}_files")
         key = f"sft.data.{split}_files" if own else f"data.{split}_files"
         for name in (given,) if isinstance(given, str) else given or ():
-            # Only local names are checked: a Hub name (owner/name) needs its download first.
-            if name.count("/") != 1 or name.startswith((".", "/", "~")) or Path(name).exists():
+            # Only local names are checked: a Hub name needs its download first.
+            if not is_data_name(name):
                 yield lambda key=key, name=name, split=split: _check_data(key, split, name)
 
 
 def _check_data(key: str, split: str, name: str) -> None:
-    """Raise DataError if a parquet file is missing, unreadable, or lacks a column. Reads its footer
-    only."""
+    """Raise DataError if a file is missing, unreadable, or lacks columns."""
     for path in data_files(name, split):
         try:
-            columns = pq.read_schema(path).names
-        # pyarrow raises many kinds of errors at foreign or damaged files.
-        except Exception as error:
-            raise DataError(
-                f"{key}: {path} is not a readable parquet file ({one_line(error)}); name "
-                "another file or download it again"
-            ) from error
-        for column in ("prompt", "response"):
-            if column not in columns:
-                raise DataError(
-                    f"{key}: {path} lacks the column {column!r} (columns: "
-                    f"{', '.join(columns)}); name a file with world-model data"
-                )
+            check_file(path)
+        except DataError as error:
+            raise DataError(f"{key}: {error}") from error
 
 
 def _check_model(cfg: Config, name: str) -> None:

@@ -1,13 +1,14 @@
 """What was published, and where the original's users keep things: data sets and checkpoints by name
 or in folders."""
 
+import itertools
 import logging
 import re
 from pathlib import Path
 
 from spa.config.schema import Config
 from spa.errors import DataError
-from spa.models.hub import download_data, is_data_name
+from spa.models.hub import DATA_SUFFIXES, SPLITS, download_data, is_data_name
 
 log = logging.getLogger(__name__)
 
@@ -15,11 +16,6 @@ CONFIGS = {"SimpleSokoban": "_2_sokoban", "FrozenLake": "_3_frozen_lake", "Sudok
 """Tags that the original published data and checkpoints for, and its names for their
 configurations."""
 
-# File name patterns of each split: our own first, then those that data sets on the Hub use.
-SPLITS = {
-    "train": ("wm_train*.parquet", "train*.parquet"),
-    "val": ("wm_val*.parquet", "val*.parquet", "test*.parquet"),
-}
 # Matches Hub names like SPA-sokoban-... and folders like
 # sftckpt/checkpoints_2_sokoban-..., but not a name like my-sokoban.
 _PUBLISHED = re.compile(
@@ -39,11 +35,12 @@ def original_folders(cfg: Config, parent: str, prefix: str) -> list[Path]:
     return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def data_files(name: str, split: str) -> list[Path]:
-    """The parquet files of a split: `name` is a file, a folder with files of both splits
-    (`wm_train.parquet`, or `data/train-00000-of-00001.parquet`), or a Hub data set (owner/name).
+def data_files(name: str, split: str, *, required: bool = True) -> list[Path]:
+    """The files of a split: `name` is a file, a folder with files of both splits
+    (`wm_train.parquet`, `train.jsonl`, or `data/train-00000-of-00001.parquet`), or a Hub data set
+    (owner/name).
 
-    Raises DataError if there is nothing.
+    Raises DataError if there is nothing, unless the split is not `required`.
     """
     path = Path(name).expanduser()
     if path.is_file():
@@ -52,17 +49,27 @@ def data_files(name: str, split: str) -> list[Path]:
         if not is_data_name(name):
             raise DataError(
                 f"{name}: the file or folder does not exist. Generate data (spa run --stages "
-                "selfplay), or set data.train_files and data.val_files to parquet files, "
-                "folders, or a Hugging Face data set (owner/name)."
+                "selfplay), or set data.train_files to a file (.jsonl, .json or .parquet), a "
+                "folder, or a Hugging Face data set (owner/name)."
             )
         path = download_data(name)
-    for pattern in SPLITS[split]:
-        files = sorted(file for folder in (path, path / "data") for file in folder.glob(pattern))
+    data = [
+        file
+        for folder in (path, path / "data")
+        for file in sorted(folder.glob("*"))
+        if file.suffix in DATA_SUFFIXES and file.is_file()
+    ]
+    # A folder may have the same data in several formats, of which one is read.
+    for prefix, suffix in itertools.product(SPLITS[split], DATA_SUFFIXES):
+        files = [file for file in data if file.name.startswith(prefix) and file.suffix == suffix]
         if files:
             return files
+    if not required:
+        return []
+    found = ", ".join(file.name for file in data) or "none"
     raise DataError(
-        f"{path}: the folder has no parquet file of the split {split!r}; name the file "
-        f"wm_{split}.parquet"
+        f"{path}: the folder has no file of the split {split!r} (data files: {found}). Name the "
+        f"file {split}.jsonl, {split}.json or {split}.parquet, or set data.{split}_files to it."
     )
 
 

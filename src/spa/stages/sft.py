@@ -36,7 +36,7 @@ from spa.run.stage import Snapshot, Stage
 from spa.stages import setup
 from spa.stages.parallel import check_optimizer, parallelize
 from spa.stages.published import note_published
-from spa.stages.sft_data import find_data, load_data, row_files
+from spa.stages.sft_data import find_data, from_game, load_data, row_files
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import LossInfo, Trainable, forward_passes
@@ -96,7 +96,8 @@ def train_sft(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[
     total = sft.trainer.total_training_steps or per_epoch * sft.trainer.total_epochs
     learner = Learner(make_part(cfg, model, total, stage.resume_from, device), template)
     part = learner.part
-    probes = find_probes(cfg, template, data, before) if sft.trainer.eval_episodes else None
+    measured = sft.trainer.eval_episodes and from_game(cfg)
+    probes = find_probes(cfg, template, data, before) if measured else None
     # The order follows from the seed, so a resumed stage skips the batches that it has trained on.
     batches = batch_order(rows, sft.data.train_batch_size, seed=sft.trainer.seed, skip=stage.step)
     tokens = sft.data.max_token_len_per_gpu

@@ -10,10 +10,12 @@ from spa.prompts.template import ChatTemplate
 from spa.stages.published import data_files, original_folders
 from spa.types import IMAGE, WorldModelRow
 from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
-from spa.worldmodel.rows import read_parquet
 from spa.worldmodel.sequences import TrainingSequence, row_sequences
+from spa.worldmodel.sft_files import located_examples, read_examples
 
 log = logging.getLogger(__name__)
+
+SPLIT_FILES = {"train": TRAIN_FILE, "val": VAL_FILE}
 
 
 def load_data(
@@ -24,7 +26,7 @@ def load_data(
     sets = []
     for split in ("train", "val"):
         files = row_files(cfg, data, split)
-        rows = [row for file in files for row in _examples_for(file, template)]
+        rows = [row for file in files for row in _examples_for(cfg, file, template)]
         sequences, dropped = row_sequences(
             rows,
             template,
@@ -66,48 +68,84 @@ def load_data(
     # or if all validation examples are too long.
     if not sets[1]:
         log.warning(
-            "The data have no validation example, so spa does not log val/loss. spa still "
-            "measures accuracy on held-out puzzles (val/wm)."
+            "The data have no validation example, so spa does not log val/loss. To log it, set "
+            "data.val_files."
         )
     return sets[0], sets[1]
 
 
-def _examples_for(file: Path, template: ChatTemplate) -> list[WorldModelRow]:
-    """The file's examples. Raises DataError for pictures that the model would not see."""
-    examples = read_parquet(file)
-    for index, example in enumerate(examples):
-        if not example.images:
-            continue
-        where = f"{file}, row {index}"
-        if template.images is None:
-            raise DataError(
-                f"{where}: the example shows pictures, but the model reads only text. Use a "
-                "vision-language model with the files of its image processor, or remove the "
-                "column 'images'."
-            )
-        pictures = len(example.images)
-        marks = sum(message["content"].count(IMAGE) for message in example.prompt)
-        if marks != pictures:
-            raise DataError(
-                f"{where}: {pictures} picture{'s' if pictures > 1 else ''}, but {marks} {IMAGE} "
-                f"marks in the prompt. Write {IMAGE} where each picture belongs."
-            )
+def _examples_for(cfg: Config, file: Path, template: ChatTemplate) -> list[WorldModelRow]:
+    """The file's examples. Raises DataError for one that the model cannot be trained on as it is."""
+    examples = []
+    found = located_examples(file, last_response_only=cfg.sft.data.last_response_only)
+    for where, example in found:
+        _check_turns(where, example)
+        if example.images:
+            _check_pictures(where, example, template)
+        examples.append(example)
     return examples
 
 
+def _check_turns(where: str, example: WorldModelRow) -> None:
+    roles = [message["role"] for message in example.prompt]
+    turns = roles[1:] if roles[0] == "system" else roles
+    # Chat templates write one user message before each response.
+    if len(turns) % 2 == 0 or any(
+        role != ("assistant" if place % 2 else "user") for place, role in enumerate(turns)
+    ):
+        raise DataError(
+            f"{where}: the roles are {', '.join(roles)}, assistant. After an optional system "
+            "message, user and assistant must alternate. Join or remove messages."
+        )
+
+
+def _check_pictures(where: str, example: WorldModelRow, template: ChatTemplate) -> None:
+    if template.images is None:
+        raise DataError(
+            f"{where}: the example shows pictures, but the model reads only text. Use a "
+            "vision-language model with the files of its image processor, or remove the column of "
+            "pictures."
+        )
+    pictures = len(example.images)
+    marks = sum(message["content"].count(IMAGE) for message in example.prompt)
+    if marks != pictures:
+        raise DataError(
+            f"{where}: {pictures} picture{'s' if pictures > 1 else ''}, but {marks} {IMAGE} "
+            f"marks in the prompt. Write {IMAGE} where each picture belongs."
+        )
+
+
 def row_files(cfg: Config, data: Path | None, split: Literal["train", "val"]) -> list[Path]:
-    """The configured files, else that of `data` or of the run's own data folder."""
-    configured = cfg.sft.data.val_files or cfg.data.val_files
-    name = VAL_FILE
-    if split == "train":
-        configured = cfg.sft.data.train_files or cfg.data.train_files
-        name = TRAIN_FILE
-    names = (
-        [configured]
-        if isinstance(configured, str)
-        else configured or [str(find_data(cfg, data) / name)]
+    """The configured files, else that of `data` or of the run's own data folder. If only training
+    data are configured, their folder or Hub data set may have validation data, too."""
+    train = cfg.sft.data.train_files or cfg.data.train_files
+    if train is None:
+        return data_files(str(find_data(cfg, data) / SPLIT_FILES[split]), split)
+    val = cfg.sft.data.val_files or cfg.data.val_files
+    if split == "val" and val is None:
+        named = [name for name in _names(train) if not Path(name).expanduser().is_file()]
+        return [file for name in named for file in data_files(name, split, required=False)]
+    return [
+        file
+        for name in _names(train if split == "train" else val)
+        for file in data_files(name, split)
+    ]
+
+
+def _names(configured: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return (configured,) if isinstance(configured, str) else configured or ()
+
+
+def from_game(cfg: Config) -> bool:
+    """Whether the examples are from a game of this configuration. Other chats say nothing about its
+    states, so that playing it would not measure what they teach."""
+    if not (cfg.sft.data.train_files or cfg.data.train_files):
+        return True
+    tags = cfg.es_manager.train.env_configs.tags
+    files = row_files(cfg, None, "train")
+    return any(
+        example.state or example.tag in tags for file in files for example in read_examples(file)
     )
-    return [file for one in names for file in data_files(one, split)]
 
 
 def find_data(cfg: Config, data: Path | None) -> Path:

@@ -15,7 +15,7 @@ from spa.formats.plans import Option, imagined, with_options
 from spa.formats.registry import relabel_turn
 from spa.seeds import derange, stream
 from spa.types import Episode, Message, StopReason, Turn, WorldModelRow
-from spa.worldmodel.parquet import read_parquet, write_parquet
+from spa.worldmodel.parquet import write_parquet
 
 __all__ = [
     "assistant_positions",
@@ -26,7 +26,6 @@ __all__ = [
     "hidden_share",
     "is_branch",
     "make_row",
-    "read_parquet",
     "rewritten_history",
     "shuffle_next_states",
     "split_by_puzzle",

@@ -167,8 +167,7 @@ def _sequence(
     """One sequence with the loss of the last examples, as many as fit; None if the last turn alone
     does not fit."""
     last = rows[-1]
-    # the prefill that a rollout forces before such a response
-    prefill = "<answer>" if last.response.startswith("<answer>") else "<think>"
+    prefill = _prefill_of(last.response)
     messages = (*last.prompt, {"role": "assistant", "content": last.response})
     trained = {len(row.prompt) for row in rows}  # positions of the responses that carry loss
     while True:
@@ -194,6 +193,13 @@ def _sequence(
         )
         # A response and a user message are gone, so later responses moved up by two.
         trained = {position - 2 for position in trained if position - 2 >= head}
+
+
+def _prefill_of(response: str) -> str:
+    """The prefill that a rollout forces before such a response; none in chats of other sources."""
+    if response.startswith("<answer>"):
+        return "<answer>"
+    return "<think>" if "<think>" in response and "<answer>" in response else ""
 
 
 def _tokenize(

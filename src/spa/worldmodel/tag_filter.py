@@ -1,13 +1,14 @@
-"""The stand-alone filter for world-model parquet files: keeps examples whose response has the state
+"""The stand-alone filter for world-model data: keeps examples whose response has the state
 blocks.
 
-It works on any file with `prompt` and `response` columns, the published ones included, and keeps
-all columns. It looks at structure only, leniently and in any letter case, as the original's
-`sft/filter_sft_by_tag.py` does; relabelling applies the strict format.
+It works on any file that SFT reads, the published ones included, and keeps all columns. It looks at
+structure only, leniently and in any letter case, as the original's `sft/filter_sft_by_tag.py` does;
+relabelling applies the strict format.
 """
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from spa.errors import ConfigError
-from spa.worldmodel.parquet import read_table, write_table
+from spa.worldmodel.parquet import write_table
+from spa.worldmodel.sft_files import LAYOUTS, find_layout, read_table, split_record
 
 KEPT = "kept"
 EMPTY = "empty_prompt_or_response"
@@ -57,24 +59,24 @@ def filter_files(
     inputs are read before anything is written, so that the inputs may lie in `out_dir`. Raises
     DataError for files that cannot be used.
     """
-    results = {
-        "wm_train.parquet": filter_table(read_table(in_train), options),
-        "wm_val.parquet": filter_table(read_table(in_val), options),
-    }
+    results = {}
+    for name, path in (("wm_train.parquet", in_train), ("wm_val.parquet", in_val)):
+        table = read_table(path)
+        results[name] = filter_table(table, options, find_layout(path, table.column_names))
     for name, (table, _) in results.items():
         write_table(Path(out_dir) / name, table)
     return {name: counts for name, (_, counts) in results.items()}
 
 
-def filter_table(table: pa.Table, options: FilterOptions) -> tuple[pa.Table, Counter[str]]:
+def filter_table(
+    table: pa.Table, options: FilterOptions, layout: Sequence[str] = LAYOUTS[0]
+) -> tuple[pa.Table, Counter[str]]:
     """The examples of `table` that pass, and the count of every verdict. Of equal examples the
-    first stays."""
+    first stays. Of a chat, the last message counts."""
     seen: set[tuple[str, str]] = set()
     verdicts: list[str] = []
-    rows = zip(
-        table.column("prompt").to_pylist(), table.column("response").to_pylist(), strict=True
-    )
-    for prompt, response in rows:
+    for record in table.to_pylist():
+        prompt, response = split_record(record, layout)
         verdict = check_row(prompt, response, options)
         if verdict == KEPT and options.dedup:
             # Prompts are lists or JSON strings, and a list cannot be in a set.

@@ -68,10 +68,6 @@ def pull(options: argparse.Namespace) -> int:
     # The default folder is the name without its owner, as in `git clone`.
     folder = options.folder or Path(options.name.rpartition("/")[2])
     kind = share.pull(options.name, folder)
-    use = (
-        f"model_path={folder}"
-        if kind == "model"
-        else f"data.train_files={folder} data.val_files={folder}"
-    )
+    use = f"model_path={folder}" if kind == "model" else f"data.train_files={folder}"
     write_out(f"Downloaded the {kind} to {folder}. Use the {kind} with {use}.\n")
     return 0

@@ -13,7 +13,7 @@ import yaml
 from huggingface_hub import CommitOperationAdd, HfApi
 
 from spa.errors import DataError, ModelError, SpaError, one_line
-from spa.models.hub import CODE, FILES, Kind, explained
+from spa.models.hub import CODE, DATA, FILES, Kind, explained
 from spa.run.checkpoint import MARKER, damage, step_of
 from spa.run.files import read_lines
 from spa.run.manifest import SUMMARY, Manifest
@@ -117,7 +117,7 @@ def pull(name: str, folder: Path, *, endpoint: str | None = None) -> Kind:
     with explained(name, "model", ModelError):
         kind: Kind = "model" if api.repo_exists(name, repo_type="model") else "dataset"
     # Code of a model is run only with `trust_remote_code`.
-    patterns = [*FILES, *CODE, "*.md"] if kind == "model" else ["*.parquet", "*.json", "*.md"]
+    patterns = [*FILES, *CODE, "*.md"] if kind == "model" else list(DATA)
     with explained(name, kind, _error(kind)):
         api.snapshot_download(name, repo_type=kind, allow_patterns=patterns, local_dir=folder)
     return kind
