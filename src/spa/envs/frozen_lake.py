@@ -9,6 +9,7 @@ from typing import Any
 from spa import seeds
 from spa.envs import coords
 from spa.envs.base import Action, StateText
+from spa.envs.boards import board_lines
 from spa.envs.frozen_lake_maps import TURNS, Lake, generate_lake, moves
 from spa.envs.grids import GridGame
 from spa.envs.labels import action_index
@@ -221,7 +222,7 @@ class FrozenLake(GridGame):
     def _parse(self, board: str) -> Lake:
         """The lake that `board` shows in the standard symbols; raises ConfigError if it shows none
         of this size."""
-        rows = board.split("\n")
+        rows = board_lines(board)
         flat = "".join(rows)
         fits = (
             len(rows) == self.size

@@ -7,6 +7,7 @@ from typing import Any
 from spa import seeds
 from spa.envs import coords
 from spa.envs.base import Action, StateText
+from spa.envs.boards import sokoban_lines
 from spa.envs.grids import GridGame
 from spa.envs.labels import action_index
 from spa.envs.options import require_int, reset_seeds
@@ -215,7 +216,7 @@ class Sokoban(GridGame):
         """The room that `board` shows in the standard symbols; raises ConfigError if it shows none
         of this kind."""
         stride = self.cols + 1
-        rows = board.split("\n")
+        rows = sokoban_lines(board)
         cells: dict[str, list[int]] = {symbol: [] for symbol in SYMBOLS.values()}
         for row, line in enumerate(rows):
             for col, symbol in enumerate(line):
@@ -246,7 +247,7 @@ class Sokoban(GridGame):
             raise ConfigError(
                 f"{NAME}: the board must be {self.rows}x{self.cols} with walls around it, "
                 f"one player, and {self.num_boxes} boxes and targets. Use the symbols "
-                f"{''.join(SYMBOLS.values())}; got {board!r}"
+                f"{''.join(SYMBOLS.values())} or those of XSB files (#@+$*. and spaces); got {board!r}"
             )
         return Room(
             self.rows, self.cols, free, tuple(sorted(targets)), tuple(sorted(boxes)), players[0]

@@ -11,6 +11,7 @@ import numpy as np
 from spa import seeds
 from spa.envs import coords
 from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.boards import sudoku_rows
 from spa.envs.options import (
     choose_state_text,
     require_choice,
@@ -286,7 +287,7 @@ class Sudoku(TextEnv):
     def _parse(self, board: str) -> Board:
         """The puzzle that `board` shows; raises ConfigError if it is none of this size with one
         solution."""
-        rows = [row.split() for row in board.strip().removeprefix("|").split("|")]
+        rows = sudoku_rows(board, self.size)
         valid = {".", *map(str, range(1, self.size + 1))}
         if len(rows) != self.size or any(
             len(row) != self.size or not valid.issuperset(row) for row in rows
