@@ -16,7 +16,7 @@ import numpy as np
 
 from spa.config.load import load_config
 from spa.envs.base import TextEnv
-from spa.envs.cards import cards
+from spa.envs.cards import cards, share
 from spa.envs.registry import make_env
 from spa.tables import Table
 
@@ -60,7 +60,7 @@ def main() -> None:
 
 def table() -> str:
     """The card table in Markdown, between its markers."""
-    columns = ("tag", "cap", "optimum", "found by", "random success", "random score")
+    columns = ("tag", "cap", "optimum", "found by", "random", "walk", "look-ahead", "random score")
     rows = [
         (
             card.tag,
@@ -68,11 +68,13 @@ def table() -> str:
             "not known" if card.optimum is None else f"{card.optimum:.1%}",
             card.optimum_by,
             f"{card.random_success:.1%}",
+            share(card.walk_success),
+            share(card.look_ahead_success),
             f"{card.random_score:,.2f}",
         )
         for card in cards().values()
     ]
-    made = Table(columns, rows, right=(1, 2, 4, 5)).markdown()
+    made = Table(columns, rows, right=(1, 2, 4, 5, 6, 7)).markdown()
     return f"<!-- cards -->\n{made}\n<!-- /cards -->"
 
 

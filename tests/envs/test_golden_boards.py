@@ -15,7 +15,11 @@ CASES = [
     ("sokoban", {}),
     ("sokoban", {"num_boxes": 2, "search_depth": 30}),
     ("sokoban", {"dim_x": 10, "dim_y": 10, "num_boxes": 2}),
+    ("sokoban", {"num_boxes": [1, 2], "hard": 10}),
+    ("hidden_dynamics_lake", {}),
+    ("hidden_dynamics_lake", {"size": 5, "world": 3}),
     ("sudoku", {}),
+    ("sudoku", {"clues": [6, 7, 8]}),
     ("sudoku", {"board_size": 9}),
 ]
 

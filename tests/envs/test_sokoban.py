@@ -1,9 +1,11 @@
+import numpy as np
 import pytest
 from contract import check_contract
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spa import seeds
+from spa.envs.reference import reference_success
 from spa.envs.sokoban import Sokoban
 from spa.envs.sokoban_rooms import generate_room
 from spa.errors import ConfigError
@@ -275,3 +277,64 @@ def test_boards_that_are_none(board):
 def test_a_board_too_small_for_its_boxes_is_refused_not_searched_for_ever():
     with pytest.raises(ConfigError, match="num_boxes"):
         Sokoban(dim_x=4, dim_y=4, num_boxes=2).reset(seed=0)
+
+
+def test_hard_rooms_can_be_solved_but_not_by_reference_policies():
+    env = Sokoban(num_boxes=[1, 2], hard=10)
+    counts = []
+    for seed in range(12):
+        env.reset(seed=seed)
+        board = env.puzzle_text()
+        counts.append(env.num_boxes)
+        assert board.count("X") == board.count("O") + board.count("S") == env.num_boxes
+        assert env.optimal_steps() <= 10
+        env.reset(seed=seed)
+        assert env.puzzle_text() == board
+        for name in env.expert_actions(10):
+            *_, info = env.step(name)
+        assert info["success"]
+    assert set(counts) == {1, 2}
+    # With chance that the choice of rooms has not seen, they win now and then.
+    wins = []
+    for seed in range(12):
+        for name in ("walk", "look_ahead"):
+            env.reset(seed=seed)
+            wins.append(reference_success(env, name, 10, seed=seed))
+    assert sum(wins) <= 4
+
+
+def test_the_walk_ignores_walls_and_prefers_the_nearest_pushing_cell():
+    env = Sokoban()
+    env.reset(seed=0, options={"board": "######\n#P___#\n#_X_O#\n#____#\n#____#\n######"})
+    assert env.goal_distance() == 2 * 2 + 1
+    assert env.greedy_action(np.random.default_rng(0)) == "Down"
+    for name in ("Down", "Right", "Right"):
+        env.step(name)
+    assert env.goal_distance() == 0.0
+    # The box lies between the player and the cell to push from: two steps more.
+    env.reset(seed=0, options={"board": "######\n#____#\n#O_XP#\n#____#\n#____#\n######"})
+    assert env.goal_distance() == 2 * 2 + 0
+    env.reset(seed=0, options={"board": "######\n#____#\n#_PX_#\n#O___#\n#____#\n######"})
+    assert env.goal_distance() == 2 * 3 + 2
+
+
+@pytest.mark.parametrize("options", [{"num_boxes": []}, {"num_boxes": [1, 0]}, {"hard": 0}])
+def test_wrong_counts_are_refused(options):
+    with pytest.raises(ConfigError, match="sokoban: option"):
+        Sokoban(**options)
+
+
+def test_a_board_may_have_each_of_several_numbers_of_boxes():
+    env = Sokoban(num_boxes=[1, 2])
+    one = "######\n#____#\n#PX_O#\n#____#\n#____#\n######"
+    two = "######\n#____#\n#PX_O#\n#_X_O#\n#____#\n######"
+    for board, boxes in ((one, 1), (two, 2), (one, 1)):
+        env.reset(seed=0, options={"board": board})
+        assert env.num_boxes == boxes and env.puzzle_text() == board
+        key = env.state_key()
+        assert env.text_of_key(env.state_text("grid"), key) == board
+    with pytest.raises(ConfigError, match="1 or 2 boxes"):
+        env.reset(
+            seed=0,
+            options={"board": two.replace("_____", "_____").replace("#____#\n#PX", "#_X_O#\n#PX")},
+        )

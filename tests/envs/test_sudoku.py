@@ -1,6 +1,7 @@
 import math
 from itertools import product
 
+import numpy as np
 import pytest
 from contract import check_contract
 
@@ -286,10 +287,42 @@ def test_boards_that_are_none(board):
 
 
 def test_random_play_gets_what_the_rules_give_it():
-    """Four right pairs of cell and digit among 16, fifty draws: a closed form, within four standard errors of the card."""
-    tries, right, pairs = 50, 4, 16
+    """Four right pairs of cell and digit among 16, 25 draws: a closed form, within four standard errors of the card."""
+    tries, right, pairs = 25, 4, 16
     expected = sum(
         (-1) ** k * math.comb(right, k) * (1 - k / pairs) ** tries for k in range(right + 1)
     )
     measured = cards()["Sudoku"].random_success
     assert abs(measured - expected) < 4 * math.sqrt(expected * (1 - expected) / 1000)
+
+
+def test_one_of_several_numbers_of_clues_and_as_many_actions_as_empty_cells():
+    env = Sudoku(clues=[6, 7, 8], max_steps=None)
+    seen = set()
+    for seed in range(20):
+        env.reset(seed=seed)
+        empty = env.cells.count(0)
+        seen.add(16 - empty)
+        assert env.max_steps == empty == env.optimal_steps()
+        *_, truncated, _ = env.step("1,1,9")
+        assert env.best_success(100) == 0.0 and not truncated
+        for _ in range(empty - 1):
+            *_, truncated, _ = env.step("9")
+        assert truncated
+    assert seen == {6, 7, 8}
+    assert "as many actions as the puzzle has empty cells" in env.instruction("grid")
+    assert "as many actions" not in Sudoku().instruction("grid")
+    with pytest.raises(ConfigError, match="option 'clues'"):
+        Sudoku(clues=[])
+
+
+def test_the_walk_writes_fitting_digits_and_the_distance_sees_dead_cells():
+    env = Sudoku()
+    env.reset(seed=0, options={"board": "| 1 2 3 . | 3 4 1 2 | 2 1 4 3 | 4 3 . 1"})
+    rng = np.random.default_rng(0)
+    assert {env.greedy_action(rng) for _ in range(20)} == {"1,4,4", "4,3,2"}
+    assert env.goal_distance() == 2
+    assert len(env.legal_actions()) == 8
+    # The 2 in the last column leaves no digit for (1,4).
+    env.cells = [1, 2, 3, 0, *[0] * 11, 4]
+    assert env.goal_distance() == float("inf")

@@ -69,7 +69,7 @@ def show(options: argparse.Namespace) -> int:
     ConfigError."""
     from spa.api.environments import find_spec
     from spa.config.load import load_config
-    from spa.envs.cards import card_with
+    from spa.envs.cards import card_with, share
     from spa.envs.registry import make_env
 
     cfg = load_config(options.config)
@@ -101,7 +101,8 @@ def show(options: argparse.Namespace) -> int:
         best = "unknown" if card.optimum is None else f"{card.optimum:.1%}"
         lines.append(
             f"success rate on the puzzles with seeds 0 to 999 within {most} actions: "
-            f"optimum {best}, random play {card.random_success:.1%}"
+            f"optimum {best}, random play {card.random_success:.1%}, "
+            f"greedy walk {share(card.walk_success)}, one-step look-ahead {share(card.look_ahead_success)}"
         )
     return say(
         [
@@ -233,22 +234,27 @@ def _measured(cfg: "Config", options: argparse.Namespace) -> "Iterator[tuple[Con
 
 
 def _table(cfg: "Config") -> None:
-    from spa.envs.cards import card_with
+    from spa.envs.cards import card_with, share
     from spa.plugins import plugins
 
-    columns = ("tag", "type", "cap", "optimum", "random", "score", "by", "options")
+    columns = (
+        *("tag", "type", "cap", "optimum", "random", "walk", "look-ahead", "score", "by"),
+        "options",
+    )
     rows: list[tuple[str, ...]] = []
     for tag, spec in cfg.custom_envs.items():
         # Turns may hold fewer actions than the cap of the environment allows.
         most = cfg.most_actions(tag)
         found = card_with(tag, spec.env_type, spec.env_config, most)
         if found is None:
-            figures = ["?", "?", "?", "not measured"]
+            figures = ["?", "?", "?", "?", "?", "not measured"]
         else:
             best = "-" if found.optimum is None else f"{found.optimum:.1%}"
             figures = [
                 best,
                 f"{found.random_success:.1%}",
+                share(found.walk_success),
+                share(found.look_ahead_success),
                 f"{found.random_score:.2f}",
                 found.optimum_by,
             ]
@@ -258,16 +264,17 @@ def _table(cfg: "Config") -> None:
         rows.append((tag, spec.env_type, str(most), *figures, options))
     # Environments of other packages have no tag and no reference scores.
     others = [name for name in plugins("envs") if name not in cfg.custom_envs]
-    rows += [(name, name, "-", "?", "?", "?", "not measured", "") for name in others]
-    Table(columns, rows, right=range(2, 6)).print()
+    rows += [(name, name, "-", *"?????", "not measured", "") for name in others]
+    Table(columns, rows, right=range(2, 8)).print()
     write_out(
         "\n"
         "cap is the largest number of actions per episode: max_actions_per_traj, or fewer if the "
         "turns hold fewer.\n"
         "optimum is the success rate of the best policy within the cap. random and score are the "
         "success rate and the score\n"
-        "of uniformly random legal actions within the cap. All figures are measured on the puzzles with seeds 0 to "
-        "999.\n"
+        "of uniformly random legal actions within the cap. walk follows the distance to the goal; "
+        "look-ahead tries\n"
+        "each action once on a copy of the game. All figures are measured on the puzzles with seeds 0 to 999.\n"
         "`spa env show TAG` prints details, and `spa env list --libraries` prints the names of other "
         "libraries.\n"
     )

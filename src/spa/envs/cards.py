@@ -14,6 +14,7 @@ from importlib import resources
 from typing import Any
 
 from spa.envs.base import TextEnv, look_as_mover
+from spa.envs.reference import reference_success
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, nearest
 from spa.seeds import stream, stream_seed
@@ -49,6 +50,10 @@ class Card:
     optimum_by: str
     random_success: float  # share of successful episodes of uniformly random legal actions
     random_score: float  # mean sum of rewards of those episodes
+    # Shares of successful episodes of two other reference policies (`spa.envs.reference`); None
+    # where the game does not offer what they need.
+    walk_success: float | None
+    look_ahead_success: float | None
 
     def describes(self, env_type: str, options: Mapping[str, Any] | None, max_actions: int) -> bool:
         """Whether the card was measured with these settings."""
@@ -116,9 +121,16 @@ def measure(
     best = []
     wins = 0
     score = 0.0
+    others: dict[str, list[bool | None]] = {"walk": [], "look_ahead": []}
     for seed in range(puzzles):
         # As in training, the noise seed differs from the puzzle seed.
-        env.reset(seed=seed, options={"noise_seed": stream_seed(seed, "card/noise")})
+        options_of_reset = {"noise_seed": stream_seed(seed, "card/noise")}
+        for name, won in others.items():
+            # A policy that is not available on the first puzzle is not asked again.
+            if won[:1] != [None]:
+                env.reset(seed=seed, options=options_of_reset)
+                won.append(reference_success(env, name, max_actions, seed=seed))
+        env.reset(seed=seed, options=options_of_reset)
         texts.append(env.puzzle_text())
         best.append(env.best_success(max_actions))
         success, reward = random_episode(env, seed, max_actions)
@@ -137,7 +149,19 @@ def measure(
         optimum_by="unknown" if optimum is None else OPTIMUM_BY.get(env_type, "exact solver"),
         random_success=round(wins / puzzles, 4),
         random_score=round(score / puzzles, 4),
+        walk_success=mean_success(others["walk"]),
+        look_ahead_success=mean_success(others["look_ahead"]),
     )
+
+
+def mean_success(won: Sequence[bool | None]) -> float | None:
+    """The share of puzzles that a policy wins; None if it is not available for one of them."""
+    return None if None in won or not won else round(sum(map(bool, won)) / len(won), 4)
+
+
+def share(success: float | None) -> str:
+    """A success rate for a table."""
+    return "not available" if success is None else f"{success:.1%}"
 
 
 def mean_optimum(best: Sequence[float | None]) -> float | None:

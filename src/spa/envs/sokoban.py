@@ -1,7 +1,8 @@
 """Sokoban: push every box onto a target (after RAGEN's `ragen/env/sokoban`)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 from spa import seeds
@@ -11,12 +12,18 @@ from spa.envs.boards import sokoban_lines
 from spa.envs.grids import GridGame
 from spa.envs.labels import action_index
 from spa.envs.options import require_int, reset_seeds
+from spa.envs.reference import reference_success
 from spa.envs.sokoban_rooms import Room, generate_room
 from spa.envs.solvers.sokoban import fewest_moves, shortest_moves
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
+from spa.seeds import stream_seed
 
 NAME = "sokoban"
+HARD_RUNS = 4
+"""Episodes of each reference policy on a room before it counts as hard."""
+MOST_ROOMS = 10_000
+"""Rooms that are sampled for a hard puzzle before the options are refused."""
 WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
 # The ids are the original's, because its option `grid_lookup` refers to them.
 SYMBOLS = {0: "#", 1: "_", 2: "O", 3: "√", 4: "X", 5: "P", 6: "S"}
@@ -57,17 +64,24 @@ class Sokoban(GridGame):
         *,
         dim_x: int = 6,
         dim_y: int = 6,
-        num_boxes: int = 1,
+        num_boxes: int | Sequence[int] = 1,
         max_steps: int = 100,
         search_depth: int = 300,
+        hard: int | None = None,
         grid_lookup: Mapping[int, str] | None = None,
         grid_vocab: Mapping[str, str] | None = None,
         action_lookup: Mapping[int, str] | None = None,
         render_mode: str = "text",
         state_text: StateText | None = None,
     ) -> None:
-        """`dim_x`: rows, `dim_y`: columns, walls included. `search_depth`: longest backwards play
-        of the generator."""
+        """`dim_x`: rows, `dim_y`: columns, walls included. `num_boxes`: a number, or a list of which
+        each puzzle has one at random. `search_depth`: longest backwards play of the generator.
+
+        `hard`: a number of actions. Only rooms that can be solved within them, and that neither the
+        walk nor the look-ahead of `spa.envs.reference` solves within them. Each plays a room
+        `HARD_RUNS` times, with chance from the puzzle's seed and the number of the room; the first
+        room that neither has solved is the puzzle.
+        """
         self.rows = require_int(NAME, "dim_x", dim_x, 3, 64)
         self.cols = require_int(NAME, "dim_y", dim_y, 3, 64)
         # The generator puts each box on a target first. The player and one free cell also need
@@ -78,7 +92,14 @@ class Sokoban(GridGame):
                 f"{NAME}: a box does not fit on a {self.rows}x{self.cols} board; raise "
                 "'dim_x' or 'dim_y'"
             )
-        self.num_boxes = require_int(NAME, "num_boxes", num_boxes, 1, room_for)
+        counts = num_boxes if isinstance(num_boxes, list | tuple) else [num_boxes]
+        self._counts = tuple(require_int(NAME, "num_boxes", n, 1, room_for) for n in counts)
+        if not self._counts:
+            raise ConfigError(
+                f"{NAME}: option 'num_boxes' is an empty list; name a number of boxes"
+            )
+        self.num_boxes = max(self._counts)
+        self.hard = None if hard is None else require_int(NAME, "hard", hard, 1, 1_000_000)
         self.max_steps = require_int(NAME, "max_steps", max_steps, 1, 1_000_000)
         self.search_depth = require_int(NAME, "search_depth", search_depth, 3, 1_000_000)
         super().__init__(
@@ -109,14 +130,43 @@ class Sokoban(GridGame):
         puzzle_seed, _ = reset_seeds(self, seed, options)
         board = (options or {}).get("board")
         if board is None:
-            rng = seeds.stream(puzzle_seed, "sokoban/puzzle")
-            room = generate_room(rng, self.rows, self.cols, self.num_boxes, self.search_depth)
+            self._sample(puzzle_seed)
         else:
-            room = self._parse(board)
-        self._begin(room)
+            self._begin(self._parse(board))
         return self.state_text(self.default_state_text), {}
 
+    def _sample(self, puzzle_seed: int) -> None:
+        """Begin the puzzle of a seed."""
+        rng = seeds.stream(puzzle_seed, "sokoban/puzzle")
+        boxes = self._counts[0]
+        if len(self._counts) > 1:
+            boxes = self._counts[int(rng.random() * len(self._counts))]
+        for number in range(MOST_ROOMS):
+            self._begin(generate_room(rng, self.rows, self.cols, boxes, self.search_depth))
+            chance = stream_seed(puzzle_seed, "sokoban/hard", number)
+            if self.hard is None or self._is_hard(self.hard, chance):
+                return
+        raise ConfigError(
+            f"{NAME}: none of {MOST_ROOMS} rooms was hard and could be solved within {self.hard} "
+            "actions; raise 'hard', 'dim_x' or 'dim_y', or leave 'hard' out"
+        )
+
+    def _is_hard(self, actions: int, chance: int) -> bool:
+        """Whether the room can be solved within `actions`, but not by the reference policies."""
+        room = self.room
+        steps = fewest_moves(room)
+        if steps is None or steps > actions:
+            return False
+        for name in ("walk", "look_ahead"):
+            for sample in range(HARD_RUNS):
+                won = reference_success(self, name, actions, seed=chance, sample=sample)
+                self._begin(room)
+                if won:
+                    return False
+        return True
+
     def _begin(self, room: Room) -> None:
+        self.num_boxes = len(room.boxes)
         self.room = room
         self._targets = frozenset(room.targets)
         self.player = room.player
@@ -240,13 +290,14 @@ class Sokoban(GridGame):
         if (
             not fits
             or len(players) != 1
-            or not len(targets) == len(boxes) == self.num_boxes
+            or len(targets) != len(boxes)
+            or len(boxes) not in self._counts
             # An open border would lead the player off the board.
             or free - inner
         ):
             raise ConfigError(
                 f"{NAME}: the board must be {self.rows}x{self.cols} with walls around it, "
-                f"one player, and {self.num_boxes} boxes and targets. Use the symbols "
+                f"one player, and {' or '.join(map(str, self._counts))} boxes and targets. Use the symbols "
                 f"{''.join(SYMBOLS.values())} or those of XSB files (#@+$*. and spaces); got {board!r}"
             )
         return Room(
@@ -282,6 +333,23 @@ class Sokoban(GridGame):
     def optimal_steps(self) -> int | None:
         """The length of a shortest solution; None if a box is stuck."""
         return fewest_moves(self._now())
+
+    def greedy_action(self, rng: Any) -> str | None:
+        """A move that leads to the lowest `goal_distance` as if there were no walls; ties at
+        random."""
+        costs = [
+            _distance(*_moved(self.player, self.boxes, delta), self._targets, self.cols + 1)
+            for delta in self._deltas
+        ]
+        best = [
+            label for label, cost in zip(self._labels, costs, strict=True) if cost == min(costs)
+        ]
+        return best[int(rng.integers(len(best)))]
+
+    def goal_distance(self) -> float:
+        """Twice the steps from boxes to targets, and the player's to the nearest cell from which a
+        push shortens them; walls are ignored."""
+        return _distance(self.player, self.boxes, self._targets, self.cols + 1)
 
     def state_value(self, text: str) -> float:
         """The share of boxes that the text shows on targets."""
@@ -326,7 +394,11 @@ class Sokoban(GridGame):
     def text_of_key(self, text: str, key: str) -> str | None:
         """From a grid."""
         shown = self._shown(text)
-        digits = key.isascii() and key.isdecimal() and len(key) == 2 + 2 * self.num_boxes
+        digits = (
+            key.isascii()
+            and key.isdecimal()
+            and len(key) == 2 + 2 * (shown.num_boxes if shown else 0)
+        )
         if shown is None or not digits:
             return None
         stride = self.cols + 1
@@ -334,7 +406,7 @@ class Sokoban(GridGame):
         # Columns beyond the room would name cells of the next row, or line breaks.
         inside = all(int(column) < self.cols for column in key[1::2])
         taken = {player, *boxes}
-        if not inside or len(taken) < 1 + self.num_boxes or not taken <= shown.room.floor:
+        if not inside or len(taken) < 1 + shown.num_boxes or not taken <= shown.room.floor:
             return None
         shown._begin(replace(shown.room, boxes=tuple(sorted(boxes)), player=player))
         return shown.state_text("grid" if text.count("\n") == self.rows - 1 else "grid_and_coords")
@@ -380,3 +452,61 @@ class Sokoban(GridGame):
                 "box, a green one is a box on its target, and the person is you."
             )
         return text
+
+
+def _moved(player: int, boxes: Set[int], delta: int) -> tuple[int, Set[int]]:
+    """The player and the boxes after a move on a floor without walls."""
+    ahead = player + delta
+    if ahead not in boxes:
+        return ahead, boxes
+    # Two boxes in a row cannot be pushed.
+    return (player, boxes) if ahead + delta in boxes else (ahead, boxes - {ahead} | {ahead + delta})
+
+
+def _distance(player: int, boxes: Set[int], targets: Set[int], stride: int) -> float:
+    """See `Sokoban.goal_distance`."""
+    if boxes == targets:
+        return 0.0
+    away = sorted(boxes - targets)
+    # Of all ways to give each box a target, one with the fewest steps counts.
+    least = min(
+        (
+            sum(_steps(box, target, stride) for box, target in zip(away, order, strict=True)),
+            order,
+        )
+        for order in permutations(sorted(targets - boxes))
+    )
+    nearest = min(
+        _approach(player, box, side, stride)
+        for box, target in zip(away, least[1], strict=True)
+        for side in _pushing_cells(box, target, stride)
+    )
+    return 2.0 * least[0] + nearest
+
+
+def _steps(start: int, end: int, stride: int) -> int:
+    row, col = divmod(start, stride)
+    other_row, other_col = divmod(end, stride)
+    return abs(row - other_row) + abs(col - other_col)
+
+
+def _pushing_cells(box: int, target: int, stride: int) -> list[int]:
+    """The cells from which a push brings `box` nearer to `target`."""
+    row, col = divmod(box, stride)
+    other_row, other_col = divmod(target, stride)
+    cells = []
+    if row != other_row:
+        cells.append(box - stride if other_row > row else box + stride)
+    if col != other_col:
+        cells.append(box - 1 if other_col > col else box + 1)
+    return cells
+
+
+def _approach(player: int, box: int, side: int, stride: int) -> int:
+    """The player's steps to `side`, a neighbour of `box`, around the box."""
+    steps = _steps(player, side, stride)
+    # The box is in the way where it lies between the two in one line.
+    around = _steps(player, box, stride) + 1 == steps and (
+        player // stride == side // stride or player % stride == side % stride
+    )
+    return steps + 2 if around else steps

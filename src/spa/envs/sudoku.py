@@ -2,8 +2,8 @@
 
 import re
 from collections import deque
-from collections.abc import Callable
-from math import isqrt
+from collections.abc import Callable, Sequence
+from math import inf, isqrt
 from typing import Any
 
 import numpy as np
@@ -177,14 +177,15 @@ class Sudoku(TextEnv):
         self,
         *,
         board_size: int = 4,
-        clues: int | None = None,
+        clues: int | Sequence[int] | None = None,
         difficulty: str = "easy",
-        max_steps: int = 50,
+        max_steps: int | None = 50,
         render_mode: str = "text",
         state_text: StateText | None = None,
     ) -> None:
-        """`clues`: given digits; without it `difficulty` decides: 12, 9, 6 of 16 and 36, 30, 24 of
-        81."""
+        """`clues`: given digits, or a list of such numbers of which each puzzle has one at random;
+        without it `difficulty` decides: 12, 9, 6 of 16 and 36, 30, 24 of 81. `max_steps`: None
+        allows as many actions as the puzzle has empty cells."""
         self.size = require_int(NAME, "board_size", board_size, 4, 16)
         if self.size not in FEWEST_CLUES:
             raise ConfigError(f"{NAME}: option 'board_size' must be 4, 9 or 16, got {board_size!r}")
@@ -195,12 +196,17 @@ class Sudoku(TextEnv):
         )
         fewest = FEWEST_CLUES[self.size]
         most = self.size**2 - 1
-        self.clues = (
-            default[difficulty]
-            if clues is None
-            else require_int(NAME, "clues", clues, fewest, most)
+        counts = [default[difficulty]] if clues is None else clues
+        self._counts = tuple(
+            require_int(NAME, "clues", count, fewest, most)
+            for count in (counts if isinstance(counts, list | tuple) else [counts])
         )
-        self.max_steps = require_int(NAME, "max_steps", max_steps, 1, 1_000_000)
+        if not self._counts:
+            raise ConfigError(f"{NAME}: option 'clues' is an empty list; name a number of clues")
+        self.clues = self._counts[0]
+        self._most_steps = (
+            None if max_steps is None else require_int(NAME, "max_steps", max_steps, 1, 1_000_000)
+        )
         self.default_state_text = choose_state_text(
             NAME, state_text, render_mode, self.metadata["render_modes"]
         )
@@ -217,13 +223,15 @@ class Sudoku(TextEnv):
         puzzle_seed, _ = reset_seeds(self, seed, options)
         board = (options or {}).get("board")
         if board is None:
-            self.given, _ = generate_board(
-                seeds.stream(puzzle_seed, "sudoku/puzzle"), self.size, self.clues
-            )
+            rng = seeds.stream(puzzle_seed, "sudoku/puzzle")
+            if len(self._counts) > 1:
+                self.clues = self._counts[int(rng.random() * len(self._counts))]
+            self.given, _ = generate_board(rng, self.size, self.clues)
         else:
             self.given = self._parse(board)
         self.cells = list(self.given)
         self.steps = 0
+        self.max_steps = self._most_steps or self.cells.count(0)
         return self.state_text(self.default_state_text), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -376,6 +384,40 @@ class Sudoku(TextEnv):
         missing = self._missing()
         return len(missing) if missing or all(self.cells) else None
 
+    def legal_actions(self) -> tuple[str, ...]:
+        """Every digit for every cell that is not given."""
+        size = self.size
+        return tuple(
+            f"{cell // size + 1},{cell % size + 1},{digit}"
+            for cell, given in enumerate(self.given)
+            if not given
+            for digit in range(1, size + 1)
+        )
+
+    def _fitting(self) -> list[list[str]]:
+        """For each empty cell the actions that write a digit which does not clash."""
+        size = self.size
+        return [
+            [
+                f"{cell // size + 1},{cell % size + 1},{digit}"
+                for digit in range(1, size + 1)
+                if self.fits(cell, digit)
+            ]
+            for cell, written in enumerate(self.cells)
+            if not written
+        ]
+
+    def greedy_action(self, rng: Any) -> str | None:
+        """A digit that does not clash, in an empty cell; any action where none is left."""
+        fitting = [action for actions in self._fitting() for action in actions]
+        names = fitting or self.legal_actions()
+        return names[int(rng.integers(len(names)))]
+
+    def goal_distance(self) -> float:
+        """The number of empty cells; infinite if no digit fits into one of them."""
+        fitting = self._fitting()
+        return float(len(fitting)) if all(fitting) else inf
+
     def render(self) -> str:
         """The state text that the render mode stands for."""
         return self.state_text(self.default_state_text)
@@ -389,6 +431,8 @@ class Sudoku(TextEnv):
             "counted from 1 from the top left corner: 1,2,3 writes a 3 into row 1, column 2. A digit that clashes with "
             "its row, column or box is not written. You can overwrite your own digits, not the given ones."
         )
+        if self._most_steps is None:
+            text += " You have as many actions as the puzzle has empty cells."
         if mode != "coords":
             text += " The board is written row by row on one line, each row after a bar; a dot is an empty cell."
         if mode != "grid":

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from spa.envs.frozen_lake import FrozenLake
-from spa.policies.reference import look_ahead, reference_success, walk
+from spa.envs.reference import look_ahead, reference_success, walk
 from spa_games.bandit import Bandit
 
 

@@ -7,6 +7,8 @@ means little unless it is higher than theirs.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from spa.envs.base import TextEnv
 from spa.envs.limits import checked_step
 from spa.seeds import stream
@@ -66,13 +68,11 @@ REFERENCES: dict[str, NextAction] = {
 """The reference policies by name. The optimum is `TextEnv.best_success`."""
 
 
-def reference_success(
-    env: TextEnv, name: str, limit: int, *, seed: int, sample: int = 0
+def policy_success(
+    env: TextEnv, policy: NextAction, limit: int, rng: np.random.Generator
 ) -> bool | None:
-    """Whether a reference policy wins from the current state of `env` within `limit` actions; None
-    where it is not available for this game. The episode ends `env`'s."""
-    rng = stream(seed, f"reference/{name}", sample)
-    policy = REFERENCES[name]
+    """Whether a policy wins from the current state of `env` within `limit` actions; None where the
+    game does not offer what it needs. It plays in `env` itself."""
     for _ in range(limit):
         text = policy(env, rng)
         if text is None:
@@ -84,3 +84,10 @@ def reference_success(
         if over:
             return bool(info["success"])
     return False
+
+
+def reference_success(
+    env: TextEnv, name: str, limit: int, *, seed: int, sample: int = 0
+) -> bool | None:
+    """`policy_success` of one of `REFERENCES`, with the chance of this seed and sample."""
+    return policy_success(env, REFERENCES[name], limit, stream(seed, f"reference/{name}", sample))

@@ -1,0 +1,1 @@
+"""Baselines that know a board's rules, or learn from labels without a language model."""

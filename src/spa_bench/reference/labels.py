@@ -1,0 +1,165 @@
+"""Imitation of best play without a language model: nearest neighbour and a small network on as many
+labels as a method's right actions have.
+
+A label is the first action of best play in a state: at the start of a puzzle, or after some random
+actions. States are one-hot characters of the grid.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from spa.envs.base import TextEnv
+from spa.envs.limits import checked_step
+from spa.rollout.loop import puzzle_hash
+from spa.seeds import stream, stream_seed, torch_stream
+
+START_SHARE = 0.6
+"""Share of labels at the start of a puzzle, as in `generate.search.start_share`."""
+HIDDEN = 256
+LEARNING_RATE = 3e-3
+BATCH = 32
+
+Player = Callable[[str], str]
+"""The action for a grid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A grid and the first action of best play there."""
+
+    grid: str
+    action: str
+
+
+def make_labels(
+    env: TextEnv, count: int, *, cap: int, seed: int, held_out: Collection[str]
+) -> list[Label]:
+    """Labels of `count` puzzles, none of them in `held_out` (hashes) and none twice."""
+    known = set(held_out)
+    labels = list[Label]()
+    number = 0
+    while len(labels) < count:
+        rng = stream(seed, "labels/state", number)
+        env.reset(seed=stream_seed(seed, "labels/puzzle", number) % 2**31)
+        number += 1
+        content = puzzle_hash(env)
+        if content in known:
+            continue
+        known.add(content)
+        over = False
+        for _ in range(0 if rng.random() < START_SHARE else int(rng.integers(1, cap))):
+            action = env.to_action(env.random_action(rng))
+            assert action is not None
+            over = checked_step(env.step(action))[1]
+            if over:
+                break
+        best = () if over else env.expert_actions(1)
+        if best:
+            labels.append(Label(env.state_text("grid"), best[0]))
+    return labels
+
+
+def nearest_neighbour(labels: Sequence[Label], players: str = "P", goal: str = "G") -> Player:
+    """The action of the most similar label on a square board with one player, shown as one of
+    `players`, and one goal.
+
+    Boards are laid on each other with the player in the middle. A cell that differs costs 1 /
+    distance², and a goal elsewhere its distance in rows and columns: of five measures that were
+    tried on 4x4, this one wins most.
+    """
+    width = 2 * labels[0].grid.count("\n") + 1
+    middle = width // 2
+    rows, cols = np.divmod(np.arange(width**2), width)
+    weights = 1 / np.maximum(abs(rows - middle) + abs(cols - middle), 1) ** 2
+    views = np.array([_view(label.grid, players) for label in labels])
+    goals = (views == goal).argmax(axis=1)
+
+    def play(grid: str) -> str:
+        view = _view(grid, players)
+        there = int((view == goal).argmax())
+        cost = ((views != view) * weights).sum(axis=1)
+        cost = cost + abs(rows[goals] - rows[there]) + abs(cols[goals] - cols[there])
+        return labels[int(cost.argmin())].action
+
+    return play
+
+
+def _view(grid: str, players: str) -> np.ndarray:
+    """The characters of a square grid around the player, `#` beyond the border, in one row."""
+    grid = grid.replace(" ", "")
+    size = grid.count("\n") + 1
+    place = next(index for index, symbol in enumerate(grid) if symbol in players)
+    row, col = divmod(place, size + 1)
+    view = np.full((2 * size - 1, 2 * size - 1), "#")
+    top = size - 1 - row
+    left = size - 1 - col
+    view[top : top + size, left : left + size] = [[*line] for line in grid.split("\n")]
+    return view.ravel()
+
+
+def network(labels: Sequence[Label], *, epochs: int, seed: int) -> Player:
+    """A network of one hidden layer, trained with AdamW on `epochs` passes over the labels."""
+    symbols = sorted({symbol for label in labels for symbol in label.grid})
+    actions = sorted({label.action for label in labels})
+
+    def features(grids: Sequence[str]) -> torch.Tensor:
+        # [grids, characters, symbols] -> [grids, characters * symbols]
+        codes = np.array([[*grid] for grid in grids])[:, :, None] == np.array(symbols)
+        return torch.tensor(codes.reshape(len(grids), -1), dtype=torch.float32)
+
+    inputs = features([label.grid for label in labels])
+    targets = torch.tensor([actions.index(label.action) for label in labels])
+    generator = torch_stream(seed, "labels/network")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, "labels/weights"))
+        model = torch.nn.Sequential(
+            torch.nn.Linear(inputs.shape[1], HIDDEN),
+            torch.nn.ReLU(),
+            torch.nn.Linear(HIDDEN, len(actions)),
+        )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(labels), generator=generator).split(BATCH):
+            loss = torch.nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    @torch.no_grad()
+    def play(grid: str) -> str:
+        return actions[int(model(features([grid])).argmax())]
+
+    return play
+
+
+TURNED = {"Left": "Up", "Up": "Right", "Right": "Down", "Down": "Left"}
+MIRRORED = {"Left": "Right", "Right": "Left", "Up": "Up", "Down": "Down"}
+
+
+def with_symmetries(labels: Sequence[Label]) -> list[Label]:
+    """The labels under the eight symmetries of a square board, with their actions."""
+    found = list[Label]()
+    for label in labels:
+        rows = label.grid.split("\n")
+        action = label.action
+        for _ in range(4):
+            # A quarter turn to the right: the first column, from below, becomes the first row.
+            rows = ["".join(column) for column in zip(*reversed(rows), strict=True)]
+            action = TURNED[action]
+            found.append(Label("\n".join(rows), action))
+            found.append(Label("\n".join(row[::-1] for row in rows), MIRRORED[action]))
+    return found
+
+
+def player_success(env: TextEnv, play: Player, limit: int) -> bool:
+    """Whether a player wins from the current state within `limit` actions."""
+    for _ in range(limit):
+        action = env.to_action(play(env.state_text("grid")))
+        assert action is not None
+        _, over, info = checked_step(env.step(action))
+        if over:
+            return bool(info["success"])
+    return False

@@ -1,0 +1,108 @@
+"""Baselines that are given what a model would have to learn, or that get it by counting."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spa.envs.base import TextEnv
+from spa.envs.frozen_lake_maps import TURNS, moves
+from spa.envs.hidden_dynamics_lake import HiddenDynamicsLake, world_of
+from spa.envs.limits import checked_step
+from spa.envs.solvers.frozen_lake import shortest_path
+from spa.envs.sudoku import Sudoku
+from spa.planning.written_search import GOAL, breadth_first
+from spa.seeds import stream, stream_seed
+
+Table = Mapping[tuple[str, str], str]
+"""(key of a state, action) -> key of the state that it led to most often."""
+
+
+def count_table(env: TextEnv, moves: int, *, seed: int) -> Table:
+    """A table from `moves` random moves on random puzzles."""
+    counts = defaultdict[tuple[str, str], Counter[str]](Counter)
+    rng = stream(seed, "table/moves")
+    over = True
+    number = 0
+    for _ in range(moves):
+        if over:
+            env.reset(seed=stream_seed(seed, "table/puzzle", number) % 2**31)
+            number += 1
+        name = env.random_action(rng)
+        before = env.state_key()
+        action = env.to_action(name)
+        assert before is not None and action is not None
+        over = checked_step(env.step(action))[1]
+        after = env.state_key()
+        assert after is not None
+        counts[before, name][after] += 1
+    return {pair: found.most_common(1)[0][0] for pair, found in counts.items()}
+
+
+def table_success(env: TextEnv, table: Table, limit: int) -> bool:
+    """Whether a breadth-first search over a counted table wins from the current state within
+    `limit` actions. Holes and goal are read from the state's text."""
+    text = env.state_text("coords")
+
+    def successors(key: str) -> list[tuple[str, str, str]]:
+        found = []
+        for name in env.action_names():
+            after = table.get((key, name), key)
+            shown = env.text_of_key(text, after)
+            assert shown is not None
+            found.append((name, after, env.outcome_of_text(shown)))
+        return found
+
+    start = env.state_key()
+    assert start is not None
+    search = breadth_first(start, successors)
+    assert search.path is None or search.lines[-1].moves[-1].status == GOAL
+    for name in (search.path or ())[:limit]:
+        action = env.to_action(name)
+        assert action is not None
+        _, over, info = checked_step(env.step(action))
+        if over:
+            return bool(info["success"])
+    return False
+
+
+def single_candidate(env: TextEnv, rng: Any) -> str | None:
+    """Write a digit into a Sudoku cell where only one fits. None for other games, and where every
+    cell has several."""
+    if not isinstance(env, Sudoku):
+        return None
+    for cell, digit in enumerate(env.cells):
+        if digit:
+            continue
+        fitting = [d for d in range(1, env.size + 1) if env.fits(cell, d)]
+        if len(fitting) == 1:
+            return f"{cell // env.size + 1},{cell % env.size + 1},{fitting[0]}"
+    return None
+
+
+def ordinary_plan(env: TextEnv, rng: Any) -> str | None:
+    """The next action of a shortest way around the holes, as if every action of a
+    HiddenDynamicsLake did what its name says and letters did nothing. None for other games."""
+    if not isinstance(env, HiddenDynamicsLake):
+        return None
+    return _planned(env, [name.lower() for name in env.action_names()], rng)
+
+
+def plan_without_letters(env: TextEnv, rng: Any) -> str | None:
+    """The same with the true effects of the actions: what they alone are worth."""
+    if not isinstance(env, HiddenDynamicsLake):
+        return None
+    return _planned(env, [TURNS[turn] for turn in world_of(env.world)[0]], rng)
+
+
+def _planned(env: HiddenDynamicsLake, directions: Sequence[str], rng: Any) -> str:
+    """The first action of a shortest way if actions lead in these directions; ties at random. It
+    plans again in every state, and takes a random action where no way is left."""
+    near = [moves(env.size, direction)[env.player] for direction in directions]
+    left = [shortest_path(env.lake, cell) for cell in near]
+    known = [steps for steps in left if steps is not None]
+    best = [
+        name
+        for name, steps in zip(env.action_names(), left, strict=True)
+        if not known or steps == min(known)
+    ]
+    return best[int(rng.integers(len(best)))]
