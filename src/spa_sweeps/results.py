@@ -19,6 +19,7 @@ from spa.examples.source import source_of
 from spa.renamed import current_metrics
 from spa.run.files import read_lines, read_object
 from spa.run.manifest import Manifest
+from spa.stages.evaluate import reference_scores
 from spa.stages.versions import versions
 from spa_sweeps.budget import budget
 from spa_sweeps.grid import FOLDERS, Run, tasks_of, validation
@@ -185,6 +186,7 @@ def summarize(
             "seed": seed,
             "methods": {name: _means(parts[seed]) for name, parts in found.items()},
             "world_model": dict(found[made.reference][seed].world_model),
+            "reference_policies": reference_scores(made.trainings[made.reference][seed].ppo),
         }
         for seed in range(made.cfg.compare.seeds)
     ]
@@ -196,6 +198,7 @@ def summarize(
         "descriptions": {name: _description(arm) for name, arm in made.arms.items()},
         "methods": mean_over_seeds([entry["methods"] for entry in seeds]),
         "world_model": mean_over_seeds([entry["world_model"] for entry in seeds]),
+        "reference_policies": mean_over_seeds([entry["reference_policies"] for entry in seeds]),
         "difference": _differences(made, found),
         "episodes": {
             name: episodes_played(trainings[0]) for name, trainings in made.trainings.items()

@@ -14,6 +14,14 @@ MORE_STEPS = 1.25
 """Steps of a baseline with as many sampled tokens, beyond the measured ratio: responses become
 shorter while they are trained."""
 
+REFERENCE_LABELS = {
+    "random": "random",
+    "walk": "greedy walk",
+    "look_ahead": "one-step look-ahead",
+    "optimum": "optimum",
+}
+"""Names of the reference policies in `summary.json`, and in words."""
+
 
 def print_table(summary: dict[str, Any]) -> None:
     """Print a comparison's summary as a table and a few plain sentences."""
@@ -68,6 +76,12 @@ def sentences(summary: dict[str, Any]) -> list[str]:
     # gains have to be compared at equal tokens.
     if (more := equal_tokens(summary)) is not None:
         out.append(more)
+    if references := summary.get("reference_policies"):
+        scores = (
+            f"{label} {'not available' if (score := references.get(name)) is None else percent(score)}"
+            for name, label in REFERENCE_LABELS.items()
+        )
+        out.append(f"Policies without a model, on the same puzzles: {', '.join(scores)}.")
     world = summary.get("world_model") or {}
     if "observation_exact" in world:
         out.append(

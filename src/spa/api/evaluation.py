@@ -1,5 +1,6 @@
 """Success of a model on unseen puzzles, and the accuracy of its world model."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
@@ -11,6 +12,7 @@ from spa.api.settings import Overrides, as_list
 from spa.config.load import spread_groups
 from spa.config.schema import Config
 from spa.engines.base import Engine
+from spa.envs.eval_sets import SAMPLES, EvalSet
 from spa.errors import ConfigError
 from spa.evaluation.statistics import Interval
 from spa.evaluation.text import interval_text, percent
@@ -217,10 +219,46 @@ def run_evaluation(
     ks: Sequence[int] | None = None,
     prices: tuple[float, float] | None = None,
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
+    eval_set: EvalSet | None = None,
 ) -> Evaluation:
-    """Do what `plan_evaluation` planned; `loaded` is the engine that plays, if there is one already."""
-    result = recipe.evaluate_target(cfg, target, output=path, ks=ks, prices=prices, loaded=loaded)
+    """Do what `plan_evaluation` planned; `loaded` is the engine that plays, if there is one already.
+    `eval_set`: what is played in place of the validation puzzles (see `eval_set_overrides`)."""
+    result = recipe.evaluate_target(
+        cfg,
+        target,
+        output=path,
+        ks=ks,
+        prices=prices,
+        loaded=loaded,
+        eval_set=eval_set,
+    )
     return Evaluation(result=result, path=path)
+
+
+def eval_set_overrides(chosen: EvalSet, *, greedy: bool) -> list[str]:
+    """The settings that an evaluation set is played with: its puzzles and limits, and two responses
+    sampled at temperature 1 for each puzzle, or a greedy one."""
+    decoding = "actor_rollout_ref.rollout.val_kwargs"
+    return [
+        *chosen.overrides(),
+        f"es_manager.val.group_size={1 if greedy else SAMPLES}",
+        f"{decoding}.do_sample={str(not greedy).lower()}",
+        f"{decoding}.temperature=1.0",
+        f"{decoding}.top_p=1.0",
+        f"{decoding}.top_k=-1",
+    ]
+
+
+def check_eval_set(chosen: EvalSet, cfg: Config) -> None:
+    """Raises ConfigError if a configuration plays another game under the tag of a set."""
+    spec = cfg.custom_envs.get(chosen.tag)
+    options = None if spec is None else json.loads(json.dumps(dict(spec.env_config or {})))
+    if spec is None or (spec.env_type, options) != (chosen.env_type, chosen.options):
+        raise ConfigError(
+            f"custom_envs.{chosen.tag}: the evaluation set {chosen.name} is played with env_type="
+            f"{chosen.env_type} and env_config={chosen.options}, but the configuration has other ones. Evaluate with "
+            "--config base, or with a configuration that does not change them"
+        )
 
 
 def plan_evaluation(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # The options of each measurement; success on puzzles has no flag.
 MEASUREMENTS = {
-    "": ("samples", "puzzles", "plan", "k", "prices"),
+    "": ("samples", "puzzles", "plan", "k", "prices", "eval_set"),
     "world_model": ("transitions", "rollout_steps", "greedy"),
     "state_perplexity": ("tags", "states"),
 }
@@ -51,6 +51,12 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     play = parser.add_argument_group("success on puzzles")
     play.add_argument("--samples", type=int, metavar="K", help="number of attempts per puzzle")
     play.add_argument("--puzzles", "--groups", type=int, metavar="N", help="number of puzzles")
+    play.add_argument(
+        "--eval-set",
+        metavar="NAME",
+        help="play an evaluation set: 256 fixed puzzles that no training sees, sampled twice at temperature "
+        "1, and greedily",
+    )
     play.add_argument(
         "--plan",
         metavar="best-of-N|beam-N|search-N",
@@ -124,6 +130,11 @@ def evaluate(options: argparse.Namespace) -> int:
             "options"
         )
     _refuse_others(options)
+    if options.eval_set and (options.samples or options.puzzles or options.output):
+        raise ConfigError(
+            "--eval-set fixes the puzzles, the samples and the names of the results; remove --samples, "
+            "--puzzles and --output"
+        )
     if options.output and len(options.models) > 1:
         raise ConfigError(
             "--output names the file of one result; evaluate one model at a time, or remove --output"
@@ -142,9 +153,10 @@ def evaluate(options: argparse.Namespace) -> int:
     measured: list[Evaluation] = []
     try:
         for model in options.models:
-            known = {one.path: one.result["model"] for one in measured}
-            if (one := _evaluate(model, options, known)) is not None:
-                measured.append(one)
+            for greedy in (False, True) if options.eval_set else (None,):
+                known = {one.path: one.result["model"] for one in measured}
+                if (one := _evaluate(model, options, known, greedy=greedy)) is not None:
+                    measured.append(one)
     finally:  # if a model fails, print the results of the earlier models
         if measured:
             print_results([dict(one.result) for one in measured])
@@ -172,12 +184,18 @@ def _refuse_others(options: argparse.Namespace) -> None:
 
 
 def _evaluate(
-    model: str, options: argparse.Namespace, known: Mapping[Path, str]
+    model: str, options: argparse.Namespace, known: Mapping[Path, str], *, greedy: bool | None
 ) -> "Evaluation | None":
-    """Evaluate a model, unless its result would take the place of one in `known`."""
+    """Evaluate a model, unless its result would take the place of one in `known`. `greedy`: how an
+    evaluation set is decoded."""
     import spa.api.evaluation as api
+    from spa.envs.eval_sets import eval_set
+    from spa.stages.openings import record_opening
 
+    chosen = eval_set(options.eval_set) if options.eval_set else None
     overrides = [*(_plan(options.plan) if options.plan else ()), *options.overrides]
+    if chosen is not None:
+        overrides += api.eval_set_overrides(chosen, greedy=bool(greedy))
     target, cfg, output = api.plan_evaluation(
         model,
         options.config,
@@ -185,7 +203,10 @@ def _evaluate(
         puzzles=options.puzzles,
         overrides=overrides,
         output=options.output,
+        suffix=f"-{chosen.name}-{'greedy' if greedy else 'sampled'}" if chosen else "",
     )
+    if chosen is not None:
+        api.check_eval_set(chosen, cfg)
     if output in known:
         raise ConfigError(
             f"the results of {known[output]} and {model} have one name, {output}; evaluate the second one "
@@ -207,7 +228,10 @@ def _evaluate(
         )
         return None
     result_file(output)
-    return api.run_evaluation(target, cfg, output, ks=ks, prices=prices)
+    one = api.run_evaluation(target, cfg, output, ks=ks, prices=prices, eval_set=chosen)
+    if chosen is not None:
+        record_opening(chosen, one.result, greedy=bool(greedy))
+    return one
 
 
 def _plan(text: str) -> list[str]:
@@ -256,10 +280,16 @@ def _prices(text: str | None) -> tuple[float, float] | None:
 
 def print_results(results: list[dict[str, Any]]) -> None:
     """One table with a column per model and environment tag, and remarks below it."""
-    policies = [result["policy"] for result in results]
+    # Greedy results of a set stand next to sampled ones.
+    policies = [
+        f"{result['policy']}{_decoding(result) if 'eval_set' in result else ''}"
+        for result in results
+    ]
     one = len(results) == 1
     columns = [
-        tag if one else f"{result['policy']}\n{tag}" for result in results for tag in result["tags"]
+        tag if one else f"{policy}\n{tag}"
+        for policy, result in zip(policies, results, strict=True)
+        for tag in result["tags"]
     ]
     found = [numbers for result in results for numbers in result["tags"].values()]
     rows = [(label, *cells) for label, cells in _rows(found)]
@@ -269,6 +299,10 @@ def print_results(results: list[dict[str, Any]]) -> None:
     # A remark on all models is printed once, without names.
     for line, of in _shared(zip(policies, map(remarks, results), strict=True)).items():
         say([line if len(of) == len(results) else f"{', '.join(of)}: {line}"])
+
+
+def _decoding(result: Mapping[str, Any]) -> str:
+    return ", greedy" if result["settings"]["temperature"] == 0 else ", sampled"
 
 
 def _shared(remarks: Iterable[tuple[str, list[str]]]) -> dict[str, list[str]]:
@@ -293,7 +327,15 @@ def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
     rows.append(
         ("percent of optimum", [_number(tag.get("percent_of_optimum"), 1) for tag in found])
     )
-    rows.append(("random policy", [percent(tag.get("random_success")) for tag in found]))
+    rows += [
+        (label, [percent(tag[name]) if tag.get(name) is not None else none for tag in found])
+        for label, name, none in (
+            ("optimum", "optimum", "not known"),
+            ("random policy", "random_success", "not available"),
+            ("greedy walk", "walk_success", "not available"),
+            ("one-step look-ahead", "look_ahead_success", "not available"),
+        )
+    ]
     for value in sorted(
         {part["difficulty"] for tag in found for part in tag.get("by_difficulty", ())}
     ):
@@ -323,6 +365,7 @@ def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
             ("ineffective per action", "ineffective_per_action"),
             ("observations exact", "observation_exact"),
             ("predictions exact", "prediction_exact"),
+            ("copies of the state exact", "copy_exact"),
         )
     ]
     # Rows that no column has a number for, such as predictions in the base format, are left out.

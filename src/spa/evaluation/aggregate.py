@@ -65,6 +65,9 @@ def play_report(
     if world_model:
         report["observation_exact"] = _ratio(sum(a.observed for a in attempts), turns)
         report["prediction_exact"] = _ratio(sum(a.predicted for a in attempts), turns)
+        unchanged = [a.unchanged for a in attempts if a.unchanged is not None]
+        if len(unchanged) == len(attempts):
+            report["copy_exact"] = _ratio(sum(unchanged), turns)
     searches = [each for attempt in attempts for each in attempt.searches]
     return report | {name: rounded(value) for name, value in search_metrics(searches).items()}
 

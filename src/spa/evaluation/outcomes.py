@@ -27,6 +27,9 @@ class Outcome:
     tokens: int | None  # sampled; None for engines without token ids
     observed: int  # turns with the state exactly right; 0 outside the world-model format
     predicted: int  # turns with the next state exactly right
+    # Turns whose next state equals the state: a copy of it would be an exact prediction. None in
+    # results of earlier versions.
+    unchanged: int | None = None
     error: str = ""
     searches: tuple[SearchScore, ...] = ()  # scores of the searches that the turns wrote
 
@@ -108,6 +111,7 @@ def outcome_of(episode: Episode, searches: Sequence[SearchScore] = ()) -> Outcom
         tokens=None if episode.sampled is None else int(episode.sampled.sum()),
         observed=sum(is_exact(reply.observation, turn.target) for turn, reply in replies),
         predicted=sum(is_exact(reply.prediction, turn.next_target) for turn, reply in replies),
+        unchanged=sum(is_exact(turn.target, turn.next_target) for turn in episode.turns),
         error=episode.error,
         searches=tuple(searches),
     )

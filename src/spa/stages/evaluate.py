@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from spa.config.load import to_yaml
 from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
-from spa.envs.cards import Card, cards, mean_optimum
+from spa.envs.cards import Card, card_with, mean_optimum, mean_success
+from spa.envs.eval_sets import EvalSet
 from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.envs.pool import EpisodeSpec
+from spa.envs.reference import REFERENCES, reference_success
 from spa.errors import ConfigError, DataError, ModelError
 from spa.evaluation.aggregate import KS, not_computed, play_report
 from spa.evaluation.outcomes import Group, group_of
@@ -64,6 +67,8 @@ class Puzzle:
     hash: str
     difficulty: int | None
     best: float | None  # success of the best policy; None if unknown, or if the tag's card has it
+    # Whether each reference policy wins; None where it is not available, {} if the tag's card has it.
+    references: dict[str, bool | None]
     specs: tuple[EpisodeSpec, ...]
 
 
@@ -75,12 +80,14 @@ def evaluate_target(
     ks: Sequence[int] | None = None,
     prices: tuple[float, float] | None = None,
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
+    eval_set: EvalSet | None = None,
 ) -> dict[str, Any]:
     """Play the validation groups as `target`, write the result to `output` and return it.
 
     ks: of Pass@k; by default those of KS that the samples allow. prices: of an API, per million
     tokens read and written. loaded: the engine that plays as `target`, if there is one already; it
-    stays open.
+    stays open. eval_set: its puzzles are played in place of those of `seed.val`; the configuration
+    has its `overrides`.
 
     Raises ConfigError for an impossible k, DataError if no puzzle is left to play, ModelError if no
     episode could be played to its end.
@@ -105,12 +112,14 @@ def evaluate_target(
     known = training_hashes(target.run) if target.run else frozenset()
     # The bundled model was pretrained without a transition of any puzzle.
     complete = target.name == BUILTIN or (target.run is not None and knows_all_data(target.run))
-    puzzles, seen = unseen_puzzles(cfg, worker, known)
+    puzzles, seen = unseen_puzzles(cfg, worker, known, eval_set)
     trained = sum(puzzle.hash in known for puzzle in puzzles)
     identity = eval_identity(cfg, target)
     # The key guards what is kept: an evaluation resumes from it
     # only if all its settings but the number of groups are the same.
     key = groups_key(identity, side_by_side(cfg))
+    if eval_set is not None:
+        key = f"{key} {eval_set.digest[:16]}"
     kept = Store(output.with_suffix(".groups.jsonl"), key)
     record = output.with_suffix(f".imagined-{key[:8]}.jsonl")
     replies = output.with_suffix(f".replies-{key[:8]}.jsonl")
@@ -153,10 +162,11 @@ def evaluate_target(
                 [group for group in groups if group.tag == tag],
                 ks,
                 states=believes(cfg, target),
-                best=[puzzle.best for puzzle in puzzles if puzzle.specs[0].tag == tag],
+                puzzles=[puzzle for puzzle in puzzles if puzzle.specs[0].tag == tag],
             )
             for tag in cfg.es_manager.val.env_configs.tags
         },
+        **({"eval_set": {"name": eval_set.name, "sha256": eval_set.digest}} if eval_set else {}),
         "not_computed": not_computed(ks, cfg.es_manager.val.group_size),
         "versions": versions(),
     }
@@ -190,19 +200,29 @@ def write_result(output: Path, result: dict[str, Any]) -> None:
 
 
 def unseen_puzzles(
-    cfg: Config, worker: setup.RolloutWorker, known: frozenset[str]
+    cfg: Config,
+    worker: setup.RolloutWorker,
+    known: frozenset[str],
+    eval_set: EvalSet | None = None,
 ) -> tuple[list[Puzzle], int]:
-    """The validation puzzles that are not among `known`, and how many were left out.
+    """The validation puzzles, or those of `eval_set`, that are not among `known`, and how many were
+    left out.
 
     Environments with a small finite set of puzzles are exempt, as in training; their cards say so.
+    Raises DataError if a puzzle of an evaluation set is among `known`, or has changed since the set
+    was made.
     """
     by_group: dict[int, list[EpisodeSpec]] = {}
     for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
+        if eval_set is not None:
+            spec = replace(spec, puzzle_seed=eval_set.seeds[spec.group])
         by_group.setdefault(spec.group, []).append(spec)
     puzzles = []
     seen = 0
     for specs in by_group.values():
         look = worker.peek_reset(specs[0])
+        if eval_set is not None:
+            check_puzzle(eval_set, specs[0].group, "" if look is None else look.hash, known)
         if look is not None and look.hash in known and not look.finite:
             seen += 1
             continue
@@ -210,16 +230,40 @@ def unseen_puzzles(
         sudoku = cfg.custom_envs[tag].env_type == "sudoku"
         content, hard = ("", None) if look is None else (look.hash, difficulty(look.env, sudoku))
         best = None
-        # The tag's card gives the optimum of the whole tag. Without a card each puzzle is solved.
+        references: dict[str, bool | None] = {}
+        # The tag's card gives the scores of the whole tag. Without a card each puzzle is played.
         if look is not None and card_of(cfg, tag) is None:
             best = solvable(look.env, cfg.most_actions(tag))
-        puzzles.append(Puzzle(hash=content, difficulty=hard, best=best, specs=tuple(specs)))
+            references = reference_wins(look.env, cfg.most_actions(tag), specs[0].puzzle_seed)
+        puzzles.append(
+            Puzzle(
+                hash=content,
+                difficulty=hard,
+                best=best,
+                references=references,
+                specs=tuple(specs),
+            )
+        )
     if not puzzles:
         raise DataError(
             f"All {seen} validation puzzles were also training puzzles. Evaluate on other "
             "puzzles with seed.val=NUMBER, or on more puzzles with --puzzles"
         )
     return puzzles, seen
+
+
+def check_puzzle(eval_set: EvalSet, number: int, content: str, known: frozenset[str]) -> None:
+    """Raises DataError if a puzzle of an evaluation set is another one now, or was trained on."""
+    if content != eval_set.puzzle_hashes[number]:
+        raise DataError(
+            f"Puzzle {number} of the evaluation set {eval_set.name} has changed since the set was made: the seed "
+            f"{eval_set.seeds[number]} gives other content. Use the version of spa that has made it"
+        )
+    if content in known:
+        raise DataError(
+            f"Puzzle {number} of the evaluation set {eval_set.name} was a training puzzle of this model, so the set "
+            "does not measure it. Train again: spa leaves the puzzles of evaluation sets out"
+        )
 
 
 def difficulty(env: TextEnv, sudoku: bool) -> int | None:
@@ -244,15 +288,42 @@ def solvable(env: TextEnv, actions: int) -> float | None:
         return None
 
 
+def reference_wins(env: TextEnv, actions: int, seed: int) -> dict[str, bool | None]:
+    """Whether each reference policy wins a puzzle within so many actions, in one episode; None where
+    it is not available, or where the game cannot be copied."""
+    wins: dict[str, bool | None] = {}
+    for name in REFERENCES:
+        wins[name] = None
+        with suppress(EnvFault), boundary(name, MAKING_S):
+            # In games of several players these policies would move for all of them.
+            if env.players == 1:
+                wins[name] = reference_success(env.clone(), name, actions, seed=seed)
+    return wins
+
+
+def reference_scores(cfg: Config) -> dict[str, float]:
+    """Success of the reference policies and the optimum on the validation puzzles, each in one
+    episode a puzzle; without those that are not available."""
+    worker = setup.make_worker(cfg, None, mode=cfg.ctx_manager.mode)
+    best = list[float | None]()
+    wins = list[dict[str, bool | None]]()
+    for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
+        # All members of a group have the puzzle of the first.
+        look = worker.peek_reset(spec) if spec.member == 0 else None
+        if look is not None:
+            limit = cfg.most_actions(spec.tag)
+            best.append(solvable(look.env, limit))
+            wins.append(reference_wins(look.env, limit, spec.puzzle_seed))
+    scores = {name: mean_success([won[name] for won in wins]) for name in REFERENCES}
+    scores["optimum"] = mean_optimum(best)
+    return {name: round(score, 4) for name, score in scores.items() if score is not None}
+
+
 def card_of(cfg: Config, tag: str) -> Card | None:
     """The card of a tag, if it was measured with the same options and as many actions as its turns
     hold."""
     spec = cfg.custom_envs[tag]
-    card = cards().get(tag)
-    same = card is not None and card.describes(
-        spec.env_type, spec.env_config, cfg.most_actions(tag)
-    )
-    return card if same else None
+    return card_with(tag, spec.env_type, spec.env_config, cfg.most_actions(tag))
 
 
 def play_puzzles(
@@ -504,21 +575,30 @@ def tag_result(
     ks: Sequence[int],
     *,
     states: bool,
-    best: Sequence[float | None],
+    puzzles: Sequence[Puzzle],
 ) -> dict[str, Any]:
-    """The figures of a tag, `states` among them if responses tell of any, held against what can be
-    reached: by its card, or else by the solver (`best`, puzzle by puzzle), if that is known."""
+    """The figures of a tag, `states` among them if responses tell of any, held against the optimum
+    and the reference policies: by its card, or else on these puzzles."""
     spec = cfg.custom_envs[tag]
     card = card_of(cfg, tag)
     report = play_report(groups, ks=ks, world_model=states)
     if not format_of(cfg.agent_proxy.response_format).predicts:
         report.pop("prediction_exact", None)
+        report.pop("copy_exact", None)
     report["difficulty_is"] = "clues" if spec.env_type == "sudoku" else "fewest actions"
-    optimum = mean_optimum(best) if card is None else card.optimum
     if card is not None:
-        report |= {"optimum": optimum, "random_success": card.random_success}
-    elif optimum is not None:
-        report["optimum"] = round(optimum, 4)
+        optimum = card.optimum
+        found = {name: getattr(card, f"{name}_success") for name in REFERENCES}
+    else:
+        optimum = mean_optimum([puzzle.best for puzzle in puzzles])
+        optimum = None if optimum is None else round(optimum, 4)
+        found = {
+            name: mean_success([puzzle.references.get(name) for puzzle in puzzles])
+            for name in REFERENCES
+        }
+    if optimum is not None:
+        report["optimum"] = optimum
+    report |= {f"{name}_success": value for name, value in found.items()}
     if optimum and "pass@1" in report:
         report["percent_of_optimum"] = round(100 * report["pass@1"]["mean"] / optimum, 3)
     return report

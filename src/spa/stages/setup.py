@@ -9,6 +9,7 @@ from spa.config.schema import Config, GroupsConfig
 from spa.config.tree import to_plain
 from spa.custom_rewards import load_rewards
 from spa.distributed.world import current_world
+from spa.envs.eval_sets import eval_set_hashes
 from spa.envs.lost import LostEpisodes
 from spa.envs.pool import EpisodeSpec, group_specs
 from spa.envs.workers import EnvWorkers
@@ -234,9 +235,9 @@ def probe_specs(
 
 
 def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
-    """Content hashes of all validation puzzles. Environments with a small finite set of puzzles are
-    exempt: there, training and validation share puzzles. Their cards say so, and a warning does
-    where they are found out here."""
+    """Content hashes of all validation puzzles and of all evaluation sets. Environments with a small
+    finite set of puzzles are exempt: there, training and validation share puzzles. Their cards say
+    so, and a warning does where they are found out here."""
     hashes: dict[str, set[str]] = {}
     for part in range(cfg.trainer.validation_steps):
         for spec in episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part):
@@ -255,7 +256,7 @@ def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
             tag,
             len(hashes.pop(tag)),
         )
-    return frozenset().union(*hashes.values())
+    return eval_set_hashes().union(*hashes.values())
 
 
 def leaves_puzzles(cfg: Config, worker: RolloutWorker, tag: str, held_out: set[str]) -> bool:

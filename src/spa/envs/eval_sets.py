@@ -1,0 +1,94 @@
+"""Evaluation sets: fixed puzzles that no training sees, with the rules by which they are played.
+
+A set names its puzzles by seed and content hash. Training and validation leave puzzles of the same
+content out (`spa.stages.setup.validation_hashes`).
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from spa.errors import ConfigError, nearest
+
+FOLDER = "eval_sets"
+SAMPLES = 2
+"""Responses that are sampled at temperature 1 for each puzzle. One more is greedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSet:
+    """Puzzles of one environment and the limits that they are played with."""
+
+    name: str
+    tag: str
+    env_type: str
+    options: dict[str, Any]
+    max_turn: int
+    max_actions_per_turn: int
+    max_actions_per_traj: int
+    seeds: tuple[int, ...]
+    puzzle_hashes: tuple[str, ...]  # of `puzzle_text`, as episodes have them
+
+    @property
+    def digest(self) -> str:
+        """sha256 of everything that the set fixes."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+    def overrides(self) -> list[str]:
+        """The settings that make a configuration play this set."""
+        return [
+            f"es_manager.val.env_configs.tags=[{self.tag}]",
+            f"es_manager.val.env_configs.n_groups=[{len(self.seeds)}]",
+            f"es_manager.val.env_groups={len(self.seeds)}",
+            f"custom_envs.{self.tag}.max_actions_per_traj={self.max_actions_per_traj}",
+            f"agent_proxy.max_turn={self.max_turn}",
+            f"agent_proxy.max_actions_per_turn={self.max_actions_per_turn}",
+        ]
+
+
+def eval_set_names() -> tuple[str, ...]:
+    """The names of the shipped sets, sorted."""
+    return tuple(sorted(file.name.removesuffix(".json") for file in _files()))
+
+
+@lru_cache
+def eval_set(name: str) -> EvalSet:
+    """The shipped set of this name. Raises ConfigError that names the nearest one, or if its file is
+    damaged."""
+    found = [file for file in _files() if file.name == f"{name}.json"]
+    if not found:
+        raise ConfigError(f"There is no evaluation set {name!r}; {nearest(name, eval_set_names())}")
+    content = json.loads(found[0].read_text(encoding="utf-8"))
+    digest = content.pop("sha256")
+    lists = {key: tuple(content[key]) for key in ("seeds", "puzzle_hashes")}
+    read = EvalSet(**{**content, **lists})
+    if read.digest != digest:
+        raise ConfigError(
+            f"The file of the evaluation set {name} is damaged: its content has another hash than "
+            "the file states. Install spa again"
+        )
+    return read
+
+
+def to_json(made: EvalSet) -> str:
+    """The text of a set's file."""
+    rows = {**asdict(made), "sha256": made.digest}
+    lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in rows.items())
+    return f"{{\n{lines}\n}}\n"
+
+
+@lru_cache
+def eval_set_hashes() -> frozenset[str]:
+    """The content hashes of the puzzles of all shipped sets."""
+    return frozenset(
+        content for name in eval_set_names() for content in eval_set(name).puzzle_hashes
+    )
+
+
+def _files() -> Iterator[Any]:
+    folder = resources.files("spa") / "assets" / FOLDER
+    return (file for file in folder.iterdir() if file.name.endswith(".json"))

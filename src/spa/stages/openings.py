@@ -1,0 +1,46 @@
+"""The log of evaluation sets: who was evaluated on which, at which commit."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spa.envs.eval_sets import EvalSet
+from spa.run.files import dump_line, read_lines
+
+log = logging.getLogger(__name__)
+
+LOG = Path("benchmarks/results/openings.jsonl")
+"""Where a clone keeps the log, from its root. It is committed."""
+
+
+def record_opening(chosen: EvalSet, result: Mapping[str, Any], *, greedy: bool) -> None:
+    """Append an evaluation to the log of a clone that is the working directory; elsewhere there is
+    none. Warns if the set was opened before with another result at the same commit: a set is opened
+    once for each frozen state of the code."""
+    if not LOG.parent.is_dir():
+        return
+    found = result["tags"][chosen.tag]
+    line = {
+        "eval_set": chosen.name,
+        "sha256": chosen.digest,
+        "commit": result["versions"].get("commit", ""),
+        "policy": result["policy"],
+        "model": result["model"],
+        "config": result["config"],
+        "decoding": "greedy" if greedy else "sampled",
+        "success": found["pass@1"]["mean"] if "pass@1" in found else None,
+    }
+    earlier = [row for _, row in read_lines(LOG)] if LOG.is_file() else []
+    if line in earlier:
+        return
+    same = ("eval_set", "commit", "policy", "model", "config", "decoding")
+    if any(all(row.get(name) == line[name] for name in same) for row in earlier):
+        log.warning(
+            "%s: %s was evaluated on the set %s before at this commit, with another result",
+            LOG,
+            line["policy"],
+            chosen.name,
+        )
+    with LOG.open("a", encoding="utf-8") as file:
+        file.write(dump_line(line))
