@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 from contract import check_contract
+from spa.planning.written_search import explore
 
 from spa.envs.hidden_dynamics_lake import HiddenDynamicsLake, world_of
 from spa.errors import ConfigError
 from spa.planning.moves import readable_modes
-from spa.planning.written_search import explore
 from spa.prompts.sample import sample_reply
 from spa.stages.prompters import make_prompter
 
