@@ -104,7 +104,7 @@ your actions</prediction></think><answer>actions</answer>"""
 # rendered or tokenized a second time, so no mask has to be searched for afterwards.
 @dataclass
 class Turn:
-    """What the model was shown, what it wrote, and what happened."""
+    """A turn: the shown state, the response, and its result."""
 
     prompt: str
     state: str

@@ -95,7 +95,7 @@ class Side:
 
 
 def command(row: Row, side: str, options: argparse.Namespace, tiny: str) -> list[str] | str:
-    """How a side is started, or why it cannot be."""
+    """Command that starts a side, or the reason why it cannot start."""
     quick = ["--quick"] if options.quick else []
     peer, _, setting = side.partition("_")
     if peer in ("trl", "vllm"):
@@ -129,7 +129,7 @@ def measured(row: Row, options: argparse.Namespace, tiny: str) -> dict[str, Any]
         for side in sides.values():
             side.close()
         return result
-    found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+    seconds_of: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     try:
         for number in range(options.rounds + 1):
             for name, side in list(sides.items()):
@@ -140,18 +140,18 @@ def measured(row: Row, options: argparse.Namespace, tiny: str) -> dict[str, Any]
                     sides.pop(name).close()
                     continue
                 if number > 0:
-                    found[name].append(times)
+                    seconds_of[name].append(times)
     finally:
         for side in sides.values():
             side.close()
-    return result | summary(row, {name: times for name, times in found.items() if times})
+    return result | summary(row, {name: times for name, times in seconds_of.items() if times})
 
 
-def summary(row: Row, found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+def summary(row: Row, seconds_of: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     """Medians, ratios and quartiles from the rounds of every side."""
-    ours = found.get("spa", [])
+    ours = seconds_of.get("spa", [])
     peers = {}
-    for name, times in found.items():
+    for name, times in seconds_of.items():
         if name == "spa" or not ours:
             continue
         ratios = sorted(
@@ -195,9 +195,10 @@ def alone(kind: str, size: str, options: argparse.Namespace, rounds: int) -> dic
 def shares(
     limits: dict[str, float], forward: dict[str, float], rows: list[dict[str, Any]]
 ) -> dict[str, float]:
-    """What we reach of what the machine can: of the bfloat16 matrix peak, and of reading the weights once."""
+    """Efficiency as shares of the machine's limits: of the bfloat16 matrix peak, and of reading the
+    weights once."""
     peak = limits["bfloat16_gflops"]
-    found = {
+    reached = {
         "prefill, 135M, of the matrix peak": forward["prefill_gflops"] / peak,
         "decode step of 16 rows, 135M, times its floor": forward["decode_s"]
         * limits["read_gb_s"]
@@ -205,10 +206,10 @@ def shares(
     }
     for row in rows:
         if row["row"] == "SFT step, 135M" and row.get("tokens_s"):
-            found["SFT, 135M, of the matrix peak"] = (
+            reached["SFT, 135M, of the matrix peak"] = (
                 6 * forward["parameters"] * row["tokens_s"] / 1e9 / peak
             )
-    return {name: round(value, 2) for name, value in found.items()}
+    return {name: round(value, 2) for name, value in reached.items()}
 
 
 def machine() -> dict[str, Any]:
@@ -233,7 +234,7 @@ def machine() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def lower(found: dict[str, Any], committed: dict[str, Any]) -> list[str]:
+def lower(results: dict[str, Any], committed: dict[str, Any]) -> list[str]:
     """Ratios that are lower than the committed ones by more than the noise."""
     known = {
         (row["row"], peer): value["ratio"]
@@ -242,19 +243,19 @@ def lower(found: dict[str, Any], committed: dict[str, Any]) -> list[str]:
     }
     return [
         f"{row['row']} against {peer}: {value['ratio']}, committed {known[row['row'], peer]}"
-        for row in found["rows"]
+        for row in results["rows"]
         for peer, value in row["peers"].items()
         if value["ratio"] < (1 - NOISE) * known.get((row["row"], peer), 0)
     ]
 
 
-def table(found: dict[str, Any]) -> list[str]:
+def table(results: dict[str, Any]) -> list[str]:
     """The rows as a Markdown table."""
     lines = [
         "| work | peer | peer's time / ours (quartiles) | our memory / peer's | asked |",
         "|---|---|---|---|---|",
     ]
-    for row in found["rows"]:
+    for row in results["rows"]:
         for peer, value in row["peers"].items():
             low, high = value["quartiles"]
             lines.append(
@@ -347,7 +348,7 @@ def main() -> int:
             rows.append(measured(row, options, tiny))
             sys.stderr.write(json.dumps(rows[-1]) + "\n")
     limits, forward = alone("limits", "small", options, 3), alone("forward", "real", options, 3)
-    found = {
+    results = {
         "machine": machine(),
         "quick": options.quick,
         "rounds": options.rounds,
@@ -364,13 +365,15 @@ def main() -> int:
         "forward": {name: round(value, 4) for name, value in forward.items()},
         "shares": shares(limits, forward, rows),
     }
-    text = json.dumps(found, indent=1)
+    text = json.dumps(results, indent=1)
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(text + "\n", encoding="utf-8")
-    sys.stdout.write("\n".join(table(found)) + "\n" if options.output else text + "\n")
+    sys.stdout.write("\n".join(table(results)) + "\n" if options.output else text + "\n")
     worse = (
-        lower(found, json.loads(options.check.read_text(encoding="utf-8"))) if options.check else []
+        lower(results, json.loads(options.check.read_text(encoding="utf-8")))
+        if options.check
+        else []
     )
     sys.stderr.write("".join(f"slower than the committed result: {line}\n" for line in worse))
     sys.stderr.write("".join(f"{line}\n" for line in failures(rows)))

@@ -42,7 +42,7 @@ Work = Callable[[], dict[str, float] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a side is made for."""
+    """Setting of one side."""
 
     size: str  # small or real
     model: str  # a folder, or "random"
@@ -50,7 +50,7 @@ class Setting:
 
 
 def best_precision(size: str) -> torch.dtype | None:
-    """What `dtype: auto` means here for sampling: None is float32."""
+    """Precision that `dtype: auto` selects for sampling: None is float32."""
     return (
         None if size == "small" or PRECISION[processor_feature()] == "float32" else torch.bfloat16
     )
@@ -84,10 +84,10 @@ def rollout_work(model: Any, rollout: Rollout, autocast: torch.dtype | None) -> 
     """Rollouts of the local engine over a model."""
     vocabulary = model.config.vocab_size
     endless: Any = SimpleNamespace(
-        images=None, stop_ids=frozenset({-1}), decode_reply=lambda ids: ""
+        images=None, stop_ids=frozenset({-1}), decode_response=lambda ids: ""
     )
     engine = LocalEngine(model, endless, autocast=autocast)
-    sampling = SamplingParams(max_tokens=rollout.reply)
+    sampling = SamplingParams(max_tokens=rollout.response)
 
     def work() -> None:
         episodes = rollout.prompts(vocabulary)
@@ -102,12 +102,12 @@ def rollout_work(model: Any, rollout: Rollout, autocast: torch.dtype | None) -> 
                 )
                 for i, ids in enumerate(episodes)
             ]
-            replies = engine.generate(prompts, sampling)
-            for ids, reply, state in zip(
-                episodes, replies, rollout.states(vocabulary, turn), strict=True
+            responses = engine.generate(prompts, sampling)
+            for ids, response, state in zip(
+                episodes, responses, rollout.states(vocabulary, turn), strict=True
             ):
-                assert reply.token_ids is not None
-                ids += reply.token_ids.tolist() + state
+                assert response.token_ids is not None
+                ids += response.token_ids.tolist() + state
         engine.forget([str(i) for i in range(len(episodes))])
 
     return work
@@ -126,7 +126,7 @@ def hf_rollout(it: Setting, dtype: torch.dtype) -> Work:
             with torch.inference_mode():
                 out = model.generate(
                     ids, attention_mask=torch.ones_like(ids), do_sample=True, top_k=0, top_p=1.0, pad_token_id=0,
-                    min_new_tokens=rollout.reply, max_new_tokens=rollout.reply,
+                    min_new_tokens=rollout.response, max_new_tokens=rollout.response,
                 )  # fmt: skip
             episodes = [
                 row + state

@@ -19,14 +19,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     rollout = rollout_of(options.size, options.quick)
-    longest = rollout.prompt + rollout.turns * (rollout.reply + rollout.state)
+    longest = rollout.prompt + rollout.turns * (rollout.response + rollout.state)
     llm = LLM(
         options.model, dtype=options.dtype, max_model_len=longest, enable_prefix_caching=True,
         max_num_seqs=rollout.groups * rollout.group_size, skip_tokenizer_init=True,
     )  # fmt: skip
     vocabulary = llm.llm_engine.model_config.get_vocab_size()
     sampling = SamplingParams(
-        temperature=1.0, max_tokens=rollout.reply, ignore_eos=True, logprobs=0, detokenize=False
+        temperature=1.0, max_tokens=rollout.response, ignore_eos=True, logprobs=0, detokenize=False
     )
 
     def work() -> None:
@@ -34,11 +34,11 @@ def main() -> None:
         episodes = rollout.prompts(vocabulary)
         for turn in range(rollout.turns):
             asked = [TokensPrompt(prompt_token_ids=ids) for ids in episodes]
-            replies = llm.generate(asked, sampling, use_tqdm=False)
-            for ids, reply, state in zip(
-                episodes, replies, rollout.states(vocabulary, turn), strict=True
+            responses = llm.generate(asked, sampling, use_tqdm=False)
+            for ids, response, state in zip(
+                episodes, responses, rollout.states(vocabulary, turn), strict=True
             ):
-                ids += list(reply.outputs[0].token_ids) + state
+                ids += list(response.outputs[0].token_ids) + state
 
     serve(work)
 

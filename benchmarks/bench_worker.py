@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 def report(work: Callable[[], Mapping[str, float] | None]) -> None:
     """Do one round and write its times to standard output."""
     wall, cpu = time.perf_counter(), time.process_time()
-    found = work() or {}
+    measured = work() or {}
     times = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    sys.__stdout__.write(json.dumps({**times, "peak_mb": round(peak), **found}) + "\n")  # type: ignore[union-attr]
+    sys.__stdout__.write(json.dumps({**times, "peak_mb": round(peak), **measured}) + "\n")  # type: ignore[union-attr]
     sys.__stdout__.flush()  # type: ignore[union-attr]
 
 

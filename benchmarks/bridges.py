@@ -27,13 +27,15 @@ from spa_author.checker import check, episode
 
 
 def one(library: str, task: str, steps: int) -> dict:
-    """What is found about one task: why not, or what it costs."""
+    """Check one task: the reason why it cannot be made, or its cost."""
     name = f"{library}:{task}"
     try:
         make_env(name)
     except (ConfigError, EnvFault) as error:
         return {"task": task, "kind": "cannot be made", "why": str(error).partition(": ")[2]}
-    wrong = [found for found in check(lambda: make_env(name), seeds=3, steps=steps) if not found.ok]
+    wrong = [
+        finding for finding in check(lambda: make_env(name), seeds=3, steps=steps) if not finding.ok
+    ]
     if wrong:
         return {"task": task, "kind": wrong[0].check, "why": wrong[0].message}
     env = make_env(name)
@@ -65,7 +67,7 @@ def costs(env: TextEnv, steps: int) -> tuple[float, float]:
 def card(library: str, task: str, actions: int, puzzles: int) -> str:
     """A row in Markdown: task, actions, different puzzles, random success and score, the expert's success, costs."""
     name = f"{library}:{task}"
-    found = measure(name, name, None, actions, puzzles=puzzles)
+    measured = measure(name, name, None, actions, puzzles=puzzles)
     env = make_env(name)
     wins = [expert_wins(env, seed, actions) for seed in range(puzzles)]
     expert = "–" if None in wins else f"{sum(map(bool, wins)) / puzzles:.1%}"
@@ -73,15 +75,15 @@ def card(library: str, task: str, actions: int, puzzles: int) -> str:
     cells = [
         f"`{name}`",
         f"{actions}",
-        f"{found.distinct_puzzles} of {puzzles}",
-        f"{found.random_success:.1%}",
+        f"{measured.distinct_puzzles} of {puzzles}",
+        f"{measured.random_success:.1%}",
     ]
-    cells += [f"{found.random_score:.3g}", expert, f"{reset:.2g}", f"{step:.2g}"]
+    cells += [f"{measured.random_score:.3g}", expert, f"{reset:.2g}", f"{step:.2g}"]
     return f"| {' | '.join(cells)} |"
 
 
 def expert_wins(env: TextEnv, seed: int, actions: int) -> bool | None:
-    """Whether the environment's expert wins the puzzle of a seed; None if it has none."""
+    """Return whether the environment's expert wins the puzzle of a seed; None if it has none."""
     env.reset(seed=seed)
     for taken in range(actions):
         name = next(iter(env.expert_actions(actions - taken)), None)

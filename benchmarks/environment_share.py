@@ -1,4 +1,4 @@
-"""How much of a PPO step the environments take. Prints JSON lines.
+"""Measure the environments' share of a PPO step. Prints JSON lines.
 
     python benchmarks/environment_share.py [--groups N] [--tokens N] [TAG ...]
 

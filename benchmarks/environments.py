@@ -136,11 +136,11 @@ def lakes(repeats: int) -> dict[str, float]:
     for _ in range(repeats):
         for name, player in players.items():
             seconds[name].append(live(*player))
-    median = {name: statistics.median(found) for name, found in seconds.items()}
-    found = {
+    median = {name: statistics.median(times) for name, times in seconds.items()}
+    results = {
         f"live steps, {name}": float(round(len(actions) / taken)) for name, taken in median.items()
     }
-    return found | {
+    return results | {
         f"ratio to Gymnasium, {name}": round(median[theirs] / taken, 2)
         for name, taken in median.items()
         if name != theirs
@@ -158,7 +158,7 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()
-    found: dict[str, object] = {
+    results: dict[str, object] = {
         "machine": {
             "python": platform.python_version(),
             "processor": platform.machine(),
@@ -172,8 +172,8 @@ def main() -> None:
         done = subprocess.run(
             [options.gym_sokoban, "-c", code], capture_output=True, text=True, check=True
         )
-        found["gym-sokoban"] = json.loads(done.stdout.splitlines()[-1])
-    print(json.dumps(found, indent=1))
+        results["gym-sokoban"] = json.loads(done.stdout.splitlines()[-1])
+    print(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

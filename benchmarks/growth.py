@@ -1,4 +1,5 @@
-"""How time and memory grow with the batch, the turns, the length of replies and rows, and the model.
+"""Measure how time and memory grow with the batch, the turns, the length of responses and rows, and
+the model.
 
     python benchmarks/growth.py [--rounds 3] [--output FILE] [--picture FILE]
 
@@ -32,12 +33,12 @@ VOCABULARY = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One measurement. `turns`, `reply`: of rollouts; `length`: of rows; `width`: the hidden size of four layers."""
+    """One measurement. `turns`, `response`: of rollouts; `length`: of rows; `width`: the hidden size of four layers."""
 
     work: str  # rollout or sft
     batch: int = 32
     turns: int = 2
-    reply: int = 40
+    response: int = 40
     length: int = 300
     width: int = 128
 
@@ -45,7 +46,7 @@ class Point:
 CURVES = {
     "rollout by episodes": ("batch", [Point(work="rollout", batch=n) for n in (16, 32, 64, 128, 256)]),
     "rollout by turns": ("turns", [Point(work="rollout", turns=n) for n in (1, 2, 4, 8)]),
-    "rollout by length of replies": ("reply", [Point(work="rollout", reply=n) for n in (20, 40, 80, 160)]),
+    "rollout by length of replies": ("response", [Point(work="rollout", response=n) for n in (20, 40, 80, 160)]),
     "fine-tuning by rows": ("batch", [Point(work="sft", batch=n) for n in (8, 16, 32, 64)]),
     "fine-tuning by length of rows": ("length", [Point(work="sft", length=n) for n in (100, 200, 400, 800)]),
     "fine-tuning by width": ("width", [Point(work="sft", batch=16, width=n) for n in (64, 128, 256, 512)]),
@@ -70,7 +71,12 @@ def measure(point: Point, rounds: int) -> dict[str, float]:
     if point.work == "rollout":
         groups = max(1, point.batch // 8)
         asked = Rollout(
-            groups=groups, group_size=8, turns=point.turns, prompt=200, reply=point.reply, state=60
+            groups=groups,
+            group_size=8,
+            turns=point.turns,
+            prompt=200,
+            response=point.response,
+            state=60,
         )
         work = rollout_work(model, asked, None)
     else:
@@ -94,7 +100,7 @@ def exponent(sizes: list[float], values: list[float]) -> float:
 
 def curves(rounds: int) -> dict[str, dict[str, object]]:
     """Every curve: sizes, seconds, megabytes, and their exponents."""
-    found = {}
+    results = {}
     for name, (axis, points) in CURVES.items():
         measured = []
         for point in points:
@@ -116,17 +122,17 @@ def curves(rounds: int) -> dict[str, dict[str, object]]:
             measured.append(json.loads(done.stdout.splitlines()[-1]))
         sizes = [getattr(point, axis) for point in points]
         seconds, memory = [m["cpu_s"] for m in measured], [m["memory_mb"] for m in measured]
-        found[name] = {
+        results[name] = {
             "axis": axis, "sizes": sizes, "cpu_s": seconds, "memory_mb": memory,
             "time_exponent": exponent(sizes, seconds), "memory_exponent": exponent(sizes, memory),
         }  # fmt: skip
         sys.stdout.write(
-            f"{name}: time {found[name]['time_exponent']}, memory {found[name]['memory_exponent']}\n"
+            f"{name}: time {results[name]['time_exponent']}, memory {results[name]['memory_exponent']}\n"
         )
-    return found
+    return results
 
 
-def picture(found: dict, path: Path) -> None:
+def picture(results: dict, path: Path) -> None:
     """Time and memory of every curve relative to its first point, with the line of proportion."""
     import matplotlib as mpl
 
@@ -135,7 +141,7 @@ def picture(found: dict, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(2, 3, figsize=(10, 6), layout="constrained")
-    for axis, (name, curve) in zip(axes.flat, found.items(), strict=True):
+    for axis, (name, curve) in zip(axes.flat, results.items(), strict=True):
         sizes = np.array(curve["sizes"], float) / curve["sizes"][0]
         axis.plot(sizes, sizes, color="0.7", linestyle=":", label="proportional")
         for key, label in (("cpu_s", "time"), ("memory_mb", "memory")):
@@ -168,9 +174,11 @@ def main() -> None:
     if options.point:
         sys.stdout.write(json.dumps(measure(Point(**options.point), options.rounds)) + "\n")
         return
-    found = curves(options.rounds)
-    options.output.write_text(json.dumps({"machine": machine(), "curves": found}, indent=1) + "\n")
-    picture(found, options.picture)
+    results = curves(options.rounds)
+    options.output.write_text(
+        json.dumps({"machine": machine(), "curves": results}, indent=1) + "\n"
+    )
+    picture(results, options.picture)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a small instruct model makes of each way to word a prompt: format, states and success, as it comes.
+"""Measure a small instruct model with each wording of a prompt: format, states and success.
 
     python benchmarks/prompts.py FOLDER [--model smollm2] [--original ENVS_YAML] [--groups 32]
 
@@ -53,7 +53,7 @@ def merged(tree: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 def configurations(model: str, original: Path | None) -> dict[tuple[str, str], dict[str, Any]]:
     """The configuration of every row: (tag, variant)."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    configs: dict[tuple[str, str], dict[str, Any]] = {}
     source = (
         {}
         if original is None
@@ -70,7 +70,7 @@ def configurations(model: str, original: Path | None) -> dict[tuple[str, str], d
             COMMON, {"model_path": model, "ctx_manager": {"mode": "add_worldmodel"}, **tags}
         )
         for name, settings in VARIANTS.items():
-            found[tag, name] = merged(start, settings)
+            configs[tag, name] = merged(start, settings)
         for mode, key in (
             ("base", "env_instruction"),
             ("add_worldmodel", "env_instruction_add_worldmodel"),
@@ -79,10 +79,10 @@ def configurations(model: str, original: Path | None) -> dict[tuple[str, str], d
                 text = source[ORIGINAL[tag]][key]
                 asked = {"mode": mode, "placeholders": "words", "example": False}
                 name = "original's wording, " + ("base" if mode == "base" else "world model")
-                found[tag, name] = merged(
+                configs[tag, name] = merged(
                     start, {"ctx_manager": asked, "custom_envs": {tag: {key: text}}}
                 )
-    return found
+    return configs
 
 
 def measured(folder: Path, name: str, config: dict[str, Any], groups: int) -> dict[str, Any]:
@@ -123,8 +123,8 @@ def main() -> None:
 def cells(result: dict[str, Any]) -> str:
     """Format, observation, prediction and success in percent; a dash where nothing could be read."""
     names = ("format_rate", "observation_exact", "prediction_exact", "pass@1")
-    found = [result.get(name) for name in names]
-    means = [value["mean"] if isinstance(value, dict) else value for value in found]
+    values = [result.get(name) for name in names]
+    means = [value["mean"] if isinstance(value, dict) else value for value in values]
     return " | ".join("–" if value is None else f"{100 * value:.0f}" for value in means)
 
 

@@ -146,7 +146,7 @@ def main() -> None:
         worker(strategy, int(groups), Path(folder))
         return
     one = {groups: measure(1, "ddp", groups) for groups in (GROUPS, GROUPS // 2, GROUPS // 4)}
-    model = fitted({groups: found["seconds"] for groups, found in one.items()})
+    model = fitted({groups: point["seconds"] for groups, point in one.items()})
     report = {
         "one_process": one,
         "model": {phase: {"alone": alone, "each": each} for phase, (alone, each) in model.items()},

@@ -18,15 +18,15 @@ PUZZLES = 6000
 CASES = [(6, 6, 1, 300)] * 25 + [(6, 6, 2, 30)] * 25 + [(10, 10, 2, 300)] * 6
 
 
-def drawing(structure, state) -> str:
+def grid(structure, state) -> str:
     """Standard symbols: # wall, _ floor, O target, X box, P player."""
     cells = np.where(state == 1, structure, state)
     return "\n".join("".join("#_OXXP"[int(cell)] for cell in row) for row in cells)
 
 
 def distribution(original) -> dict:
-    lengths, floors, found, seed = Counter(), Counter(), 0, 0
-    while found < PUZZLES:
+    lengths, floors, solved, seed = Counter(), Counter(), 0, 0
+    while solved < PUZZLES:
         random.seed(seed)
         np.random.seed(seed)
         seed += 1
@@ -36,7 +36,7 @@ def distribution(original) -> dict:
             )
         except (RuntimeError, RuntimeWarning):
             continue  # the original draws again, with another seed
-        found += 1
+        solved += 1
         lengths[len(original.get_shortest_action_path(structure, state))] += 1
         floors[int((structure > 0).sum())] += 1
     return {
@@ -61,10 +61,10 @@ def backwards_play(original) -> list[dict]:
         structure[structure == 5] = 1
         state = room.copy()
         state[state == 2] = 4
-        before = drawing(structure, room)
+        before = grid(structure, room)
         after, _, _ = original.reverse_playing(state, structure, depth)
         after = np.where(after == 3, 4, after)
-        out.append({"search_depth": depth, "before": before, "after": drawing(structure, after)})
+        out.append({"search_depth": depth, "before": before, "after": grid(structure, after)})
     return out
 
 

@@ -1,4 +1,5 @@
-"""How hard the boards are: the success of reference policies, measured before anything is trained on a board.
+"""Measure the difficulty of boards: the success of reference policies, before anything is trained
+on a board.
 
     python benchmarks/reference.py [BOARD…] [--folder benchmarks/results/reference]
 

@@ -41,8 +41,8 @@ class Load:
     episodes: int = 32
     kept: float = 0.25
     turns: int = 5
-    response: int = 400  # the longest of a turn's replies: all wait for it
-    tokens: int = 1800  # per episode, prompts and replies
+    response: int = 400  # the longest of a turn's responses: all wait for it
+    tokens: int = 1800  # per episode, prompts and responses
     mini_batches: int = 2
     episode_bytes: float = 46e3
 

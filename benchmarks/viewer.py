@@ -1,4 +1,5 @@
-"""How the viewer opens a large run: time to the first page, to the full index, to an episode, memory. Prints JSON.
+"""Measure how the viewer opens a large run: time to the first page, to the full index, to an
+episode, memory. Prints JSON.
 
     python benchmarks/viewer.py [--episodes N] [--folder FOLDER]
 
@@ -20,7 +21,7 @@ from typing import Any
 
 STATE = "Player (P) is at (1,1); goal (G) is at (3,1); hole (O) is at (2,2)."
 THOUGHT = f"<observation>\n{STATE}\n</observation>On.<prediction>\n{STATE}\n</prediction>"
-REPLY = f"<think>{THOUGHT}</think><answer>Up</answer>"
+RESPONSE = f"<think>{THOUGHT}</think><answer>Up</answer>"
 TOKENS = 450
 PER_FILE = 1_000
 
@@ -28,7 +29,7 @@ PER_FILE = 1_000
 def episode(number: int) -> dict[str, Any]:
     """An episode as a recorder writes it."""
     won = number % 3 == 0
-    reply = {
+    response = {
         "think": "On.",
         "observation": STATE,
         "prediction": STATE,
@@ -38,8 +39,8 @@ def episode(number: int) -> dict[str, Any]:
     turn = {
         "state": STATE,
         "actions_left": 10,
-        "reply_text": REPLY,
-        "reply": reply,
+        "response_text": RESPONSE,
+        "response": response,
         "executed": ["Up"],
         "reward": float(won),
         "penalty": 0.0,
@@ -71,7 +72,7 @@ def episode(number: int) -> dict[str, Any]:
         "stop": "success" if won else "turn_cap",
         "success": won,
         "turns": [turn] * 3,
-        "messages": [{"role": "user", "content": STATE}, {"role": "assistant", "content": REPLY}]
+        "messages": [{"role": "user", "content": STATE}, {"role": "assistant", "content": RESPONSE}]
         * 3,
         **tokens,
         "logprobs": [-0.12345678901234567] * TOKENS,
@@ -139,10 +140,10 @@ def opened(run: Path, episodes: int) -> dict[str, Any]:
         filtered = time.perf_counter() - begin
         last = ask(f"{address}api/episodes?{token}&limit=1&offset={episodes - 1}")["episodes"][0]
         begin = time.perf_counter()
-        found = ask(f"{address}api/episodes?{token}&limit=1&q={last['episode']}")["episodes"]
+        matching = ask(f"{address}api/episodes?{token}&limit=1&q={last['episode']}")["episodes"]
         searched = time.perf_counter() - begin
         begin = time.perf_counter()
-        ask(f"{address}api/episode/{found[0]['id']}?{token}")
+        ask(f"{address}api/episode/{matching[0]['id']}?{token}")
         one = time.perf_counter() - begin
         memory = peak_mb(server.pid)
         server.terminate()
@@ -171,14 +172,14 @@ def main() -> None:
         for file in run.glob(".episodes.sqlite*"):
             file.unlink()
         size = sum(path.stat().st_size for path in run.glob("**/*.jsonl"))
-        found = {
+        results = {
             "machine": {"python": platform.python_version(), "load": os.getloadavg()[0]},
             "episodes": options.episodes,
             "gigabytes": round(size / 1e9, 2),
             "opened for the first time": opened(run, options.episodes),
             "opened again": opened(run, options.episodes),
         }
-    print(json.dumps(found, indent=1))
+    print(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

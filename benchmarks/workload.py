@@ -1,5 +1,5 @@
-"""What `bench.py` gives every side to do: the same tokens, whoever reads them. Imports NumPy alone, so that peers in
-environments of their own can use it."""
+"""Workload that `bench.py` gives every side: the same tokens for all of them. Imports NumPy alone,
+so that peers in environments of their own can use it."""
 
 from dataclasses import dataclass
 
@@ -8,25 +8,25 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """Groups of episodes that begin with the same prompt; every reply has the same length, so all do the same work."""
+    """Groups of episodes that begin with the same prompt; every response has the same length."""
 
     groups: int
     group_size: int
     turns: int
     prompt: int  # tokens
-    reply: int
-    state: int  # tokens that the environment adds after a reply
+    response: int
+    state: int  # tokens that the environment adds after a response
 
     def prompts(self, vocabulary: int) -> list[list[int]]:
         """The first prompt of every episode."""
-        draw = np.random.default_rng(0)
-        firsts = draw.integers(5, vocabulary, size=(self.groups, self.prompt)).tolist()
+        rng = np.random.default_rng(0)
+        firsts = rng.integers(5, vocabulary, size=(self.groups, self.prompt)).tolist()
         return [list(first) for first in firsts for _ in range(self.group_size)]
 
     def states(self, vocabulary: int, turn: int) -> list[list[int]]:
-        """What the environment adds to every episode after a turn."""
-        draw = np.random.default_rng(turn + 1)
-        return draw.integers(
+        """Tokens that the environment adds to every episode after a turn."""
+        rng = np.random.default_rng(turn + 1)
+        return rng.integers(
             5, vocabulary, size=(self.groups * self.group_size, self.state)
         ).tolist()
 
@@ -41,18 +41,18 @@ class Rows:
 
     def batch(self, vocabulary: int) -> list[list[int]]:
         """Token ids of every row."""
-        draw = np.random.default_rng(7)
+        rng = np.random.default_rng(7)
         lengths = np.linspace(self.shortest, self.longest, self.rows).astype(int)
-        return [draw.integers(5, vocabulary, size=n).tolist() for n in draw.permutation(lengths)]
+        return [rng.integers(5, vocabulary, size=n).tolist() for n in rng.permutation(lengths)]
 
 
 ROLLOUT = {
-    "small": Rollout(groups=8, group_size=8, turns=5, prompt=200, reply=40, state=60),
-    "real": Rollout(groups=2, group_size=8, turns=2, prompt=330, reply=48, state=60),
+    "small": Rollout(groups=8, group_size=8, turns=5, prompt=200, response=40, state=60),
+    "real": Rollout(groups=2, group_size=8, turns=2, prompt=330, response=48, state=60),
 }
 ROLLOUT_QUICK = {
-    "small": Rollout(groups=2, group_size=8, turns=3, prompt=200, reply=24, state=60),
-    "real": Rollout(groups=1, group_size=8, turns=2, prompt=160, reply=12, state=40),
+    "small": Rollout(groups=2, group_size=8, turns=3, prompt=200, response=24, state=60),
+    "real": Rollout(groups=1, group_size=8, turns=2, prompt=160, response=12, state=40),
 }
 ROWS = {
     "small": Rows(rows=32, shortest=150, longest=420),

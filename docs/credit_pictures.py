@@ -42,7 +42,8 @@ def main() -> None:
 
 
 def noise(path: Path) -> None:
-    """How many groups of four make the mean estimate as long as its own standard deviation, by world."""
+    """Plot the number of groups of four whose mean estimate is as long as its own standard
+    deviation, by world."""
     names = list(ESTIMATORS)
     figure, axes = plt.subplots(1, len(WORLDS), figsize=(11, 4.2), sharey=True)
     for axis, world in zip(axes, WORLDS, strict=True):

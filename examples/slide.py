@@ -48,7 +48,7 @@ class Slide(TextEnv):
         return self.start, {}
 
     def slid(self, cell: str, move: int) -> str:
-        """Where the player stops."""
+        """Cell where the player stops."""
         down, right = list(MOVES.values())[move]
         ahead = CELL(int(cell[0]) + down, int(cell[1]) + right)
         free = re.fullmatch(f"[0-{self.size - 1}]{{2}}", ahead) and ahead not in self.rocks
@@ -82,8 +82,8 @@ class Slide(TextEnv):
         return self.outcome_of_text(self.state_text("coords"))
 
     def key_of_text(self, text: str) -> str | None:
-        found = re.match(r"Player at (\d\d)\.", text)
-        return found and found[1]
+        match = re.match(r"Player at (\d\d)\.", text)
+        return match and match[1]
 
     def text_of_key(self, text: str, key: str) -> str | None:
         on_board = re.fullmatch(f"[0-{self.size - 1}]{{2}}", key) and self.key_of_text(text)

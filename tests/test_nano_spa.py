@@ -26,8 +26,8 @@ from spa.stages.ppo_rollouts import make_batch, method_context
 from spa.stages.sft import token_batch
 from spa.training.update import mini_batch
 from spa.types import Episode, PPOBatch, SamplingParams, ScoredBatch
-from spa.worldmodel.rows import episode_rows
-from spa.worldmodel.sequences import row_sequences
+from spa.worldmodel.examples import episode_examples
+from spa.worldmodel.sequences import training_sequences
 
 ROOT = Path(__file__).parents[1]
 EPISODES = ROOT / "tests" / "golden" / "nano_episodes.json"
@@ -120,9 +120,9 @@ def policy_batch(cfg: Config, template: ChatTemplate, episodes: list[Episode]) -
 def test_the_batch_has_wins_losses_and_malformed_turns(episodes: list[Episode]) -> None:
     turns = [turn for episode in episodes for turn in episode.turns]
     assert {episode.success for episode in episodes} == {True, False}
-    assert {turn.reply.well_formed for turn in turns} == {True, False}
-    assert any(turn.reply.observation == turn.state for turn in turns)
-    assert any(turn.reply.prediction == turn.next_state for turn in turns)
+    assert {turn.response.well_formed for turn in turns} == {True, False}
+    assert any(turn.response.observation == turn.state for turn in turns)
+    assert any(turn.response.prediction == turn.next_state for turn in turns)
 
 
 def test_the_game_the_prompts_and_the_tokens_are_the_packages(
@@ -135,13 +135,13 @@ def test_the_game_the_prompts_and_the_tokens_are_the_packages(
         assert own.score == pytest.approx(theirs.score)
         for turn, known in zip(own.turns, theirs.turns, strict=True):
             assert (turn.response, turn.state, turn.next_state) == (
-                known.reply_text,
+                known.response_text,
                 known.state,
                 known.next_state,
             )
             assert (tuple(turn.actions), turn.well_formed) == (
                 known.executed,
-                known.reply.well_formed,
+                known.response.well_formed,
             )
 
 
@@ -153,9 +153,13 @@ def test_sft_masks_and_loss_are_the_packages(
     mine: list,
     model: torch.nn.Module,
 ) -> None:
-    rows = [row for episode in episodes for row in episode_rows(episode, action_sep="||")[0]]
-    sequences, dropped = row_sequences(
-        rows, template, max_length=cfg.sft.data.max_length, merge_turns=True
+    sft_examples = [
+        sft_example
+        for episode in episodes
+        for sft_example in episode_examples(episode, action_sep="||")[0]
+    ]
+    sequences, dropped = training_sequences(
+        sft_examples, template, max_length=cfg.sft.data.max_length, merge_turns=True
     )
     examples = [example for example in map(nano.relabel, mine) if any(example[1])]
     assert dropped == 0

@@ -52,7 +52,7 @@ def solver(prompt: Prompt) -> str:
 
 
 def actions(text: str, **settings: Any) -> Episode:
-    """One episode on the open lake in which every reply holds the same actions."""
+    """One episode on the open lake in which every response holds the same actions."""
     (episode,) = play(one_group(), says(answer(text)), make=open_lake, **settings)
     return episode
 
@@ -60,7 +60,7 @@ def actions(text: str, **settings: Any) -> Episode:
 @pytest.mark.parametrize("game", GAMES)
 @pytest.mark.parametrize("mode", ["base", "add_worldmodel"])
 def test_a_solver_reaches_the_goal_and_the_story_is_whole(game, mode):
-    def reply(prompt: Prompt) -> str:
+    def response(prompt: Prompt) -> str:
         from spa.policies.scripted import formatted
 
         return formatted(prompt, " || ".join(prompt.context.expert_actions(5)))
@@ -70,7 +70,7 @@ def test_a_solver_reaches_the_goal_and_the_story_is_whole(game, mode):
 
     (episode,) = play(
         one_group(),
-        ScriptedEngine(reply),
+        ScriptedEngine(response),
         make=make,
         mode=mode,
         max_actions_per_traj=50,
@@ -131,7 +131,7 @@ def test_what_is_executed_and_what_is_punished(text, executed, penalty):
     assert episode.stop is StopReason.MAX_TURNS
 
 
-def test_an_episode_ends_after_max_turn_replies():
+def test_an_episode_ends_after_max_turn_responses():
     episode = actions("Right", max_turn=4)
     assert (episode.stop, len(episode.turns)) == (StopReason.MAX_TURNS, 4)
 
@@ -201,7 +201,7 @@ def test_a_turn_that_would_not_fit_is_not_begun():
         assert len(episode.turns) == turns
         assert episode.stop is (StopReason.CONTEXT if turns < 4 else StopReason.MAX_TURNS)
         assert len(episode.token_ids) <= room + 20
-        assert episode.sampled[-1]  # nothing is written after the last reply
+        assert episode.sampled[-1]  # nothing is written after the last response
         assert episode.messages[-1]["role"] == "assistant"
 
 
@@ -377,11 +377,11 @@ def test_an_episode_does_not_depend_on_its_company():
 def test_every_turn_has_draws_of_its_own():
     seeds = []
 
-    def reply(prompt: Prompt) -> str:
+    def response(prompt: Prompt) -> str:
         seeds.append(prompt.seed)
         return answer("Right")
 
-    play(groups(2, 2), ScriptedEngine(reply), make=open_lake, max_turn=3)
+    play(groups(2, 2), ScriptedEngine(response), make=open_lake, max_turn=3)
     assert len(set(seeds)) == len(seeds) == 12
 
 
@@ -430,9 +430,13 @@ def test_random_play_is_legal_and_well_formed(game):
     )
     for turn in (turn for episode in episodes for turn in episode.turns):
         assert turn.penalty == 0
-        assert turn.reply.well_formed
-        assert turn.executed == turn.reply.actions[: len(turn.executed)]
-    assert {len(turn.reply.actions) for episode in episodes for turn in episode.turns} == {1, 2, 3}
+        assert turn.response.well_formed
+        assert turn.executed == turn.response.actions[: len(turn.executed)]
+    assert {len(turn.response.actions) for episode in episodes for turn in episode.turns} == {
+        1,
+        2,
+        3,
+    }
 
 
 def test_text_only_engines_play_without_tokens():

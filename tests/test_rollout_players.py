@@ -22,7 +22,7 @@ from spa.rollout.loop import collect
 from spa.training.batch import batch_episodes
 from spa.types import Episode, SamplingParams, StopReason
 from spa.worldmodel.base_format import in_base_format
-from spa.worldmodel.rows import episode_rows
+from spa.worldmodel.examples import episode_examples
 from spa_author.checker import check
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
@@ -105,10 +105,10 @@ def test_base_examples_tell_each_seat_its_own_rules():
     settings = {"max_turn": 12, "max_actions_per_turn": 1, "max_actions_per_traj": 12}
     _, episodes = play(prompter=Prompter(mode="add_worldmodel", **settings), make=Told, size=1)
     for episode in episodes:
-        rows, _ = episode_rows(episode, action_sep="||")
+        examples, _ = episode_examples(episode, action_sep="||")
         env = Told()
         env.reset(seed=episode.puzzle_seed)
-        found = in_base_format(rows, episode, Prompter(mode="base", **settings), env)
+        found = in_base_format(examples, episode, Prompter(mode="base", **settings), env)
         assert found[0].prompt[1]["content"].startswith(f"You are player {episode.seat}.")
 
 
@@ -131,9 +131,9 @@ def test_each_seat_has_its_own_conversation_and_mask():
     for episode in episodes:
         ids, sampled = episode.token_ids, episode.sampled
         edges = np.flatnonzero(np.diff(np.concatenate([[0], sampled, [0]]))).reshape(-1, 2)
-        replies = [PROMPTER.prefill + template.decode_reply(ids[a:b]) for a, b in edges]
-        assert replies == [turn.reply_text for turn in episode.turns]
-        assert [m["content"] for m in episode.messages if m["role"] == "assistant"] == replies
+        responses = [PROMPTER.prefill + template.decode_response(ids[a:b]) for a, b in edges]
+        assert responses == [turn.response_text for turn in episode.turns]
+        assert [m["content"] for m in episode.messages if m["role"] == "assistant"] == responses
     first, second = episodes
     assert second.turns[0].state == first.turns[0].next_state != first.turns[0].state
     assert second.turns[0].state in second.messages[1]["content"]
@@ -159,7 +159,7 @@ def test_without_self_play_the_other_seat_moves_at_random_and_the_same_again():
     assert len(shown) > 1 or len({len(e.turns) for e in episodes[3:]}) > 1
 
 
-def test_a_reply_makes_one_move_whatever_else_it_says():
+def test_a_response_makes_one_move_whatever_else_it_says():
     engine = ScriptedEngine(
         lambda prompt: "<think></think><answer>take 1 from 1 || take 1 from 2</answer>"
     )

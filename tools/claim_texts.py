@@ -1,4 +1,4 @@
-"""What the pages have to say: texts made from the data in benchmarks/results, with their figures marked.
+"""Texts of the pages, made from the data in benchmarks/results, with their figures marked.
 
 `claims.py` looks for them on the pages.
 """
@@ -399,8 +399,8 @@ def smollm2_page() -> Iterator[Claim]:
     lead = over_seeds(one - other for one, other in zip(search, plain, strict=True))
     yield page, f"The difference is {points(lead)}"
     data = load("search/search_model_1600-0-data.json")
-    yield page, f"on {figure(data['rows_train'])} written searches"
-    yield page, f"on {figure(data['rows_train'])} examples of random play"
+    yield page, f"on {figure(data['examples_train'])} written searches"
+    yield page, f"on {figure(data['examples_train'])} examples of random play"
     yield (
         page,
         f"on {figure(evaluation('search_model_1600-0-sampled')['puzzles'])} unseen puzzles per seed",
@@ -926,7 +926,7 @@ def all_seeds() -> str:
 def examples_of(name: str) -> float:
     """The examples that an SFT has seen."""
     steps = read_lines("search", f"{name}-sft.jsonl")
-    return round(sum(step["train/rows"] for step in steps), -1)
+    return round(sum(step["train/examples"] for step in steps), -1)
 
 
 def ppo_setting(name: str) -> str:
@@ -1186,7 +1186,7 @@ FINDINGS = (
     ("state-estimation RL beats vanilla RL", "Sudoku", "vanilla", "vanilla_grid"),
     ("masking the states in SFT removes the gain", "FrozenLake", "masked_states", "vanilla"),
     ("true states beat masked ones", "FrozenLake", "spa", "masked_states"),
-    ("true states beat predicted ones", "FrozenLake", "spa", "believed_states"),
+    ("true states beat predicted ones", "FrozenLake", "spa", "predicted_states"),
     ("true states beat random ones", "FrozenLake", "spa", "random_coordinates"),
     ("random coordinates remove the gain", "FrozenLake", "random_coordinates", "vanilla"),
     ("SPA beats online world modelling", "FrozenLake", "spa", "online_world_model"),
@@ -1246,7 +1246,8 @@ def perplexity() -> Iterator[Claim]:
 
 
 def verdict_of(gap: Mapping[str, float], *, no_gain: bool) -> str:
-    """What an interval says of a claim that one method wins more than another, or that it does not."""
+    """Verdict of an interval on a claim that one method wins more than another, or that it does
+    not."""
     if no_gain:
         if gap["low"] > 0:
             return "contradicted"
@@ -1257,7 +1258,7 @@ def verdict_of(gap: Mapping[str, float], *, no_gain: bool) -> str:
 
 
 def every_claim() -> list[Claim]:
-    """What the pages must say."""
+    """Texts that the pages must contain."""
     return [
         *demo(),
         *smollm2(),

@@ -29,7 +29,8 @@ NAMES = (
     r"\[(\d{4})\](?=\(\S*/\1-)|\[(?:arXiv )?(\d{4}\.\d{5})\](?=\(https://arxiv\.org/abs/\2\))",
     r"^\d\. ",
 )
-"""What looks like a figure and is none: boards, models, seeds, the k of Pass@k, links that carry their number."""
+"""Numbers that are no figures: boards, models, seeds, the k of Pass@k, links that carry their
+number."""
 SKIPPED = re.compile(r"<!--.*?-->|^```.*?^```|`[^`\n]*`|(?<=\])\([^)\s]*\)", re.M | re.S)
 OUTPUT = re.compile(r"<!-- result of .*?<!-- end of the result -->", re.S)
 

@@ -142,7 +142,7 @@ def parity_tables() -> str:
         section, _, rest = key.partition(".")
         if key not in envs:
             sections.setdefault(section, []).append(f"`{rest or key}`")
-    rows = [(f"`{section}`", ", ".join(found)) for section, found in sections.items()]
+    rows = [(f"`{section}`", ", ".join(listed)) for section, listed in sections.items()]
     parts += [
         "### Supported",
         Table(("section", "keys"), [*rows, ("`custom_envs`", f"all {len(envs)} keys")]).markdown(),

@@ -33,12 +33,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     if options.run:
-        found = chart(PASS_1, list_methods([open_run(options.run)]))
-        if found is None:
+        curve = chart(PASS_1, list_methods([open_run(options.run)]))
+        if curve is None:
             raise DataError(
                 f"{options.run} has no recorded Pass@1. Give the folder of a finished demo."
             )
-        write("demo", {"curves.json": [json.dumps(asdict(found), ensure_ascii=False)]})
+        write("demo", {"curves.json": [json.dumps(asdict(curve), ensure_ascii=False)]})
     stored = read("demo", "curves.json")
     lines = tuple(Series(**series) for series in stored.pop("series"))
     save_chart(Chart(**stored, series=lines), options.output / "demo-curves.svg", "--output")

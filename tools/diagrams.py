@@ -143,7 +143,7 @@ def tokens() -> str:
 
 
 def stage_life() -> str:
-    """What a stage does: lock, fingerprint, resume, steps, finish."""
+    """Lifecycle of a stage: lock, fingerprint, resume, steps, finish."""
     opened = [
         ("t", "Take the folder's lock."),
         ("t", "Compare the fingerprint:"),

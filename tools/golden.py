@@ -186,8 +186,8 @@ def _become(module: str, words: list[str], folder: Path, environment: dict[str, 
         source,
         *(path for path in sys.path if path not in ("", str(ROOT / "tools"))),
     ]
-    found = importlib.util.find_spec("spa")
-    if found is None or not str(found.origin).startswith(source):
+    spec = importlib.util.find_spec("spa")
+    if spec is None or not str(spec.origin).startswith(source):
         raise SystemExit(f"spa is not imported from {source}")
     sys.argv = [module, *words]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -238,7 +238,7 @@ def run_case(side: Side, case: Case, folder: Path) -> None:
 
 
 def knows(side: Side, case: Case, scratch: Path) -> bool:
-    """Whether a side has what an optional case needs."""
+    """Return whether a side has the feature of an optional case."""
     if not case.requires:
         return True
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
@@ -251,7 +251,7 @@ def knows(side: Side, case: Case, scratch: Path) -> bool:
 
 def results(folder: Path, names: Names) -> dict[str, Any]:
     """Relative path -> content of everything in a case's folder that is compared, in new names."""
-    found = {}
+    by_name = {}
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if not path.is_file() or path.suffix not in RESULTS or IGNORED_FILES.fullmatch(path.name):
@@ -261,12 +261,13 @@ def results(folder: Path, names: Names) -> dict[str, Any]:
             continue
         section, name = _named(str(inside), names)
         if not section.matches(name, section.removed):
-            found[section.rename(name)] = _content(path, names)
-    return found
+            by_name[section.rename(name)] = _content(path, names)
+    return by_name
 
 
 def _named(name: str, names: Names) -> tuple[Section, str]:
-    """What a result is called, and where its name may have changed: a resolved configuration has that of its preset."""
+    """Display name of a result, and the section of renamed names that applies: a resolved
+    configuration has the name of its preset."""
     return (
         (names["presets"], name.removesuffix(".yaml"))
         if name.endswith(".yaml")
@@ -306,7 +307,7 @@ def _parsed(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case on one side: its folder and seconds, or why there is none."""
+    """Result of a case on one side: its folder and seconds, or the reason why there is none."""
 
     folder: Path
     seconds: float = 0.0
@@ -329,26 +330,26 @@ def outcome(side: Side, case: Case, folder: Path) -> Outcome:
 
 
 def cached_outcome(side: Side, case: Case, cache: Path, folder: Path) -> Outcome:
-    """What BASE computed before, or computes now and keeps; failures are not kept."""
+    """Return the cached result of BASE, or compute and cache it; failures are not cached."""
     place = cache / _key(side, case)
     mark = place / "golden-seconds"
     if mark.exists():
         return Outcome(place, float(mark.read_text()), cached=True)
-    found = outcome(side, case, folder)
-    if found.error or found.absent:
-        return found
-    for path in found.folder.rglob("state"):
+    computed = outcome(side, case, folder)
+    if computed.error or computed.absent:
+        return computed
+    for path in computed.folder.rglob("state"):
         shutil.rmtree(path)
-    (found.folder / mark.name).write_text(str(found.seconds))
+    (computed.folder / mark.name).write_text(str(computed.seconds))
     cache.mkdir(parents=True, exist_ok=True)
     # A copy beside its place, then a rename: of two processes with the same BASE one is second, and keeps nothing.
     with tempfile.TemporaryDirectory(dir=cache) as copy:
-        shutil.copytree(found.folder, Path(copy) / "case")
+        shutil.copytree(computed.folder, Path(copy) / "case")
         try:
             os.rename(Path(copy) / "case", place)
         except OSError:
-            return found
-    return replace(found, folder=place)
+            return computed
+    return replace(computed, folder=place)
 
 
 def _key(side: Side, case: Case) -> str:
@@ -380,8 +381,8 @@ def verdict(case: Case, base: Outcome, tree: Outcome, since: Names, here: Names)
         return "fails", "in BASE: it wrote no result"
     if case.same:
         calm, other = (_below(of_tree, f"{name}/") for name in case.same)
-        if found := difference(calm, other):
-            return "differs", f"{case.same[1]} from {case.same[0]} in the working tree: {found}"
+        if unlike := difference(calm, other):
+            return "differs", f"{case.same[1]} from {case.same[0]} in the working tree: {unlike}"
     differing = list(_differing(of_base, of_tree, here))
     if not differing:
         return "equal", f"{len(of_base)} files"
@@ -405,8 +406,8 @@ def _differing(base: Mapping[str, Any], tree: Mapping[str, Any], here: Names) ->
         elif name not in base:
             if not any(here[kind].matches(name, here[kind].added) for kind in ("files", "presets")):
                 yield f"{name}: missing in BASE"
-        elif found := difference(base[name], tree[name], _added(name, here), name):
-            yield found
+        elif differing := difference(base[name], tree[name], _added(name, here), name):
+            yield differing
 
 
 def _added(name: str, here: Names) -> Section:

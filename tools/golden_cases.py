@@ -1,4 +1,5 @@
-"""What golden.py runs: shortened trainings on two CPU cores, in the oldest names of `golden_names.yaml`."""
+"""Cases of golden.py: shortened trainings on two CPU cores, in the oldest names of
+`golden_names.yaml`."""
 
 from dataclasses import dataclass
 
@@ -63,7 +64,7 @@ ORIGINAL = (
     "actor_rollout_ref.rollout.max_model_len=1800",
     "es_manager.val.env_configs.n_groups=null",
 )
-"""What the original's presets need to train the bundled model."""
+"""Overrides that let the original's presets train the bundled model."""
 
 ACTOR = "actor_rollout_ref.actor"
 WORLD = f"{ACTOR}.world_loss"

@@ -40,7 +40,7 @@ class Section:
         return name
 
     def matches(self, name: str, patterns: Sequence[str]) -> bool:
-        """Whether one of the patterns occurs in the name."""
+        """Return whether one of the patterns occurs in the name."""
         return any(
             _pattern(pattern, self.separator, self.anchored).search(name) for pattern in patterns
         )
@@ -121,12 +121,12 @@ def _pattern(pattern: str, separator: str, anchored: bool) -> re.Pattern[str]:
 
 
 def _replaced(name: str, old: str, new: str, separator: str, anchored: bool) -> str:
-    found = _pattern(old, separator, anchored).search(name)
-    if found is None:
+    match = _pattern(old, separator, anchored).search(name)
+    if match is None:
         return name
-    wildcards = iter(found.groups())
+    wildcards = iter(match.groups())
     parts = [next(wildcards) if part == "*" else part for part in new.split(separator)]
-    return name[: found.start()] + separator.join(parts) + name[found.end() :]
+    return name[: match.start()] + separator.join(parts) + name[match.end() :]
 
 
 DROPPED = re.compile(
@@ -159,7 +159,7 @@ def canonical_record(
         ]
     if not isinstance(record, dict):
         return names.value(path, record)
-    found = {}
+    renamed = {}
     for key, value in record.items():
         where = f"{path}.{key}" if path else str(key)
         removed = names.matches(where, names.removed) or (
@@ -174,8 +174,8 @@ def canonical_record(
         )
         if metrics is not None and isinstance(new, str):
             new = metrics.rename(new)
-        found[new] = canonical_record(value, names, metrics, where)
-    return found
+        renamed[new] = canonical_record(value, names, metrics, where)
+    return renamed
 
 
 def canonical_configuration(flat: Mapping[str, Any], names: Section) -> dict[str, Any]:
@@ -205,8 +205,8 @@ def difference(base: Any, tree: Any, added: Section | None = None, path: str = "
         return _of_mappings(base, tree, added, path)
     if isinstance(base, list) and isinstance(tree, list):
         for number, (left, right) in enumerate(zip(base, tree, strict=False)):
-            if found := difference(left, right, added, f"{path}[{number}]"):
-                return found
+            if differing := difference(left, right, added, f"{path}[{number}]"):
+                return differing
         if len(base) != len(tree):
             return f"{path}: {len(base)} entries in BASE, {len(tree)} here"
         return None
@@ -227,8 +227,8 @@ def _of_mappings(
     for key, value in base.items():
         if key not in tree:
             return f"{inside(key)}: {_short(value)} in BASE, missing here"
-        if found := difference(value, tree[key], added, inside(key)):
-            return found
+        if differing := difference(value, tree[key], added, inside(key)):
+            return differing
     for key, value in tree.items():
         if key not in base and not (added and added.matches(str(key), added.added)):
             return f"{inside(key)}: missing in BASE, {_short(value)} here"

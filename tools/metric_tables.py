@@ -340,7 +340,7 @@ EXAMPLES = Group(
     about="Stage 1 logs one line when it writes examples of searches (`generate.search`).",
     metrics=(
         Metric(
-            "search/rows",
+            "search/examples",
             "examples written",
             "count",
             "`generate.search.examples` plus validation",
@@ -394,7 +394,7 @@ SFT = Group(
         ),
         Metric("train/tokens", "trained tokens of the batch", "tokens", "stable", ""),
         Metric(
-            "train/rows",
+            "train/examples",
             "examples of the batch; merged turns of one episode count each",
             "count",
             "`sft.data.train_batch_size`",
@@ -640,7 +640,7 @@ ACTOR = Group(
             "mean loss on replayed examples, before its coefficient",
             "nats per token",
             "falls",
-            "raise `actor.replay.rows` or `coef` if predictions fall",
+            "raise `actor.replay.examples` or `coef` if predictions fall",
         ),
         Metric(
             "actor/replay_tokens", "trained tokens of replayed examples", "tokens", "stable", ""

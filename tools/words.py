@@ -68,7 +68,7 @@ WORDS = {re.compile(rf"\b{word}\b", re.I): advice for word, advice in REFUSED.it
 
 def prose(text: str) -> Iterator[list[tuple[int, str]]]:
     """Paragraphs, headings and list items of a page, each as (line number, text) pairs."""
-    text = re.sub(r"<!--.*?-->", lambda found: "\n" * found[0].count("\n"), text, flags=re.S)
+    text = re.sub(r"<!--.*?-->", lambda match: "\n" * match[0].count("\n"), text, flags=re.S)
     fenced = False
     block: list[tuple[int, str]] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -99,8 +99,8 @@ def problems(text: str) -> Iterator[tuple[int, str]]:
         start = block[0][0]
         for number, line in block:
             for word, advice in WORDS.items():
-                for found in word.findall(plain(line)):
-                    yield number, f"refused word {found!r}: write {advice}"
+                for refused in word.findall(plain(line)):
+                    yield number, f"refused word {refused!r}: write {advice}"
             for word in plain(line).split():
                 start = start if sentence else number
                 sentence.append(word)

@@ -1,4 +1,5 @@
-"""What the GPU scripts share: a model with random weights in the shape of a real one, what the card can do, and output.
+"""Shared parts of the GPU scripts: a model with random weights in the shape of a real one, the
+limits of the GPU, and output.
 
 The scripts need torch, transformers and numpy, and no network. `--tiny` runs a small shape on whatever device there is,
 to see that a script works; its figures mean nothing.
@@ -69,15 +70,15 @@ def random_model(config: Any, *, seed: int = 0) -> Any:
 
 
 class BareTemplate:
-    """In place of a chat template: no token ends a reply, so every reply has the full length, the costliest case."""
+    """Chat template without an end token: every response has the full length, the costliest case."""
 
     images = None
 
     def __init__(self, stop_ids: frozenset[int] = frozenset({-1})) -> None:
         self.stop_ids = stop_ids
 
-    def decode_reply(self, ids: Any) -> str:
-        """Nobody reads these replies."""
+    def decode_response(self, ids: Any) -> str:
+        """Nobody reads these responses."""
         return ""
 
 

@@ -59,7 +59,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Size:
-    """How much is played."""
+    """Number of episodes, turns and tokens."""
 
     groups: int
     members: int
@@ -131,7 +131,7 @@ def step(
         "longest_episode_tokens": int(batch.lengths.max()),
         "seconds": {name: round(value, 2) for name, value in clock.spent.items()},
         "seconds_total": round(sum(clock.spent.values()), 2),
-        "grad_norms": {name: round(found["grad_norm"], 4) for name, found in metrics.items()},
+        "grad_norms": {name: round(values["grad_norm"], 4) for name, values in metrics.items()},
     }
 
 
@@ -143,7 +143,7 @@ def trainable(model: Any) -> Trainable:
 
 
 def play(engine: LocalEngine, config: Any, size: Size, *, seed: int) -> EpisodeBatch:
-    """Every episode: a prompt shared by its group, then replies and random messages in turn."""
+    """Every episode: a prompt shared by its group, then responses and random messages in turn."""
     rng, rows = np.random.default_rng(seed), size.groups * size.members
     shared = rng.integers(0, config.vocab_size, (size.groups, size.first), dtype=np.int32)
     ids = [shared[row // size.members] for row in range(rows)]
@@ -161,20 +161,22 @@ def play(engine: LocalEngine, config: Any, size: Size, *, seed: int) -> EpisodeB
             )
             for row in range(rows)
         ]
-        for row, reply in enumerate(engine.generate(prompts, SamplingParams(max_tokens=size.new))):
-            assert reply.token_ids is not None and reply.logprobs is not None
+        for row, response in enumerate(
+            engine.generate(prompts, SamplingParams(max_tokens=size.new))
+        ):
+            assert response.token_ids is not None and response.logprobs is not None
             message = rng.integers(
                 0, config.vocab_size, size.later if turn + 1 < size.turns else 0, dtype=np.int32
             )
-            ids[row] = np.concatenate([ids[row], reply.token_ids, message])
+            ids[row] = np.concatenate([ids[row], response.token_ids, message])
             sampled[row] = np.concatenate(
-                [sampled[row], np.ones(len(reply.token_ids), bool), np.zeros(len(message), bool)]
+                [sampled[row], np.ones(len(response.token_ids), bool), np.zeros(len(message), bool)]
             )
             logprobs[row] = np.concatenate(
-                [logprobs[row], reply.logprobs, np.zeros(len(message), np.float32)]
+                [logprobs[row], response.logprobs, np.zeros(len(message), np.float32)]
             )
             turns[row] = np.concatenate(
-                [turns[row], np.full(len(reply.token_ids) + len(message), turn)]
+                [turns[row], np.full(len(response.token_ids) + len(message), turn)]
             )
     scores = rng.normal(size=rows).astype(np.float32)
     return batched(ids, sampled, logprobs, turns, scores, size)

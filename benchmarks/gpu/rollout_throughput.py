@@ -126,44 +126,46 @@ def check(engine: Engine, model: Any, config: Any, length: int) -> dict[str, flo
     differ by more than bfloat16 explains."""
     sampling = SamplingParams(max_tokens=8)
     first = prompts(config, 4, min(length, 64), seed=7)
-    replies = engine.generate(first, sampling)
+    responses = engine.generate(first, sampling)
     second = [
         Prompt(
             episode_id=prompt.episode_id,
             messages=(),
-            token_ids=np.concatenate([prompt.token_ids, ids_of(reply), prompt.token_ids[:9]]),
+            token_ids=np.concatenate([prompt.token_ids, ids_of(response), prompt.token_ids[:9]]),
             prefill="",
             seed=prompt.seed + 100,
         )
-        for prompt, reply in zip(first, replies, strict=True)
+        for prompt, response in zip(first, responses, strict=True)
     ]
     gaps = []
-    for asked, found in ((first, replies), (second, engine.generate(second, sampling))):
-        for prompt, reply in zip(asked, found, strict=True):
+    for asked, answers in ((first, responses), (second, engine.generate(second, sampling))):
+        for prompt, response in zip(asked, answers, strict=True):
             ids = torch.from_numpy(
-                np.concatenate([prompt.token_ids, ids_of(reply)]).astype(np.int64)
+                np.concatenate([prompt.token_ids, ids_of(response)]).astype(np.int64)
             )[None]
             mask = torch.zeros((1, ids.shape[1] - 1), dtype=torch.bool)
             mask[0, len(prompt.token_ids) - 1 :] = True
             ids, mask = ids.to(common.device()), mask.to(common.device())
             with torch.no_grad(), torch.autocast(ids.device.type, dtype=torch.bfloat16):
                 expected = token_logprobs(model, ids, mask)[0][mask]
-            gaps.append(float((expected.cpu() - torch.from_numpy(logprobs_of(reply))).abs().max()))
+            gaps.append(
+                float((expected.cpu() - torch.from_numpy(logprobs_of(response))).abs().max())
+            )
     if max(gaps) > 0.25:
         raise SystemExit(f"cached and uncached log-probs differ by {max(gaps):.3g}")
     return {"cached_against_uncached": round(max(gaps), 6)}
 
 
-def ids_of(reply: Completion) -> np.ndarray:
-    """The ids of a reply."""
-    assert reply.token_ids is not None
-    return reply.token_ids
+def ids_of(response: Completion) -> np.ndarray:
+    """The ids of a response."""
+    assert response.token_ids is not None
+    return response.token_ids
 
 
-def logprobs_of(reply: Completion) -> np.ndarray:
-    """The log-probs of a reply."""
-    assert reply.logprobs is not None
-    return reply.logprobs
+def logprobs_of(response: Completion) -> np.ndarray:
+    """The log-probs of a response."""
+    assert response.logprobs is not None
+    return response.logprobs
 
 
 if __name__ == "__main__":

@@ -43,8 +43,10 @@ def batch(config: Any, tokens: int, *, seed: int) -> tuple[torch.Tensor, torch.T
     made = torch.Generator().manual_seed(seed)
     lengths: list[int] = []
     while sum(lengths) < tokens:
-        drawn = int(torch.randint(100, 700, (1,), generator=made)) if tokens >= 700 else tokens // 4
-        lengths.append(min(drawn, tokens - sum(lengths)))
+        sampled = (
+            int(torch.randint(100, 700, (1,), generator=made)) if tokens >= 700 else tokens // 4
+        )
+        lengths.append(min(sampled, tokens - sum(lengths)))
     lengths = [length for length in lengths if length > 1]
     ids = torch.randint(0, config.vocab_size, (len(lengths), max(lengths)), generator=made)
     columns = torch.arange(ids.shape[1] - 1)[None]
@@ -70,16 +72,16 @@ def check(config: Any) -> dict[str, float]:
         packed, _ = token_logprobs(model, ids, mask)
         with torch.autocast(ids.device.type, dtype=torch.bfloat16):
             half, _ = token_logprobs(model, ids, mask)
-    found = {
+    results = {
         "chunked_against_whole": float((ours - whole).abs().max()),
         "packed_against_padded": float((packed - ours).abs().max()),
         "bfloat16_against_float32": float((half - packed).abs().max()),
     }
-    if found["chunked_against_whole"] > 1e-3 or found["packed_against_padded"] > 1e-3:
-        raise SystemExit(f"wrong log-probs: {found}")
-    if found["bfloat16_against_float32"] > 0.25:
-        raise SystemExit(f"bfloat16 is too far from float32: {found}")
-    return {name: round(value, 6) for name, value in found.items()}
+    if results["chunked_against_whole"] > 1e-3 or results["packed_against_padded"] > 1e-3:
+        raise SystemExit(f"wrong log-probs: {results}")
+    if results["bfloat16_against_float32"] > 0.25:
+        raise SystemExit(f"bfloat16 is too far from float32: {results}")
+    return {name: round(value, 6) for name, value in results.items()}
 
 
 def measure(
@@ -119,7 +121,7 @@ def measure(
         step()
     common.synchronize()
     spent = (time.perf_counter() - start) / 3
-    lengths = [length for _, _, found in batches for length in found]
+    lengths = [length for _, _, sizes in batches for length in sizes]
     parameters = sum(p.numel() for p in model.parameters())
     flops = common.sequence_flops(config, parameters, lengths)
     return {

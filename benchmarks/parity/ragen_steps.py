@@ -78,7 +78,7 @@ ON_CPU = (
 
 
 class Games:
-    """What stands for self-play: RAGEN's own batch of the frozen games of each step."""
+    """Replacement of self-play: RAGEN's own batch of the frozen games of each step."""
 
     def __init__(self, config: Any) -> None:
         manager = ContextManager.__new__(ContextManager)
@@ -91,12 +91,12 @@ class Games:
     def rollout(self, batch: DataProto, val: bool) -> DataProto:
         outputs = []
         for game in frozen_games(self.step):
-            turns = zip(game.states, game.replies, game.rewards, strict=True)
+            turns = zip(game.states, game.responses, game.rewards, strict=True)
             history = [
-                {"state": state, "llm_response": reply, "reward": reward, "actions_left": 5}
-                for state, reply, reward in turns
+                {"state": state, "llm_response": response, "reward": reward, "actions_left": 5}
+                for state, response, reward in turns
             ]
-            # what the last reply led to, which RAGEN leaves out
+            # what the last response led to, which RAGEN leaves out
             history.append({"state": "", "actions_left": 0})
             known = {
                 "env_id": game.env_id,
@@ -189,7 +189,7 @@ class Worker:
 
 
 class Lines:
-    """What stands for the trackers: keeps the metrics of every step."""
+    """Replacement of the trackers: keeps the metrics of every step."""
 
     def __init__(self, **_: Any) -> None:
         LINES.clear()
@@ -283,8 +283,8 @@ def main(checkout: str, output: str) -> None:
     ]
     with initialize_config_dir(str(Path(checkout).resolve() / "config"), version_base=None):
         made = {name: run(overrides) for name, overrides in CASES.items()}
-    rollouts = [found for _, found in made.values()]
-    assert all(found == rollouts[0] for found in rollouts)
+    rollouts = [rollout for _, rollout in made.values()]
+    assert all(rollout == rollouts[0] for rollout in rollouts)
     write_golden(
         output,
         origin=f"RAGEN-AI/RAGEN {commits[0]} with verl {commits[1]}: RayAgentTrainer.fit",

@@ -20,7 +20,7 @@ from trl import GRPOConfig, GRPOTrainer
 from spa.prompts.template import ChatTemplate
 from spa_integrations.export.chat import make_chat, token_episode
 
-TAG, REPLY_TOKENS = "FrozenLake", 48
+TAG, RESPONSE_TOKENS = "FrozenLake", 48
 
 
 def sampler(trainer: Any, template: ChatTemplate) -> Any:
@@ -32,16 +32,16 @@ def sampler(trainer: Any, template: ChatTemplate) -> Any:
             torch.tensor([ids], device=model.device),
             do_sample=True,
             top_k=0,
-            max_new_tokens=REPLY_TOKENS,
+            max_new_tokens=RESPONSE_TOKENS,
             eos_token_id=sorted(template.stop_ids),
             pad_token_id=template.end_id,
             output_logits=True,
             return_dict_in_generate=True,
         )
-        reply = out.sequences[0, len(ids) :].tolist()
-        return reply, [
+        response = out.sequences[0, len(ids) :].tolist()
+        return response, [
             torch.log_softmax(s[0].float(), -1)[i].item()
-            for s, i in zip(out.logits, reply, strict=True)
+            for s, i in zip(out.logits, response, strict=True)
         ]
 
     return generate

@@ -198,8 +198,8 @@ def _unknown(word: str) -> str:
 
 
 def _is_ours(stop: SystemExit) -> bool:
-    """Whether it comes from reading the arguments (`--help`, a wrong one): no other code of ours
-    leaves that way."""
+    """Return whether argparse raised this exit (`--help`, a wrong argument); no other code of ours
+    exits that way."""
     return any(
         os.path.basename(frame.filename) == "argparse.py"
         for frame in traceback.extract_tb(stop.__traceback__)
@@ -260,7 +260,7 @@ def _values(name: str, args: Sequence[str]) -> set[int]:
 
 
 def _resume_is_disabled(words: Sequence[str], args: Sequence[str]) -> bool:
-    """Whether the overrides, or the configuration among the words, say that no work is resumed."""
+    """Return whether the overrides, or a configuration among the words, disable resuming."""
     from spa.config.load import load_config
 
     overrides = [arg for arg in args if "resume_mode" in arg]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def one_line(error: object) -> str:
-    """What an error, or anything else, says, on one line."""
+    """Text of an error, or of anything else, on one line."""
     return " ".join(str(error).split())
 
 
@@ -18,7 +18,7 @@ def nearest(name: object, valid: Iterable[str]) -> str:
 
 
 class SpaError(Exception):
-    """What is wrong, where (key path, file, row), and what to do about it."""
+    """Error for users: the problem, its place (key path, file, line), and the remedy."""
 
 
 class ConfigError(SpaError):

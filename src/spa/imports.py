@@ -1,4 +1,4 @@
-"""What users bring: names of the form `package.module:name`."""
+"""Import user code by names of the form `package.module:name`."""
 
 import inspect
 import os
@@ -25,7 +25,8 @@ def find_modules_in(folder: str | os.PathLike[str]) -> None:
 
 
 def load_setting(key: str, name: str, shipped: Iterable[str] = ()) -> Any:
-    """What `name`, the value of the key `key`, means in an installed module or one in the working directory.
+    """Load the object `name`, the value of `key`, from an installed module or one in the working
+    directory.
 
     Raises ConfigError, which lists the `shipped` values, if it is no `package.module:name` or there
     is nothing there.

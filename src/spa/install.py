@@ -1,4 +1,4 @@
-"""How to install spa with more of its optional packages.
+"""Commands that install spa with more of its optional packages.
 
 The distribution is not on a package index yet, where the name `spa` belongs to another project.
 """
@@ -45,7 +45,7 @@ def commit() -> str:
 
 
 def _origin() -> dict[str, Any]:
-    """Where pip got spa from (PEP 610); empty when pip did not write it down."""
+    """Origin from which pip installed spa (PEP 610); empty if pip did not record it."""
     try:
         return json.loads(metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
     except metadata.PackageNotFoundError:

@@ -20,9 +20,9 @@ from spa.errors import ConfigError
 @cache
 def plugins(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of the group `spa.GROUP` by name, sorted."""
-    found = entry_points(group=f"spa.{group}")
+    entries = entry_points(group=f"spa.{group}")
     # Sorted, since the order of installed packages depends on the machine.
-    return {point.name: point for point in sorted(found, key=lambda point: point.name)}
+    return {point.name: point for point in sorted(entries, key=lambda point: point.name)}
 
 
 def load_plugin(group: str, name: str) -> Any:
@@ -47,7 +47,8 @@ LAST_METHODS = ("paw", "replay")
 
 @cache
 def defined_in(package: str, attribute: str) -> Mapping[str, Any]:
-    """What the files of `spa.PACKAGE` define as `attribute`, by file name in alphabetical order."""
+    """Return the objects that the files of `spa.PACKAGE` define as `attribute`, by file name in
+    alphabetical order."""
     folder = import_module(f"spa.{package}")
     names = sorted(file.name for file in iter_modules(folder.__path__))
     modules = {name: import_module(f"spa.{package}.{name}") for name in names}
@@ -60,8 +61,8 @@ def defined_in(package: str, attribute: str) -> Mapping[str, Any]:
 
 @cache
 def defined_by_methods(attribute: str) -> Mapping[str, Any]:
-    """What the files of `spa.methods` define as `attribute`, by file name: in alphabetical order,
-    then `LAST_METHODS`."""
+    """Collect the objects that the files of `spa.methods` define as `attribute`, by file name: in
+    alphabetical order, then `LAST_METHODS`."""
     found = defined_in("methods", attribute)
     return dict(sorted(found.items(), key=lambda item: item[0] in LAST_METHODS))
 

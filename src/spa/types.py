@@ -25,8 +25,8 @@ Message = dict[str, str]
 """A chat message: {"role": "system" | "user" | "assistant", "content": text}."""
 
 IMAGE = "<image>"
-"""Where a message's text has a picture. The pictures themselves are PNG files, stored with the messages,
-in their order."""
+"""Marks the position of a picture in a message's text. The pictures themselves are PNG files,
+stored with the messages, in their order."""
 
 Metrics = dict[str, float]
 
@@ -49,8 +49,8 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How an engine samples, and so the policy whose log-probs are meant: the softmax of the logits
-    divided by the temperature, without what top-k and then top-p leave out. Greedy sampling is no
+    """Sampling parameters, which define the policy that log-probs refer to: the softmax of the
+    logits divided by the temperature, after top-k and then top-p filtering. Greedy sampling is no
     distribution; its log-probs are those of the raw logits."""
 
     temperature: float = 1.0  # 0 is greedy
@@ -61,7 +61,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What an engine continues.
+    """Input that an engine continues.
 
     Example: Prompt(episode_id="train/3/17/0", messages=[...], token_ids=array([1, ...]),
     prefill="<think>", seed=123)
@@ -89,7 +89,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What an engine returned for one prompt."""
+    """An engine's output for one prompt."""
 
     text: str  # without the prefill and without the end marker
     # int32 [L], end marker included if the response ends with it; None from an engine without
@@ -104,11 +104,11 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedReply:
-    """A response taken apart. Parts that are missing or unclosed are None, repeated ones too
+class ParsedResponse:
+    """The parts of a response. Missing and unclosed parts are None, and so are repeated ones
     outside mode "base".
 
-    Example: ParsedReply(think="go left", observation=None, prediction=None, actions=("Left", "Up"),
+    Example: ParsedResponse(think="go left", observation=None, prediction=None, actions=("Left", "Up"),
     well_formed=True)
     """
 
@@ -116,7 +116,7 @@ class ParsedReply:
     observation: str | None
     prediction: str | None
     actions: tuple[str, ...]  # at most max_actions_per_turn; empty if there is no answer block
-    well_formed: bool  # in the asked format (`parse_reply`), with at least one action
+    well_formed: bool  # in the asked format (`parse_response`), with at least one action
     # imagined plans with their predicted states
     options: tuple[tuple[tuple[str, ...], str], ...] = ()
 
@@ -127,8 +127,8 @@ class Turn:
 
     state: str  # as shown to the model
     actions_left: int
-    reply_text: str  # prefill included
-    reply: ParsedReply
+    response_text: str  # prefill included
+    response: ParsedResponse
     # the actions that the environment took, in order, as its own labels; free text as written
     executed: tuple[str, ...]
     reward: float  # sum over the executed actions
@@ -150,12 +150,12 @@ class Turn:
 
     @property
     def target(self) -> str:
-        """What a world-model response should say as observation."""
+        """Target of the observation in a world-model response."""
         return self.state if self.world_state is None else self.world_state
 
     @property
     def next_target(self) -> str:
-        """What a world-model response should say as prediction."""
+        """Target of the prediction in a world-model response."""
         return self.next_state if self.next_world_state is None else self.next_world_state
 
 
@@ -227,7 +227,7 @@ class Episode:
         return out
 
     def __repr__(self) -> str:
-        """What identifies the episode and its outcome; texts and tokens would fill screens."""
+        """Identity and outcome of the episode; texts and tokens would fill screens."""
         outcome = f"stop={self.stop.value!r}, success={self.success}, score={self.score:g}"
         turns = len(self.turns)
         return f"Episode({self.tag!r}, puzzle_seed={self.puzzle_seed}, turns={turns}, {outcome})"
@@ -262,11 +262,10 @@ def tokens_in(episodes: Sequence[Episode]) -> int:
 
 
 def _turn_to_json(turn: Turn) -> dict[str, Any]:
-    """Without the fields that say that the target is the state itself, and without options where
-    there are none."""
+    """Convert a turn to JSON; fields that equal their default are left out."""
     data: dict[str, Any] = asdict(turn)
-    if not data["reply"]["options"]:
-        del data["reply"]["options"]
+    if not data["response"]["options"]:
+        del data["response"]["options"]
     return {
         name: value
         for name, value in data.items()
@@ -275,13 +274,13 @@ def _turn_to_json(turn: Turn) -> dict[str, Any]:
 
 
 def _turn_from_json(data: dict[str, Any]) -> Turn:
-    reply = dict(data["reply"])
-    reply["actions"] = tuple(reply["actions"])
-    reply["options"] = tuple((tuple(plan), state) for plan, state in reply.get("options", ()))
+    response = dict(data["response"])
+    response["actions"] = tuple(response["actions"])
+    response["options"] = tuple((tuple(plan), state) for plan, state in response.get("options", ()))
     return Turn(
         **{
             **data,
-            "reply": ParsedReply(**reply),
+            "response": ParsedResponse(**response),
             "executed": tuple(data["executed"]),
             "infos": tuple(data["infos"]),
         }
@@ -331,7 +330,7 @@ class EpisodeBatch(TokenBatch):
     """
 
     # int64   [B, A]  turn index of the predicted token, which a later prompt shares with the
-    # response to it; -1 in the first prompt, in padding and in replayed rows
+    # response to it; -1 in the first prompt, in padding and in replayed examples
     turns: torch.Tensor
     turn_ends: torch.Tensor  # bool    [B, A]  True on the last sampled token of each turn
     # float32 [B, A]  on the last sampled token of the episode (or of each turn)
@@ -423,9 +422,8 @@ class MiniBatch(PPOBatch):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorldModelRow:
-    """One row of world-model data: the conversation before an assistant turn, and the corrected
-    response."""
+class SFTExample:
+    """One SFT example: the conversation before an assistant turn, and the corrected response."""
 
     prompt: tuple[Message, ...]
     response: str

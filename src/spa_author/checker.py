@@ -81,7 +81,7 @@ NEVER_RAISE = (
     "an environment must not raise during play; let step count a bad action as an invalid turn"
 )
 CHECK_S = 240.0
-"""How long one check may take."""
+"""Time limit of one check in seconds."""
 
 
 def check(make: Make, *, seeds: int = 5, steps: int = 200) -> list[Finding]:
@@ -346,7 +346,8 @@ def _actions(make: Make) -> None:
 
 
 def _reading(make: Make, seeds: int) -> None:
-    """What later states allow is already understood at the start, and as the same action."""
+    """Check that actions of later states are already understood at the start, and as the same
+    action."""
     for seed in range(seeds):
         env = make()
         # `first` is never stepped: it reads every text in the initial state.

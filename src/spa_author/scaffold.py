@@ -153,7 +153,7 @@ def write_env(name: str, folder: Path) -> list[Path]:
 
 
 def _taken(name: str, cls: str) -> str:
-    """What a name stands for already; "" if nothing."""
+    """Describe the existing use of a name; "" if it is free."""
     if name in libraries():
         return (
             f"env_type {name}:… names games of a library of that name (`spa env list --libraries`)"

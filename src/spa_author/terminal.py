@@ -20,7 +20,7 @@ KEYS = {"w": "up", "a": "left", "s": "down", "d": "right"}
 
 @dataclass
 class Score:
-    """What was played."""
+    """Totals of a player's games."""
 
     puzzles: int = 0
     solved: int = 0

@@ -30,11 +30,11 @@ class Puzzle:
 def generate_puzzle(rng: np.random.Generator) -> Puzzle:
     """Three or four numbers from 1 to 99 and a target from 1 to 100 that plus and minus signs
     reach."""
-    draw = uniforms(rng, 16)
+    uniform = uniforms(rng, 16)
     while True:
-        numbers = tuple(1 + int(draw() * 99) for _ in range(3 if draw() < 0.5 else 4))
+        numbers = tuple(1 + int(uniform() * 99) for _ in range(3 if uniform() < 0.5 else 4))
         # The target is computed from the numbers, so every puzzle has a solution.
-        target = sum(number if draw() < 0.5 else -number for number in numbers)
+        target = sum(number if uniform() < 0.5 else -number for number in numbers)
         if 1 <= target <= 100:
             return Puzzle(numbers, target)
 
@@ -182,8 +182,8 @@ class Countdown(TextEnv):
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
         """An expression that solves the puzzle; nothing if there is none or the answer was given."""
-        found = None if self._verdict else solve(self.puzzle.numbers, self.puzzle.target)
-        return () if found is None else (found,)[:limit]
+        solution = None if self._verdict else solve(self.puzzle.numbers, self.puzzle.target)
+        return () if solution is None else (solution,)[:limit]
 
     def optimal_steps(self) -> int | None:
         """One answer, if the puzzle can be solved."""

@@ -74,5 +74,5 @@ def turn(cube: str, label: str) -> str:
 
 
 def is_solved(cube: str) -> bool:
-    """Whether each face has one colour, however the whole cube is held."""
+    """Return whether each face has one colour, in any orientation of the cube."""
     return all(cube[start : start + 4] == cube[start] * 4 for start in range(0, 24, 4))

@@ -67,10 +67,10 @@ def file_stamp(source: str) -> tuple[int, int] | None:
     """Time and size of a local file, so that a cache of its rows notices a change; None for a hub
     name."""
     try:
-        found = Path(source).stat()
+        status = Path(source).stat()
     except (OSError, ValueError):
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def read_rows(

@@ -53,7 +53,7 @@ def slide(board: Board, direction: str) -> tuple[Board, int]:
 
 
 def can_move(board: Board) -> bool:
-    """Whether any direction changes the board."""
+    """Return whether any direction changes the board."""
     return any(slide(board, direction)[0] != board for direction in ACTIONS)
 
 
@@ -98,7 +98,7 @@ class Game2048(TextEnv):
     ) -> tuple[str, dict[str, Any]]:
         """Two tiles from the puzzle stream; the tiles to come are sampled from the noise stream."""
         puzzle_seed, noise_seed = reset_seeds(self, seed, options)
-        self._draw = Noise(stream(puzzle_seed, f"{NAME}/puzzle"))
+        self._noise = Noise(stream(puzzle_seed, f"{NAME}/puzzle"))
         self.board: Board = ((0,) * self.size,) * self.size
         self._add_tile()
         self._add_tile()
@@ -108,7 +108,7 @@ class Game2048(TextEnv):
 
     def renew_noise(self, noise_seed: int) -> None:
         """Draw new tiles from another stream from now on."""
-        self._draw = Noise(stream(noise_seed, f"{NAME}/noise"))
+        self._noise = Noise(stream(noise_seed, f"{NAME}/noise"))
 
     def _add_tile(self) -> None:
         empty = [
@@ -117,8 +117,8 @@ class Game2048(TextEnv):
             for col in range(self.size)
             if not self.board[row][col]
         ]
-        where = empty[int(self._draw() * len(empty))]
-        tile = 4 if self._draw() < self.four_chance else 2
+        where = empty[int(self._noise() * len(empty))]
+        tile = 4 if self._noise() < self.four_chance else 2
         rows = [list(row) for row in self.board]
         rows[where[0]][where[1]] = tile
         self.board = tuple(tuple(row) for row in rows)

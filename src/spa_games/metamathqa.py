@@ -119,7 +119,7 @@ class MetamathQA(QuestionGame):
         return right, 0.5**self.wrong if right else 0.0
 
     def instruction(self, mode: StateText) -> str:
-        """What is asked, and what a retry costs."""
+        """Instruction of the task, with the cost of a retry."""
         text = "Solve the problem. Answer with the result alone, without units, words or steps."
         if self.retries:
             text += f" After a wrong answer you may try again, {self.retries} more at most;"

@@ -40,14 +40,14 @@ class RubiksCube(TextEnv):
     ) -> tuple[str, dict[str, Any]]:
         """Scramble; there is no chance in the episode."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
-        draw = uniforms(stream(puzzle_seed, f"{NAME}/puzzle"))
+        uniform = uniforms(stream(puzzle_seed, f"{NAME}/puzzle"))
         self.cube = SOLVED
         # Random turns may undo each other or turn the whole cube, so sample until the solver
         # confirms the depth.
         while solver.distance(self.cube, limit=self.scramble_depth) != self.scramble_depth:
             self.cube = SOLVED
             for _ in range(self.scramble_depth):
-                self.cube = turn(self.cube, ACTIONS[int(draw() * len(ACTIONS))])
+                self.cube = turn(self.cube, ACTIONS[int(uniform() * len(ACTIONS))])
         self._start = self.cube
         self.steps = 0
         return self.state_text("grid"), {}

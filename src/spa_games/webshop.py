@@ -249,10 +249,10 @@ class WebShop(TextEnv):
         if self.view.kind == "results":
             ways.insert(0, (self.view.keywords, self.view.page, ()))
         for query, first, actions in ways if self.view.kind != "done" else ():
-            found = [product.asin for product in self.shop.search(query)]
-            if self.goal.asin not in found:
+            asins = [product.asin for product in self.shop.search(query)]
+            if self.goal.asin not in asins:
                 continue
-            page = 1 + found.index(self.goal.asin) // PER_PAGE
+            page = 1 + asins.index(self.goal.asin) // PER_PAGE
             if page >= first:
                 listed = View(kind="results", keywords=query, page=page)
                 item = replace(listed, kind="item", asin=self.goal.asin)

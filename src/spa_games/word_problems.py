@@ -55,10 +55,10 @@ Pick = Callable[[int, int], int]  # low, high -> an integer from low to high
 def generate_problem(rng: np.random.Generator) -> Problem:
     """A problem of two or three steps, sampled from eight kinds; answers are positive whole
     numbers."""
-    draw = uniforms(rng, 16)
+    uniform = uniforms(rng, 16)
 
     def pick(low: int, high: int) -> int:
-        return low + int(draw() * (high - low + 1))
+        return low + int(uniform() * (high - low + 1))
 
     def choose(words: tuple[str, ...]) -> str:
         return words[pick(0, len(words) - 1)]

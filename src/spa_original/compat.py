@@ -1,6 +1,6 @@
-"""What of the original recipe works here, what is spelled differently, and what is not there:
-scripts, environment variables, presets, and every configuration key (`original_keys.json`, with the
-original's values per file).
+"""Compatibility with the original recipe: supported, mapped and refused scripts, environment
+variables, presets and configuration keys (`original_keys.json`, with the original's values per
+file).
 
 A key of the table is `supported`, `mapped` to another, `ignored` (accepted without effect) or
 `refused` (an error unless its value is the original's own). `docs/parity.md` prints these tables.
@@ -34,7 +34,7 @@ class OriginalKey:
     allow: tuple[Any, ...] = ()  # for a refused key: harmless values besides those in `files`
 
     def harmless(self, value: Any) -> bool:
-        """Whether a refused key may have this value."""
+        """Return whether a refused key may have this value."""
         return value is None or value in self.files.values() or value in self.allow
 
 
@@ -325,7 +325,8 @@ ORIGINAL_VARIABLES = {
     "BT_NUM": "5",
     "BASE_DIR": "checkpoints",
 }
-"""What the original's scripts set before its files are read, and with which value for PPO."""
+"""Variables that the original's scripts set before they read its files, with their values for
+PPO."""
 
 # Matches `${oc.env:MODE}`, but not `${oc.env:MODE,base}`, which has a default.
 _VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")

@@ -97,9 +97,9 @@ def compare(text: str, truth: str | None, size: Size | None = None) -> Board:
 
 def _parts(text: str, size: Size | None) -> tuple[list[list[str]], list[str]]:
     """Rows of cells, drawn or placed, and the words of the sentence."""
-    drawing, sentence = _split(text)
+    grid, sentence = _split(text)
     words = re.findall(r"\n|\S+", sentence.strip())  # a drawing that is no grid keeps its lines
-    return drawing or _placed(sentence, size), (
+    return grid or _placed(sentence, size), (
         words if len(words) <= _MAX_WORDS else [*words[:_MAX_WORDS], "…"]
     )
 
@@ -117,18 +117,18 @@ def _split(text: str) -> tuple[list[list[str]], str]:
         ),
         len(lines),
     )
-    drawing = [line.strip() for line in lines[:end] if line.strip()]
+    grid = [line.strip() for line in lines[:end] if line.strip()]
     # Rows are written `# _ P` or `#_P`; both rows have three cells.
-    cells = [line.split() if "\t" in line or " " in line else list(line) for line in drawing]
+    cells = [line.split() if "\t" in line or " " in line else list(line) for line in grid]
     widths = {len(row) for row in cells}
     # Lines of prose could pass for a grid, but prose has more long words than lines. Two widths are
     # allowed, so that a prediction with one bad row is still shown as a grid.
-    long_words = sum(len(word) > 3 for line in drawing for word in line.split() if word.isalpha())
+    long_words = sum(len(word) > 3 for line in grid for word in line.split() if word.isalpha())
     if (
-        not 2 <= len(drawing) <= _MAX_SIDE
+        not 2 <= len(grid) <= _MAX_SIDE
         or len(widths) > 2
         or max(widths) > _MAX_SIDE
-        or long_words > len(drawing)
+        or long_words > len(grid)
     ):
         return [], "\n".join(lines)
     return cells, "\n".join(lines[end:])

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MAX_ROWS = 60
-MAX_REPLY = 3_000
+MAX_RESPONSE = 3_000
 
 
 def write_report(runs: Sequence[Path], path: Path, form: str) -> Report:
@@ -145,7 +145,7 @@ def table_of(chart: Chart) -> Table:
     return Table(names, rows, right=range(len(names)))
 
 
-def cut(text: str, limit: int = MAX_REPLY) -> str:
+def cut(text: str, limit: int = MAX_RESPONSE) -> str:
     """A text, cut where a report has no room for more."""
     return (
         text if len(text) <= limit else f"{text[:limit]} … [{len(text) - limit:,} more characters]"

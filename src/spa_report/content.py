@@ -1,11 +1,11 @@
-"""What a report says, before it is HTML, Markdown or a picture."""
+"""Contents of a report, before it becomes HTML, Markdown or a picture."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from spa.run.console import printable
-from spa.run.reading import Run, flatten, made_with, told_apart
+from spa.run.reading import RunFolder, flatten, made_with, told_apart
 from spa_report import facts, results
 from spa_report.charts import Bars, Chart, number
 from spa_report.curves import HEALTH, PASS_1, PREDICTION, WORLD, RunArm, Wanted, chart, time_bars
@@ -34,7 +34,7 @@ class Report:
     k: int | None
     rows: tuple[MethodResult, ...]
     when: str
-    """When the rows were measured: `after PPO`, or the step while a method is in progress."""
+    """Time of the measurement: `after PPO`, or the step while a method is in progress."""
     seeds: tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
     endings: Bars | None
     failures: tuple[str, ...]
@@ -47,7 +47,7 @@ class Report:
     configs: tuple[tuple[str, str], ...]
 
 
-def build(runs: Sequence[Run], *, episodes: bool = True) -> Report:
+def build(runs: Sequence[RunFolder], *, episodes: bool = True) -> Report:
     """The report on one run, or on several; without `episodes` it replays none."""
     runs = told_apart(runs)
     methods = results.list_methods(runs)
@@ -96,11 +96,11 @@ def build(runs: Sequence[Run], *, episodes: bool = True) -> Report:
 
 
 def _charts(group: Sequence[Wanted | None], methods: list[RunArm]) -> tuple[Chart, ...]:
-    return tuple(found for wanted in group if wanted and (found := chart(wanted, methods)))
+    return tuple(drawn for wanted in group if wanted and (drawn := chart(wanted, methods)))
 
 
 def _setting(methods: list[RunArm], wins: dict[str, facts.Wins]) -> str:
-    """What was played, by which model, on how many puzzles."""
+    """Describe the setting: games, model and number of puzzles."""
     flats = [
         flatten(stage.config)
         for method in methods
@@ -111,7 +111,7 @@ def _setting(methods: list[RunArm], wins: dict[str, facts.Wins]) -> str:
     )
     models = dict.fromkeys(str(flat["model_path"]) for flat in flats if flat.get("model_path"))
     # Puzzles are counted once per seed, as in `Interval.n`.
-    counts = sorted({sum(map(len, found.values())) for found in wins.values()} - {0})
+    counts = sorted({sum(map(len, counts_of.values())) for counts_of in wins.values()} - {0})
     puzzles = " to ".join(f"{count:,}" for count in dict.fromkeys(counts[:1] + counts[-1:]))
     parts = (
         f"Environment {', '.join(tags)}" if tags else "",
@@ -182,18 +182,19 @@ def _short(value: Any) -> str:
     return text if len(text) <= 120 else text[:119] + "…"
 
 
-def _provenance(runs: Sequence[Run], summaries: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """What a run was made with and by: versions, hardware, commit, time, and how far each stage
-    went."""
+def _provenance(
+    runs: Sequence[RunFolder], summaries: dict[str, Any]
+) -> tuple[tuple[str, str], ...]:
+    """Provenance of a run: versions, hardware, commit, time, and the progress of each stage."""
     rows: list[tuple[str, str]] = []
     for run in runs:
         prefix = f"{run.name}: " if len(runs) > 1 else ""
-        found = {**made_with(run), **flatten(summaries[run.name])}
+        facts_of = {**made_with(run), **flatten(summaries[run.name])}
         # The report shows these keys of the summary elsewhere.
         results_only = ("methods.", "difference.", "episodes.", "seeds", "descriptions.")
         rows += [
             (printable(prefix + key), _short(value))
-            for key, value in found.items()
+            for key, value in facts_of.items()
             if not key.startswith(results_only)
         ]
         steps = [f"{stage.label} to step {max(stage.metrics, default=0)}" for stage in run.stages]
@@ -202,7 +203,7 @@ def _provenance(runs: Sequence[Run], summaries: dict[str, Any]) -> tuple[tuple[s
 
 
 def _configs(methods: list[RunArm]) -> tuple[tuple[str, str], ...]:
-    found = []
+    configs = []
     for method in methods:
         for stage in method.stages:
             path = stage.path / "config.yaml"
@@ -215,5 +216,5 @@ def _configs(methods: list[RunArm]) -> tuple[tuple[str, str], ...]:
                 and stage.seed in (None, min((s.seed or 0 for s in method.stages), default=0))
             ):
                 text = printable(path.read_text(encoding="utf-8", errors="replace"))
-                found.append((f"{method.label}, {stage.name}", text[:60_000]))
-    return tuple(found)
+                configs.append((f"{method.label}, {stage.name}", text[:60_000]))
+    return tuple(configs)

@@ -140,10 +140,10 @@ def pass_k(methods: Sequence[RunArm], k: int | None = None) -> Wanted | None:
         for row in stage.metrics.values()
         for name in row
     }
-    found = [
+    points = [
         int(match[1]) for name in names if (match := re.fullmatch(r"val-env/.+/pass@(\d+)", name))
     ]
-    k = k or max(found, default=0)
+    k = k or max(points, default=0)
     if k < 2:
         return None
     return Wanted(
@@ -199,10 +199,10 @@ def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
     names = sorted(held_out or names)
     table: dict[int, float] = {}
     for step, row in stage.metrics.items():
-        if found := [name for name in names if name in row]:
-            weights = [_episodes(name, row) for name in found]
-            weights = weights if all(weights) else [1.0] * len(found)
-            total = sum(row[name] * weight for name, weight in zip(found, weights, strict=True))
+        if known := [name for name in names if name in row]:
+            weights = [_episodes(name, row) for name in known]
+            weights = weights if all(weights) else [1.0] * len(known)
+            total = sum(row[name] * weight for name, weight in zip(known, weights, strict=True))
             table[step] = total / sum(weights)
     return table
 
@@ -233,7 +233,11 @@ def _puzzle_bands(stage: StageFolder, points: Sequence[Point]) -> tuple[Point, .
     wins = [facts.validation(files[int(step)])[1] if step in files else {} for step, _ in points]
     intervals = [facts.rate({None: puzzles}) for puzzles in wins if puzzles]
     # A band needs an interval at every point; otherwise the chart has none.
-    return tuple((found.low, found.high) for found in intervals if found) if all(wins) else ()
+    return (
+        tuple((interval.low, interval.high) for interval in intervals if interval)
+        if all(wins)
+        else ()
+    )
 
 
 def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...], tuple[float, ...]]:

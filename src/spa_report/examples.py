@@ -7,13 +7,13 @@ import pyarrow.parquet as pq
 
 from spa.formats.blocks import find_block
 from spa.run.console import printable
-from spa.run.reading import Run, StageFolder, flatten
+from spa.run.reading import RunFolder, StageFolder, flatten
 from spa_report.replay import shown
 
 LIMIT = 10
 
 
-def example_files(run: Run) -> list[tuple[str, Path, StageFolder]]:
+def example_files(run: RunFolder) -> list[tuple[str, Path, StageFolder]]:
     """The data files of a run with a name for each, training data first."""
     return [
         # `wm_train.parquet` -> `train`
@@ -24,21 +24,21 @@ def example_files(run: Run) -> list[tuple[str, Path, StageFolder]]:
     ]
 
 
-def examples(run: Run, file: int = 0, offset: int = 0) -> dict[str, Any]:
+def examples(run: RunFolder, file: int = 0, offset: int = 0) -> dict[str, Any]:
     """Some examples of a data file, as spans of text with whether they carry loss; how many there
     are, and the files.
 
     Raises OSError or ValueError if the file is not readable as Parquet.
     """
     files = example_files(run)
-    found: dict[str, Any] = {
+    page: dict[str, Any] = {
         "files": [name for name, *_ in files],
         "total": 0,
         "examples": [],
         "loss_on": "response",
     }
     if not 0 <= file < len(files):
-        return found
+        return page
     _, path, data = files[file]
     # Which text carries loss is a setting of the SFT stage that reads this file, not of the data.
     stages = [stage for stage in run.find("sft", data.arm) if stage.seed == data.seed]
@@ -48,7 +48,7 @@ def examples(run: Run, file: int = 0, offset: int = 0) -> dict[str, Any]:
     table = pq.read_table(path, columns=["prompt", "response", "episode_id", "turn", "success"])
     rows = table.slice(offset, LIMIT).to_pylist()
     return {
-        **found,
+        **page,
         "total": table.num_rows,
         "loss_on": printable(loss_on),
         "examples": [

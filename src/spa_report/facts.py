@@ -1,5 +1,4 @@
-"""What the recorded episodes say: how episodes ended, what went wrong in them, and how sure a rate
-is.
+"""Statistics of recorded episodes: how they ended, their errors, and the uncertainty of a rate.
 
 Works on trajectory files of the last validation (`val`), which holds the same puzzles for every
 method of a comparison.
@@ -56,7 +55,7 @@ class Behaviour:
 
     @property
     def episodes(self) -> int:
-        """How many episodes were counted."""
+        """Number of episodes counted."""
         return sum(self.endings.values())
 
     def share(self, name: str, of: str) -> float | None:
@@ -74,7 +73,7 @@ class Behaviour:
         asked = episode.get("mode") != "base"
         for turn in episode["turns"]:
             self.turns += 1
-            self.malformed += not turn["reply"]["well_formed"]
+            self.malformed += not turn["response"]["well_formed"]
             for info in turn.get("infos") or ():
                 self.actions += 1
                 self.refused += info.get("action_is_valid") is False

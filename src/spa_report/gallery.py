@@ -27,7 +27,7 @@ class Picture:
     why: str
     method: str
     link: str
-    """What the viewer's address has after its `#` to show this episode."""
+    """Fragment of the viewer's address (after `#`) that shows this episode."""
     replay: dict[str, Any]
 
 
@@ -51,7 +51,7 @@ def choose(
     """
     by_label = {method.label: method for method in methods}
     leading = [by_label[label] for label in order[:2]]
-    found = {method.label: _episodes(method, steps[method.label]) for method in leading}
+    episodes_of = {method.label: _episodes(method, steps[method.label]) for method in leading}
     shown: set[Place] = set()
 
     def picture(
@@ -68,12 +68,12 @@ def choose(
 
     if len(leading) == 2:
         first, second = leading
-        won, lost = _same_puzzle(found[first.label], found[second.label])
+        won, lost = _same_puzzle(episodes_of[first.label], episodes_of[second.label])
         same = "The same puzzle, played by both methods."
         yield from picture(first, f"Won by {first.label}", same, won)
         yield from picture(second, f"The same puzzle, not solved by {second.label}", same, lost)
     for method in leading:
-        yield from _of_method(method, found[method.label], picture)
+        yield from _of_method(method, episodes_of[method.label], picture)
 
 
 def _of_method(
@@ -114,7 +114,7 @@ def _of_method(
         yield from picture(
             method, "A typical failure", why, those(lambda head: head["stop"] == ending)
         )
-    broken = those(lambda head: not all(turn["reply"]["well_formed"] for turn in head["turns"]))
+    broken = those(lambda head: not all(turn["response"]["well_formed"] for turn in head["turns"]))
     yield from picture(
         method, "A malformed response", "The response did not follow the requested format.", broken
     )
@@ -122,14 +122,14 @@ def _of_method(
 
 def _episodes(method: RunArm, step: int | None) -> list[_Found]:
     """Episodes of the last validation, the shorter ones first (they are easier to read)."""
-    found = (
+    heads_of = (
         _Found(head, Place(file.path, start), _link(method, stage, file, head))
         for stage in method.of("ppo") or method.of("eval")
         if (file := last_validation(stage, step))
         for start, head in heads(file.path)
         if head.get("turns")
     )
-    return sorted(islice(found, _SAMPLE), key=lambda episode: len(episode.head["turns"]))
+    return sorted(islice(heads_of, _SAMPLE), key=lambda episode: len(episode.head["turns"]))
 
 
 def _link(method: RunArm, stage: StageFolder, file: TrajectoryFile, head: Head) -> str:

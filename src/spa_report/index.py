@@ -19,7 +19,7 @@ from typing import Any
 
 from spa.run.console import printable
 from spa.run.files import read_lines
-from spa.run.reading import Run, StageFolder, TrajectoryFile, arm_rank, heads, open_run
+from spa.run.reading import RunFolder, StageFolder, TrajectoryFile, arm_rank, heads, open_run
 from spa.run.reading_shape import NUMBER, is_episode, is_tree
 from spa_report.replay import any_wrong
 
@@ -60,7 +60,7 @@ MAX_PAGE = 500
 
 @dataclass(frozen=True)
 class Place:
-    """Where an episode lies."""
+    """Location of an episode."""
 
     path: Path
     start: int
@@ -105,8 +105,8 @@ class EpisodeIndex:
         total = self._db.execute(f"SELECT count(*) FROM episodes {where}", values).fetchone()[0]
         # Every order ends with the id, so that pages neither repeat nor skip an episode.
         query = f"SELECT {_COLUMNS} FROM episodes {where} ORDER BY {ORDERS.get(order, 'id')} LIMIT ? OFFSET ?"
-        found = self._rows(query, (*values, min(max(limit, 1), MAX_PAGE), max(offset, 0)))
-        return {"total": total, "episodes": found}
+        records = self._rows(query, (*values, min(max(limit, 1), MAX_PAGE), max(offset, 0)))
+        return {"total": total, "episodes": records}
 
     def spread(self, limit: int) -> list[dict[str, Any]]:
         """Episodes taken in turn from each kind of episode, the latest steps first within a kind;
@@ -133,10 +133,10 @@ class EpisodeIndex:
     def last_validation(self) -> dict[str, str]:
         """The filters of the last validation of the main method; empty if there is none."""
         where = "WHERE split = 'val' AND stage IN ('ppo', 'eval') GROUP BY arm, stage"
-        found = self._db.execute(f"SELECT arm, stage, max(step) FROM episodes {where}").fetchall()
-        if not found:
+        steps = self._db.execute(f"SELECT arm, stage, max(step) FROM episodes {where}").fetchall()
+        if not steps:
             return {}
-        arm, stage, step = min(found, key=lambda row: arm_rank(row[0]))
+        arm, stage, step = min(steps, key=lambda row: arm_rank(row[0]))
         return {"arm": arm, "stage": stage, "split": "val", "step": str(step)}
 
     def choices(self) -> dict[str, list[Any]]:
@@ -152,7 +152,7 @@ class EpisodeIndex:
         }
 
     def place(self, number: int) -> Place | None:
-        """Where episode `number` lies; None if there is none."""
+        """Location of episode `number`; None if there is none."""
         row = self._db.execute(
             "SELECT path, start FROM episodes JOIN files ON files.id = file WHERE episodes.id = ?",
             (number,),
@@ -191,7 +191,7 @@ class EpisodeIndex:
         self._db.executescript(_SCHEMA)
         self._db.execute(f"PRAGMA user_version={VERSION}")
 
-    def _update(self, run: Run) -> bool:
+    def _update(self, run: RunFolder) -> bool:
         known = {
             row[0]: row[1:] for row in self._db.execute("SELECT path, size, changed, id FROM files")
         }
@@ -201,11 +201,11 @@ class EpisodeIndex:
             for file in _files(stage)
         }
         work = [
-            (name, *found)
-            for name, found in present.items()
+            (name, *stamp)
+            for name, stamp in present.items()
             # A file has changed if its size or modification time has changed. Contents are not
             # hashed.
-            if known.get(name, ())[:2] != (found[2].st_size, found[2].st_mtime_ns)
+            if known.get(name, ())[:2] != (stamp[2].st_size, stamp[2].st_mtime_ns)
         ]
         # The files whose episodes the page shows first are indexed first.
         work.sort(
@@ -270,8 +270,8 @@ def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
     clauses = [f"{column} = ?" for column in equal]
     values = [*equal.values()]
     if filters.get("q"):
-        found = "SELECT rowid FROM words WHERE words MATCH ?"
-        clauses.append(f"(instr(lower(episode), lower(?)) > 0 OR id IN ({found}))")
+        matching = "SELECT rowid FROM words WHERE words MATCH ?"
+        clauses.append(f"(instr(lower(episode), lower(?)) > 0 OR id IN ({matching}))")
         # A quoted phrase with `*` finds its words in this order, the last one as a prefix. Quotes
         # are doubled and NUL removed, since FTS5 has a query language of its own.
         values += [filters["q"], '"' + filters["q"].replace('"', '""').replace("\0", "") + '"*']
@@ -279,9 +279,11 @@ def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
 
 
 def _text(row: dict[str, Any]) -> str:
-    """What is found by its words: states, responses and the error of an episode."""
+    """Searchable text of an episode: states, responses and the error."""
     parts = [
-        text for turn in row.get("turns") or () for text in (turn["state"], turn.get("reply_text"))
+        text
+        for turn in row.get("turns") or ()
+        for text in (turn["state"], turn.get("response_text"))
     ]
     # Each turn's next state is the next turn's state, so only the last one is added.
     last = [turn["next_state"] for turn in (row.get("turns") or ())[-1:]]
@@ -309,7 +311,7 @@ def _row(
         _storable(row.get("stop", "")),
         int(bool(row.get("success"))),
         None if wrong is None else int(wrong),
-        int(not all(turn["reply"]["well_formed"] for turn in turns)),
+        int(not all(turn["response"]["well_formed"] for turn in turns)),
         len(turns),
         sum(turn["reward"] + turn["penalty"] for turn in turns),
         f"{_storable(row.get('tag', ''))} {row.get('group')}",

@@ -39,7 +39,9 @@ def _turn(number: int, turn: dict[str, Any]) -> str:
         for action in turn["actions"]
     )
     drawn = "".join(_board(title, board) for title, board in boards)
-    response = f"<details><summary>response</summary><pre>{escape(turn['reply'])}</pre></details>"
+    response = (
+        f"<details><summary>response</summary><pre>{escape(turn['response'])}</pre></details>"
+    )
     head = f"Turn {number}: <b>{actions or 'no action'}</b>, reward {turn['reward']:g}"
     return f"<div><p>{head}</p>{drawn}{response}</div>"
 

@@ -10,7 +10,15 @@ from spa.errors import DataError
 from spa.run.console import printable
 from spa.run.lock import LOCK, held
 from spa.run.progress import clock
-from spa.run.reading import NoRunError, Run, StageFolder, flatten, is_run, open_run, problem_text
+from spa.run.reading import (
+    NoRunError,
+    RunFolder,
+    StageFolder,
+    flatten,
+    is_run,
+    open_run,
+    problem_text,
+)
 from spa_report.curves import PASS_1, RunArm, ends
 from spa_report.progress import in_progress, lacks_summary, progress, shown_step
 from spa_report.results import MethodResult, current_summary, judged_steps, list_methods, measured
@@ -80,11 +88,11 @@ def _times(stages: Iterable[StageFolder]) -> list[float]:
 
 
 def _seconds(stages: Sequence[StageFolder]) -> float:
-    """How long stages worked, by a clock that does not jump."""
+    """Working time of stages, by a monotonic clock."""
     return sum(row.get("elapsed_s", 0) for stage in stages for row in stage.timings.values())
 
 
-def _state(run: Run, now: float) -> str:
+def _state(run: RunFolder, now: float) -> str:
     """finished, running or stopped; and how far the method is that has come least far."""
     methods = progress(run)
     if not methods or not (in_progress(run) or held(run.path)):
@@ -97,7 +105,7 @@ def _state(run: Run, now: float) -> str:
 
 
 def _methods(
-    run: Run, methods: Sequence[RunArm], steps: Steps, now: float
+    run: RunFolder, methods: Sequence[RunArm], steps: Steps, now: float
 ) -> Iterator[MethodResult]:
     states = {state.arm: state for state in progress(run)}
     for method in methods:
@@ -108,10 +116,10 @@ def _methods(
         yield replace(measured(method, steps[method.label]), state=printable(text))
 
 
-def _is_running(run: Run, now: float) -> bool:
-    """Whether a process holds the run or one of its stages; of a run on another machine, whether
-    something was written in the last quarter of an hour. Times that lie ahead are those of a clock
-    that was wrong."""
+def _is_running(run: RunFolder, now: float) -> bool:
+    """Return whether a process holds the run or one of its stages; for a run on another machine,
+    whether a file was written in the last 15 minutes. A time in the future comes from a wrong
+    clock."""
     folders = (run.path, *(stage.path for stage in run.stages))
     known = [held(folder) for folder in folders if (folder / LOCK).is_file()]
     # A run is running if a process visibly holds one of its locks. For a lock that another
@@ -123,7 +131,7 @@ def _is_running(run: Run, now: float) -> bool:
     )
 
 
-def _result(run: Run, methods: Sequence[RunArm], steps: Steps) -> str:
+def _result(run: RunFolder, methods: Sequence[RunArm], steps: Steps) -> str:
     """Pass@1 before and after PPO, per method, at the step at which a report judges them, which is
     named while a method is in progress."""
     parts = []
@@ -136,7 +144,7 @@ def _result(run: Run, methods: Sequence[RunArm], steps: Steps) -> str:
     return when + ", ".join(parts) or "–"
 
 
-def _seeds(run: Run) -> str:
+def _seeds(run: RunFolder) -> str:
     summary: dict[str, Any] = run.summary or {}
     seeds = {entry.get("seed") for entry in summary.get("seeds", ())}
     seeds = seeds or {stage.seed for stage in run.stages} - {None}
@@ -145,7 +153,7 @@ def _seeds(run: Run) -> str:
     return ", ".join(sorted(map(str, seeds))) or "–"
 
 
-def _duration(run: Run) -> str:
+def _duration(run: RunFolder) -> str:
     """Of the whole comparison as far as that is known, at least of the method that has worked
     longest."""
     arms = defaultdict[tuple[str, int | None], list[StageFolder]](list)

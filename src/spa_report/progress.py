@@ -1,11 +1,11 @@
-"""How far each method of a run has come."""
+"""Progress of each method of a run."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spa.run.lock import LOCK
-from spa.run.reading import Run, StageFolder, flatten, is_stage, stage_rank
+from spa.run.reading import RunFolder, StageFolder, flatten, is_stage, stage_rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Progress:
         return f"{self.step}" if self.total is None else f"{self.step} of {self.total}"
 
 
-def progress(run: Run) -> list[Progress]:
+def progress(run: RunFolder) -> list[Progress]:
     """One entry per method, for the seed that has come least far; the method that has come least
     far is first."""
-    found: dict[str, list[tuple[tuple[bool, float, int, int], Progress]]] = {}
+    by_method: dict[str, list[tuple[tuple[bool, float, int, int], Progress]]] = {}
     # This dict is used as an ordered set of (method, seed).
     for arm, seed in {(stage.arm, stage.seed): None for stage in run.stages}:
         last = max(
@@ -38,21 +38,24 @@ def progress(run: Run) -> list[Progress]:
         state = _progress(last, run)
         # The key puts unfinished stages first, then sorts by round, stage and step. Each method
         # reports only its least advanced seed.
-        found.setdefault(arm, []).append(((state.finished, *stage_rank(last), state.step), state))
+        by_method.setdefault(arm, []).append(
+            ((state.finished, *stage_rank(last), state.step), state)
+        )
     least = sorted(
-        (min(states, key=lambda pair: pair[0]) for states in found.values()),
+        (min(states, key=lambda pair: pair[0]) for states in by_method.values()),
         key=lambda pair: pair[0],
     )
     return [state for _, state in least]
 
 
-def unfinished(run: Run) -> list[Progress]:
+def unfinished(run: RunFolder) -> list[Progress]:
     """The methods that have not finished with every seed."""
     return [state for state in progress(run) if not state.finished]
 
 
-def lacks_summary(run: Run) -> bool:
-    """Whether a comparison has not written its summary, which it does after the last method."""
+def lacks_summary(run: RunFolder) -> bool:
+    """Return whether a comparison has not written its summary, which it does after the last
+    method."""
     # A comparison's lock file remains after its process ends. Without that file no summary is
     # expected.
     return (
@@ -62,12 +65,12 @@ def lacks_summary(run: Run) -> bool:
     )
 
 
-def in_progress(run: Run) -> bool:
-    """Whether a method, or the comparison as a whole, has not finished."""
+def in_progress(run: RunFolder) -> bool:
+    """Return whether a method, or the comparison as a whole, has not finished."""
     return lacks_summary(run) or bool(unfinished(run))
 
 
-def _progress(stage: StageFolder, run: Run) -> Progress:
+def _progress(stage: StageFolder, run: RunFolder) -> Progress:
     total = (
         flatten(stage.config).get("trainer.total_training_steps") if stage.name == "ppo" else None
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _SYMBOL = re.compile(r"\b((?:\w{1,30} on )?\w{1,30}) \((\S)\) (?:is|are) at")
-"""How states name what a cell holds: "box on target (√) is at"."""
+"""Pattern of a cell's content in a state: "box on target (√) is at"."""
 _LEGEND = re.compile(r"^Symbols: (.+)\.$", re.MULTILINE)
 """The line of a prompt that names symbols: "Symbols: P player, _ empty."."""
 # Limits of what one page has to lay out: longer text is cut, later tokens are left out.
@@ -41,13 +41,13 @@ def shown(text: str | None, limit: int = MAX_TEXT) -> str:
 
 
 def prediction_wrong(turn: dict[str, Any]) -> bool | None:
-    """Whether the turn's prediction is not exactly the state that was reached; None if there is no
+    """Return whether the turn's prediction differs from the next state; None if there is no
     prediction."""
     # The truth is `next_world_state` if it was recorded: it may say more than the agent is shown. A
     # turn without an executed action has nothing to predict.
     return (
         _differs(
-            turn["reply"].get("prediction"), turn.get("next_world_state") or turn["next_state"]
+            turn["response"].get("prediction"), turn.get("next_world_state") or turn["next_state"]
         )
         if turn.get("executed")
         else None
@@ -55,9 +55,9 @@ def prediction_wrong(turn: dict[str, Any]) -> bool | None:
 
 
 def observation_wrong(turn: dict[str, Any]) -> bool | None:
-    """Whether the turn's observation is not exactly the state that was shown; None if there is no
+    """Return whether the turn's observation differs from the shown state; None if there is no
     observation."""
-    return _differs(turn["reply"].get("observation"), turn.get("world_state") or turn["state"])
+    return _differs(turn["response"].get("observation"), turn.get("world_state") or turn["state"])
 
 
 def _differs(claim: str | None, truth: str) -> bool | None:
@@ -65,7 +65,8 @@ def _differs(claim: str | None, truth: str) -> bool | None:
 
 
 def any_wrong(episode: dict[str, Any]) -> bool | None:
-    """Whether a prediction of the episode is wrong; None if it makes none, or none was asked for."""
+    """Return whether a prediction of the episode is wrong; None if it has none or the mode asks for
+    none."""
     turns = episode.get("turns") or []
     known = [wrong for turn in turns if (wrong := prediction_wrong(turn)) is not None]
     # `mode: base` asks for no states, so predictions in such responses are not judged.
@@ -78,7 +79,7 @@ def replay(
     tokenizer: "Tokenizer | None" = None,
     scores: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What a page needs to replay `episode` (an `Episode.to_json()`).
+    """Build the data that a page needs to replay `episode` (an `Episode.to_json()`).
 
     `scores` holds token-aligned lists by name ("advantages", "values") from the stage's
     `token_scores`.
@@ -161,9 +162,9 @@ def _turn(
     names: Sequence[str],
     form: str,
 ) -> dict[str, Any]:
-    reply = turn["reply"]
-    observation = reply.get("observation")
-    prediction = reply.get("prediction")
+    response = turn["response"]
+    observation = response.get("observation")
+    prediction = response.get("prediction")
     return {
         "state": boards.read_board(turn["state"], size).to_json(),
         "observed": None
@@ -177,14 +178,14 @@ def _turn(
         ).to_json(),
         "options": [
             {"plan": shown(", ".join(plan), 200), "state": boards.read_board(state, size).to_json()}
-            for plan, state in reply.get("options", ())
+            for plan, state in response.get("options", ())
         ],
         "observation_wrong": observation_wrong(turn),
         "prediction_wrong": prediction_wrong(turn),
-        "think": shown(reply.get("think")),
-        "search": written_search(form, reply.get("think") or "", names),
-        "reply": shown(turn["reply_text"]),
-        "well_formed": bool(reply.get("well_formed")),
+        "think": shown(response.get("think")),
+        "search": written_search(form, response.get("think") or "", names),
+        "response": shown(turn["response_text"]),
+        "well_formed": bool(response.get("well_formed")),
         "cut_off": turn.get("finish_reason") == "length",
         "actions": _actions(turn),
         "actions_left": turn.get("actions_left"),
@@ -203,7 +204,7 @@ def _actions(turn: dict[str, Any]) -> list[dict[str, Any]]:
     infos = turn.get("infos") or []
     done = []
     position = 0
-    for action in turn["reply"].get("actions") or []:
+    for action in turn["response"].get("actions") or []:
         here = executed[position].strip().casefold() if position < len(executed) else None
         if action.strip().casefold() == here:
             info = infos[position] if position < len(infos) else {}

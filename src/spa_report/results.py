@@ -14,7 +14,7 @@ from spa.errors import DataError
 from spa.evaluation.statistics import MANY_SEEDS, Interval
 from spa.run.console import printable
 from spa.run.files import read_object
-from spa.run.reading import Run, flatten, last_validation
+from spa.run.reading import RunFolder, flatten, last_validation
 from spa_report import facts
 from spa_report.charts import number
 from spa_report.curves import PASS_1, RunArm, Wanted, ends, pass_k
@@ -55,7 +55,7 @@ class MethodResult:
     run: str = ""
     color: int = 0
     state: str = ""
-    """How far the method is, in a list of runs."""
+    """Progress of the method, in a list of runs."""
     before: float | None = None
     after: float | None = None
     before_interval: Interval | None = None
@@ -75,7 +75,7 @@ class MethodResult:
 def recorded(
     summary: dict[str, Any], arm: str, k: str = "pass@8", *, longer: bool = False
 ) -> MethodResult:
-    """What `summary.json` holds of a method; `longer`: of its training beyond the step at which
+    """Read a method's results in `summary.json`; `longer`: of its training beyond the step at which
     all methods are compared."""
     rates = summary.get("methods", {}).get(arm, {})
     start = rates.get("before", {})
@@ -136,11 +136,11 @@ def measured(method: RunArm, step: int | None) -> MethodResult:
 
 
 def arm_name(arm: str) -> str:
-    """What a reader calls a method."""
+    """Display name of a method."""
     return ARMS.get(arm, (arm, ""))[0]
 
 
-def list_methods(runs: Sequence[Run]) -> list[RunArm]:
+def list_methods(runs: Sequence[RunFolder]) -> list[RunArm]:
     """Every method of every run, in the order of a report."""
     methods: list[RunArm] = []
     for run in runs:
@@ -205,22 +205,22 @@ def rows(
 ) -> list[MethodResult]:
     """The table. First SPA, or else the best; then the plain baseline; then the others, the better
     ones first."""
-    found = []
+    results = []
     for method in methods:
         row = _row(method, steps[method.label], summaries[method.run], wanted_k)
         if row.after is not None:
-            found.append(row)
+            results.append(row)
     # Within one comparison the reference comes first, then vanilla. With several runs the best
     # method comes first.
-    rank = {summaries[found[0].run].get("reference", "spa"): 0, "vanilla": 1} if found else {}
+    rank = {summaries[results[0].run].get("reference", "spa"): 0, "vanilla": 1} if results else {}
     several = len({method.run for method in methods}) > 1
-    found.sort(key=lambda row: (0 if several else rank.get(row.arm, 2), -(row.after or 0)))
-    if not found:
+    results.sort(key=lambda row: (0 if several else rank.get(row.arm, 2), -(row.after or 0)))
+    if not results:
         return []
-    first = found[0]
+    first = results[0]
     table = [replace(first, lead=None)]
     ppo = {method.label: method.of("ppo") for method in methods}
-    for row in found[1:]:
+    for row in results[1:]:
         summary = summaries[row.run]
         lines = [(row, outcomes[row.label][1])]
         if summary.get("methods", {}).get(row.arm, {}).get("after_total"):
@@ -286,7 +286,7 @@ def points(interval: Interval) -> str:
     return f"{mean:+.1f} points (95 % CI [{low:+.1f}, {high:+.1f}])"
 
 
-def verdict(table: Sequence[MethodResult], runs: Sequence[Run]) -> tuple[str, list[str]]:
+def verdict(table: Sequence[MethodResult], runs: Sequence[RunFolder]) -> tuple[str, list[str]]:
     """The result in one sentence, and how sure one can be of it. No result while a method is in
     progress."""
     if text := how_far(runs):
@@ -317,15 +317,15 @@ def verdict(table: Sequence[MethodResult], runs: Sequence[Run]) -> tuple[str, li
     return text, [*sure, *_every_seed(runs), *_one_seed(runs), *_gates(runs)]
 
 
-def _evaluations(runs: Sequence[Run]) -> str:
+def _evaluations(runs: Sequence[RunFolder]) -> str:
     """The Pass@1 of each finished evaluation with its interval; empty without one."""
     results = []
     for stage in (stage for run in runs for stage in run.stages):
         # Not from its episodes, which may be more: an evaluation with other puzzles, samples or
         # models can be under way.
         tags = read_object(stage.evaluation).get("tags", {})
-        for tag, found in tags.items():
-            if interval := found.get("pass@1"):
+        for tag, metrics in tags.items():
+            if interval := metrics.get("pass@1"):
                 of_tag = f", {printable(tag)}" if len(tags) > 1 else ""
                 mean, low, high = (number(interval[name], True) for name in ("mean", "low", "high"))
                 results.append(
@@ -336,7 +336,7 @@ def _evaluations(runs: Sequence[Run]) -> str:
 
 
 def _versus(first: MethodResult, rival: MethodResult) -> str:
-    """Who won, by how much, and how sure one can be, in one sentence."""
+    """Compare two methods in one sentence: the better one, the difference, and its certainty."""
     ours = first.after or 0.0
     theirs = rival.after or 0.0
     lead = rival.lead
@@ -368,8 +368,8 @@ def _versus(first: MethodResult, rival: MethodResult) -> str:
 
 
 def _certainty(first: str, row: MethodResult, *, numbers: bool) -> str:
-    """Whether the difference to a method can be luck; with its numbers unless the verdict has just
-    named them."""
+    """Describe whether the difference to a method can be chance; with its numbers unless the
+    verdict has just named them."""
     lead = row.lead
     if lead is None:
         return ""
@@ -390,8 +390,8 @@ def _certainty(first: str, row: MethodResult, *, numbers: bool) -> str:
     return f"{better} is better than {worse}{said}. {explained}"
 
 
-def _every_seed(runs: Sequence[Run]) -> list[str]:
-    """How often SPA came out ahead, seed by seed."""
+def _every_seed(runs: Sequence[RunFolder]) -> list[str]:
+    """Count the seeds in which SPA scored higher."""
     notes = []
     for run in runs:
         summary = run.summary or {}
@@ -411,13 +411,13 @@ def _every_seed(runs: Sequence[Run]) -> list[str]:
     return notes
 
 
-def _seeds(run: Run) -> int:
+def _seeds(run: RunFolder) -> int:
     """Training seeds that were run. A board of `spa bench` has folders of seeds without a summary."""
     played = {stage.seed for stage in run.find("ppo")}
     return max(len((run.summary or {}).get("seeds", ())), len(played))
 
 
-def _one_seed(runs: Sequence[Run]) -> list[str]:
+def _one_seed(runs: Sequence[RunFolder]) -> list[str]:
     single = [run.name for run in runs if _seeds(run) < 2]
     if not single:
         return []
@@ -430,7 +430,7 @@ def _one_seed(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _gates(runs: Sequence[Run]) -> list[str]:
+def _gates(runs: Sequence[RunFolder]) -> list[str]:
     """The gate's diagnosis of each run in which it failed and PPO ran anyway."""
     notes = []
     for run in runs:
@@ -476,14 +476,14 @@ def step_note(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[s
     return [f"{where} {' and '.join(longer)} trained for more steps."]
 
 
-def current_summary(run: Run) -> dict[str, Any]:
+def current_summary(run: RunFolder) -> dict[str, Any]:
     """The summary of a run, without its results while a method is in progress: they are those of an
     earlier run."""
     results = ("methods", "difference", "seeds") if in_progress(run) else ()
     return {key: value for key, value in (run.summary or {}).items() if key not in results}
 
 
-def how_far(runs: Sequence[Run]) -> str:
+def how_far(runs: Sequence[RunFolder]) -> str:
     """The methods that have not finished and how far they are, in one sentence; empty if all have
     finished."""
     parts = []
@@ -504,7 +504,7 @@ def how_far(runs: Sequence[Run]) -> str:
     return f"In progress: {', '.join(parts)}." if parts else ""
 
 
-def seed_table(runs: Sequence[Run]) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:
+def seed_table(runs: Sequence[RunFolder]) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:
     """Name of each seed -> (method, Pass@1 after PPO)."""
     return tuple(
         (

@@ -1,4 +1,4 @@
-"""What keeps text of a run from becoming anything but text in a page."""
+"""Security of pages: text of a run stays text."""
 
 import base64
 import hashlib

@@ -59,7 +59,7 @@ _POLICY = (
 _LOGGER = logging.getLogger("spa.view")
 
 REQUEST_S = 30.0
-"""How long a client may take to say what it wants; a connection that says nothing holds a thread."""
+"""Time in seconds that a client may take to send its request; an idle connection holds a thread."""
 MOST_FIELDS = 50
 _NUMBER = re.compile(r"[0-9]{1,12}")
 
@@ -317,7 +317,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, json.dumps(answer).encode(), "application/json", saved)
 
     def _is_known(self, token: str) -> bool:
-        """Whether the request shows the token, in its address or as a cookie."""
+        """Return whether the request has the token, in its address or as a cookie."""
         try:
             shown = SimpleCookie(self.headers.get("Cookie", "")).get(self._own.cookie)
         except CookieError:
@@ -393,9 +393,9 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
     viewer.index.update()
     total = viewer.index.page({}, limit=1)["total"]
     replays = {
-        row["id"]: (row, found)
+        row["id"]: (row, episode)
         for row in viewer.index.spread(limit)
-        if (found := viewer.episode(row["id"])) is not None
+        if (episode := viewer.episode(row["id"])) is not None
     }
     rows = [row for row, _ in replays.values()]
     note = f"This page shows {len(rows)} of {total:,} episodes" if len(rows) < total else ""

@@ -1,14 +1,14 @@
-"""What a training has used: actions in the environment, and tokens."""
+"""Budget of a training: actions in the environment, and tokens."""
 
 from dataclasses import asdict
 
 from spa.errors import DataError
 from spa.run.files import read_lines
 from spa.run.usage import Budget, of_self_play, so_far
-from spa_sweeps.grid import FOLDERS, Run
+from spa_sweeps.grid import FOLDERS, TrainingRun
 
 
-def budget(training: Run) -> dict[int, Budget]:
+def budget(training: TrainingRun) -> dict[int, Budget]:
     """PPO step -> what had been used by then. `learnt_tokens` counts the tokens of fine-tuning.
 
     Raises DataError if the summary of a data set is missing or damaged.
@@ -27,7 +27,7 @@ def budget(training: Run) -> dict[int, Budget]:
     return so_far(before, ((int(line["step"]), line) for _, line in lines))
 
 
-def learnt_tokens(training: Run) -> int:
+def learnt_tokens(training: TrainingRun) -> int:
     """Tokens of rows that the model was trained on: in fine-tuning, over all its epochs and rounds,
     and in replay."""
     read = [(own.sft, "train/tokens") for own in training.rounds]

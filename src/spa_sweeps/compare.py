@@ -38,7 +38,7 @@ from spa_sweeps.grid import (
     FOLDERS,
     Plan,
     PoolOf,
-    Run,
+    TrainingRun,
     Work,
     announce,
     do_task,
@@ -78,7 +78,7 @@ class Comparison:
     root: Path
     arms: dict[str, Arm]
     reference: str
-    trainings: dict[str, list[Run]]  # one per seed
+    trainings: dict[str, list[TrainingRun]]  # one per seed
     cache_dirs: list[Path]  # folders in which a stage may be finished already
     preset: str = ""  # configuration name, if nothing in it is overridden
 
@@ -189,7 +189,7 @@ def training_of(
     seed: int,
     root: Path,
     more: Sequence[str] = (),
-) -> Run:
+) -> TrainingRun:
     """Training number `seed` of a method in `folder`. The method's changes win over `overrides`, and
     `more` wins over them."""
     world_model, ppo = (
@@ -198,7 +198,9 @@ def training_of(
     )
     steps = chosen.steps * ppo.trainer.total_training_steps
     ppo = replace(ppo, trainer=replace(ppo.trainer, total_training_steps=steps))
-    return Run(folder=folder, world_model=world_model if chosen.fine_tuned else None, ppo=ppo)
+    return TrainingRun(
+        folder=folder, world_model=world_model if chosen.fine_tuned else None, ppo=ppo
+    )
 
 
 def self_play_batches(cfg: Config) -> int:
@@ -206,7 +208,7 @@ def self_play_batches(cfg: Config) -> int:
     return cfg.generate.batches_of_all_rounds if source_of(cfg).plays else 0
 
 
-def continued(training: Run, batches: int) -> Run:
+def continued(training: TrainingRun, batches: int) -> TrainingRun:
     """A training with as many more PPO steps as there are `batches` of self-play (both have as many
     episodes), and a validation where the others stop. A schedule that ends with PPO ends with the
     last of them."""
@@ -232,8 +234,8 @@ def methods_compared(
     `only` some methods, in a folder next to it. `root` is another folder for them."""
     cfg = configured(preset, tuple(overrides))
     chosen = (*(only or cfg.compare.arms), *names)
-    found = {name: method(name) for name in dict.fromkeys(chosen)}
-    twice = [name for name, count in Counter(map(label, found)).items() if count > 1]
+    methods = {name: method(name) for name in dict.fromkeys(chosen)}
+    twice = [name for name, count in Counter(map(label, methods)).items() if count > 1]
     if twice:
         raise ConfigError(
             f"two methods are called {twice[0]}, the name of their results. Rename one of them, or compare "
@@ -243,10 +245,10 @@ def methods_compared(
         # A method with a multiple of the steps (`_x11`) is a baseline of its own and is not trained
         # longer.
         Arm(name=label(name), method=one, longer=not one.fine_tuned and one.steps == 1)
-        for name, one in found.items()
+        for name, one in methods.items()
     ]
     # Without spa the first method is what the others are compared with.
-    reference = REFERENCE if REFERENCE in found else arms[0].name
+    reference = REFERENCE if REFERENCE in methods else arms[0].name
     home = (
         # Names of many methods would make a folder name that the file system refuses.
         beside(cfg, "-".join(["compare", *map(label, only)])[:100])

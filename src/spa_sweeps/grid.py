@@ -25,7 +25,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from spa.config.schema import Config, GenerateConfig
-from spa.config.stages import Stage
+from spa.config.stages import StageName
 from spa.errors import ConfigError, DataError, SpaError, TrainingError
 from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
 from spa.run.console import worker_console
@@ -54,20 +54,20 @@ from spa.run.signals import (
 )
 from spa.stages import ppo_run
 from spa.stages.imagination import check_planning
-from spa.stages.pipeline import learn, play
+from spa.stages.pipeline import run_selfplay_round, run_sft_round
 from spa.stages.rounds import Round, lost_checkpoint, rounds_of
 
 log = logging.getLogger(__name__)
 
-FOLDERS: dict[Stage, str] = {"selfplay": "data", "sft": "sft", "ppo": "ppo"}
-STAGE_NAMES: dict[Stage, str] = {"selfplay": "self-play", "sft": "SFT", "ppo": "PPO"}
+FOLDERS: dict[StageName, str] = {"selfplay": "data", "sft": "sft", "ppo": "ppo"}
+STAGE_NAMES: dict[StageName, str] = {"selfplay": "self-play", "sft": "SFT", "ppo": "PPO"}
 ROWS_ONLY = (
     "shuffle_next_states",
     "states",
     "success_only",
     "val_fraction",
     "split_seed",
-    "reply_format",
+    "example_format",
     "coverage",
 )
 """Settings of stage 1 that do not touch self-play, only what rows are made of it."""
@@ -78,7 +78,7 @@ _DEPTH = "*/", "*/*/", "*/*/*/", "*/*/*/*/", "*/*/*/*/*/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TrainingRun:
     """A method as it is trained once, in a folder: the configuration of stages 1 and 2 (None: PPO
     from the base model) and of stage 3."""
 
@@ -99,7 +99,7 @@ class StageJob:
     `source`: the folder of the stage before it. `episodes`: where the same self-play lies, of which
     only other rows are to be made."""
 
-    stage: Stage
+    stage: StageName
     folder: Path
     config: Config
     fingerprint: Fingerprint
@@ -122,7 +122,7 @@ class StageJob:
         replay = self.config.actor_rollout_ref.actor.replay
         # PPO's replay reads rows of the data set, so the data set must exist, although PPO starts
         # from the SFT checkpoint.
-        rows = self.stage == "ppo" and replay.rows and replay.source == "data"
+        rows = self.stage == "ppo" and replay.examples and replay.source == "data"
         data = self.folder.with_name(FOLDERS["selfplay"]) if rows and self.source else None
         return {
             folder.resolve() for folder in (self.source, self.init_from, data) if folder is not None
@@ -135,18 +135,18 @@ class StageJob:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the task in messages."""
         trainer = self.config.trainer
         return f"{trainer.experiment_name}, {os.path.relpath(self.folder, trainer.run_dir)}"
 
     @property
     def done(self) -> bool:
-        """Whether its result is there."""
+        """True if the result exists."""
         return self.there(self.folder)
 
     def there(self, folder: Path) -> bool:
-        """Whether a folder holds the result of this task: the same fingerprint, validated at the
-        steps that are read."""
+        """Return whether a folder holds the result of this task: the same fingerprint, validated at
+        the steps that are read."""
         return is_finished(folder, self.fingerprint) and not self.unread(folder)
 
     def unread(self, folder: Path) -> list[Path]:
@@ -173,11 +173,11 @@ def recorded_digest(folder: Path) -> str:
     return known.fingerprint.digest if known is not None and known.result is not None else ""
 
 
-def tasks_of(training: Run) -> list[StageJob]:
+def tasks_of(training: TrainingRun) -> list[StageJob]:
     """The stages of a training in their order, round by round, PPO last."""
     tasks: list[StageJob] = []
 
-    def add(stage: Stage, folder: Path, cfg: Config, own: Round | None = None) -> None:
+    def add(stage: StageName, folder: Path, cfg: Config, own: Round | None = None) -> None:
         # Each stage's fingerprint contains that of the stage before it, so a change of one stage
         # changes the fingerprints of all later stages.
         before = tasks[-1] if tasks else None
@@ -198,8 +198,8 @@ def tasks_of(training: Run) -> list[StageJob]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a grid has to do: tasks, sources before what needs them, and stages that are `linked` to
-    what is done elsewhere."""
+    """Work of a grid: tasks, sources before the tasks that need them, and stages that are `linked`
+    to the same work elsewhere."""
 
     tasks: list[StageJob]
     linked: list[StageJob] = field(default_factory=list)
@@ -208,8 +208,8 @@ class Plan:
 
     @property
     def missing(self) -> list[StageJob]:
-        """What is not done, and what is done but was lost, damaged or changed since and is read by
-        that, as far back as it takes."""
+        """Tasks that are not done, and finished tasks whose result they read and that was lost,
+        damaged or changed since."""
         done = {task.folder: task for task in self.tasks if task.done}
         latest = [task for task in self.tasks if task.folder not in done]
         while latest:
@@ -222,8 +222,8 @@ class Plan:
         return [task for task in self.tasks if task.folder not in done]
 
     def lines(self) -> list[str]:
-        """What would be done, for --dry-run: a line per stage, how many more it is for, and what is
-        done elsewhere."""
+        """Lines for --dry-run: one per stage, with how many other stages use it and which work
+        exists elsewhere."""
         more = Counter(self.links.values())
         own = {task.folder for task in self.tasks}
         missing = {task.folder for task in self.missing}
@@ -242,15 +242,15 @@ class Plan:
 
 
 def _whole(folder: Path) -> bool:
-    """Whether the result of a finished stage can be read. A data set that was changed cannot; its
-    stage says so."""
+    """Return whether the result of a finished stage is readable. A data set that was changed is
+    not; its stage reports that."""
     try:
         return result_of(folder) is not None
     except DataError:
         return False
 
 
-def plan_grid(trainings: Iterable[Run], cache_dirs: Sequence[Path] = ()) -> Plan:
+def plan_grid(trainings: Iterable[TrainingRun], cache_dirs: Sequence[Path] = ()) -> Plan:
     """Every stage of all trainings once. Finished ones in the folders `cache_dirs` are used where they
     lie."""
     # Digest -> folder: stages of other experiments are found whatever the names of their folders.
@@ -282,7 +282,7 @@ def plan_grid(trainings: Iterable[Run], cache_dirs: Sequence[Path] = ()) -> Plan
     return plan
 
 
-def fetch_models(trainings: Iterable[Run]) -> None:
+def fetch_models(trainings: Iterable[TrainingRun]) -> None:
     """Models and data sets of the Hub into the local cache: what is there counts by its content."""
     for training in trainings:
         if training.world_model is not None:
@@ -292,7 +292,8 @@ def fetch_models(trainings: Iterable[Run]) -> None:
 
 
 def _as_long(other: StageJob, task: StageJob) -> bool:
-    """Whether another task of the same fingerprint gives everything that is read of this one."""
+    """Return whether another task of the same fingerprint provides everything that is read of this
+    one."""
     # More PPO steps resume the same work, so the number of steps is part of the fingerprint only if
     # a schedule depends on it. Therefore the steps are compared here.
     trainers = [part.config.trainer for part in (other, task)]
@@ -313,7 +314,7 @@ def _episodes(task: StageJob, played: dict[str, Path]) -> Path | None:
 
 
 def _first_play(task: StageJob) -> bool:
-    """Whether a task is self-play by the model that the training begins with."""
+    """Return whether a task is self-play by the initial model."""
     return task.stage == "selfplay" and task.source is None
 
 
@@ -381,9 +382,9 @@ def do_task(task: StageJob, device: str) -> tuple[int, int]:
     cfg = replace(cfg, trainer=replace(cfg.trainer, device=device))
     with stoppable():
         if own and task.stage == "selfplay":
-            play(own, cfg, fingerprint=known, episodes=task.episodes)
+            run_selfplay_round(own, cfg, fingerprint=known, episodes=task.episodes)
         elif own:
-            learn(own, cfg, fingerprint=known)
+            run_sft_round(own, cfg, fingerprint=known)
         else:
             start = result_of(source) if source else None
             if source and start is None:
@@ -410,7 +411,7 @@ def peak_bytes() -> int:
 
 
 def finish_grid(
-    trainings: Iterable[Iterable[Run]],
+    trainings: Iterable[Iterable[TrainingRun]],
     plan: Callable[[], Plan],
     *,
     parallel: int,
@@ -533,7 +534,7 @@ def time_of(plan: Plan, each: Callable[[StageJob], float], *, workers: int) -> f
 
 
 def announce(plan: Plan, *, workers: int, minutes: float | None = None) -> list[str]:
-    """What the plan does, before it starts: a line per method, and the time if it is known.
+    """Describe a plan before it starts: a line per method, and the time if it is known.
 
     `minutes`: the measured time of the whole plan, if no stage is finished.
     """

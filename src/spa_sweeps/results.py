@@ -22,7 +22,7 @@ from spa.run.manifest import Manifest
 from spa.stages.evaluate import reference_scores
 from spa.stages.versions import versions
 from spa_sweeps.budget import budget
-from spa_sweeps.grid import FOLDERS, Run, tasks_of, validation
+from spa_sweeps.grid import FOLDERS, TrainingRun, tasks_of, validation
 
 if TYPE_CHECKING:
     from spa_sweeps.compare import Comparison
@@ -47,8 +47,8 @@ class SeedResult:
     world_model: Mapping[str, float]
 
 
-def read_training(training: Run, seed: int) -> SeedResult | None:
-    """What training number `seed` gave; None if it is not finished.
+def read_training(training: TrainingRun, seed: int) -> SeedResult | None:
+    """Read the results of the training with number `seed`; None if it is not finished.
 
     Raises DataError if a file of validation episodes has another size than the stage wrote.
     """
@@ -90,30 +90,29 @@ def read_training(training: Run, seed: int) -> SeedResult | None:
     )
 
 
-def read_trainings(trainings: Sequence[Run]) -> list[SeedResult]:
-    """What the finished trainings of a method gave, one per seed."""
+def read_trainings(trainings: Sequence[TrainingRun]) -> list[SeedResult]:
+    """Read the results of a method's finished trainings, one per seed."""
     results = (read_training(training, seed) for seed, training in enumerate(trainings))
     return [result for result in results if result is not None]
 
 
-def learns_states(training: Run) -> bool:
-    """Whether fine-tuning is on responses with states in them, and not on those of the base
-    format."""
+def learns_states(training: TrainingRun) -> bool:
+    """Return whether SFT trains on responses with states, not on those of the base format."""
     return training.world_model is not None and source_of(training.world_model).has_states
 
 
 def _world_model(path: Path) -> dict[str, float]:
-    """What the gate measured after SFT."""
+    """Read the gate's metrics after SFT."""
     gate = read_object(path)
     if not gate:
         return {}
     names = ("observation_exact", "prediction_exact", "entropy", "puzzles", "puzzles_seen")
-    found = {name: round(float(gate[name]), 4) for name in names if gate.get(name) is not None}
-    return found | {"gate_passed": float(gate.get("passed", True))}
+    metrics = {name: round(float(gate[name]), 4) for name in names if gate.get(name) is not None}
+    return metrics | {"gate_passed": float(gate.get("passed", True))}
 
 
 def _in_play(path: Path, before: int, after: int) -> dict[str, float]:
-    """How much was right on held-out puzzles, `<name>_before` and `<name>_after` PPO; nothing where
+    """Accuracy on held-out puzzles, as `<name>_before` and `<name>_after` PPO; empty where
     responses hold no states."""
     lines = {line["step"]: current_metrics(line) for _, line in read_lines(path)}
     return {
@@ -129,9 +128,9 @@ def read_curve(path: Path) -> Curve:
     averaged over environment tags."""
     curve: Curve = {}
     for _, line in read_lines(path):
-        found = [_mean_of(line, f"pass@{k}") for k in KS]
-        if found[0] is not None:
-            curve[int(line["step"])] = (found[0], found[1])
+        rates = [_mean_of(line, f"pass@{k}") for k in KS]
+        if rates[0] is not None:
+            curve[int(line["step"])] = (rates[0], rates[1])
     return curve
 
 
@@ -180,12 +179,12 @@ def summarize(
     """The content of summary.json. With one seed, `methods` is at the top. With several it is in
     `seeds`, and the mean over seeds is at the top. Seconds are added to those of `before`, the
     summary that there was; the largest memory of both counts."""
-    found = {name: read_trainings(trainings) for name, trainings in made.trainings.items()}
+    seeds_of = {name: read_trainings(trainings) for name, trainings in made.trainings.items()}
     seeds = [
         {
             "seed": seed,
-            "methods": {name: _means(parts[seed]) for name, parts in found.items()},
-            "world_model": dict(found[made.reference][seed].world_model),
+            "methods": {name: _means(parts[seed]) for name, parts in seeds_of.items()},
+            "world_model": dict(seeds_of[made.reference][seed].world_model),
             "reference_policies": reference_scores(made.trainings[made.reference][seed].ppo),
         }
         for seed in range(made.cfg.compare.seeds)
@@ -199,7 +198,7 @@ def summarize(
         "methods": mean_over_seeds([entry["methods"] for entry in seeds]),
         "world_model": mean_over_seeds([entry["world_model"] for entry in seeds]),
         "reference_policies": mean_over_seeds([entry["reference_policies"] for entry in seeds]),
-        "difference": _differences(made, found),
+        "difference": _differences(made, seeds_of),
         "episodes": {
             name: episodes_played(trainings[0]) for name, trainings in made.trainings.items()
         },
@@ -230,25 +229,27 @@ def _means(result: SeedResult) -> dict[str, dict[str, float]]:
     for name, puzzles in result.moments.items():
         values = {k: per_puzzle(puzzles, k) for k in KS}
         out[name] = {
-            f"pass@{k}": round(float(np.mean(list(found.values()))), DIGITS)
-            for k, found in values.items()
+            f"pass@{k}": round(float(np.mean(list(shares.values()))), DIGITS)
+            for k, shares in values.items()
             # Pass@8 over some of the puzzles would not be comparable with Pass@1 over all.
-            if len(found) == len(puzzles)
+            if len(shares) == len(puzzles)
         }
     return out
 
 
-def _differences(made: "Comparison", found: Mapping[str, Sequence[SeedResult]]) -> dict[str, Any]:
+def _differences(
+    made: "Comparison", seeds_of: Mapping[str, Sequence[SeedResult]]
+) -> dict[str, Any]:
     """Pass@1 of the reference minus each other method's, with a 95 % interval. Where all methods
     train on, the reference does, too."""
     out: dict[str, Any] = {}
-    reference = found[made.reference]
+    reference = seeds_of[made.reference]
     longest = (
         "after_total"
         if reference and all("after_total" in one.moments for one in reference)
         else "after"
     )
-    for name, parts in found.items():
+    for name, parts in seeds_of.items():
         for moments, key in (
             (("after", "after"), name),
             ((longest, "after_total"), f"{name}_same_total_episodes"),
@@ -265,11 +266,11 @@ def _differences(made: "Comparison", found: Mapping[str, Sequence[SeedResult]]) 
     return out
 
 
-def _began_ppo(training: Run) -> bool:
+def _began_ppo(training: TrainingRun) -> bool:
     return (training.folder / FOLDERS["ppo"] / "metrics.jsonl").is_file()
 
 
-def tokens_sampled(trainings: Sequence[Run]) -> dict[str, int]:
+def tokens_sampled(trainings: Sequence[TrainingRun]) -> dict[str, int]:
     """Tokens that the model sampled in self-play and PPO, mean over the seeds: up to the moment
     `after`, and, where PPO continued, up to its end (`longer`)."""
     totals: dict[str, list[float]] = {}
@@ -282,7 +283,7 @@ def tokens_sampled(trainings: Sequence[Run]) -> dict[str, int]:
     return {name: round(float(np.mean(values))) for name, values in totals.items()}
 
 
-def episodes_played(training: Run) -> dict[str, int]:
+def episodes_played(training: TrainingRun) -> dict[str, int]:
     """Episodes of PPO up to the moment `after` and of self-play; `ppo_longer`, where it continued:
     all of PPO."""
     ppo = training.ppo

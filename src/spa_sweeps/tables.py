@@ -49,7 +49,7 @@ def print_table(summary: dict[str, Any]) -> None:
 
 
 def sentences(summary: dict[str, Any]) -> list[str]:
-    """What the comparison shows, in plain words."""
+    """Describe the results of the comparison in plain words."""
     out = []
     first = "SPA" if summary["reference"] == "spa" else summary["reference"]
     seeds = len(summary.get("seeds", ()))

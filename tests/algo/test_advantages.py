@@ -328,7 +328,7 @@ def test_gae_without_a_critic_is_explained():
         estimate_advantages("gae", ScoredBatch(**{**vars(batch), "values": None}), batch.rewards)
 
 
-def test_shorter_replies_count_more():
+def test_shorter_responses_count_more():
     """Rows of 1, 2 and 3 tokens, 2 on average: factors 2, 1 and 2/3."""
     mask = torch.tensor([[True, False, False], [True, True, False], [True, True, True]])
     advantages = mask * torch.tensor([[1.0], [-1.0], [3.0]])

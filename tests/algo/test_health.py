@@ -84,7 +84,7 @@ def test_predictions_that_ppo_unlearns_are_named():
     assert "actor.replay" in told["falling_predictions"]
 
 
-def test_replies_without_states_are_not_judged_by_them():
+def test_responses_without_states_are_not_judged_by_them():
     assert after(*[{"format": None, "observations": None}] * 20).reasons == {}
 
 
@@ -118,7 +118,7 @@ def test_loops(text, loop):
     assert ends_in_a_loop(text) is loop
 
 
-def test_only_replies_that_were_cut_off_can_be_loops():
+def test_only_responses_that_were_cut_off_can_be_loops():
     loop = "no " * 40
     assert looping_share([(loop, True), (loop, False), ("fine", True), ("fine", False)]) == 0.25
     assert looping_share([]) == 0.0

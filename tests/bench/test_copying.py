@@ -23,8 +23,8 @@ def ids_of(text):
     return [ord(letter) for letter in text]
 
 
-def said(reply, logprobs, states=(), step=None, lead="?"):
-    ids = ids_of(lead + reply)
+def said(response, logprobs, states=(), step=None, lead="?"):
+    ids = ids_of(lead + response)
     mask = [letter >= len(lead) for letter in range(len(ids))]
     return Rollout(
         where="row 1", stack="chat", chat=(), group="g", states=states, step=step,
@@ -33,10 +33,10 @@ def said(reply, logprobs, states=(), step=None, lead="?"):
 
 
 def test_tokens_are_held_against_the_state_before_and_after():
-    reply = "<prediction>\n_P\n#G\n</prediction>"
-    logprobs = [-float(place) for place in range(len(reply))]
-    found = list(state_tokens(said(reply, logprobs, ("P_\n#G", "_P\n#_")), Letters()))
-    first = reply.index("_")
+    response = "<prediction>\n_P\n#G\n</prediction>"
+    logprobs = [-float(place) for place in range(len(response))]
+    found = list(state_tokens(said(response, logprobs, ("P_\n#G", "_P\n#_")), Letters()))
+    first = response.index("_")
     assert found == [
         StateToken(nll=first, copied=False, right=True),  # _ where P stood
         StateToken(nll=first + 1, copied=False, right=True),
@@ -45,9 +45,9 @@ def test_tokens_are_held_against_the_state_before_and_after():
     ]
 
 
-def test_without_true_states_the_observation_of_the_reply_is_the_state_before():
-    reply = "<observation>P_</observation><prediction>PP</prediction>"
-    found = list(state_tokens(said(reply, [-1.0] * len(reply)), Letters()))
+def test_without_true_states_the_observation_of_the_response_is_the_state_before():
+    response = "<observation>P_</observation><prediction>PP</prediction>"
+    found = list(state_tokens(said(response, [-1.0] * len(response)), Letters()))
     assert [(token.copied, token.right) for token in found] == [(True, None), (False, None)]
 
 
@@ -87,13 +87,13 @@ def test_a_kind_that_dies_out_made_nothing_fall_by_itself():
 
 def over_steps(*likelihoods):
     """A rollout for each (nats of copied tokens, nats of changed tokens); half of the cells change."""
-    reply = "<prediction>_P#G</prediction>"
-    start = reply.index("_")
+    response = "<prediction>_P#G</prediction>"
+    start = response.index("_")
     rollouts = []
     for step, (copied, changed) in enumerate(likelihoods):
-        logprobs = [0.0] * len(reply)
+        logprobs = [0.0] * len(response)
         logprobs[start : start + 4] = [-changed, -changed, -copied, -copied]
-        rollouts.append(said(reply, logprobs, ("P_#G", "_P#G"), step=step))
+        rollouts.append(said(response, logprobs, ("P_#G", "_P#G"), step=step))
     return rollouts
 
 
@@ -173,4 +173,4 @@ def test_seeds_steps_and_log_probs_that_are_none_are_left_out(junk):
         "mask": [True],
         "logprobs": [junk],
     }
-    assert read_row({"nodes": [node]}, "row 1").replies == ("a",)
+    assert read_row({"nodes": [node]}, "row 1").responses == ("a",)

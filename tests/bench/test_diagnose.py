@@ -51,7 +51,10 @@ def test_linked_folders_are_read_once(tmp_path):
     (tmp_path / "run" / "loop").symlink_to(tmp_path / "run")
     assert len(read_rollouts(tmp_path / "run")) == 1
     write(tmp_path / "run", [{"messages": [USER, said("stop")]}])
-    assert {rollout.replies for rollout in read_rollouts(tmp_path / "run")} == {("go",), ("stop",)}
+    assert {rollout.responses for rollout in read_rollouts(tmp_path / "run")} == {
+        ("go",),
+        ("stop",),
+    }
 
 
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
@@ -59,7 +62,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
     for name, text in (("a.jsonl", json.dumps(row)), ("b.json", json.dumps([row], indent=1))):
         (tmp_path / name).write_text(text, encoding="utf-8-sig")
         (rollout,) = read_rollouts(tmp_path / name)
-        assert rollout.replies == ("go",)
+        assert rollout.responses == ("go",)
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +85,9 @@ def tokenizer():
         {"input": "room A", "output": "go\nuser\nroom B\nassistant\nstop", "score": 1.0},
     ],
 )  # fmt: skip
-def test_every_stack_is_read_as_the_same_replies(row):
+def test_every_stack_is_read_as_the_same_responses(row):
     rollout = read_row(row, "row 1")
-    assert [reply for reply in rollout.replies if reply] == ["go", "stop"]
+    assert [response for response in rollout.responses if response] == ["go", "stop"]
 
 
 def test_a_batch_in_columns_becomes_rows(tmp_path):
@@ -104,15 +107,15 @@ def test_a_file_may_be_one_list(tmp_path):
     file.write_text(
         json.dumps([{"messages": [USER, said("a")]}, {"messages": [USER, said("b")]}], indent=1)
     )
-    assert [rollout.replies for rollout in read_rollouts(file)] == [("a",), ("b",)]
+    assert [rollout.responses for rollout in read_rollouts(file)] == [("a",), ("b",)]
 
 
 def test_rows_may_be_bare_lists_of_messages(tmp_path):
     file = tmp_path / "chats.jsonl"
     file.write_text("".join(json.dumps([USER, said(text)]) + "\n" for text in "ab"))
-    assert [rollout.replies for rollout in read_rollouts(file)] == [("a",), ("b",)]
+    assert [rollout.responses for rollout in read_rollouts(file)] == [("a",), ("b",)]
     file.write_text("".join(json.dumps([{"from": "gpt", "value": text}]) + "\n" for text in "ab"))
-    assert [rollout.replies for rollout in read_rollouts(file)] == [("a",), ("b",)]
+    assert [rollout.responses for rollout in read_rollouts(file)] == [("a",), ("b",)]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +150,7 @@ def test_a_text_may_hold_line_separators_of_unicode(tmp_path):
     file.write_text(
         "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8"
     )
-    assert [rollout.replies for rollout in read_rollouts(file)] == [("a\u2028b\x85c",), ("d",)]
+    assert [rollout.responses for rollout in read_rollouts(file)] == [("a\u2028b\x85c",), ("d",)]
 
 
 def test_masks_that_cannot_be_right_are_named(tokenizer):
@@ -177,14 +180,14 @@ def test_text_of_another_role_under_the_mask_is_found(tokenizer):
     assert masks(read([row]), tokenizer)["others_trained"] == []
 
 
-def test_replies_that_tokenize_differently_are_found(tokenizer):
+def test_responses_that_tokenize_differently_are_found(tokenizer):
     whole = tokenizer.encode("Right", add_special_tokens=False)
     pieces = [
         token for letter in "Right" for token in tokenizer.encode(letter, add_special_tokens=False)
     ]
     assert whole != pieces and tokenizer.decode(whole) == tokenizer.decode(pieces)
     rows = [{"completion_ids": whole}, {"completion_ids": pieces}]
-    assert retokenized(read(rows), tokenizer) == {"replies": 2, "changed": ["row 2"]}
+    assert retokenized(read(rows), tokenizer) == {"responses": 2, "changed": ["row 2"]}
 
 
 def test_groups_without_a_spread_broken_blocks_and_repetition_are_found():
@@ -200,11 +203,11 @@ def test_groups_without_a_spread_broken_blocks_and_repetition_are_found():
     assert report["rewards"]["groups_without_spread"] == 1 and report["rewards"][
         "mean"
     ] == pytest.approx(2 / 3)
-    assert report["format"]["tags"]["answer"] == {"replies": 2, "broken": 1, "lacking": 0}
-    assert report["repetition"]["replies_over_half"] == 1 and len(report["findings"]) == 3
+    assert report["format"]["tags"]["answer"] == {"responses": 2, "broken": 1, "lacking": 0}
+    assert report["repetition"]["responses_over_half"] == 1 and len(report["findings"]) == 3
 
 
-def test_replies_that_do_not_depend_on_the_prompt_are_a_collapse():
+def test_responses_that_do_not_depend_on_the_prompt_are_a_collapse():
     def chats(answer):
         return [
             {
@@ -221,17 +224,17 @@ def test_replies_that_do_not_depend_on_the_prompt_are_a_collapse():
 
 
 def test_predictions_are_held_against_what_the_environment_said():
-    reply = "<observation>room A</observation><prediction>{}</prediction><answer>go</answer>"
+    response = "<observation>room A</observation><prediction>{}</prediction><answer>go</answer>"
     after = {"role": "user", "content": "You see: room B"}
     right, copied = (
-        read([{"messages": [USER, said(reply.format(text)), after]}])
+        read([{"messages": [USER, said(response.format(text)), after]}])
         for text in ("room  B", "room A")
     )
     assert diagnose(right)["world_model"] == {"observation": 1, "observation_right": 1, "prediction": 1, "prediction_right": 1, "copied": 0}  # fmt: skip
     report = diagnose(copied)
     assert report["world_model"]["prediction_right"] == 0 and "copying" in report["findings"][-1]
-    last = said(reply.format("room A"))  # nothing shows what came after it
-    unknown = diagnose(read([{"messages": [USER, said(reply.format("room  B")), after, last]}]))[
+    last = said(response.format("room A"))  # nothing shows what came after it
+    unknown = diagnose(read([{"messages": [USER, said(response.format("room  B")), after, last]}]))[
         "world_model"
     ]
     assert (unknown["prediction"], unknown["copied"]) == (1, 0)
@@ -248,13 +251,13 @@ def test_the_command_prints_text_and_json(tmp_path, capsys):
 
 
 def test_the_page_holds_the_findings_and_only_text_of_foreign_text(tmp_path, capsys):
-    reply = said(
+    response = said(
         "<think><observation>a</observation><prediction>b</prediction></think><answer>Up</answer>"
     )
     foreign = tmp_path / "<script>alert(1)<" / "rollouts.jsonl"
     foreign.parent.mkdir()
     row = {
-        "messages": [USER, reply],
+        "messages": [USER, response],
         "completion_ids": [1, 2],
         "completion_mask": [1],
         "step_rewards": [0.5],
@@ -282,7 +285,7 @@ def test_the_page_holds_the_findings_and_only_text_of_foreign_text(tmp_path, cap
 def test_the_page_draws_drift_and_what_made_cross_entropy_fall(tokenizer):
     report = diagnose(read([{"messages": [USER, said("go")]}]))
     report["world_model"] = {"prediction": 4, "prediction_right": 2, "copied": 1}
-    row = {
+    example = {
         "predictions": 2,
         "with_states": 2,
         "cells_wrong": 0.25,
@@ -290,7 +293,7 @@ def test_the_page_draws_drift_and_what_made_cross_entropy_fall(tokenizer):
         "copy_cells_wrong": 0.5,
     }
     report["drift"] = {
-        "by_actions": [{"at": 1, "right": 2, **row}, {"at": 2, "right": 0, **row}],
+        "by_actions": [{"at": 1, "right": 2, **example}, {"at": 2, "right": 0, **example}],
         "by_turn": [],
     }
     kinds = {
@@ -309,8 +312,8 @@ def test_the_page_draws_drift_and_what_made_cross_entropy_fall(tokenizer):
 
 
 def test_the_command_says_why_copying_cannot_be_told_and_replays_a_tag_or_a_type(tmp_path, capsys):
-    reply = said("<think><prediction>b</prediction></think><answer>Right</answer>")
-    file = write(tmp_path, [{"messages": [USER, reply, USER], "seed": 3}])
+    response = said("<think><prediction>b</prediction></think><answer>Right</answer>")
+    file = write(tmp_path, [{"messages": [USER, response, USER], "seed": 3}])
     execute(["diagnose", str(file), "--env", "gymnasium:FrozenLake-v1"])
     out = capsys.readouterr().out
     assert (
@@ -400,9 +403,9 @@ ROLLOUTS = Path(__file__).parents[1] / "golden" / "rollouts"
 """Made by verifiers and by TRL with SmolLM2-135M: benchmarks/rollouts."""
 
 
-def test_verifiers_own_rollouts_show_which_replies_it_tokenized_again():
+def test_verifiers_own_rollouts_show_which_responses_it_tokenized_again():
     rollouts = read_rollouts(ROLLOUTS / "verifiers_smollm2.jsonl")
-    assert [len(rollout.replies) for rollout in rollouts] == [5, 5, 5, 5]
+    assert [len(rollout.responses) for rollout in rollouts] == [5, 5, 5, 5]
     assert [rollout.replaced for rollout in rollouts] == [0, 0, 1, 2]
     assert all(len(rollout.token_ids) == len(rollout.mask) for rollout in rollouts)  # pyright: ignore[reportArgumentType]
     report = diagnose(rollouts)
@@ -412,10 +415,10 @@ def test_verifiers_own_rollouts_show_which_replies_it_tokenized_again():
 
 
 @needs_smollm2
-def test_verifiers_own_rollouts_hold_a_reply_whose_text_has_other_tokens():
+def test_verifiers_own_rollouts_hold_a_response_whose_text_has_other_tokens():
     rollouts = read_rollouts(ROLLOUTS / "verifiers_smollm2.jsonl")
     found = diagnose(rollouts, load_tokenizer("smollm2"))
-    assert found["tokens"]["replies"] == 17 and len(found["tokens"]["changed"]) == 1
+    assert found["tokens"]["responses"] == 17 and len(found["tokens"]["changed"]) == 1
     assert found["masks"]["others_trained"] == []
 
 
@@ -436,14 +439,14 @@ def test_a_folder_of_verifiers_is_read_without_its_settings(tmp_path):
 
 def test_a_tree_of_messages_that_has_a_loop_is_read_to_its_end():
     node = {"message": said("go"), "sampled": True, "parent": 0}
-    assert read_row({"nodes": [node]}, "row 1").replies == ("go",)
+    assert read_row({"nodes": [node]}, "row 1").responses == ("go",)
 
 
 @needs_smollm2
-def test_trls_own_rollouts_hold_replies_whose_text_has_other_tokens():
+def test_trls_own_rollouts_hold_responses_whose_text_has_other_tokens():
     report = diagnose(read_rollouts(ROLLOUTS / "trl_smollm2.jsonl"), load_tokenizer("smollm2"))
-    assert report["tokens"]["replies"] == 20 and len(report["tokens"]["changed"]) == 2
-    assert report["format"]["replies"] == 20 and report["masks"]["others_trained"] == []
+    assert report["tokens"]["responses"] == 20 and len(report["tokens"]["changed"]) == 2
+    assert report["format"]["responses"] == 20 and report["masks"]["others_trained"] == []
 
 
 def test_trls_own_rollouts_learn_nothing_from_groups_of_one_reward():
@@ -456,7 +459,7 @@ def test_trls_own_rollouts_learn_nothing_from_groups_of_one_reward():
 
 def test_trls_table_of_an_episode_is_taken_apart_into_its_turns():
     rollouts = read_rollouts(ROLLOUTS / "trl_table.parquet")
-    assert [len(rollout.replies) for rollout in rollouts] == [5] * 4
+    assert [len(rollout.responses) for rollout in rollouts] == [5] * 4
     assert {rollout.reward for rollout in rollouts} == {-0.5} and rollouts[0].chat[2][1].startswith(
         "Reward: 0"
     )
@@ -468,7 +471,7 @@ def test_tokens_alone_get_their_text_from_the_tokenizer(tokenizer):
         "completion_ids": ids,
         "env_mask": [1] * len(tokenizer.encode("Up")) + [0] * len(tokenizer.encode("Left")),
     }
-    assert with_text(read_row(row, "row 1"), tokenizer).replies == ("Up",)
+    assert with_text(read_row(row, "row 1"), tokenizer).responses == ("Up",)
 
 
 def test_a_forced_tag_belongs_to_the_response_and_the_prompt_to_the_messages(tokenizer):

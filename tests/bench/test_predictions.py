@@ -10,13 +10,13 @@ from spa_bench.diagnose.predictions import drift
 from spa_bench.diagnose.replay import Game, replayed
 from spa_bench.diagnose.rollouts import Rollout, read_row
 
-REPLY = (
+RESPONSE = (
     "<think><observation>{}</observation> <prediction>{}</prediction></think><answer>{}</answer>"
 )
 
 
-def rollout(states, replies, **fields):
-    chat = tuple(("assistant", REPLY.format(*reply)) for reply in replies)
+def rollout(states, responses, **fields):
+    chat = tuple(("assistant", RESPONSE.format(*response)) for response in responses)
     return Rollout(
         where="row 1", stack="chat", chat=chat, group="g", states=tuple(states), **fields
     )
@@ -42,13 +42,17 @@ def test_drift_is_counted_by_actions_ahead_and_by_turn_beside_copying():
     assert two == {
         "at": 2, "predictions": 1, "right": 0, "with_states": 1, "cells_wrong": 0.5, "copy_right": 0, "copy_cells_wrong": 0.5,
     }  # fmt: skip
-    assert [(row["at"], row["right"]) for row in found["by_turn"]] == [(1, 1), (2, 0), (3, 0)]
+    assert [(example["at"], example["right"]) for example in found["by_turn"]] == [
+        (1, 1),
+        (2, 0),
+        (3, 0),
+    ]
 
 
 def test_a_chat_without_states_is_counted_by_the_actions_of_its_plans():
     told = [
         {"role": "user", "content": "P_"},
-        {"role": "assistant", "content": REPLY.format("P_", "_P", "a || b")},
+        {"role": "assistant", "content": RESPONSE.format("P_", "_P", "a || b")},
     ]
     chat = read_row([*told, {"role": "user", "content": "now: _P"}], "row 1")
     assert drift([chat]) == {
@@ -120,9 +124,12 @@ def test_a_replay_finds_the_states_that_the_text_does_not_hold():
 def test_predictions_are_measured_on_the_states_of_a_replay():
     (plan,) = a_way(9, 1)
     before, after = walked(9, plan)
-    reply = REPLY.format(before, after, plan[0])
+    response = RESPONSE.format(before, after, plan[0])
     row = {
-        "messages": [{"role": "user", "content": "Move."}, {"role": "assistant", "content": reply}],
+        "messages": [
+            {"role": "user", "content": "Move."},
+            {"role": "assistant", "content": response},
+        ],
         "seed": 9,
     }
     alone, again = diagnose([read_row(row, "row 1")]), diagnose([read_row(row, "row 1")], game=LAKE)
@@ -178,7 +185,7 @@ def test_rollouts_without_a_seed_are_not_replayed():
     assert report["replay"]["without_seed"] == 1 and "name no seed" in report["findings"][0]
 
 
-def test_replies_without_an_answer_block_are_actions_themselves():
+def test_responses_without_an_answer_block_are_actions_themselves():
     row = {
         "messages": [
             {"role": "user", "content": "Move."},

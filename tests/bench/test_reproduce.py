@@ -320,7 +320,7 @@ def test_command_lines(capsys, tmp_path, monkeypatch):
     )
     assert cli.main(["config", "list", "methods"]) == 0
     assert "generate.states=model" in capsys.readouterr().out
-    assert cli.main(["compare", "tiny", "--methods", "spa,believed_states", "--dry-run"]) == 0
+    assert cli.main(["compare", "tiny", "--methods", "spa,predicted_states", "--dry-run"]) == 0
     assert capsys.readouterr().out.count("to do") == 6
     (tmp_path / "file").write_text("")
     sudoku = ["bench", "paper", "main", "--only", "Sudoku/spa"]

@@ -79,14 +79,17 @@ def test_a_table_plays_at_random_where_it_knows_nothing(tmp_path):
     assert all(len(turn.executed) == 1 for episode in episodes for turn in episode.turns)
 
 
-def test_scout_data_are_rows_of_the_scouts_play(base, tmp_path):
+def test_scout_data_are_examples_of_the_scouts_play(base, tmp_path):
     cfg = small_config(base, tmp_path, "generate.policy=q_learning", "generate.num_batches=1")
     out = selfplay.run_self_play(cfg)
     summary = json.loads((out / SUMMARY).read_text())
     assert summary["actions_elsewhere"] == STEPS * summary["puzzles"]  # what it tried is paid for
-    rows = read_examples(out / selfplay.TRAIN_FILE)
-    assert rows and all(row.success for row in rows)
-    assert all("<prediction>" in row.response and "unknown" not in row.response for row in rows)
+    examples = read_examples(out / selfplay.TRAIN_FILE)
+    assert examples and all(example.success for example in examples)
+    assert all(
+        "<prediction>" in example.response and "unknown" not in example.response
+        for example in examples
+    )
 
 
 def test_the_scout_shares_self_play_and_an_evaluation(base, tmp_path):
@@ -96,7 +99,7 @@ def test_the_scout_shares_self_play_and_an_evaluation(base, tmp_path):
         isinstance(player, Scout) for player in engine.players
     )
     player = setup.make_worker(cfg, None, mode="base")
-    found, _ = open_target(cfg, find_target("q_learning"), player, replies=tmp_path / "replies")
+    found, _ = open_target(cfg, find_target("q_learning"), player, responses=tmp_path / "responses")
     assert isinstance(found, Scout)
 
 

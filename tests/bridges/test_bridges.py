@@ -42,11 +42,11 @@ def test_every_bridge_is_one_file_under_160_lines():
 
 def test_importing_the_table_imports_no_library():
     assert (
-        not {row.package for row in BRIDGES.values() if row.extra} & set(sys.modules)
+        not {example.package for example in BRIDGES.values() if example.extra} & set(sys.modules)
         or "pytest" in sys.modules
     )
     source = Path(spa_integrations.games.__file__).read_text()
-    assert not any(f"import {row.package}" in source for row in BRIDGES.values())
+    assert not any(f"import {example.package}" in source for example in BRIDGES.values())
 
 
 def test_libraries_and_their_tasks_are_listed(capsys):
@@ -100,13 +100,13 @@ def test_content_depends_on_nothing_but_the_content():
 
 def test_games_in_threads_do_not_mix_their_randomness():
     def course(seed: int) -> list[float]:
-        own, drawn = OwnRandomness(seed), []
+        own, sampled = OwnRandomness(seed), []
         for _ in range(20):
             with own:
-                drawn.append(random.random())
+                sampled.append(random.random())
                 time.sleep(0.001)  # another thread gets its turn
-                drawn.append(random.random())
-        return drawn
+                sampled.append(random.random())
+        return sampled
 
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(course, range(4)))

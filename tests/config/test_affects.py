@@ -29,10 +29,10 @@ def cfg() -> Config:
     changed."""
     entry = APIModelConfig(provider_name="openai", model_name="x")
     replay = "actor_rollout_ref.actor.replay"
-    demo = load_config("tiny", [f"{replay}.source=rollouts", f"{replay}.rows=8"])
+    demo = load_config("tiny", [f"{replay}.source=rollouts", f"{replay}.examples=8"])
     chosen = replace(demo.model_config, model_name=MODEL)
     trainer = replace(demo.trainer, resume_mode="resume_path")
-    demo = replace(demo, generate=replace(demo.generate, reply_format="base"))
+    demo = replace(demo, generate=replace(demo.generate, example_format="base"))
     return replace(
         demo, trainer=trainer, model_info={MODEL: entry, "other": entry}, model_config=chosen
     )

@@ -16,7 +16,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 READS_ENVIRONMENT = {"spa.engines.api", "spa.cli", "spa.api"}
 """Modules that use the environment's variables: API keys, how much is logged (SPA_LOG), how OpenMP threads wait."""
 NUMPY_RANDOM = {"Generator", "PCG64", "SeedSequence", "BitGenerator"}
-TORCH_DRAWS = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal"}
+TORCH_SAMPLES = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal"}
 FORBIDDEN_IMPORTS = {"random", "pickle", "shelve", "marshal", "dill", "cloudpickle"}
 HOLDS_GLOBAL_RANDOMNESS = "spa_integrations.games.randomness"
 """Gives other people's games their own global generators, and puts everybody else's back."""
@@ -243,7 +243,7 @@ def test_no_call_prints_evaluates_or_draws_from_global_state():
                     and last not in NUMPY_RANDOM
                     and module != HOLDS_GLOBAL_RANDOMNESS
                 )
-                or (head == "torch" and last in TORCH_DRAWS and "generator" not in keywords)
+                or (head == "torch" and last in TORCH_SAMPLES and "generator" not in keywords)
                 or (name == "torch.load" and "weights_only" not in keywords)
             ):
                 found.add((module, name))

@@ -14,7 +14,7 @@ from spa.config.load import load_config
 from spa.formats.base import SearchScore, search_metrics
 from spa.stages import evaluate, pipeline
 from spa.stages.policies import find_target
-from spa.types import Episode, ParsedReply, Turn
+from spa.types import Episode, ParsedResponse, Turn
 from spa.worldmodel.columns import COLUMNS
 from spa.worldmodel.parquet import IMAGES, SCHEMA
 
@@ -26,7 +26,7 @@ ALL_LOSSES = (
     "algorithm.kl_ctrl.kl_coef=0.01",
     "actor_rollout_ref.actor.use_kl_loss=true",
     "actor_rollout_ref.actor.kl_loss_coef=0.01",
-    "actor_rollout_ref.actor.replay.rows=2",
+    "actor_rollout_ref.actor.replay.examples=2",
 )
 """With the world loss of `tiny`, every term that PPO can log."""
 
@@ -102,7 +102,7 @@ def test_the_formats_page_has_every_field(section, kind):
     rows = re.findall(r"^\| `(\w+)` \|", text, re.M)
     assert rows == [field.name for field in fields(kind)]
     if kind is Turn:
-        assert all(f"`{field.name}`" in text for field in fields(ParsedReply))
+        assert all(f"`{field.name}`" in text for field in fields(ParsedResponse))
 
 
 def test_the_formats_page_names_every_file_of_a_run(root):

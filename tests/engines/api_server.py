@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def reply(self, text: Any, finish: str | None, **message: str) -> bytes:
+    def response(self, text: Any, finish: str | None, **message: str) -> bytes:
         answer = {
             "id": "c",
             "object": "chat.completion",
@@ -106,7 +106,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def good(text: Any = None, finish: str | None = "stop", **message: str) -> Act:
     return lambda h: h.send(
-        200, h.reply(h.server_state.text if text is None else text, finish, **message)
+        200, h.response(h.server_state.text if text is None else text, finish, **message)
     )
 
 
@@ -125,7 +125,7 @@ def slow(seconds: float) -> Act:
 
 def cut_off(h: Handler) -> None:
     """Half of the promised bytes, then the connection closes."""
-    body = h.reply("never seen", "stop")
+    body = h.response("never seen", "stop")
     h.send_response(200)
     h.send_header("content-type", "application/json")
     h.send_header("content-length", str(len(body)))

@@ -52,7 +52,7 @@ def key(monkeypatch):
     monkeypatch.setenv("SPA_TEST_KEY", KEY)
 
 
-def test_a_reply_arrives_without_its_prefill_and_nothing_but_the_messages_is_sent():
+def test_a_response_arrives_without_its_prefill_and_nothing_but_the_messages_is_sent():
     with Server() as server:
         [completion] = engine(server).generate([prompt()], SAMPLING)
     assert completion.text == "go</think><answer>Up</answer>"
@@ -71,7 +71,7 @@ def test_a_reply_arrives_without_its_prefill_and_nothing_but_the_messages_is_sen
 
 
 @pytest.mark.parametrize(
-    ("reply", "expected"),
+    ("response", "expected"),
     [
         (
             ApiResponse(text="<think>a</think><answer>b</answer>", finish_reason="stop"),
@@ -129,8 +129,8 @@ def test_a_reply_arrives_without_its_prefill_and_nothing_but_the_messages_is_sen
         ),
     ],
 )
-def test_the_prefill_is_there_once_whatever_the_reply_has(reply, expected):
-    assert without_prefill(reply, "<think>") == expected
+def test_the_prefill_is_there_once_whatever_the_response_has(response, expected):
+    assert without_prefill(response, "<think>") == expected
 
 
 def test_an_answer_alone_follows_the_models_own_reasoning():
@@ -262,7 +262,7 @@ def test_a_refused_request_costs_one_episode(trouble):
     assert len(server.requests) == 3
 
 
-def test_a_reply_that_was_cut_at_the_limit_is_kept_as_it_is():
+def test_a_response_that_was_cut_at_the_limit_is_kept_as_it_is():
     with Server([good("<think>on and on", "length")]) as server:
         [completion] = engine(server).generate([prompt()], SAMPLING)
     assert (completion.text, completion.finish_reason) == ("on and on", "length")
@@ -297,7 +297,7 @@ def test_one_request_without_an_answer_does_not_end_the_others():
         ("MAX_TOKENS", "length"),
     ],
 )
-def test_servers_have_other_names_for_a_reply_that_ended(name, finish):
+def test_servers_have_other_names_for_a_response_that_ended(name, finish):
     with Server([good("<think>a</think>", name)]) as server:
         [completion] = engine(server).generate([prompt()], SAMPLING)
     assert (completion.text, completion.finish_reason) == ("a</think>", finish)
@@ -330,7 +330,7 @@ def test_a_message_can_be_a_list_of_parts(thoughts):
 def test_refusals_cost_their_episodes_once_others_were_answered(tmp_path):
     refused = good(finish="content_filter")
     with Server([good(), refused, refused]) as server:
-        player = engine(server, max_concurrency=1, store=tmp_path / "replies.jsonl")
+        player = engine(server, max_concurrency=1, store=tmp_path / "responses.jsonl")
         player.generate([prompt(0)], SAMPLING)
         late = player.generate([prompt(1), prompt(2)], SAMPLING)
     assert [c.finish_reason for c in late] == ["error", "error"]
@@ -481,8 +481,8 @@ def test_the_first_request_goes_alone_and_keeps_its_response(tmp_path):
     assert all(c.finish_reason == "stop" for c in completions)
 
 
-def test_replies_are_kept_and_not_asked_for_twice(tmp_path):
-    store = tmp_path / "run" / "replies.jsonl"
+def test_responses_are_kept_and_not_asked_for_twice(tmp_path):
+    store = tmp_path / "run" / "responses.jsonl"
     with Server([good("<think>first</think>"), failing(401)]) as server:
         player = engine(server, max_concurrency=1, store=store)
         with pytest.raises(ModelError, match="1 responses are saved"):
@@ -555,7 +555,7 @@ def test_the_key_is_never_logged(caplog):
 
 
 def test_a_key_that_the_server_repeats_is_kept_nowhere(tmp_path, caplog):
-    store = tmp_path / "replies.jsonl"
+    store = tmp_path / "responses.jsonl"
     long = failing(400, "x" * 370 + KEY + " context length")  # where it would be cut in the middle
     with Server([good(f"the key is {KEY}"), good("", finish=KEY), long]) as server:
         found = engine(server, max_concurrency=1, store=store).generate(
@@ -643,7 +643,7 @@ def test_a_misbehaving_answer_costs_its_own_episode(kind, tmp_path):
             max_retries=0,
             timeout_s=2.0,
             max_concurrency=1,
-            store=tmp_path / "replies.jsonl",
+            store=tmp_path / "responses.jsonl",
         )
         first, second, third = one.generate([prompt(n) for n in range(3)], SAMPLING)
     assert (first.finish_reason, second.finish_reason, third.finish_reason) == (
@@ -671,10 +671,10 @@ def test_requests_go_through_the_proxy_that_the_system_names(monkeypatch):
 
 
 def test_a_lone_surrogate_is_neither_kept_nor_sent(tmp_path):
-    store = tmp_path / "replies.jsonl"
+    store = tmp_path / "responses.jsonl"
     with Server(acts=[raw(body('{"content": "a \\ud800 b"}'))]) as server:
-        [reply] = engine(server, store=store).generate([prompt()], SAMPLING)
-        assert reply.text == "a \ufffd b"
+        [response] = engine(server, store=store).generate([prompt()], SAMPLING)
+        assert response.text == "a \ufffd b"
         later = replace(prompt(1), messages=({"role": "user", "content": "x \ud800 y"},))
         again = engine(server, store=store).generate([prompt(), later], SAMPLING)
     assert [completion.finish_reason for completion in again] == ["stop", "stop"]

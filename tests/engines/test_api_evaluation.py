@@ -199,9 +199,9 @@ def test_prices_are_two_numbers(capsys, tmp_path, monkeypatch):
 
 
 def test_self_play_by_a_model_behind_an_api(tmp_path):
-    """`spa run --stages selfplay` with the same settings: its replies are text, and become rows with the true states."""
-    reply = "<think><observation>I see ice</observation><prediction>more ice</prediction></think><answer>Up || Left</answer>"
-    with Server(text=reply) as server:
+    """`spa run --stages selfplay` with the same settings: its responses are text, and become examples with the true states."""
+    response = "<think><observation>I see ice</observation><prediction>more ice</prediction></think><answer>Up || Left</answer>"
+    with Server(text=response) as server:
         overrides = [
             "es_manager.train.env_groups=2",
             "es_manager.train.group_size=1",
@@ -225,12 +225,15 @@ def test_self_play_by_a_model_behind_an_api(tmp_path):
             stages=("selfplay",),
         )
         folder = selfplay.run_self_play(cfg, directory=tmp_path / "data")
-    rows = [
-        row for name in ("wm_train", "wm_val") for row in read_examples(folder / f"{name}.parquet")
+    examples = [
+        example
+        for name in ("wm_train", "wm_val")
+        for example in read_examples(folder / f"{name}.parquet")
     ]
-    assert len(server.requests) == len(rows) == 2
+    assert len(server.requests) == len(examples) == 2
     assert all(
-        "player (P) is at" in row.response and "I see ice" not in row.response for row in rows
+        "player (P) is at" in example.response and "I see ice" not in example.response
+        for example in examples
     )
 
 

@@ -110,14 +110,14 @@ def test_what_rows_begin_with_is_read_once(monkeypatch):
 
     monkeypatch.setattr(Decoder, "_hidden", counted)
     asked = prompts(made, 5, same=True)
-    replies = engine.generate(asked, SAMPLING)
+    responses = engine.generate(asked, SAMPLING)
     # the prompt without its last token, then the last token of every row
     assert read[:2] == [len(asked[0].token_ids) - 1, 5]
-    check_against_forward(model, asked, replies)
+    check_against_forward(model, asked, responses)
     read.clear()
     longer = [
         replace(p, token_ids=np.concatenate([p.token_ids, ids_of(r), p.token_ids[:4]]))
-        for p, r in zip(asked, replies, strict=True)
+        for p, r in zip(asked, responses, strict=True)
     ]
     check_against_forward(model, longer, engine.generate(longer, SAMPLING))
     assert read[0] == 5 * 5  # the four new ones and the last of the response
@@ -153,12 +153,12 @@ def test_more_and_longer_episodes_get_more_memory_and_keep_what_they_have(monkey
     made, model = ending_template("qwen2"), small_model("qwen2")
     engine = LocalEngine(model, made, graphs=True)
     asked = prompts(made, 3)
-    replies = engine.generate(asked, SAMPLING)
+    responses = engine.generate(asked, SAMPLING)
     first = decoder_of(engine).buffers[0].shape
     engine.generate([replace(p, episode_id=f"o{p.seed}") for p in prompts(made, 9)], SAMPLING)
     longer = [
         replace(p, token_ids=np.concatenate([p.token_ids, ids_of(r), p.token_ids]))
-        for p, r in zip(asked, replies, strict=True)
+        for p, r in zip(asked, responses, strict=True)
     ]
     found = engine.generate(longer, SAMPLING)
     check_against_forward(model, longer, found)

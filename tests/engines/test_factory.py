@@ -64,18 +64,18 @@ def test_an_unknown_api_model_is_named():
 
 
 def test_self_play_with_an_api_model_writes_data_and_goes_on_after_a_stop(tmp_path):
-    reply = "<think><observation>a</observation>go<prediction>b</prediction></think><answer>Up || Left</answer>"
+    response = "<think><observation>a</observation>go<prediction>b</prediction></think><answer>Up || Left</answer>"
     with Server() as server:
-        server.acts = [good(reply)] * 100
+        server.acts = [good(response)] * 100
         cfg = api_config(server, tmp_path, *SMALL)
         out = selfplay.run_self_play(cfg)
         asked = len(server.requests)
-        rows = read_examples(out / "wm_train.parquet")
+        examples = read_examples(out / "wm_train.parquet")
         selfplay.run_self_play(cfg)
-        assert len(server.requests) == asked  # everything came from the kept replies
-    assert rows
-    assert all(row.predicted == "b" for row in rows)
-    stored = (tmp_path / "run" / "api_replies.jsonl").read_text().splitlines()
+        assert len(server.requests) == asked  # everything came from the kept responses
+    assert examples
+    assert all(example.predicted == "b" for example in examples)
+    stored = (tmp_path / "run" / "api_responses.jsonl").read_text().splitlines()
     assert len(stored) == asked
     assert {"key", "text"} <= set(json.loads(stored[0]))
 

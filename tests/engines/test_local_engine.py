@@ -23,7 +23,7 @@ SAMPLING = SamplingParams(max_tokens=12)
 
 
 def ending_template(name: str, share: int = 8) -> ChatTemplate:
-    """The family's template, with many tokens that end a reply, so that random models write replies of all lengths."""
+    """The family's template, with many tokens that end a response, so that random models write responses of all lengths."""
     made = template(name)
     made.stop_ids = made.stop_ids | frozenset(range(0, len(made.tokenizer), share))
     return made
@@ -49,9 +49,9 @@ def prompts(made: ChatTemplate, count: int, *, same: bool = False, seed: int = 0
     return out
 
 
-def forward_logprobs(model, prompt: np.ndarray, reply: np.ndarray) -> np.ndarray:
-    """Of the reply's ids after the prompt, by one forward pass over one row, without any cache."""
-    ids = torch.from_numpy(np.concatenate([prompt, reply]).astype(np.int64))[None]
+def forward_logprobs(model, prompt: np.ndarray, response: np.ndarray) -> np.ndarray:
+    """Of the response's ids after the prompt, by one forward pass over one row, without any cache."""
+    ids = torch.from_numpy(np.concatenate([prompt, response]).astype(np.int64))[None]
     with torch.no_grad():
         logits = model(input_ids=ids, use_cache=False).logits[0].float()
     logprobs = torch.log_softmax(logits, -1)[len(prompt) - 1 : -1]
@@ -81,7 +81,7 @@ def test_logprobs_over_several_turns_are_those_of_one_forward_pass(name):
     episodes = play(groups(2, 3), LocalEngine(model, made), made, max_turn=3, max_tokens=10)
     assert {len(episode.turns) for episode in episodes} == {3}
     # of many lengths
-    assert len({len(turn.reply_text) for episode in episodes for turn in episode.turns}) > 3
+    assert len({len(turn.response_text) for episode in episodes for turn in episode.turns}) > 3
     check_episodes(model, episodes)
 
 
@@ -116,9 +116,9 @@ def test_a_turn_reads_only_its_new_tokens(monkeypatch):
     shapes = counting(monkeypatch, engine)
     (episode,) = play(one_group(), engine, made, max_turn=2, max_tokens=4)
     first = int(np.flatnonzero(episode.sampled)[0])
-    second = len(made.follow(episode.messages[3]["content"], "<think>", reply=()))
+    second = len(made.follow(episode.messages[3]["content"], "<think>", response=()))
     reads = [tokens for _, tokens in shapes if tokens > 1]
-    # and the last token of the first reply, which nobody had read yet
+    # and the last token of the first response, which nobody had read yet
     assert reads == [first, second + 1]
 
 
@@ -151,9 +151,9 @@ def test_what_some_prompts_begin_with_alike_is_read_once(name, monkeypatch):
         for n, more in enumerate(([5], [6, 7], [5, 6]))
     ]
     order = (4, 0, 8, 2, 6, 1, 3, 7, 5)
-    replies = engine.generate([asked[i] for i in order], SAMPLING)
+    responses = engine.generate([asked[i] for i in order], SAMPLING)
     read = [shape for shape in shapes if shape[1] > 1]
-    found = [replies[order.index(i)] for i in range(9)]
+    found = [responses[order.index(i)] for i in range(9)]
     check_against_forward(model, asked, found)
     assert texts(found) == texts(
         [LocalEngine(model, made).generate([prompt], SAMPLING)[0] for prompt in asked]
@@ -202,8 +202,8 @@ def test_rows_that_were_cached_beside_others_share_what_they_have_in_common_now(
     )
     for part in (alike, others, others[:1]):
         told = engine.generate(part, SAMPLING)
-        for prompt, reply in zip(part, told, strict=True):
-            ids = np.concatenate([prompt.token_ids, reply.token_ids, prompt.token_ids[-8:]])
+        for prompt, response in zip(part, told, strict=True):
+            ids = np.concatenate([prompt.token_ids, response.token_ids, prompt.token_ids[-8:]])
             asked = alike if part is alike else others
             asked[[each.seed for each in asked].index(prompt.seed)] = replace(prompt, token_ids=ids)
     heads = {
@@ -279,7 +279,7 @@ def test_results_come_in_the_order_and_number_of_the_prompts():
     asked = prompts(made, 7)
     found = LocalEngine(model, made, max_rows=2).generate(asked, SAMPLING)
     assert len(found) == 7
-    check_against_forward(model, asked, found)  # each reply belongs to its own prompt
+    check_against_forward(model, asked, found)  # each response belongs to its own prompt
     assert LocalEngine(model, made).generate([], SAMPLING) == []
 
 
@@ -295,12 +295,12 @@ def test_a_completion_says_how_it_ended():
         assert (completion.finish_reason == "stop") == ended
         assert ended or len(ids) == 4
         assert not any(i in made.stop_ids for i in ids[:-1])
-        assert completion.text == made.decode_reply(ids)
+        assert completion.text == made.decode_response(ids)
         assert (completion.token_ids.dtype, completion.logprobs.dtype) == (np.int32, np.float32)
         assert completion.version == 7
 
 
-def test_greedy_replies_are_the_most_likely_tokens():
+def test_greedy_responses_are_the_most_likely_tokens():
     made, model = template("llama3"), small_model("llama3")
     (prompt,) = prompts(made, 1)
     (found,) = LocalEngine(model, made).generate(
@@ -317,9 +317,9 @@ def test_new_weights_make_the_engine_read_everything_anew():
     made, model = ending_template("qwen2"), small_model("qwen2")
     engine = LocalEngine(model, made)
     (prompt,) = prompts(made, 1)
-    (reply,) = engine.generate([prompt], SAMPLING)
+    (response,) = engine.generate([prompt], SAMPLING)
     ids = np.concatenate(
-        [prompt.token_ids, reply.token_ids, made.follow("on", "<think>", reply=())]
+        [prompt.token_ids, response.token_ids, made.follow("on", "<think>", response=())]
     )
     later = replace(prompt, token_ids=ids.astype(np.int32))
     engine.load_weights(small_model("qwen2", seed=1), version=3)  # another model of the same shape
@@ -382,10 +382,10 @@ def test_episodes_that_are_not_asked_for_together_do_not_keep_what_the_others_ha
     for turn in range(4):
         some = asked if turn == 0 else asked[: 8 >> turn]
         told = engine.generate(some, SAMPLING)
-        for i, (prompt, reply) in enumerate(zip(some, told, strict=True)):
+        for i, (prompt, response) in enumerate(zip(some, told, strict=True)):
             asked[i] = replace(
                 prompt,
-                token_ids=np.concatenate([prompt.token_ids, reply.token_ids, prompt.token_ids]),
+                token_ids=np.concatenate([prompt.token_ids, response.token_ids, prompt.token_ids]),
             )
     stores = {kv.store for kv in engine._episodes.values()}
     assert sum(len(store.keys[0]) for store in stores) < 2 * len(engine._episodes) == 16

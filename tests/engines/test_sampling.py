@@ -73,17 +73,17 @@ def test_logprobs_are_those_of_the_distribution_that_was_sampled_from(settings, 
 
 
 def test_every_row_uses_its_own_draw():
-    draws = torch.tensor([0.05, 0.95, 0.5, 0.75], dtype=torch.float64)
-    together, _ = sample_tokens(LOGITS.repeat(4, 1), draws, SamplingParams())
-    alone = [int(sample_tokens(LOGITS[None], draw[None], SamplingParams())[0]) for draw in draws]
+    points = torch.tensor([0.05, 0.95, 0.5, 0.75], dtype=torch.float64)
+    together, _ = sample_tokens(LOGITS.repeat(4, 1), points, SamplingParams())
+    alone = [int(sample_tokens(LOGITS[None], point[None], SamplingParams())[0]) for point in points]
     assert together.tolist() == alone == [0, 3, 1, 2]
 
 
 def test_the_ends_of_the_unit_interval_give_tokens_that_can_be_drawn():
     logits = torch.tensor([[float("-inf"), 0.0, 0.0, float("-inf")]])
-    for draw, expected in ((0.0, 1), (1 - 2**-53, 2)):
+    for point, expected in ((0.0, 1), (1 - 2**-53, 2)):
         ids, logprobs = sample_tokens(
-            logits, torch.tensor([draw], dtype=torch.float64), SamplingParams()
+            logits, torch.tensor([point], dtype=torch.float64), SamplingParams()
         )
         assert ids.item() == expected
         assert logprobs.isfinite().all()

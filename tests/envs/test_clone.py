@@ -55,7 +55,7 @@ class Uncopied(Sokoban):
 
 
 class Shared(Sokoban):
-    changes = ("_drawing",)  # forgets the boxes
+    changes = ("_grid_chars",)  # forgets the boxes
 
 
 def test_a_game_that_cannot_be_copied_is_played_again():

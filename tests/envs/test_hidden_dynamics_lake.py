@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 from contract import check_contract
-from spa.planning.written_search import explore
 
 from spa.envs.hidden_dynamics_lake import HiddenDynamicsLake, world_of
 from spa.errors import ConfigError
+from spa.formats.search import explore
 from spa.planning.moves import readable_modes
-from spa.prompts.sample import sample_reply
+from spa.prompts.sample import sample_response
 from spa.stages.prompters import make_prompter
 
 NAMES = ("Left", "Down", "Right", "Up")
@@ -115,7 +115,7 @@ def test_no_prompt_tells_the_world():
     one, other = start(world=1), start(world=2)
     assert world_of(1) != world_of(2)
     assert prompter.first_messages(one) == prompter.first_messages(other)
-    assert sample_reply(HiddenDynamicsLake(), prompter) == ""
+    assert sample_response(HiddenDynamicsLake(), prompter) == ""
 
 
 def test_states_are_named_and_read_from_their_text():

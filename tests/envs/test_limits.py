@@ -264,7 +264,7 @@ def test_no_fault_there_ends_the_process_or_sends_objects_here(workers, fault):
 
 
 def test_with_processes_of_their_own_no_environment_is_made_here(monkeypatch, tmp_path):
-    """Sample replies, validation puzzles and training puzzles are all looked at there."""
+    """Sample responses, validation puzzles and training puzzles are all looked at there."""
     monkeypatch.setattr(registry, "env_class", lambda env_type: pytest.fail("made in this process"))
     cfg = load_config(
         "demo",

@@ -13,7 +13,7 @@ from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
 from spa.policies.scripted import random_engine
 from spa.prompts.render import Prompter
-from spa.worldmodel.branches import branch_rows
+from spa.worldmodel.branches import counterfactual_examples
 
 
 class NoCopies(EachOnce):
@@ -69,8 +69,10 @@ def test_branches_try_plans_that_are_legal_to_their_end():
         mode="add_worldmodel",
     )
     prompter = Prompter(mode="add_worldmodel", state_text="coords", max_actions_per_turn=3)
-    rows = branch_rows(episode, make=EachOnce, prompter=prompter, plans=6)
-    assert rows and all(len(set(row.executed)) == len(row.executed) for row in rows)
+    examples = counterfactual_examples(episode, make=EachOnce, prompter=prompter, plans=6)
+    assert examples and all(
+        len(set(example.executed)) == len(example.executed) for example in examples
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import pytest
 from spa.envs.registry import make_env
 from spa.evaluation.entities import (
     Agreement,
-    drawing,
     entities,
     entity_scores,
+    grid_cells,
     named,
     sentence_entities,
 )
@@ -49,7 +49,7 @@ def test_cells_with_digits_and_words_for_names():
 
 def test_drawing_without_sentence_gives_cells_per_symbol():
     assert entities("P_\n_G") == {"P": {"(0,0)"}, "_": {"(0,1)", "(1,0)"}, "G": {"(1,1)"}}
-    assert drawing("| 1 . | . 2") == {(0, 0): "1", (0, 1): ".", (1, 0): ".", (1, 1): "2"}
+    assert grid_cells("| 1 . | . 2") == {(0, 0): "1", (0, 1): ".", (1, 0): ".", (1, 1): "2"}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from helpers.play import answer, groups, lake, play, says
 
 from spa.evaluation.episode_metrics import episode_metrics, pooled_metrics
 from spa.evaluation.passk import outcomes
-from spa.formats.registry import parse_reply
+from spa.formats.registry import parse_response
 from spa.types import Episode, StopReason, Turn
 
 
@@ -27,8 +27,8 @@ def turn(
     return Turn(
         state="s",
         actions_left=9,
-        reply_text=text,
-        reply=parse_reply(text or answer("Left"), mode="base"),
+        response_text=text,
+        response=parse_response(text or answer("Left"), mode="base"),
         executed=("Left",) * executed,
         reward=reward,
         penalty=penalty,

@@ -10,10 +10,10 @@ from spa.evaluation.likelihood import (
     calibration,
     likelihood_report,
     nll_per_token,
-    reply_sequence,
+    response_sequence,
     score_sequences,
 )
-from spa.formats.registry import world_model_reply
+from spa.formats.registry import world_model_response
 from spa.models.forward import token_logprobs
 from spa.prompts.template import ChatTemplate
 from spa.prompts.text_tokens import encode_with_ends
@@ -44,14 +44,14 @@ def scored(logprobs, blocks, top=0.5, hit=True) -> Scored:
 
 
 def test_blocks_hold_exactly_their_content(template):
-    reply = world_model_reply("P_ é\n_G", "thoughts", "_P √\n_G", "Up || Left")
+    response = world_model_response("P_ é\n_G", "thoughts", "_P √\n_G", "Up || Left")
     prompt = template.start(({"role": "user", "content": "hi"},), "<think>")
-    found = reply_sequence(template, prompt, reply, "<think>")
+    found = response_sequence(template, prompt, response, "<think>")
     for index, text in enumerate(("P_ é\n_G", "_P √\n_G", "Up || Left")):
         assert template.tokenizer.decode(found.ids[found.block == index]).strip() == text
     assert found.ids[-1] == template.end_id and found.block[-1] == -1
     assert (found.block[: len(prompt)] == -1).all()
-    assert found.ids.tolist() == [*prompt, *template.reply_ids(reply, "<think>")]
+    assert found.ids.tolist() == [*prompt, *template.response_ids(response, "<think>")]
 
 
 def test_ends_of_a_slow_tokenizer_are_those_of_a_fast_one(template):
@@ -74,8 +74,8 @@ def test_ends_of_a_slow_tokenizer_are_those_of_a_fast_one(template):
 
 def test_scores_are_the_models_logprobs_whatever_the_batch(template, model):
     prompt = template.start(({"role": "user", "content": "hi"},), "<think>")
-    replies = [world_model_reply("P_", "", "_P" * n, "Up") for n in (1, 5, 2)]
-    sequences = [reply_sequence(template, prompt, reply, "<think>") for reply in replies]
+    responses = [world_model_response("P_", "", "_P" * n, "Up") for n in (1, 5, 2)]
+    sequences = [response_sequence(template, prompt, response, "<think>") for response in responses]
     together, alone = (
         score_sequences(model, sequences, rows=8),
         score_sequences(model, sequences, rows=1),

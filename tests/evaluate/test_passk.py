@@ -9,8 +9,8 @@ from spa.evaluation.passk import pass_at_k, pass_metrics, per_puzzle
 
 
 def brute_force(outcomes, k):
-    draws = list(combinations(outcomes, k))
-    return sum(any(draw) for draw in draws) / len(draws)
+    samples = list(combinations(outcomes, k))
+    return sum(any(sample) for sample in samples) / len(samples)
 
 
 @pytest.mark.parametrize("n", range(1, 8))

@@ -19,18 +19,18 @@ from spa.evaluation.statistics import (
 from spa.seeds import stream
 
 
-def draws(seed, *shape):
+def samples(seed, *shape):
     return stream(seed, "test").random(shape)
 
 
 def test_equal_seeds_give_equal_intervals():
-    values = draws(1, 3, 40)
+    values = samples(1, 3, 40)
     assert bootstrap_mean(values, seed=5) == bootstrap_mean(values, seed=5)
     assert bootstrap_mean(values, seed=5) != bootstrap_mean(values, seed=6)
 
 
 def test_interval_of_the_mean_is_near_the_normal_one():
-    values = draws(2, 1, 200)
+    values = samples(2, 1, 200)
     interval = bootstrap_mean(values, seed=0)
     half = 1.96 * values.std() / 200**0.5
     assert interval.mean == pytest.approx(values.mean())
@@ -47,8 +47,8 @@ def test_seeds_weigh_the_same_and_need_not_have_equal_puzzles():
 
 
 def test_pairing_removes_what_puzzles_share():
-    hard = draws(3, 3, 60)
-    easier = hard + 0.01 + draws(4, 3, 60) / 1000
+    hard = samples(3, 3, 60)
+    easier = hard + 0.01 + samples(4, 3, 60) / 1000
     paired = paired_difference(list(easier), list(hard), seed=0)
     assert paired.low == pytest.approx(0.01, abs=0.001)
     assert paired.high == pytest.approx(0.01, abs=0.001)
@@ -178,7 +178,7 @@ def test_iqm_by_hand():
 def test_iqm_interval_keeps_environments_apart():
     interval = iqm_interval([[0.2, 0.2, 0.2], [0.5, 0.5, 0.5], [0.9, 0.9, 0.9]])
     assert interval.low == pytest.approx(interval.mean) == interval.high
-    spread = iqm_interval(draws(4, 4, 5))
+    spread = iqm_interval(samples(4, 4, 5))
     assert spread.low < spread.mean < spread.high
     assert spread.n == 20
     assert np.isnan(iqm_interval([[0.2, 0.4], [0.5]]).low)
@@ -202,7 +202,7 @@ def test_nothing_to_average_is_refused(function):
 
 
 def test_large_samples_are_drawn_in_pieces():
-    values = draws(5, 1, 3000)
+    values = samples(5, 1, 3000)
     interval = bootstrap_mean(values, seed=0, resamples=1000)
     assert interval.high - interval.low == pytest.approx(
         2 * 1.96 * values.std() / 3000**0.5, rel=0.15

@@ -180,7 +180,7 @@ def test_its_configuration_plays_in_the_world_model_format():
         random_engine(None, max_actions=1), specs, setup.selfplay_sampling(cfg)
     )
     assert len(episodes) == 6 and all(episode.stop is not StopReason.ERROR for episode in episodes)
-    assert all(turn.reply.well_formed for episode in episodes for turn in episode.turns)
+    assert all(turn.response.well_formed for episode in episodes for turn in episode.turns)
 
 
 def test_the_configuration_of_the_environment_is_valid(capsys: pytest.CaptureFixture[str]):

@@ -39,7 +39,7 @@ from spa_sweeps.compare import (
     self_play_batches,
     starts_again,
 )
-from spa_sweeps.grid import FOLDERS, Plan, Run, run_grid
+from spa_sweeps.grid import FOLDERS, Plan, TrainingRun, run_grid
 from spa_sweeps.results import (
     SeedResult,
     difference,
@@ -127,25 +127,27 @@ def test_the_format_alone_gets_as_many_steps_of_the_same_conversations(compared)
     taught, true = (
         read_examples(root / arm / "data" / "wm_train.parquet") for arm in ("vanilla_format", "spa")
     )
-    assert [(row.episode_id, row.turn) for row in taught] == [
-        (row.episode_id, row.turn) for row in true
+    assert [(example.episode_id, example.turn) for example in taught] == [
+        (example.episode_id, example.turn) for example in true
     ]
     played = lines_of(root / "vanilla_format" / "ppo" / "trajectories" / "val-000000.jsonl")[0][
         "messages"
     ]
-    for row, other in zip(taught, true, strict=True):
-        text = json.dumps([*row.prompt, row.response])
+    for example, other in zip(taught, true, strict=True):
+        text = json.dumps([*example.prompt, example.response])
         assert "<observation>" not in text and "<prediction>" not in text
-        assert row.response.partition("<answer>")[2] == other.response.partition("<answer>")[2]
-        assert row.prompt[0] == played[0] and "your thoughts" in row.prompt[1]["content"]
-        assert row.state in row.prompt[-1]["content"] and len(row.prompt) == len(other.prompt)
+        assert example.response.partition("<answer>")[2] == other.response.partition("<answer>")[2]
+        assert example.prompt[0] == played[0] and "your thoughts" in example.prompt[1]["content"]
+        assert example.state in example.prompt[-1]["content"] and len(example.prompt) == len(
+            other.prompt
+        )
     steps = [
         len(lines_of(root / arm / "sft" / "metrics.jsonl")) for arm in ("vanilla_format", "spa")
     ]
     assert steps == [2, 2]
 
 
-def test_replies_without_states_have_no_world_model_to_tell_of(base, compared):
+def test_responses_without_states_have_no_world_model_to_tell_of(base, compared):
     root, _ = compared
     made = methods_compared("base", overrides(base, root), names=["vanilla_format"])
     found = {name: read_training(made.trainings[name][0], 0) for name in ("vanilla_format", "spa")}
@@ -429,8 +431,8 @@ def test_rounds_of_self_play_are_compared_and_all_of_them_counted(base, tmp_path
         json.loads((spa.folder / name / "summary.json").read_text()) for name in folders
     )
     own = [part["played"]["episodes"] * part["played"]["num_actions"] for part in (first, second)]
-    drawn = second["imagination"]["tokens_per_episode"] * second["played"]["episodes"]
-    assert budget(spa)[0] == pytest.approx((sum(own), drawn, 24))
+    planned = second["imagination"]["tokens_per_episode"] * second["played"]["episodes"]
+    assert budget(spa)[0] == pytest.approx((sum(own), planned, 24))
     assert budget(plain)[0] == pytest.approx((own[0], 0.0, 12))
     end = spa.ppo.trainer.total_training_steps
     assert summary["sampled_tokens"]["spa"] == {"after": round(budget(spa)[end].tokens)}
@@ -454,7 +456,7 @@ def test_rounds_of_self_play_are_compared_and_all_of_them_counted(base, tmp_path
     )
 
 
-def test_a_control_in_rounds_has_the_rows_of_all_of_them(base, tmp_path):
+def test_a_control_in_rounds_has_the_examples_of_all_of_them(base, tmp_path):
     rounds = (
         "generate.rounds=2",
         "generate.policy=random",
@@ -467,11 +469,14 @@ def test_a_control_in_rounds_has_the_rows_of_all_of_them(base, tmp_path):
         return json.loads((tmp_path / arm / folder / "summary.json").read_text())
 
     early, control = told("spa", "round_1/data"), told("spa_shuffled", "round_1/data")
-    assert (early["rows_train"], early["rows_val"]) == (control["rows_train"], control["rows_val"])
+    assert (early["examples_train"], early["examples_val"]) == (
+        control["examples_train"],
+        control["examples_val"],
+    )
     assert "episodes_in" not in early and control["episodes_in"] == "../../../spa/round_1/data"
     found = read_examples(tmp_path / "spa_shuffled/data/wm_train.parquet")
-    assert {row.episode_id.split("/")[1] for row in found} == {"0", "1"} and all(
-        row.extra["shuffled"] for row in found
+    assert {example.episode_id.split("/")[1] for example in found} == {"0", "1"} and all(
+        example.extra["shuffled"] for example in found
     )
     shutil.rmtree(tmp_path / "spa_shuffled/round_1/sft/global_step_2")
     shutil.rmtree(tmp_path / "spa_shuffled/data")
@@ -480,7 +485,7 @@ def test_a_control_in_rounds_has_the_rows_of_all_of_them(base, tmp_path):
     # what cannot be gone on from is done anew
     assert missing == ["spa_shuffled/round_1/sft", "spa_shuffled/data"]
     run_small(again)
-    assert told("spa_shuffled", "data")["rows_train"] == len(found)
+    assert told("spa_shuffled", "data")["examples_train"] == len(found)
     assert [stage.arm for stage in open_run(tmp_path).stages if stage.name == "sft"] == [
         "spa",
         "spa_shuffled",
@@ -513,7 +518,7 @@ def test_seeds_differ_in_everything_that_is_drawn_and_in_nothing_else(tmp_path):
 def test_methods_without_self_play_go_on_as_long_as_it_took(tmp_path):
     def longer(*settings: str) -> TrainerConfig:
         cfg = configured("base", tuple(overrides("builtin:tiny", tmp_path, *settings)))
-        plain = Run(folder=tmp_path, world_model=None, ppo=cfg)
+        plain = TrainingRun(folder=tmp_path, world_model=None, ppo=cfg)
         return continued(plain, self_play_batches(cfg)).ppo.trainer
 
     more = longer("generate.num_batches=7")
@@ -638,12 +643,15 @@ def test_baselines_change_the_format_and_the_state_text_alone():
 
 def test_who_has_not_learnt_from_states_replays_none():
     preset = "smol_frozen_lake_states"
-    assert configured(preset, ()).actor_rollout_ref.actor.replay.rows > 0
+    assert configured(preset, ()).actor_rollout_ref.actor.replay.examples > 0
     for name in ("vanilla", "vanilla_wm", "vanilla_format"):
-        assert configured(preset, METHODS[name].changes[1]).actor_rollout_ref.actor.replay.rows == 0
-    assert baseline_config(preset, [], "vanilla").actor_rollout_ref.actor.replay.rows == 0
-    asked = ["actor_rollout_ref.actor.replay.rows=4"]
-    assert baseline_config(preset, asked, "vanilla_wm").actor_rollout_ref.actor.replay.rows == 4
+        assert (
+            configured(preset, METHODS[name].changes[1]).actor_rollout_ref.actor.replay.examples
+            == 0
+        )
+    assert baseline_config(preset, [], "vanilla").actor_rollout_ref.actor.replay.examples == 0
+    asked = ["actor_rollout_ref.actor.replay.examples=4"]
+    assert baseline_config(preset, asked, "vanilla_wm").actor_rollout_ref.actor.replay.examples == 4
 
 
 def test_what_a_baseline_plays_is_what_it_says_whatever_the_originals_keys_say(tmp_path):

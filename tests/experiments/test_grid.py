@@ -100,7 +100,7 @@ def test_methods_share_what_they_do_not_change():
         own = digests(name)
         assert own[:2] == spa[:2] and own[2] != spa[2]
     for name in (
-        "believed_states",
+        "predicted_states",
         "random_coordinates",
         "shuffled_states",
         "vanilla_format",
@@ -112,8 +112,8 @@ def test_methods_share_what_they_do_not_change():
     assert digests("world_model_format") == spa  # what tiny does anyway
 
 
-def test_methods_that_only_write_other_rows_share_the_self_play():
-    names = ("spa", "shuffled_states", "believed_states", "vanilla_format", "random_data")
+def test_methods_that_only_write_other_examples_share_the_self_play():
+    names = ("spa", "shuffled_states", "predicted_states", "vanilla_format", "random_data")
     plan = plan_grid([training(name, root=Path("runs/x")) for name in names])
     played = {
         task.folder.parent.name: task.episodes for task in plan.tasks if task.stage == "selfplay"
@@ -122,7 +122,7 @@ def test_methods_that_only_write_other_rows_share_the_self_play():
     assert played == {
         "spa": None,
         "shuffled_states": source,
-        "believed_states": source,
+        "predicted_states": source,
         "vanilla_format": source,
         "random_data": None,
     }
@@ -258,7 +258,10 @@ def test_lost_checkpoints_are_made_again_as_far_back_as_they_are_needed(tmp_path
 
 
 def test_a_lost_data_set_is_made_again_for_what_reads_it(tmp_path):
-    asks = ("actor_rollout_ref.actor.replay.rows=4", "actor_rollout_ref.actor.replay.source=data")
+    asks = (
+        "actor_rollout_ref.actor.replay.examples=4",
+        "actor_rollout_ref.actor.replay.source=data",
+    )
     spa, replay = (
         training("spa", *more, root=tmp_path / name)
         for name, more in (("plain", ()), ("replay", asks))

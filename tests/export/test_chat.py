@@ -17,12 +17,12 @@ from spa.types import SamplingParams, StopReason
 from spa_integrations.export.chat import make_chat, token_episode
 
 
-def played(chat, replies, seed=0, noise_seed=3):
-    """The messages of an episode, replies included."""
+def played(chat, responses, seed=0, noise_seed=3):
+    """The messages of an episode, responses included."""
     messages = list(chat.begin(seed, noise_seed))
-    for reply in replies:
-        told = chat.answer(reply)
-        messages.append({"role": "assistant", "content": reply})
+    for response in responses:
+        told = chat.answer(response)
+        messages.append({"role": "assistant", "content": response})
         if told is None:
             break
         messages.append({"role": "user", "content": told})
@@ -45,8 +45,8 @@ def test_it_says_and_pays_what_an_episode_of_training_does(tag):
         format_penalty=chat.format_penalty,
         max_model_len=10**6,
     )
-    replies = [turn.reply_text for turn in episode.turns]
-    assert played(chat, replies, seed=5) == list(episode.messages)
+    responses = [turn.response_text for turn in episode.turns]
+    assert played(chat, responses, seed=5) == list(episode.messages)
     assert (tuple(chat.turns), chat.stop, chat.score) == (
         episode.turns,
         episode.stop,
@@ -54,18 +54,18 @@ def test_it_says_and_pays_what_an_episode_of_training_does(tag):
     )
 
 
-def test_a_reply_without_the_prefill_gets_it():
+def test_a_response_without_the_prefill_gets_it():
     chat = make_chat("FrozenLake")
     chat.begin(0)
     chat.answer("I go</think><answer>Up</answer>")
-    assert chat.turns[0].reply.well_formed and chat.turns[0].executed == ("Up",)
+    assert chat.turns[0].response.well_formed and chat.turns[0].executed == ("Up",)
 
 
 def test_what_stands_before_the_prefill_is_dropped():
     chat = make_chat("FrozenLake")
     chat.begin(0)
     chat.answer("Sure.\n<think>I go</think><answer>Up</answer>")
-    assert chat.turns[0].reply.well_formed and chat.turns[0].executed == ("Up",)
+    assert chat.turns[0].response.well_formed and chat.turns[0].executed == ("Up",)
 
 
 def test_after_the_end_it_says_so():
@@ -121,11 +121,11 @@ def test_an_episode_in_tokens_is_that_of_training():
         max_model_len=10**6,
     )
     edges = np.flatnonzero(np.diff(np.concatenate([[0], episode.sampled, [0]])))
-    replies = iter([episode.token_ids[a:b].tolist() for a, b in edges.reshape(-1, 2)])
+    responses = iter([episode.token_ids[a:b].tolist() for a, b in edges.reshape(-1, 2)])
 
     def generate(ids):
-        reply = next(replies)
-        return reply, [-1.0] * len(reply)
+        response = next(responses)
+        return response, [-1.0] * len(response)
 
     found = token_episode(chat, template, generate, seed=5, noise_seed=3)
     assert found["prompt_ids"] + found["completion_ids"] == episode.token_ids.tolist()
@@ -139,10 +139,12 @@ def test_an_episode_in_tokens_is_that_of_training():
 def test_an_episode_that_its_environment_broke_is_not_trained_on():
     chat, template = make_chat("FrozenLake"), ChatTemplate(load_tokenizer("builtin:tiny"))
     chat.env.step = lambda action: 1 / 0
-    reply = template.reply_ids("<think>no</think><answer>Up</answer>", chat.prompter.prefill)
-    found = token_episode(chat, template, lambda ids: (reply, [-1.0] * len(reply)), seed=0)
+    response = template.response_ids("<think>no</think><answer>Up</answer>", chat.prompter.prefill)
+    found = token_episode(chat, template, lambda ids: (response, [-1.0] * len(response)), seed=0)
     assert (
-        found["completion_ids"] == reply and not any(found["env_mask"]) and found["stop"] == "error"
+        found["completion_ids"] == response
+        and not any(found["env_mask"])
+        and found["stop"] == "error"
     )
 
 
@@ -162,8 +164,8 @@ def test_the_score_has_the_rewards_of_the_configuration(tmp_path: Path):
         f"    reward: {{game: 1.0, '{__name__}:bonus': 1.0}}\n"
     )
     chat, plain = make_chat("FrozenLake", str(path)), make_chat("FrozenLake")
-    replies = ["<think>I go</think><answer>Up</answer>"]
-    assert played(chat, replies) == played(plain, replies)
+    responses = ["<think>I go</think><answer>Up</answer>"]
+    assert played(chat, responses) == played(plain, responses)
     asked.clear()
     assert chat.turn_rewards == [100.0 + plain.score]
     assert chat.score == 100.0 + plain.score

@@ -17,7 +17,7 @@ from spa.run.checkpoint import save_checkpoint
 from spa.run.fingerprint import Fingerprint
 from spa.run.manifest import Manifest
 from spa.worldmodel.columns import COLUMNS
-from spa.worldmodel.rows import write_parquet
+from spa.worldmodel.examples import write_parquet
 from spa.worldmodel.sft_files import read_examples
 from spa_integrations.hub import share
 
@@ -59,10 +59,10 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    from spa.types import WorldModelRow
+    from spa.types import SFTExample
 
     folder = tmp_path_factory.mktemp("run") / "data"
-    row = WorldModelRow(
+    example = SFTExample(
         prompt=({"role": "user", "content": "state"},),
         response="<think><observation>a</observation>b<prediction>c</prediction></think><answer>Up</answer>",
         tag="FrozenLake",
@@ -76,9 +76,9 @@ def data(tmp_path_factory):
         next_state="c",
     )
     for name in ("wm_train.parquet", "wm_val.parquet"):
-        write_parquet(folder / name, [row])
+        write_parquet(folder / name, [example])
     (folder / "summary.json").write_text(
-        '{"rows_train": 1, "rows_val": 1, "puzzles": 2, "dropped": {"malformed": 3}}'
+        '{"examples_train": 1, "examples_val": 1, "puzzles": 2, "dropped": {"malformed": 3}}'
     )
     (folder / "config.yaml").write_text(CONFIG)
     (folder / "log.txt").write_text("private")
@@ -204,7 +204,7 @@ def test_nothing_to_share(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("summary.json", b'{"rows_train": 1, "ro'),
+        ("summary.json", b'{"examples_train": 1, "ro'),
         ("summary.json", b"[1]"),
         ("summary.json", b'{"a": "\xff"}'),
         ("config.yaml", b"a: [1"),

@@ -137,7 +137,9 @@ def test_an_episode_that_its_environment_broke_has_no_reward(monkeypatch):
     monkeypatch.setattr(verifiers, "make_chat", lambda *args, **settings: chat)
 
     async def turn(told=None):
-        return SimpleNamespace(terminated=False, last_reply="<think>no</think><answer>Up</answer>")
+        return SimpleNamespace(
+            terminated=False, last_response="<think>no</think><answer>Up</answer>"
+        )
 
     @asynccontextmanager
     async def interaction(task):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from spa.envs.registry import make_env
-from spa.formats.registry import parse_reply, relabel_turn
+from spa.formats.registry import parse_response, relabel_turn
 from spa.policies.scripted import formatted
 from spa.prompts.render import Prompter
-from spa.prompts.sample import sample_reply
+from spa.prompts.sample import sample_response
 from spa.types import Prompt, Turn
 from spa.worldmodel.base_format import without_states
 
@@ -68,17 +68,17 @@ def recorded(name: Any) -> dict[str, Any]:
         found[f"scripted {mode}"] = formatted(prompt, "Left || Up", prediction="P")
     fresh = make_env("frozen_lake", {"size": 3, "is_slippery": False})
     prompter = Prompter(mode="add_worldmodel", response_format=name, state_text="coords")
-    found["sample"] = sample_reply(fresh, prompter)
+    found["sample"] = sample_response(fresh, prompter)
     for key, text in responses().items():
         for mode in ("base", "add_worldmodel"):
-            parsed = parse_reply(text, mode=mode, order=name)
+            parsed = parse_response(text, mode=mode, order=name)
             found[f"parsed {mode} {key}"] = json.loads(json.dumps(asdict(parsed)))
-        parsed = parse_reply(text, mode="add_worldmodel", order=name)
+        parsed = parse_response(text, mode="add_worldmodel", order=name)
         turn = Turn(
             state="P at (0,1)",
             actions_left=4,
-            reply_text=text,
-            reply=parsed,
+            response_text=text,
+            response=parsed,
             executed=("Left",),
             reward=0.0,
             penalty=0.0,

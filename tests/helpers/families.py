@@ -1,7 +1,7 @@
 """Small tokenizers and models in the style of the families that people use, built on the spot.
 
 The chat templates are our own, written to behave like the families': which markers stand where, whether a system
-message is taken, what happens to thoughts in earlier replies.
+message is taken, what happens to thoughts in earlier responses.
 """
 
 import functools
@@ -53,7 +53,7 @@ CHATML = """{%- if messages[0]['role'] != 'system' -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}"""
 
-# Thoughts of replies before the last user message are left out; an empty think block stands where thinking is off.
+# Thoughts of responses before the last user message are left out; an empty think block stands where thinking is off.
 QWEN3 = """{%- set place = namespace(last=0) -%}
 {%- for message in messages -%}
 {%- if message['role'] == 'user' -%}{%- set place.last = loop.index0 -%}{%- endif -%}

@@ -13,7 +13,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-# Replies stand in a channel that the model opens itself; the template knows it only for finished replies.
+# Responses stand in a channel that the model opens itself; the template knows it only for finished responses.
 CHANNELS = """{%- for message in messages -%}
 {%- if message['role'] == 'assistant' -%}
 {{- '<|start|>assistant<|channel|>final<|message|>' + message['content'] + '<|end|>' -}}

@@ -68,14 +68,14 @@ def play(
     )
 
 
-def says(*replies: str, template: ChatTemplate | None = None) -> ScriptedEngine:
-    """An engine whose k-th reply in an episode is the k-th of `replies`; the last is repeated."""
+def says(*responses: str, template: ChatTemplate | None = None) -> ScriptedEngine:
+    """An engine whose k-th response in an episode is the k-th of `responses`; the last is repeated."""
 
-    def reply(prompt: Prompt) -> str:
+    def response(prompt: Prompt) -> str:
         turn = sum(message["role"] == "assistant" for message in prompt.messages)
-        return replies[min(turn, len(replies) - 1)]
+        return responses[min(turn, len(responses) - 1)]
 
-    return ScriptedEngine(reply, template)
+    return ScriptedEngine(response, template)
 
 
 def answer(actions: str) -> str:
@@ -84,9 +84,9 @@ def answer(actions: str) -> str:
 
 @dataclass
 class NoiseEngine:
-    """Replies of any kind: proper ones, any ids of the vocabulary, with and without an end marker.
+    """Responses of any kind: proper ones, any ids of the vocabulary, with and without an end marker.
 
-    Keeps every prompt and reply, so that a test can say what the token buffer must look like.
+    Keeps every prompt and response, so that a test can say what the token buffer must look like.
     """
 
     template: ChatTemplate
@@ -100,7 +100,7 @@ class NoiseEngine:
     def _one(self, prompt: Prompt) -> Completion:
         stop = sorted(self.template.stop_ids)
         if self.rng.random() < 0.5:
-            ids = self.template.reply_ids(answer("Left || Up"), prompt.prefill)[:-1]
+            ids = self.template.response_ids(answer("Left || Up"), prompt.prefill)[:-1]
         else:
             count = int(self.rng.integers(1, 12))
             ids = [
@@ -114,7 +114,7 @@ class NoiseEngine:
         self.asked.setdefault(prompt.episode_id, []).append(prompt.token_ids)
         self.said.setdefault(prompt.episode_id, []).append(np.asarray(ids))
         return Completion(
-            text=self.template.decode_reply(ids),
+            text=self.template.decode_response(ids),
             token_ids=np.asarray(ids, dtype=np.int32),
             logprobs=self.rng.normal(size=len(ids)).astype(np.float32),
             finish_reason="stop" if ended else "length",

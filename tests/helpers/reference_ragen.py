@@ -108,7 +108,7 @@ class FrozenGame:
     group_id: int
     tag: str
     states: tuple[str, ...]
-    replies: tuple[str, ...]
+    responses: tuple[str, ...]
     rewards: tuple[float, ...]
     penalty: float
 
@@ -130,7 +130,7 @@ def frozen_games(step: int) -> list[FrozenGame]:
                 group_id=group,
                 tag="SimpleSokoban" if group < GROUPS // 2 else "FrozenLake",
                 states=tuple(say(int(rng.integers(3, 9))) for _ in range(turns)),
-                replies=tuple(
+                responses=tuple(
                     f"<think>{say(int(rng.integers(2, 7)))}</think><answer>{say(2)}</answer>"
                     for _ in range(turns)
                 ),

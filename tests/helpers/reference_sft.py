@@ -48,7 +48,7 @@ class FrozenRow:
 
 
 def frozen_rows() -> list[FrozenRow]:
-    """Rows of 6 to 30 tokens with one to three replies in each, so that micro-batches have very different numbers of
+    """Rows of 6 to 30 tokens with one to three responses in each, so that micro-batches have very different numbers of
     targets; in the first row the first token is one too, which nothing predicts."""
     rng = np.random.default_rng(11)
     rows = []

@@ -106,7 +106,7 @@ def frozen(step: int) -> Frozen:
     rng = np.random.default_rng(100 + step)
     lengths = rng.integers(PROMPT + 9, PROMPT + RESPONSE + 1, ROWS)
     inside = np.arange(RESPONSE)[None] < (lengths - PROMPT)[:, None]
-    turn = np.arange(RESPONSE)[None] // 3  # reply, environment, reply, ...
+    turn = np.arange(RESPONSE)[None] // 3  # response, environment, response, ...
     mask = inside & (turn % 2 == 0)
     ids = rng.integers(1, VOCABULARY, (ROWS, PROMPT + RESPONSE))
     ids[:, PROMPT:][~inside] = 0
@@ -168,8 +168,8 @@ def fill(model: Any, *, seed: int) -> Any:
     rng = np.random.default_rng(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
-            drawn = rng.normal(size=tuple(parameter.shape)) * (0.02 if "norm" in name else 0.2)
-            parameter.copy_(torch.from_numpy(drawn.astype(np.float32)))
+            sampled = rng.normal(size=tuple(parameter.shape)) * (0.02 if "norm" in name else 0.2)
+            parameter.copy_(torch.from_numpy(sampled.astype(np.float32)))
             if "norm" in name:
                 parameter.add_(1.0)
     return model

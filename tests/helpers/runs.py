@@ -1,4 +1,4 @@
-"""A base model that knows the reply format and nothing else, made in a second, and configurations that play with it."""
+"""A base model that knows the response format and nothing else, made in a second, and configurations that play with it."""
 
 from pathlib import Path
 
@@ -69,7 +69,7 @@ def small_config(model: Path | str, run: Path, *overrides: str) -> Config:
 
 
 def make_base(folder: Path) -> Path:
-    """Train and save a model of 2 layers that writes well-formed world-model replies with random actions."""
+    """Train and save a model of 2 layers that writes well-formed world-model responds with random actions."""
     cfg = small_config("none", folder)
     phrases, varying = [], []
     for seed in range(40):

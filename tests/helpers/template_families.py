@@ -30,7 +30,9 @@ class Style:
     eos: str
     bos: str | None = None
     pieces: str = "bytes"  # "bytes", or "sentencepiece": a space in front of every text
-    stops: tuple[str, ...] = ()  # further ends of a reply that the model's generation config names
+    stops: tuple[
+        str, ...
+    ] = ()  # further ends of a response that the model's generation config names
 
 
 STYLES = {

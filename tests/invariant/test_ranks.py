@@ -20,7 +20,10 @@ from spa.stages import selfplay
 WORKER = Path(rank_worker.__file__)
 KINDS = [(stage, strategy) for stage in ("sft", "ppo") for strategy in ("ddp", "fsdp")]
 LORA = ["lora.rank=4"]
-REPLAY = ["actor_rollout_ref.actor.replay.source=rollouts", "actor_rollout_ref.actor.replay.rows=3"]
+REPLAY = [
+    "actor_rollout_ref.actor.replay.source=rollouts",
+    "actor_rollout_ref.actor.replay.examples=3",
+]
 OPTIONS = {
     "cut": [
         "actor_rollout_ref.actor.fsdp_config.fsdp_size=1",

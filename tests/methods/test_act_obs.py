@@ -10,8 +10,8 @@ from helpers.families import NAMES, template
 from spa.methods.act_obs import sft_mask
 from spa.prompts.render import shown_state
 from spa.prompts.template import ChatTemplate
-from spa.types import IMAGE, WorldModelRow
-from spa.worldmodel.sequences import TrainingSequence, row_sequences
+from spa.types import IMAGE, SFTExample
+from spa.worldmodel.sequences import TrainingSequence, training_sequences
 
 SHOWN = ("P__G", "_P_G", "__PG")
 
@@ -20,27 +20,27 @@ def said(turn: int, legal: str = "") -> str:
     return f"Reward: -0.1\n\nTurn {turn + 1}:\nState:\n{SHOWN[turn]}{legal}\nActions left: {9 - turn}. Reply only."
 
 
-def rows(turns=(0, 1, 2)) -> list[WorldModelRow]:
+def examples_of(turns=(0, 1, 2)) -> list[SFTExample]:
     """Three turns to the right. What should be known (`state`) is not what is shown."""
     messages, out = [{"role": "system", "content": "You play."}], []
     for turn in range(3):
         messages.append({"role": "user", "content": said(turn)})
-        reply = f"<think>go {turn}</think><answer>Right</answer>"
-        row = WorldModelRow(
-            prompt=tuple(messages), response=reply, tag="Lake", episode_id="e", turn=turn, puzzle_seed=1,
+        response = f"<think>go {turn}</think><answer>Right</answer>"
+        example = SFTExample(
+            prompt=tuple(messages), response=response, tag="Lake", episode_id="e", turn=turn, puzzle_seed=1,
             puzzle_hash="p", success=False, reward=0.0, state="hidden", next_state="hidden",
         )  # fmt: skip
-        out += [row] if turn in turns else []
-        messages.append({"role": "assistant", "content": reply})
+        out += [example] if turn in turns else []
+        messages.append({"role": "assistant", "content": response})
     return out
 
 
 def sequences(
     of, name="qwen2", *, loss_on: str = "act_obs", merge=True, length=4000
 ) -> list[TrainingSequence]:
-    return row_sequences(of, template(name), max_length=length, merge_turns=merge, loss_on=loss_on)[
-        0
-    ]
+    return training_sequences(
+        of, template(name), max_length=length, merge_turns=merge, loss_on=loss_on
+    )[0]
 
 
 class OneTokenPerCharacter:
@@ -51,13 +51,13 @@ class OneTokenPerCharacter:
     def start(self, messages, prefill, images=()):
         return [ord(c) for c in "".join(message["content"] for message in messages) + prefill]
 
-    def reply_ids(self, text, prefill):
+    def response_ids(self, text, prefill):
         return [*map(ord, text.removeprefix(prefill)), 0]
 
-    def follow(self, text, prefill, *, reply=(), images=()):
+    def follow(self, text, prefill, *, response=(), images=()):
         return [ord(c) for c in text + prefill]
 
-    def decode_reply(self, ids):
+    def decode_response(self, ids):
         return "".join(map(chr, ids))
 
     def token_text(self, token):
@@ -66,8 +66,8 @@ class OneTokenPerCharacter:
 
 def test_masks_by_hand():
     """S: system, u: the rules, then what each character is; 1 carries loss."""
-    row = replace(
-        rows((1,))[0],
+    example = replace(
+        examples_of((1,))[0],
         prompt=(
             {"role": "system", "content": "S"},
             {"role": "user", "content": "u"},
@@ -76,7 +76,7 @@ def test_masks_by_hand():
         ),
         response="<think>b",
     )
-    first = replace(row, prompt=row.prompt[:2], response="<think>a", turn=0)
+    first = replace(example, prompt=example.prompt[:2], response="<think>a", turn=0)
     made = cast(ChatTemplate, OneTokenPerCharacter())
     marks: dict[str, str] = {
         #           Su<think> a end R.State:. xy .Actions left: 1. <think> b end
@@ -84,44 +84,49 @@ def test_masks_by_hand():
         "act_obs":  "00" + "0" * 7 + "11" + "0" * 9 + "11" + "0" * 17 + "0" * 7 + "11",
     }  # fmt: skip
     for loss_on, mark in marks.items():
-        (sequence,), _ = row_sequences(
-            [first, row], made, max_length=99, merge_turns=True, loss_on=loss_on
+        (sequence,), _ = training_sequences(
+            [first, example], made, max_length=99, merge_turns=True, loss_on=loss_on
         )
         assert "".join(str(int(flag)) for flag in sequence.mask) == mark
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_states_between_replies_carry_loss_in_every_family(name):
-    (both,), (reply,) = sequences(rows(), name), sequences(rows(), name, loss_on="response")
-    np.testing.assert_array_equal(both.token_ids, reply.token_ids)
-    assert (both.mask >= reply.mask).all()
-    text = template(name).tokenizer.decode(both.token_ids[both.mask & ~reply.mask])
+def test_the_states_between_responses_carry_loss_in_every_family(name):
+    (both,), (response,) = (
+        sequences(examples_of(), name),
+        sequences(examples_of(), name, loss_on="response"),
+    )
+    np.testing.assert_array_equal(both.token_ids, response.token_ids)
+    assert (both.mask >= response.mask).all()
+    text = template(name).tokenizer.decode(both.token_ids[both.mask & ~response.mask])
     assert "".join(text.split()) == SHOWN[1] + SHOWN[2]  # the first state is a question, no answer
 
 
 def test_merged_turns_carry_the_loss_of_separate_rows():
-    (merged,), apart = sequences(rows()), sequences(rows(), merge=False)
+    (merged,), apart = sequences(examples_of()), sequences(examples_of(), merge=False)
     together = np.zeros(len(merged.mask), dtype=int)
     for sequence in apart:
         together[: len(sequence.mask)] += sequence.mask
     np.testing.assert_array_equal(together, merged.mask)
 
 
-def test_a_state_whose_reply_is_cut_away_or_not_trained_carries_none():
+def test_a_state_whose_response_is_cut_away_or_not_trained_carries_none():
     def added(of, length=4000) -> str:
-        (both,), (reply,) = (
+        (both,), (response,) = (
             sequences(of, length=length),
             sequences(of, loss_on="response", length=length),
         )
         return "".join(
-            template("qwen2").tokenizer.decode(both.token_ids[both.mask & ~reply.mask]).split()
+            template("qwen2").tokenizer.decode(both.token_ids[both.mask & ~response.mask]).split()
         )
 
-    (whole,) = sequences(rows((2,)))
-    assert added(rows((2,))) == SHOWN[2]
-    assert added(rows((2,)), len(whole.token_ids) - 1) == SHOWN[2]  # its oldest reply is gone
+    (whole,) = sequences(examples_of((2,)))
+    assert added(examples_of((2,))) == SHOWN[2]
+    assert (
+        added(examples_of((2,)), len(whole.token_ids) - 1) == SHOWN[2]
+    )  # its oldest response is gone
     # its state is in the first message
-    assert added(rows((1,)), len(sequences(rows((1,)))[0].token_ids) - 1) == ""
+    assert added(examples_of((1,)), len(sequences(examples_of((1,)))[0].token_ids) - 1) == ""
 
 
 def test_the_state_is_read_from_a_turn_message():

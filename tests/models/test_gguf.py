@@ -316,5 +316,5 @@ def test_the_real_model_answers():
     ids = made.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")[
         "input_ids"
     ]
-    reply = policy.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
-    assert made.decode(reply) == "The capital of France is Paris.<|im_end|>"
+    response = policy.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
+    assert made.decode(response) == "The capital of France is Paris.<|im_end|>"

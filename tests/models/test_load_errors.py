@@ -216,7 +216,7 @@ def test_code_of_the_model_is_not_run_for_a_yes_on_standard_input(
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_generation_config_says_where_replies_end_and_a_checkpoint_says_so_too(
+def test_the_generation_config_says_where_responses_end_and_a_checkpoint_says_so_too(
     folder, tmp_path
 ):
     ends = tokenizer("qwen2").convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])

@@ -52,12 +52,12 @@ def test_the_seed_decides_where_adapters_begin():
     first, same, other = (
         with_adapters(small_model("qwen2"), seed=seed, moved=False) for seed in (1, 1, 2)
     )
-    drawn = [
+    sampled = [
         next(p for name, p in model.named_parameters() if "lora_A" in name)
         for model in (first, same, other)
     ]
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
+    assert torch.equal(sampled[0], sampled[1])
+    assert not torch.equal(sampled[0], sampled[2])
     assert torch.equal(torch.random.get_rng_state(), state)
 
 

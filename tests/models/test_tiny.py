@@ -73,19 +73,19 @@ def test_any_text_encodes_and_comes_back(text):
 
 def test_follows_both_formats(episodes):
     for mode, of_mode in episodes.items():
-        rate = np.mean([turn.reply.well_formed for episode in of_mode for turn in episode.turns])
+        rate = np.mean([turn.response.well_formed for episode in of_mode for turn in episode.turns])
         assert rate > 0.97, mode
 
 
 def test_quotes_the_state_it_is_shown(episodes):
     turns = [turn for episode in episodes["add_worldmodel"] for turn in episode.turns]
-    assert np.mean([turn.reply.observation == turn.state for turn in turns]) > 0.9
+    assert np.mean([turn.response.observation == turn.state for turn in turns]) > 0.9
 
 
 def test_knows_no_dynamics(episodes):
     """Its predictions are right no more often than the copy baseline: n turns, one-sided margin of three standard errors."""
     turns = [turn for episode in episodes["add_worldmodel"] for turn in episode.turns]
-    right = np.mean([turn.reply.prediction == turn.next_state for turn in turns])
+    right = np.mean([turn.response.prediction == turn.next_state for turn in turns])
     copied = np.mean([turn.state == turn.next_state for turn in turns])
     assert len(turns) > 400
     assert right <= copied + 3 * np.sqrt(copied * (1 - copied) / len(turns))

@@ -24,7 +24,7 @@ from spa.prompts.render import Prompter
 from spa.stages import evaluate, ppo_rollouts, ppo_run, selfplay, setup, sft
 from spa.stages.policies import find_target
 from spa.types import IMAGE, Episode, SamplingParams
-from spa.worldmodel.sequences import row_sequences
+from spa.worldmodel.sequences import training_sequences
 from spa.worldmodel.sft_files import read_examples
 
 CPU = torch.device("cpu")
@@ -63,7 +63,7 @@ def folder(request, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    """World-model data by the random policy: pictures in the prompts, states as text in the replies."""
+    """World-model data by the random policy: pictures in the prompts, states as text in the responses."""
     run = tmp_path_factory.mktemp("data")
     return selfplay.run_self_play(config(Path("random"), run), directory=run / "data")
 
@@ -97,7 +97,7 @@ def test_prompts_show_the_picture_and_not_the_text():
         Prompter().next_message(env, turn=2, actions_left=9, reward=0)["content"].count(IMAGE) == 1
     )
     with_states = Prompter(mode="add_worldmodel").first_messages(env)[1]["content"]
-    # replies write the state as text
+    # responses write the state as text
     assert IMAGE in with_states and "Symbols: # wall" in with_states
     env = Sokoban()
     env.reset(seed=3)
@@ -142,15 +142,19 @@ def test_another_picture_gives_other_numbers(folder, tmp_path):
 
 
 def test_fine_tuning_reads_pictures(folder, data, tmp_path):
-    rows = read_examples(data / "wm_train.parquet")
+    examples = read_examples(data / "wm_train.parquet")
     assert all(
-        len(row.images) == row.turn + 1 == sum(m["content"].count(IMAGE) for m in row.prompt)
-        for row in rows
+        len(example.images)
+        == example.turn + 1
+        == sum(m["content"].count(IMAGE) for m in example.prompt)
+        for example in examples
     )
     template = load_template(config(folder, tmp_path), str(folder))
-    (sequence, *_), dropped = row_sequences(rows, template, max_length=3000, merge_turns=True)
-    assert dropped == 0 and len(sequence.images) == sequence.rows
-    assert "#" in rows[0].response  # the states of the reply are text
+    (sequence, *_), dropped = training_sequences(
+        examples, template, max_length=3000, merge_turns=True
+    )
+    assert dropped == 0 and len(sequence.images) == sequence.examples
+    assert "#" in examples[0].response  # the states of the response are text
     checkpoint = sft.run_sft(config(folder, tmp_path), directory=tmp_path / "sft", data=data)
     losses = [
         json.loads(line)["train/loss"]
@@ -183,7 +187,7 @@ def test_self_play_ppo_and_evaluation(folder, tmp_path):
     assert result["tags"]["VisualSimpleSokoban"]["episodes"] == 2
 
 
-def test_batches_do_not_change_replies(folder, tmp_path):
+def test_batches_do_not_change_responses(folder, tmp_path):
     cfg = config(folder, tmp_path)
     model, template, episodes = played(cfg, folder)
     player = setup.make_worker(cfg, template, mode="base")

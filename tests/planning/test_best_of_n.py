@@ -1,4 +1,4 @@
-"""Best of n by imagined states: true ones help, spoilt and shuffled ones do not, and one reply is the engine alone."""
+"""Best of n by imagined states: true ones help, spoilt and shuffled ones do not, and one response is the engine alone."""
 
 import json
 from collections import Counter
@@ -14,7 +14,7 @@ from spa.envs.frozen_lake import FrozenLake
 from spa.envs.pool import EpisodeSpec
 from spa.envs.sokoban import Sokoban
 from spa.errors import ConfigError
-from spa.formats.registry import world_model_reply
+from spa.formats.registry import world_model_response
 from spa.planning.best_of_n import BestOfNPlanner
 from spa.planning.requirements import require_dynamics
 from spa.policies.scripted import ScriptedEngine, random_engine
@@ -79,7 +79,7 @@ def know_all(prompt: Prompt) -> str:
     for name in actions:
         if twin.step(twin.to_action(name))[2]:
             break
-    return world_model_reply(
+    return world_model_response(
         "unknown", "", twin.state_text("coords"), f" {prompt.action_sep} ".join(actions)
     )
 
@@ -99,7 +99,7 @@ def test_learnt_states_are_as_good_as_they_are_right_and_shuffled_ones_are_not(t
     assert {line["turn"] for line in lines} == set(range(max(line["turn"] for line in lines) + 1))
 
 
-def test_shuffled_predictions_are_those_of_replies_that_foresee_something_else(tmp_path):
+def test_shuffled_predictions_are_those_of_responses_that_foresee_something_else(tmp_path):
     cfg, lines = (
         small_config("none", tmp_path, "es_manager.val.env_groups=24", "agent_proxy.max_turn=5"),
         [],
@@ -152,8 +152,10 @@ def test_a_way_to_the_goal_is_kept_to_until_it_leads_elsewhere(tmp_path, slips):
     kept = success(
         cfg, imagining(8, "model", engine=engine, record=lines.append, depth=4, keep=True)
     )
-    drawn, drawn_anew = (sum(len(line["imagined"]) for line in record) for record in (lines, again))
-    assert slips or (kept >= anew and drawn < drawn_anew)
+    sampled, sampled_again = (
+        sum(len(line["imagined"]) for line in record) for record in (lines, again)
+    )
+    assert slips or (kept >= anew and sampled < sampled_again)
     # what is left of the way that each episode is on
     turns_to_goal, followed, left = dict[str, int](), 0, 0
     for line in lines:
@@ -194,15 +196,15 @@ def test_a_prompt_elsewhere_has_the_tokens_that_it_would_have_there(tmp_path, tu
         seat.build_prompt(env if turns else now)
         if turns:
             text = "so</think><answer>Up</answer>"
-            ids = np.asarray(chat.reply_ids("<think>" + text, "<think>"), np.int32)
-            reply = Completion(
+            ids = np.asarray(chat.response_ids("<think>" + text, "<think>"), np.int32)
+            response = Completion(
                 text=text,
                 token_ids=ids,
                 logprobs=np.zeros(len(ids), np.float32),
                 finish_reason="stop",
             )
-            seat.append_completion(reply)
-            seat.step(env.clone(), reply, 0.0)
+            seat.append_completion(response)
+            seat.step(env.clone(), response, 0.0)
             seat.build_prompt(now)
         return seat.prompt(now)
 

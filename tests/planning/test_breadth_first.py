@@ -12,7 +12,7 @@ from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError
 from spa.evaluation.outcomes import outcome_of
 from spa.formats.plans import plan_sentence
-from spa.formats.registry import world_model_reply
+from spa.formats.registry import world_model_response
 from spa.planning.breadth_first import BreadthFirstPlanner
 from spa.planning.requirements import require_dynamics
 from spa.policies.scripted import ScriptedEngine
@@ -32,18 +32,18 @@ def knows(prompt: Prompt) -> str:
             break
     shown = prompt.context.state_text("coords")
     thoughts = f" {plan_sentence(actions)} "
-    return world_model_reply(
+    return world_model_response(
         shown, thoughts, twin.state_text("coords"), " || ".join(actions), order="plan_first"
     )
 
 
-def played(tmp_path, *changes, dynamics="model", depth=6, reply=knows, max_prompt=None):
+def played(tmp_path, *changes, dynamics="model", depth=6, response=knows, max_prompt=None):
     """The episodes, what was recorded, and the questions that the engine was asked."""
     chat, lines, asked = template("llama3"), [], []
 
     def answer(prompt: Prompt) -> str:
         asked.append(prompt)
-        return reply(prompt)
+        return response(prompt)
 
     cfg = small_config(
         "none", tmp_path, "es_manager.val.env_groups=16", "agent_proxy.response_format=plan_first", *changes
@@ -73,9 +73,9 @@ def test_who_knows_the_world_wins_each_puzzle_that_can_be_won_in_time(tmp_path):
     episodes, lines, asked, chat = played(tmp_path, *TURNS)
     assert all(episode.success for episode in episodes)
     assert all(part["right"] is not False for line in lines for part in line["imagined"])
-    for episode in episodes:  # the tokens are those that a row of the same reply has
+    for episode in episodes:  # the tokens are those that a row of the same response has
         for number, turn in enumerate(episode.turns):
-            expected = chat.reply_ids(turn.reply_text, "<think>")
+            expected = chat.response_ids(turn.response_text, "<think>")
             of_turn = np.flatnonzero(episode.turn_index == number)[-len(expected) :]
             assert list(episode.token_ids[of_turn]) == expected
     firsts = [line for line in lines if line["turn"] == 0]
@@ -89,7 +89,7 @@ def test_who_knows_the_world_wins_each_puzzle_that_can_be_won_in_time(tmp_path):
     assert len(asked) == len(dreams) + len(lines)
 
 
-def test_what_a_reply_is_begun_with_is_not_sampled_and_counts_in_no_length(tmp_path):
+def test_what_a_response_is_begun_with_is_not_sampled_and_counts_in_no_length(tmp_path):
     episodes, _, asked, chat = played(tmp_path, *TURNS)
     given = {
         prompt.episode_id: len(prompt.token_ids) for prompt in asked if "I do" in prompt.prefill
@@ -97,8 +97,8 @@ def test_what_a_reply_is_begun_with_is_not_sampled_and_counts_in_no_length(tmp_p
     for episode in episodes:
         for number, turn in enumerate(episode.turns):
             sampled = episode.token_ids[episode.sampled & (episode.turn_index == number)]
-            text = chat.decode_reply(sampled)
-            assert turn.reply_text.endswith(f"<prediction>\n{text}") and "I do" not in text
+            text = chat.decode_response(sampled)
+            assert turn.response_text.endswith(f"<prediction>\n{text}") and "I do" not in text
         last = np.flatnonzero(episode.sampled & (episode.turn_index == len(episode.turns) - 1))
         assert last[0] == given[episode.episode_id]
         assert not episode.logprobs[~episode.sampled].any()
@@ -129,7 +129,7 @@ def test_wrong_states_lead_nowhere(tmp_path):
     assert any(part["right"] is False for line in lines for part in line["imagined"])
 
 
-def test_where_nothing_is_foreseen_the_model_replies_by_itself(tmp_path):
+def test_where_nothing_is_foreseen_the_model_responses_by_itself(tmp_path):
     def blind(prompt: Prompt) -> str:
         return (
             prompt.prefill + "nothing</prediction></think><answer>Up</answer>"
@@ -137,14 +137,14 @@ def test_where_nothing_is_foreseen_the_model_replies_by_itself(tmp_path):
             else "?"
         )
 
-    episodes, lines, asked, _ = played(tmp_path, *TURNS, reply=blind)
+    episodes, lines, asked, _ = played(tmp_path, *TURNS, response=blind)
     assert not any(line["named"] for line in lines)
     own = [prompt for prompt in asked if "#" not in prompt.episode_id]
     assert own and all(prompt.prefill == "<think>" for prompt in own)
     assert not any(episode.success for episode in episodes)
 
 
-def test_no_reply_is_begun_where_the_longest_would_not_fit_behind_it(tmp_path):
+def test_no_response_is_begun_where_the_longest_would_not_fit_behind_it(tmp_path):
     _, _, asked, _ = played(tmp_path, *TURNS)
     lengths = [len(prompt.token_ids) for prompt in asked]
     begun = [len(prompt.token_ids) for prompt in asked if "I do" in prompt.prefill]
@@ -194,8 +194,8 @@ def test_a_game_that_fails_is_an_error_and_asks_the_model_nothing():
     prompt = Prompt(
         episode_id="a", messages=(), token_ids=ids, prefill="<think>", seed=0, context=Melting()
     )
-    (reply,) = engine.generate([prompt], SamplingParams())
-    assert reply.finish_reason == "error" and "the ice has melted" in reply.text
+    (response,) = engine.generate([prompt], SamplingParams())
+    assert response.finish_reason == "error" and "the ice has melted" in response.text
 
 
 @pytest.mark.parametrize(

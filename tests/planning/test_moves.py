@@ -7,9 +7,9 @@ from spa.config.load import load_config
 from spa.envs.registry import make_env
 from spa.formats.search import explore
 from spa.models.build import load_template
-from spa.planning.moves import move_question, move_rows
+from spa.planning.moves import move_examples, move_question
 from spa.policies.scripted import random_engine
-from spa.worldmodel.rows import episode_rows
+from spa.worldmodel.examples import episode_examples
 
 ROOM = "######\n##___#\n#_P__#\n#_X__#\n#__O_#\n######"
 NO_SLIP = {"size": 4, "p": 0.7, "is_slippery": False}
@@ -85,23 +85,26 @@ def test_other_texts_show_no_room(text: str):
     assert env.outcome_of_text(text) == ""
 
 
-def test_rows_of_play_become_moves():
+def test_examples_of_play_become_moves():
     episodes = play(
         groups(6, 1), random_engine(max_actions=1), mode="add_worldmodel", state_text="coords"
     )
     env = make_env("frozen_lake", NO_SLIP)
     env.reset(seed=0)
     moves = [
-        row
+        example
         for episode in episodes
-        for row in move_rows(episode_rows(episode, action_sep="||")[0], env)
+        for example in move_examples(episode_examples(episode, action_sep="||")[0], env)
     ]
     assert moves
-    for row in moves:
-        action, key = row.executed[0], row.response.removeprefix(f"<think>{row.executed[0]}")
-        assert row.response == f"<think>{action}{key}"
-        assert env.text_of_key(row.state, key) == row.next_state
-        assert row.prompt[1]["content"].endswith(f"\n\nState:\n{row.state}")
+    for example in moves:
+        action, key = (
+            example.executed[0],
+            example.response.removeprefix(f"<think>{example.executed[0]}"),
+        )
+        assert example.response == f"<think>{action}{key}"
+        assert env.text_of_key(example.state, key) == example.next_state
+        assert example.prompt[1]["content"].endswith(f"\n\nState:\n{example.state}")
 
 
 def test_a_question_is_how_the_row_of_a_move_begins():
@@ -110,6 +113,8 @@ def test_a_question_is_how_the_row_of_a_move_begins():
     env.reset(seed=3)
     state = env.state_text("coords")
     question = move_question(env, state, "Left", tokens, number=7)
-    row = tokens.start(question.messages, "<think>") + tokens.reply_ids("<think>Left30", "<think>")
+    row = tokens.start(question.messages, "<think>") + tokens.response_ids(
+        "<think>Left30", "<think>"
+    )
     assert row[: len(question.token_ids)] == question.token_ids.tolist()
-    assert tokens.decode_reply(row[len(question.token_ids) :]) == "30"
+    assert tokens.decode_response(row[len(question.token_ids) :]) == "30"

@@ -11,12 +11,12 @@ from spa.config.load import load_config
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
 from spa.formats.plans import imagined, imagined_plans, read_options
-from spa.formats.registry import parse_reply, world_model_reply
+from spa.formats.registry import parse_response, world_model_response
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.render import Prompter
 from spa.types import Episode
 from spa.worldmodel.branches import turn_options
-from spa.worldmodel.rows import episode_rows, shuffle_next_states
+from spa.worldmodel.examples import episode_examples, shuffle_next_states
 from spa_report.replay import replay
 
 LAKE = {"is_slippery": False}
@@ -32,20 +32,20 @@ states = st.sampled_from(
 def test_what_was_imagined_is_read_back(options, number):
     chosen, state = options[number % len(options)]
     thoughts = f"{imagined_plans(options)}I do {', then '.join(chosen)}. "
-    text = world_model_reply("here", thoughts, state, " || ".join(chosen), order="choose_plan")
-    reply = parse_reply(text, mode="add_worldmodel", order="choose_plan")
-    assert reply.well_formed and reply.options == tuple(options)
-    assert (reply.prediction, reply.actions) == (state, chosen)
+    text = world_model_response("here", thoughts, state, " || ".join(chosen), order="choose_plan")
+    response = parse_response(text, mode="add_worldmodel", order="choose_plan")
+    assert response.well_formed and response.options == tuple(options)
+    assert (response.prediction, response.actions) == (state, chosen)
 
 
 def test_a_choice_that_was_not_imagined_is_malformed_and_still_counts():
     thoughts = f"{imagined_plans([(('Left',), 'there')])}I do Up. "
-    reply = parse_reply(
-        world_model_reply("here", thoughts, "there", "Up", order="choose_plan"),
+    response = parse_response(
+        world_model_response("here", thoughts, "there", "Up", order="choose_plan"),
         mode="add_worldmodel",
         order="choose_plan",
     )
-    assert not reply.well_formed and reply.actions == ("Up",) and len(reply.options) == 1
+    assert not response.well_formed and response.actions == ("Up",) and len(response.options) == 1
 
 
 @pytest.mark.parametrize(
@@ -97,39 +97,40 @@ def test_options_are_true_hold_what_was_executed_and_do_not_favour_a_place():
     assert len(set(places)) > 1
 
 
-def test_rows_list_the_options_and_choose_what_was_executed():
+def test_examples_list_the_options_and_choose_what_was_executed():
     (episode, *_) = episodes()
     options = choices(episode)
-    rows, dropped = episode_rows(episode, action_sep="||", options=options)
-    assert len(rows) == len(episode.turns) and not dropped
-    for row, known in zip(rows, options, strict=True):
-        reply = parse_reply(row.response, mode="add_worldmodel", order="choose_plan")
-        assert reply.well_formed and reply.options == known
-        assert (reply.actions, reply.prediction) == (row.executed, row.next_state)
-    later = rows[-1].prompt if len(rows) > 1 else ()
+    examples, dropped = episode_examples(episode, action_sep="||", options=options)
+    assert len(examples) == len(episode.turns) and not dropped
+    for example, known in zip(examples, options, strict=True):
+        response = parse_response(example.response, mode="add_worldmodel", order="choose_plan")
+        assert response.well_formed and response.options == known
+        assert (response.actions, response.prediction) == (example.executed, example.next_state)
+    later = examples[-1].prompt if len(examples) > 1 else ()
     assert all(
         "I could do " in message["content"] for message in later if message["role"] == "assistant"
     )
 
 
 def test_the_shuffled_control_deals_every_imagined_state_and_says_the_same_of_the_choice():
-    rows = [
-        row
+    examples = [
+        example
         for episode in episodes()
-        for row in episode_rows(episode, action_sep="||", options=choices(episode))[0]
+        for example in episode_examples(episode, action_sep="||", options=choices(episode))[0]
     ]
-    shuffled = shuffle_next_states(rows, seed=1)
+    shuffled = shuffle_next_states(examples, seed=1)
     pairs = [
-        (imagined(a.response), imagined(b.response)) for a, b in zip(rows, shuffled, strict=True)
+        (imagined(a.response), imagined(b.response))
+        for a, b in zip(examples, shuffled, strict=True)
     ]
     before, after = ([state for pair in pairs for _, state in pair[side]] for side in (0, 1))
     assert (
         sorted(before) == sorted(after)
         and sum(a == b for a, b in zip(before, after, strict=True)) < len(before) / 3
     )
-    for row in shuffled:
-        reply = parse_reply(row.response, mode="add_worldmodel", order="choose_plan")
-        assert reply.well_formed and (row.executed, reply.prediction) in reply.options
+    for example in shuffled:
+        response = parse_response(example.response, mode="add_worldmodel", order="choose_plan")
+        assert response.well_formed and (example.executed, response.prediction) in response.options
 
 
 def test_the_prompt_asks_for_as_many_plans_as_configured_and_the_viewer_shows_them():
@@ -138,9 +139,9 @@ def test_the_prompt_asks_for_as_many_plans_as_configured_and_the_viewer_shows_th
     prompter = Prompter(mode="add_worldmodel", response_format="choose_plan", imagined_plans=3)
     assert prompter.first_messages(env)[1]["content"].count("I could do [some actions]:") == 3
 
-    def reply(_):
+    def response(_):
         options = [(("Left",), "goal (G) is at (0,0)."), (("Up",), "goal (G) is at (1,0).")]
-        return world_model_reply(
+        return world_model_response(
             "here",
             f"{imagined_plans(options)}I do Up. ",
             "goal (G) is at (1,0).",
@@ -150,7 +151,7 @@ def test_the_prompt_asks_for_as_many_plans_as_configured_and_the_viewer_shows_th
 
     (episode, *_) = play(
         groups(1, 1),
-        ScriptedEngine(reply),
+        ScriptedEngine(response),
         mode="add_worldmodel",
         response_format="choose_plan",
         max_turn=1,
@@ -159,8 +160,8 @@ def test_the_prompt_asks_for_as_many_plans_as_configured_and_the_viewer_shows_th
     assert [option["plan"] for option in shown] == ["Left", "Up"] and all(
         option["state"] for option in shown
     )
-    plain = replace(episode.turns[0], reply=replace(episode.turns[0].reply, options=()))
-    assert "options" not in replace(episode, turns=(plain,)).to_json()["turns"][0]["reply"]
+    plain = replace(episode.turns[0], response=replace(episode.turns[0].response, options=()))
+    assert "options" not in replace(episode, turns=(plain,)).to_json()["turns"][0]["response"]
 
 
 def test_other_states_than_the_true_ones_are_refused():

@@ -7,10 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spa.formats.blocks import MARKERS, find_block
-from spa.formats.registry import parse_reply
-from spa.types import ParsedReply
+from spa.formats.registry import parse_response
+from spa.types import ParsedResponse
 
-CASES = json.loads((Path(__file__).parent.parent / "golden" / "replies.json").read_text())["cases"]
+CASES = json.loads((Path(__file__).parent.parent / "golden" / "responses.json").read_text())[
+    "cases"
+]
 MODES = ("base", "add_worldmodel")
 
 noise = st.text(st.characters(), max_size=20)  # every code point, lone surrogates included
@@ -20,12 +22,12 @@ hostile = st.lists(st.sampled_from([*MARKERS, "||", "Left", "\n"]) | noise, max_
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_hostile_replies(case):
+def test_hostile_responses(case):
     options = {
         name: case[name] for name in ("enable_think", "action_sep", "max_actions") if name in case
     }
-    expect = ParsedReply(**{**case["expect"], "actions": tuple(case["expect"]["actions"])})
-    assert parse_reply(case["text"], mode=case["mode"], **options) == expect
+    expect = ParsedResponse(**{**case["expect"], "actions": tuple(case["expect"]["actions"])})
+    assert parse_response(case["text"], mode=case["mode"], **options) == expect
 
 
 @given(
@@ -35,25 +37,27 @@ def test_hostile_replies(case):
     st.sampled_from(["||", ";", "", "\n"]),
     st.integers(-1, 6),
 )
-def test_any_text_gives_a_reply_made_of_its_own_pieces(text, mode, enable_think, sep, max_actions):
-    reply = parse_reply(
+def test_any_text_gives_a_response_made_of_its_own_pieces(
+    text, mode, enable_think, sep, max_actions
+):
+    response = parse_response(
         text, mode=mode, enable_think=enable_think, action_sep=sep, max_actions=max_actions
     )
-    assert len(reply.actions) <= max(max_actions, 0)
-    for action in reply.actions:
+    assert len(response.actions) <= max(max_actions, 0)
+    for action in response.actions:
         assert action and action == action.strip()
         if mode == "add_worldmodel":
             assert action in text and not any(marker in action for marker in MARKERS)
-    if reply.actions and mode == "add_worldmodel":
+    if response.actions and mode == "add_worldmodel":
         assert text.count("<answer>") == text.count("</answer>") == 1
-    for part in (reply.observation, reply.prediction):
+    for part in (response.observation, response.prediction):
         assert part is None or (part == part.strip() and part in text)
-    if reply.well_formed:
-        assert reply.actions
+    if response.well_formed:
+        assert response.actions
         if enable_think or mode == "add_worldmodel":
-            assert reply.think is not None
+            assert response.think is not None
         if mode == "add_worldmodel":
-            assert reply.observation is not None and reply.prediction is not None
+            assert response.observation is not None and response.prediction is not None
 
 
 def original_actions(
@@ -94,26 +98,26 @@ fuzzed = st.lists(
 @given(fuzzed, st.booleans(), st.sampled_from(["||", ";"]), st.integers(0, 6))
 def test_base_mode_executes_what_the_original_executes(text, enable_think, sep, max_actions):
     # with and without the prefill
-    for reply_text in (text, f"<think>{text}" if enable_think else f"<answer>{text}"):
-        reply = parse_reply(
-            reply_text,
+    for response_text in (text, f"<think>{text}" if enable_think else f"<answer>{text}"):
+        response = parse_response(
+            response_text,
             mode="base",
             enable_think=enable_think,
             action_sep=sep,
             max_actions=max_actions,
         )
         expected = original_actions(
-            reply_text, enable_think=enable_think, action_sep=sep, max_actions=max_actions
+            response_text, enable_think=enable_think, action_sep=sep, max_actions=max_actions
         )
-        assert reply.actions == tuple(expected)
-        assert reply.well_formed == bool(expected)  # penalized in the same cases, too
+        assert response.actions == tuple(expected)
+        assert response.well_formed == bool(expected)  # penalized in the same cases, too
 
 
-def test_base_mode_plays_the_first_of_two_answers_and_nothing_of_a_broken_reply():
-    two = parse_reply("<think>a</think><answer>Up</answer><answer>Down</answer>", mode="base")
+def test_base_mode_plays_the_first_of_two_answers_and_nothing_of_a_broken_response():
+    two = parse_response("<think>a</think><answer>Up</answer><answer>Down</answer>", mode="base")
     assert two.actions == ("Up",)
-    assert parse_reply("<think>a</think> so <answer>Up</answer>", mode="base").actions == ()
-    assert parse_reply("<answer>Up</answer>", mode="base").actions == ()
+    assert parse_response("<think>a</think> so <answer>Up</answer>", mode="base").actions == ()
+    assert parse_response("<answer>Up</answer>", mode="base").actions == ()
 
 
 plain = st.text(max_size=20).filter(lambda text: not any(marker in text for marker in MARKERS))
@@ -130,7 +134,7 @@ def test_what_was_written_in_the_format_is_read_back(
         f"<think><observation>{observation}</observation>{thoughts}<prediction>{prediction}</prediction></think>"
         f"<answer>{'||'.join(actions)}</answer>{after}"
     )
-    assert parse_reply(text, mode="add_worldmodel") == ParsedReply(
+    assert parse_response(text, mode="add_worldmodel") == ParsedResponse(
         think=thoughts.strip(),
         observation=observation.strip(),
         prediction=prediction.strip(),
@@ -167,13 +171,13 @@ def test_a_block_is_found_exactly_when_there_is_one(text, tag):
 def test_a_megabyte_of_noise_is_read_in_one_pass(piece):
     """Anything worse than linear would not come back."""
     bulk = piece * (1_000_000 // len(piece))
-    assert not parse_reply(bulk, mode="add_worldmodel").actions
-    assert parse_reply(f"<answer>{bulk}", mode="add_worldmodel").actions == ()
-    end = parse_reply(f"{bulk}<answer>Left</answer>", mode="add_worldmodel")
+    assert not parse_response(bulk, mode="add_worldmodel").actions
+    assert parse_response(f"<answer>{bulk}", mode="add_worldmodel").actions == ()
+    end = parse_response(f"{bulk}<answer>Left</answer>", mode="add_worldmodel")
     assert (end.actions, end.well_formed) == (("Left",), False)
-    parse_reply(f"<think>{bulk}</think>{bulk}<answer>{bulk}", mode="base")
+    parse_response(f"<think>{bulk}</think>{bulk}<answer>{bulk}", mode="base")
 
 
 def test_a_mode_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="add_worldmodel"):
-        parse_reply("", mode="worldmodel")
+        parse_response("", mode="worldmodel")

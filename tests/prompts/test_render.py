@@ -9,7 +9,7 @@ from helpers.play import answer, one_group, play, says
 from spa.config.load import load_config
 from spa.envs.base import TextEnv
 from spa.envs.registry import make_env
-from spa.formats.registry import parse_reply
+from spa.formats.registry import parse_response
 from spa.prompts.render import Prompter, format_reward
 from spa.stages import setup
 from spa.stages.methods import METHODS
@@ -187,14 +187,14 @@ def test_every_turn_asks_for_the_format_that_is_parsed(settings, prefill, tags):
         ]
         assert re.findall(r"<(\w+)>", asked) == tags
         assert asked.startswith(prefill)
-        reply = parse_reply(
+        response = parse_response(
             asked,
             mode=prompter.mode,
             enable_think=prompter.enable_think,
             action_sep="||",
             max_actions=5,
         )
-        assert reply.well_formed
+        assert response.well_formed
 
 
 def test_own_instructions_replace_the_rules_and_nothing_else():

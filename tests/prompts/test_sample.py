@@ -1,13 +1,13 @@
-"""Sample replies are copied by models, so they show what is wanted: moves that work, the plan, and where they lead."""
+"""Sample responses are copied by models, so they show what is wanted: moves that work, the plan, and where they lead."""
 
 import pytest
 
 from spa.config.load import load_config
 from spa.envs.registry import make_env
 from spa.formats.plans import plan_sentence
-from spa.formats.registry import parse_reply
+from spa.formats.registry import parse_response
 from spa.prompts.render import Prompter
-from spa.prompts.sample import SEEDS, sample_reply
+from spa.prompts.sample import SEEDS, sample_response
 from spa.stages.prompters import make_prompter
 
 BASE = load_config("base")
@@ -19,8 +19,8 @@ def sample(tag: str, **settings):
     prompter = Prompter(
         mode="add_worldmodel", max_actions_per_traj=spec.max_actions_per_traj, **settings
     )
-    return parse_reply(
-        sample_reply(make_env(spec.env_type, spec.env_config), prompter),
+    return parse_response(
+        sample_response(make_env(spec.env_type, spec.env_config), prompter),
         mode="add_worldmodel",
         order=prompter.response_format,
     )
@@ -28,31 +28,31 @@ def sample(tag: str, **settings):
 
 @pytest.mark.parametrize("tag", BASE.custom_envs)
 def test_a_sample_moves_the_game_and_names_its_plan(tag):
-    reply = sample(tag)
-    assert reply.well_formed
-    assert reply.prediction != reply.observation
-    assert reply.think == plan_sentence(reply.actions)
+    response = sample(tag)
+    assert response.well_formed
+    assert response.prediction != response.observation
+    assert response.think == plan_sentence(response.actions)
 
 
 @pytest.mark.parametrize("tag", ["SimpleSokoban", "FrozenLakeNoSlip", "RubiksCube", "Sudoku"])
 def test_a_sample_is_what_playing_it_gives_and_brings_the_goal_nearer_by_every_move(tag):
-    spec, reply = BASE.custom_envs[tag], sample(tag)
-    assert len(reply.actions) == 3
+    spec, response = BASE.custom_envs[tag], sample(tag)
+    assert len(response.actions) == 3
     for seed in SEEDS:
         env = make_env(spec.env_type, spec.env_config)
         env.reset(seed=seed)
-        if env.state_text("grid_and_coords") == reply.observation:
+        if env.state_text("grid_and_coords") == response.observation:
             break
     left = env.optimal_steps()
     assert left is not None
-    for number, name in enumerate(reply.actions, start=1):
+    for number, name in enumerate(response.actions, start=1):
         action = env.to_action(name)
         assert action is not None and env.step(action)[4]["action_is_effective"]
         assert (
             env.optimal_steps() == left - number
-            or env.state_text("grid_and_coords") == reply.prediction
+            or env.state_text("grid_and_coords") == response.prediction
         )
-    assert env.state_text("grid_and_coords") == reply.prediction
+    assert env.state_text("grid_and_coords") == response.prediction
 
 
 def test_nobody_slips_in_the_sample_of_a_slippery_lake():
@@ -65,21 +65,21 @@ def test_nobody_slips_in_the_sample_of_a_slippery_lake():
 
 
 def test_the_shops_sample_searches_for_what_its_own_request_asks_for():
-    reply = sample("WebShop", max_actions_per_turn=1)
-    request = str(reply.observation).splitlines()[0]
-    (action,) = reply.actions
+    response = sample("WebShop", max_actions_per_turn=1)
+    request = str(response.observation).splitlines()[0]
+    (action,) = response.actions
     words = action.removeprefix("search[").removesuffix("]").split()
     assert words and all(word in request for word in words)
-    assert "Results, page 1" in str(reply.prediction)
+    assert "Results, page 1" in str(response.prediction)
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_sample_has_the_layout_that_is_asked_for(order):
-    reply = sample("SimpleSokoban", response_format=order)
-    assert reply.well_formed and (reply.prediction is None) == (order == "no_prediction")
+    response = sample("SimpleSokoban", response_format=order)
+    assert response.well_formed and (response.prediction is None) == (order == "no_prediction")
 
 
-def test_the_sample_reply_is_shown_where_the_preset_says_so_and_never_the_first_puzzle():
+def test_the_sample_response_is_shown_where_the_preset_says_so_and_never_the_first_puzzle():
     for name, shown in (("_2_sokoban", True), ("demo", False)):
         cfg = load_config(name)
         tag = cfg.es_manager.train.env_configs.tags[0]

@@ -12,7 +12,7 @@ from spa.prompts.template import ChatTemplate, TokenBuffer
 from spa.prompts.token_check import joined_borders, served_ids
 
 SYSTEM = {"role": "system", "content": "You play."}
-REPLIES = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)
+RESPONSES = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)
 USERS = st.text(
     alphabet=st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1, max_size=20
 )
@@ -27,10 +27,10 @@ def test_the_sampled_mask_covers_the_sampled_ids_and_nothing_else(name, seed):
         asked, said = engine.asked[episode.episode_id], engine.said[episode.episode_id]
         assert len(asked) == len(episode.turns) >= 1
         expected = np.zeros(len(episode.token_ids), dtype=bool)
-        for turn, (prompt, reply) in enumerate(zip(asked, said, strict=True)):
-            place = slice(len(prompt), len(prompt) + len(reply))
+        for turn, (prompt, response) in enumerate(zip(asked, said, strict=True)):
+            place = slice(len(prompt), len(prompt) + len(response))
             np.testing.assert_array_equal(episode.token_ids[: len(prompt)], prompt)
-            np.testing.assert_array_equal(episode.token_ids[place], reply)
+            np.testing.assert_array_equal(episode.token_ids[place], response)
             assert (episode.turn_index[place] == turn).all()
             expected[place] = True
         np.testing.assert_array_equal(episode.sampled, expected)
@@ -40,17 +40,17 @@ def test_the_sampled_mask_covers_the_sampled_ids_and_nothing_else(name, seed):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("seed", range(4))
-def test_decoding_the_sampled_tokens_gives_exactly_the_replies(name, seed):
+def test_decoding_the_sampled_tokens_gives_exactly_the_responses(name, seed):
     made = template(name)
     engine = NoiseEngine(made, np.random.default_rng(100 + seed))
     for episode in play(groups(2, 2), engine, made, max_turn=4):
         for turn, record in enumerate(episode.turns):
             ids = episode.token_ids[episode.sampled & (episode.turn_index == turn)]
-            assert "<think>" + made.decode_reply(ids) == record.reply_text
+            assert "<think>" + made.decode_response(ids) == record.response_text
         spoken = [
             message["content"] for message in episode.messages if message["role"] == "assistant"
         ]
-        assert spoken == [turn.reply_text for turn in episode.turns]
+        assert spoken == [turn.response_text for turn in episode.turns]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -59,7 +59,7 @@ def test_what_the_environment_and_the_template_say_is_never_sampled(name):
     (episode,) = play(groups(1, 1), says(answer("Jump"), template=made), made, max_turn=3)
     outside = made.tokenizer.decode(episode.token_ids[~episode.sampled])
     inside = "".join(
-        made.decode_reply(episode.token_ids[episode.sampled & (episode.turn_index == t)])
+        made.decode_response(episode.token_ids[episode.sampled & (episode.turn_index == t)])
         for t in range(3)
     )
     for text in (
@@ -76,17 +76,17 @@ def test_what_the_environment_and_the_template_say_is_never_sampled(name):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if FAMILIES[name].keeps_history])
-@given(reply=REPLIES, user=USERS)
-def test_a_later_turn_is_what_rendering_everything_again_would_write(name, reply, user):
+@given(response=RESPONSES, user=USERS)
+def test_a_later_turn_is_what_rendering_everything_again_would_write(name, response, user):
     made, user = template(name), user.strip() or "x"
     messages = [
         {"role": "user", "content": "first"},
-        {"role": "assistant", "content": f"REPLY{reply}YLPER"},
+        {"role": "assistant", "content": f"REPLY{response}YLPER"},
         {"role": "user", "content": user},
     ]
     text = made.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     whole = made.encode(text[text.index("YLPER") + len("YLPER") :] + "<think>")
-    assert made.follow(user, "<think>", reply=()) == whole
+    assert made.follow(user, "<think>", response=()) == whole
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -118,12 +118,12 @@ def test_thoughts_of_earlier_turns_stay_though_the_template_would_cut_them():
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(reply=REPLIES)
-def test_a_reply_that_was_cut_off_gets_its_end_marker_unsampled(name, reply):
+@given(response=RESPONSES)
+def test_a_response_that_was_cut_off_gets_its_end_marker_unsampled(name, response):
     made = template(name)
     messages = (SYSTEM, {"role": "user", "content": "go"})
     cut, ended = (TokenBuffer(made, messages, "<think>") for _ in range(2))
-    body = made.reply_ids("<think>" + reply, "<think>")[:-1]
+    body = made.response_ids("<think>" + response, "<think>")[:-1]
     cut.append_sampled(np.array(body, dtype=np.int32), np.zeros(len(body)))
     ended.append_sampled(np.array([*body, made.end_id], dtype=np.int32), np.zeros(len(body) + 1))
     for buffer in (cut, ended):
@@ -138,19 +138,19 @@ def test_a_reply_that_was_cut_off_gets_its_end_marker_unsampled(name, reply):
 def test_another_end_token_keeps_its_place_before_the_marker():
     made = template("llama3")
     other = next(i for i in made.stop_ids if i != made.end_id)
-    assert made.follow("on", "<think>", reply=[other])[0] == made.end_id
-    assert made.follow("on", "<think>", reply=[made.end_id])[0] != made.end_id
+    assert made.follow("on", "<think>", response=[other])[0] == made.end_id
+    assert made.follow("on", "<think>", response=[made.end_id])[0] != made.end_id
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(reply=REPLIES)
-def test_given_replies_survive_their_tokens(name, reply):
+@given(response=RESPONSES)
+def test_given_responses_survive_their_tokens(name, response):
     made = template(name)
-    ids = made.reply_ids("<think>" + reply, "<think>")
+    ids = made.response_ids("<think>" + response, "<think>")
     assert ids[-1] == made.end_id in made.stop_ids
     # Text that spells a special token becomes that token, as in every tokenizer of the families.
-    if not any(text in reply for text in tokenizer(name).all_special_tokens):
-        assert made.decode_reply(ids) == reply.replace(
+    if not any(text in response for text in tokenizer(name).all_special_tokens):
+        assert made.decode_response(ids) == response.replace(
             "▁", " " if FAMILIES[name].pieces == "sentencepiece" else "▁"
         )
 
@@ -182,7 +182,7 @@ def test_a_tokenizer_without_a_template_is_refused_with_advice():
         ChatTemplate(Bare())
 
 
-def test_a_template_that_loses_replies_is_refused(monkeypatch):
+def test_a_template_that_loses_responses_is_refused(monkeypatch):
     made = tokenizer("qwen2")
     monkeypatch.setattr(
         made,

@@ -35,7 +35,7 @@ def test_every_family_is_used_as_it_is_or_pinned_with_the_reason(name):
     )
 
 
-def test_a_template_that_loses_replies_is_refused_with_the_reason():
+def test_a_template_that_loses_responses_is_refused_with_the_reason():
     with pytest.raises(ModelError, match="drops or reorders messages"):
         styled_template("forgetful")
 
@@ -52,8 +52,8 @@ def test_a_saved_tokenizer_alone_reads_what_was_trained(name, tmp_path):
     made = styled_template(name)
     made.save_pretrained(tmp_path)
     plain = AutoTokenizer.from_pretrained(tmp_path)
-    for users, replies in CONVERSATIONS:
-        messages = [SYSTEM_TURN, *alternate(users, replies)]
+    for users, responses in CONVERSATIONS:
+        messages = [SYSTEM_TURN, *alternate(users, responses)]
         text = plain.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         served = plain(text + prefill_of(messages), add_special_tokens=False)["input_ids"]
         ours, borders = appended(made, messages)
@@ -69,13 +69,13 @@ def test_a_checkpoints_template_is_exact_and_changes_no_prompt(name, tmp_path):
     check_tokens(again)
     assert not again.pinned
     assert (again.stop_ids, again.end_ids) == (made.stop_ids, made.end_ids)
-    for users, replies in CONVERSATIONS:
-        messages = [SYSTEM_TURN, *alternate(users, replies)]
+    for users, responses in CONVERSATIONS:
+        messages = [SYSTEM_TURN, *alternate(users, responses)]
         assert appended(again, messages) == appended(made, messages)
 
 
 @pytest.mark.parametrize("name", PINNED)
-def test_a_reply_that_was_begun_is_continued_by_a_plain_server(name):
+def test_a_response_that_was_begun_is_continued_by_a_plain_server(name):
     made = styled_template(name)
     messages = [
         SYSTEM_TURN,
@@ -131,27 +131,27 @@ def test_an_end_marker_of_any_length_is_never_doubled(name):
     whole = made.follow("on", "<think>")
     count = len(made.end_ids)
     assert whole[:count] == made.end_ids and made.end_id in made.stop_ids
-    reply = made.reply_ids("<think>x</think>", "<think>")
-    for sampled in range(count + 1):  # a reply that was cut off inside the marker gets the rest
+    response = made.response_ids("<think>x</think>", "<think>")
+    for sampled in range(count + 1):  # a response that was cut off inside the marker gets the rest
         assert (
-            made.follow("on", "<think>", reply=reply[: len(reply) - count + sampled])
+            made.follow("on", "<think>", response=response[: len(response) - count + sampled])
             == whole[sampled:]
         )
-    assert made.follow("on", "<think>", reply=[*reply[:-count], made.end_id]) == whole[count:]
+    assert made.follow("on", "<think>", response=[*response[:-count], made.end_id]) == whole[count:]
     assert len(styled_template("llama2").end_ids) == 2
 
 
 @pytest.mark.parametrize("name", ["llama2", "mistral_v03", "zephyr"])
-@pytest.mark.parametrize("reply", ["x", " x", "\nx y", "", "é\n"])
-def test_replies_are_encoded_and_decoded_in_context(name, reply):
+@pytest.mark.parametrize("response", ["x", " x", "\nx y", "", "é\n"])
+def test_responses_are_encoded_and_decoded_in_context(name, response):
     made = styled_template(name)
-    ids = made.reply_ids("<think>" + reply, "<think>")
-    assert made.decode_reply(ids) == reply
+    ids = made.response_ids("<think>" + response, "<think>")
+    assert made.decode_response(ids) == response
     prompt = made.start(({"role": "user", "content": "go"},), "<think>")
     read = made.tokenizer.decode([*prompt, *ids[: -len(made.end_ids)]])
-    assert read.endswith("<think>" + reply)
+    assert read.endswith("<think>" + response)
     # alone it would be read otherwise
-    assert made.encode(read.rpartition("<think>")[2]) != ids or not reply
+    assert made.encode(read.rpartition("<think>")[2]) != ids or not response
 
 
 @pytest.mark.parametrize("name", USED)
@@ -168,9 +168,9 @@ def test_control_tokens_in_a_text_are_text(name):
     later, quiet = made.follow(f"go{hostile}", "<think>"), made.follow("go", "<think>")
     assert [i for i in later if i in special] == [i for i in quiet if i in special]
     assert hostile in made.tokenizer.decode(later)
-    reply = made.reply_ids("<think>" + hostile, "<think>")
-    assert not special & set(reply[: -len(made.end_ids)])
-    assert made.decode_reply(reply) == hostile
+    response = made.response_ids("<think>" + hostile, "<think>")
+    assert not special & set(response[: -len(made.end_ids)])
+    assert made.decode_response(response) == hostile
 
 
 def test_stop_ids_are_those_of_tokenizer_template_and_generation_config():

@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from spa.envs.frozen_lake import FrozenLake
-from spa.formats.registry import parse_reply, world_model_reply
+from spa.formats.registry import parse_response, world_model_response
 from spa.prompts.render import Prompter
 from spa.run.recorder import Recorder
 from spa.seeds import stream
@@ -84,13 +84,13 @@ def play(
                 break
         after = env.state_text(state_text)
         guess = after if rng.random() < foresight else before
-        text = _reply(world_model, before, guess, thoughts, wanted, broken=rng.random() < 0.06)
-        reply = parse_reply(text, mode=prompter.mode, max_actions=2)
+        text = _response(world_model, before, guess, thoughts, wanted, broken=rng.random() < 0.06)
+        response = parse_response(text, mode=prompter.mode, max_actions=2)
         left -= len(executed)
         turns.append(
             Turn(
-                state=before, actions_left=left + len(executed), reply_text=text, reply=reply,
-                executed=tuple(executed), reward=reward, penalty=0.0 if reply.well_formed else -0.1,
+                state=before, actions_left=left + len(executed), response_text=text, response=response,
+                executed=tuple(executed), reward=reward, penalty=0.0 if response.well_formed else -0.1,
                 next_state=after, infos=tuple(infos),
             )
         )  # fmt: skip
@@ -121,14 +121,14 @@ def _choose(env: FrozenLake, rng: np.random.Generator, skill: float) -> str:
     return min(best)[1] if best else "Up"
 
 
-def _reply(
+def _response(
     world_model: bool, now: str, guess: str, thoughts: str, actions: Sequence[str], *, broken: bool
 ) -> str:
     answer = " || ".join(actions)
     if broken:
         return f"<think>{thoughts} {answer}"
     if world_model:
-        return world_model_reply(now, thoughts, guess, answer)
+        return world_model_response(now, thoughts, guess, answer)
     return f"<think>{thoughts}</think><answer>{answer}</answer>"
 
 

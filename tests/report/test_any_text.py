@@ -75,8 +75,13 @@ def fill(run: Path, text: str) -> None:
             row |= {"episode_id": text, "tag": text, "error": text}
             row["messages"] = [{"role": text, "content": text}]
             for turn in row["turns"]:
-                turn |= {"state": text, "next_state": text, "reply_text": text, "executed": [text]}
-                turn["reply"] |= {
+                turn |= {
+                    "state": text,
+                    "next_state": text,
+                    "response_text": text,
+                    "executed": [text],
+                }
+                turn["response"] |= {
                     "think": text,
                     "observation": text,
                     "prediction": text + "!",
@@ -135,14 +140,14 @@ def test_replays_and_embedded_data(text: str):
     turn = {
         "state": text,
         "next_state": text,
-        "reply_text": text,
+        "response_text": text,
         "executed": [text],
         "infos": [],
         "reward": 0.0,
     }
     turn |= {
         "penalty": 0.0,
-        "reply": {"think": text, "observation": text, "prediction": text, "actions": [text]},
+        "response": {"think": text, "observation": text, "prediction": text, "actions": [text]},
     }
     view = replay(
         {

@@ -38,7 +38,7 @@ def test_filters_agree_with_the_episodes(index: EpisodeIndex, demo: Path):
     filters = {"arm": "spa", "split": "val", "step": "10", "success": "1"}
     assert index.page(filters)["total"] == len(won) > 0
     malformed = [
-        row for row in truth if not all(turn["reply"]["well_formed"] for turn in row["turns"])
+        row for row in truth if not all(turn["response"]["well_formed"] for turn in row["turns"])
     ]
     assert index.page({"arm": "spa", "malformed": "1"})["total"] == len(malformed) > 0
     assert index.page({"arm": "vanilla", "wrong": "1"})["total"] == 0  # makes no predictions
@@ -135,7 +135,7 @@ def test_keys_inside_texts_do_not_confuse_the_reader(demo: Path, tmp_path: Path)
         .read_text()
         .splitlines()[0]
     )
-    episode["turns"][0]["reply_text"] = ',"messages":[ "turns":'
+    episode["turns"][0]["response_text"] = ',"messages":[ "turns":'
     (run / "val-000001.jsonl").write_text(json.dumps(episode, separators=(",", ":")) + "\n")
     index = EpisodeIndex(tmp_path / "run", cache=tmp_path / "index.sqlite")
     index.update()

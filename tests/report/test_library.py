@@ -18,7 +18,7 @@ from spa.api.runs import load_run
 from spa.envs.frozen_lake import FrozenLake
 from spa.formats.search import breadth_first, explore, write_search
 from spa.run.reading import is_run, open_run
-from spa.types import WorldModelRow
+from spa.types import SFTExample
 from spa.worldmodel.parquet import write_parquet
 from spa_report.content import build
 from spa_report.examples import examples
@@ -146,7 +146,7 @@ def test_episodes_are_found_by_their_words(demo: Path, tmp_path: Path):
     run = shutil.copytree(demo / "spa", tmp_path / "run")
     file = run / "ppo" / "trajectories" / "val-000010.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    rows[3]["turns"][0]["reply_text"] += ' A raven, Grüße "quoted" OR NOT (x'
+    rows[3]["turns"][0]["response_text"] += ' A raven, Grüße "quoted" OR NOT (x'
     rows[4] |= {"stop": "error", "error": "CUDA exploded in worker 3"}
     file.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
     index = EpisodeIndex(run, cache=tmp_path / "index.sqlite")
@@ -261,14 +261,14 @@ def test_examples_show_which_text_carries_loss(tmp_path: Path, loss_on: str, mar
     response = (
         "<think><observation>A</observation>t<prediction>B</prediction></think><answer>Up</answer>"
     )
-    row = WorldModelRow(
+    sft_example = SFTExample(
         prompt=({"role": "user", "content": "<b>"},), response=response, tag="x", episode_id="selfplay/0", turn=1,
         puzzle_seed=1, puzzle_hash="a", success=True, reward=1.0, state="A", next_state="B", executed=("Up",),
     )  # fmt: skip
     for stage in ("data", "sft"):
         (tmp_path / "run" / stage).mkdir(parents=True)
         (tmp_path / "run" / stage / "metrics.jsonl").write_text("")
-    write_parquet(tmp_path / "run" / "data" / "wm_train.parquet", [row] * 25)
+    write_parquet(tmp_path / "run" / "data" / "wm_train.parquet", [sft_example] * 25)
     (tmp_path / "run" / "sft" / "config.yaml").write_text(f"sft: {{data: {{loss_on: {loss_on}}}}}")
     run = open_run(tmp_path / "run")
     found = examples(run, 0, 20)
@@ -279,7 +279,7 @@ def test_examples_show_which_text_carries_loss(tmp_path: Path, loss_on: str, mar
     assert example["messages"] == [["user", "<b>"]] and example["name"] == "selfplay/0, turn 2"
     assert examples(run, 7)["examples"] == []
     # An export offers only the examples that it holds.
-    write_parquet(tmp_path / "run" / "data" / "wm_val.parquet", [row] * 3)
+    write_parquet(tmp_path / "run" / "data" / "wm_val.parquet", [sft_example] * 3)
     export(Viewer(run.path, cache_file=tmp_path / "index.sqlite"), tmp_path / "out.html")
     block = re.search(r'id="data">(.*?)</script>', (tmp_path / "out.html").read_text(), re.S)
     assert block

@@ -39,7 +39,7 @@ def test_boards_are_compared_with_the_truth():
     story = episode()
     shown_turns = replay(story)["turns"]
     for raw, turn in zip(story["turns"], shown_turns, strict=True):
-        claim = raw["reply"]["prediction"]
+        claim = raw["response"]["prediction"]
         assert turn["prediction_wrong"] == (
             None if claim is None else claim.strip() != raw["next_state"].strip()
         )
@@ -59,8 +59,8 @@ def test_every_sampled_token_has_its_numbers_and_no_other_has():
         assert set(part["numbers"]) == {"logprob", "advantage"}
         for sampled, value in zip(part["sampled"], part["numbers"]["advantage"], strict=True):
             assert value == (0.25 if sampled else None)
-    reply = "".join(t for t, s in zip(parts[1]["text"], parts[1]["sampled"], strict=True) if s)
-    assert reply == story["turns"][0]["reply_text"]
+    response = "".join(t for t, s in zip(parts[1]["text"], parts[1]["sampled"], strict=True) if s)
+    assert response == story["turns"][0]["response_text"]
 
 
 def test_a_character_of_several_tokens_is_shown_once():
@@ -100,7 +100,7 @@ def test_text_only_engines_have_no_tokens():
 def test_the_fate_of_each_action():
     story = episode()
     turn = story["turns"][0]
-    turn["reply"]["actions"] = ["Up", "fly", "Left", "Down"]
+    turn["response"]["actions"] = ["Up", "fly", "Left", "Down"]
     turn["executed"] = ["Up", "Left"]
     turn["infos"] = [
         {"action_is_valid": True, "action_is_effective": False},

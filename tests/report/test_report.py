@@ -197,7 +197,7 @@ def test_failures_are_counted_from_the_episodes(demo: Path):
     assert behaviour.episodes == len(episodes)
     assert behaviour.endings["success"] == sum(episode["success"] for episode in episodes)
     turns = [turn for episode in episodes for turn in episode["turns"]]
-    assert behaviour.malformed == sum(not turn["reply"]["well_formed"] for turn in turns)
+    assert behaviour.malformed == sum(not turn["response"]["well_formed"] for turn in turns)
     idle = [info for turn in turns for info in turn["infos"] if not info["action_is_effective"]]
     assert behaviour.idle + behaviour.refused == len(idle)
     rate = np.mean([episode["success"] for episode in episodes])
@@ -308,8 +308,13 @@ def hostile_run(path: Path) -> Path:
             text = HOSTILE + ("y" * 1_000_000 if number == 0 else "")
             row |= {"episode_id": text, "tag": text, "error": text, "puzzle_hash": HOSTILE}
             for turn in row["turns"]:
-                turn |= {"state": text, "next_state": text, "reply_text": text, "executed": [text]}
-                turn["reply"] |= {
+                turn |= {
+                    "state": text,
+                    "next_state": text,
+                    "response_text": text,
+                    "executed": [text],
+                }
+                turn["response"] |= {
                     "think": text,
                     "observation": text,
                     "prediction": text + "!",

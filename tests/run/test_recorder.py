@@ -20,16 +20,16 @@ from spa.run.logfile import log_file
 from spa.run.recorder import Recorder, read_metrics
 from spa.run.signals import stoppable
 from spa.run.trackers import headline, trackers_named
-from spa.types import Episode, ParsedReply, StopReason, Turn
+from spa.types import Episode, ParsedResponse, StopReason, Turn
 from spa_sweeps.grid import Plan, StageJob, run_grid
 
 
 def episode(name: str = "train/1/0/0", text: str = "<answer>Up</answer>") -> Episode:
-    reply = ParsedReply(
+    response = ParsedResponse(
         think=None, observation=None, prediction=None, actions=("Up",), well_formed=True
     )
     turn = Turn(
-        state="P_", actions_left=5, reply_text=text, reply=reply, executed=("Up",), reward=1.0, penalty=0.0,
+        state="P_", actions_left=5, response_text=text, response=response, executed=("Up",), reward=1.0, penalty=0.0,
         next_state="_P", infos=({"action_is_valid": np.True_, "success": True},),
     )  # fmt: skip
     return Episode(

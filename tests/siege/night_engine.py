@@ -18,7 +18,7 @@ class Unreliable:
         self._lost = frozenset(read_plan()["episodes"])
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """Replies; finish_reason "error" where there is none."""
+        """Responses; finish_reason "error" where there is none."""
         none = Completion(
             text="the engine lost its row", token_ids=None, logprobs=None, finish_reason="error"
         )

@@ -89,13 +89,13 @@ def faults(rng: np.random.Generator, steps: int) -> dict[str, Any]:
     kinds = [*IN_PROCESS, *IN_WORKERS]
     chosen = rng.choice(steps * GROUPS, size=min(len(kinds), steps * GROUPS), replace=False)
     puzzles = {str(SEED + int(place)): kind for place, kind in zip(chosen, kinds, strict=False)}
-    draw = [
+    sampled = [
         (rng.integers(steps), rng.integers(GROUPS), rng.integers(GROUP_SIZE))
         for _ in range(UNANSWERED)
     ]
     return {
         "puzzles": puzzles,
-        "episodes": [f"train/{step}/{group}/{member}" for step, group, member in draw],
+        "episodes": [f"train/{step}/{group}/{member}" for step, group, member in sampled],
     }
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from spa.envs.registry import make_env
 from spa.prompts.render import Prompter
-from spa_bench.tiny_model.pretrain import REPLY_PIECES, WORDS, new_model, save
+from spa_bench.tiny_model.pretrain import RESPONSE_PIECES, WORDS, new_model, save
 from spa_bench.tiny_model.tokenizer import build_tokenizer, fixed_phrases
 
 
@@ -15,7 +15,7 @@ def untrained_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     env.reset(seed=0)
     prompter = Prompter(mode="add_worldmodel", state_text="coords")
     texts = [message["content"] for message in prompter.first_messages(env)]
-    phrases = [*fixed_phrases(texts, [env.state_text("coords")]), *REPLY_PIECES]
+    phrases = [*fixed_phrases(texts, [env.state_text("coords")]), *RESPONSE_PIECES]
     tokenizer = build_tokenizer([p for p in phrases if p.strip()], WORDS)
     folder = tmp_path_factory.mktemp("models") / "untrained"
     save(new_model(len(tokenizer), 0, tokenizer), tokenizer, folder)

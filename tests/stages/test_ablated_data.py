@@ -1,4 +1,4 @@
-"""Self-play of other players, other states in the replies, other losses: small but whole."""
+"""Self-play of other players, other states in the responses, other losses: small but whole."""
 
 import json
 from dataclasses import replace
@@ -12,7 +12,7 @@ from spa.config.load import load_config
 from spa.engines.local import LocalEngine
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
-from spa.formats.registry import parse_reply, world_model_reply
+from spa.formats.registry import parse_response, world_model_response
 from spa.launch.job import Job
 from spa.launch.start import launch
 from spa.models.load import load_tokenizer
@@ -56,7 +56,7 @@ def test_the_expert_looks_further_ahead_than_one_turn_on_slippery_ice():
     assert not env.expert_actions(1)  # the goal is further away
     for seed in range(5):
         prompt = on_ice(env, seed)
-        assert expert_engine(max_actions=1).reply(prompt) == formatted(prompt, best)
+        assert expert_engine(max_actions=1).response(prompt) == formatted(prompt, best)
 
 
 def test_the_expert_on_slippery_ice_takes_the_risk_that_few_turns_ask_for():
@@ -67,7 +67,7 @@ def test_the_expert_on_slippery_ice_takes_the_risk_that_few_turns_ask_for():
         best, patient = env.expert_actions(5), env.expert_actions(FAR)
         prompt = replace(on_ice(env, seed), turns_left=5, actions_left=10)
         if best:
-            assert expert_engine(max_actions=2).reply(prompt) == formatted(prompt, best[0])
+            assert expert_engine(max_actions=2).response(prompt) == formatted(prompt, best[0])
             differ += best != patient
     assert differ > 0
 
@@ -84,12 +84,12 @@ def test_states_are_replaced_before_examples_are_drawn(base, tmp_path):
         replace(cfg, generate=replace(cfg.generate, states="ground_truth", coverage=False)),
         tmp_path / "plain",
     )
-    true = {row.response for row in plain}
-    rows = data(cfg, tmp_path / "data")
+    true = {example.response for example in plain}
+    examples = data(cfg, tmp_path / "data")
     quoted = [
         message["content"]
-        for row in rows
-        for message in row.prompt
+        for example in examples
+        for message in example.prompt
         if message["role"] == "assistant"
     ]
     assert quoted and not true & set(quoted)
@@ -120,7 +120,9 @@ def test_accuracy_in_self_play_is_that_of_turns_that_the_model_wrote(base, tmp_p
         template = setup.load_actor(cfg, str(base), setup.pick_device(cfg))[1]
         player = setup.make_worker(cfg, template, mode="add_worldmodel")
         specs = setup.episode_specs(cfg.es_manager.train, "selfplay", base_seed=1, step=0)
-        engine = ScriptedEngine(lambda prompt: world_model_reply("a", "b", "c", "Right"), template)
+        engine = ScriptedEngine(
+            lambda prompt: world_model_response("a", "b", "c", "Right"), template
+        )
         episodes = player.rollout(engine, specs, setup.selfplay_sampling(cfg))
         return {name for name in selfplay.play_metrics(cfg, episodes) if "/wm/" in name}
 
@@ -129,18 +131,23 @@ def test_accuracy_in_self_play_is_that_of_turns_that_the_model_wrote(base, tmp_p
 
 
 def test_believed_states_are_the_models_own(base, tmp_path):
-    rows = data(small_config(base, tmp_path, "generate.states=model"), tmp_path / "data")
-    for row in rows:
-        parsed = parse_reply(row.response, mode="add_worldmodel")
-        assert (parsed.observation, parsed.prediction) == (row.observed, row.predicted)
-    assert any(row.predicted != row.next_state for row in rows)
+    examples = data(small_config(base, tmp_path, "generate.states=model"), tmp_path / "data")
+    for example in examples:
+        parsed = parse_response(example.response, mode="add_worldmodel")
+        assert (parsed.observation, parsed.prediction) == (example.observed, example.predicted)
+    assert any(example.predicted != example.next_state for example in examples)
 
 
 def test_random_coordinates_are_not_the_truth(base, tmp_path):
-    rows = data(small_config(base, tmp_path, "generate.states=random_coords"), tmp_path / "data")
-    parsed = [parse_reply(row.response, mode="add_worldmodel") for row in rows]
-    wrong = sum(reply.prediction != row.next_state for reply, row in zip(parsed, rows, strict=True))
-    assert wrong > 0.8 * len(rows) and all(reply.well_formed for reply in parsed)
+    examples = data(
+        small_config(base, tmp_path, "generate.states=random_coords"), tmp_path / "data"
+    )
+    parsed = [parse_response(example.response, mode="add_worldmodel") for example in examples]
+    wrong = sum(
+        response.prediction != example.next_state
+        for response, example in zip(parsed, examples, strict=True)
+    )
+    assert wrong > 0.8 * len(examples) and all(response.well_formed for response in parsed)
 
 
 @pytest.mark.parametrize(

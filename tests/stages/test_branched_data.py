@@ -9,7 +9,7 @@ from spa.config.load import load_config
 from spa.errors import ConfigError
 from spa.examples.play import policy_of
 from spa.stages import selfplay
-from spa.worldmodel.rows import is_branch
+from spa.worldmodel.examples import is_counterfactual
 from spa.worldmodel.sft_files import read_examples
 
 SETTINGS = (
@@ -33,26 +33,30 @@ def made(tmp_path, *overrides):
 
 
 def test_branched_play_costs_no_tokens_and_tells_of_every_action(tmp_path):
-    _, rows, summary = made(tmp_path, "generate.policy=counterfactual")
-    assert summary["rows_branched"] > 2 * summary["episodes"]
+    _, examples, summary = made(tmp_path, "generate.policy=counterfactual")
+    assert summary["examples_counterfactual"] > 2 * summary["episodes"]
     states = {}
-    for row in rows:
-        if len(row.executed) == 1:
-            states.setdefault((row.episode_id, row.turn), set()).add(row.executed[0])
+    for example in examples:
+        if len(example.executed) == 1:
+            states.setdefault((example.episode_id, example.turn), set()).add(example.executed[0])
     assert sum(len(actions) >= 4 for actions in states.values()) >= 0.9 * len(states)
-    assert any(row.next_state == row.state for row in rows)  # moves against the edge are data, too
+    assert any(
+        example.next_state == example.state for example in examples
+    )  # moves against the edge are data, too
 
 
 def test_a_mixture_shares_the_episodes_and_only_its_branched_ones_have_branches(tmp_path):
-    cfg, rows, _ = made(tmp_path, "generate.mixture={random: 1, counterfactual: 1}")
-    who = {row.episode_id: policy_of(cfg, row.episode_id) for row in rows}
+    cfg, examples, _ = made(tmp_path, "generate.mixture={random: 1, counterfactual: 1}")
+    who = {example.episode_id: policy_of(cfg, example.episode_id) for example in examples}
     assert set(who.values()) == {"random", "counterfactual"}
-    assert {who[row.episode_id] for row in rows if is_branch(row)} == {"counterfactual"}
+    assert {who[example.episode_id] for example in examples if is_counterfactual(example)} == {
+        "counterfactual"
+    }
 
 
 def test_coverage_keeps_the_number_of_rows(tmp_path):
     _, rows, summary = made(tmp_path, "generate.policy=counterfactual", "generate.coverage=true")
-    assert len(rows) == summary["rows_train"]
+    assert len(rows) == summary["examples_train"]
 
 
 def test_an_unknown_policy_in_a_mixture_is_refused():

@@ -123,7 +123,7 @@ class Dying(ScriptedEngine):
     """Plays at random until its connection breaks for good."""
 
     def __init__(self, calls: int) -> None:
-        super().__init__(random_engine(max_actions=3).reply)
+        super().__init__(random_engine(max_actions=3).response)
         self.calls = calls
 
     def generate(self, prompts, sampling):
@@ -221,7 +221,7 @@ def test_other_settings_set_old_groups_aside(tmp_path):
 @pytest.mark.parametrize(
     ("more", "at_a_time"), [((), 12), (("imagine.n=6", "imagine.dynamics=simulator"), 2)]
 )
-def test_where_several_replies_are_drawn_fewer_episodes_are_lost_with_a_process(
+def test_where_several_responses_are_drawn_fewer_episodes_are_lost_with_a_process(
     tmp_path, monkeypatch, more, at_a_time
 ):
     monkeypatch.setattr(evaluate, "CHUNK", 12)

@@ -33,22 +33,25 @@ def config(tag: str, state_text: str = "grid_and_coords", *more: str):
     )
 
 
-def asking(cfg, reply) -> Asking:
+def asking(cfg, response) -> Asking:
     player = setup.make_worker(cfg, None, mode="add_worldmodel")
     return Asking(
-        engine=ScriptedEngine(reply), worker=player, sampling=setup.val_sampling(cfg), base_seed=5
+        engine=ScriptedEngine(response),
+        worker=player,
+        sampling=setup.val_sampling(cfg),
+        base_seed=5,
     )
 
 
-def report(tag: str, reply, count: int = 40, state_text: str = "grid_and_coords"):
+def report(tag: str, response, count: int = 40, state_text: str = "grid_and_coords"):
     cfg = config(tag, state_text)
-    who = asking(cfg, reply)
+    who = asking(cfg, response)
     situations, chance = find_situations(who, tag, count, frozenset())
     return world_model_report(cfg, who, situations, chance=chance, steps=3)
 
 
 def perfect(state_text: str = "grid_and_coords"):
-    def reply(prompt) -> str:
+    def response(prompt) -> str:
         env = copy.deepcopy(prompt.context)
         rng = np.random.default_rng(prompt.seed)
         before = env.state_text(state_text)
@@ -58,7 +61,7 @@ def perfect(state_text: str = "grid_and_coords"):
             prompt, " || ".join(actions), observation=before, prediction=env.state_text(state_text)
         )
 
-    return reply
+    return response
 
 
 def copier(prompt) -> str:
@@ -81,7 +84,7 @@ def test_a_perfect_model_scores_one(tag):
 
 
 @pytest.mark.parametrize("order", ["plan_first", "answer_first"])
-def test_a_perfect_model_scores_one_in_every_order_of_its_reply(order):
+def test_a_perfect_model_scores_one_in_every_order_of_its_response(order):
     cfg = config("FrozenLakeNoSlip", "coords", f"agent_proxy.response_format={order}")
     who = asking(cfg, perfect("coords"))
     situations, chance = find_situations(who, "FrozenLakeNoSlip", 20, frozenset())
@@ -92,7 +95,7 @@ def test_a_perfect_model_scores_one_in_every_order_of_its_reply(order):
     )
 
 
-def test_replies_without_predictions_are_refused(tmp_path):
+def test_responses_without_predictions_are_refused(tmp_path):
     cfg = config(
         "FrozenLakeNoSlip",
         "coords",
@@ -129,26 +132,26 @@ def test_copying_is_not_right_where_the_response_is_malformed():
 
 
 def test_a_random_model_scores_near_nothing():
-    found = report("FrozenLakeNoSlip", random_engine(max_actions=3).reply)
+    found = report("FrozenLakeNoSlip", random_engine(max_actions=3).response)
     assert found["prediction_exact"]["mean"] == 0.0 and found["cell_accuracy"] < 0.1
     assert found["baselines"]["other_state"]["prediction_exact"] < 0.1
 
 
 def test_drawing_and_sentence_that_contradict_are_found():
-    def reply(prompt) -> str:
+    def response(prompt) -> str:
         grid, sentence = (
             prompt.context.state_text("grid"),
             "no holes (O); goal (G) is at (0,0); player (P) is at (9,9).",
         )
         return formatted(prompt, "Up", observation="x", prediction=f"{grid}\n{sentence}")
 
-    assert report("FrozenLakeNoSlip", reply)["drawing_agrees"] == 0.0
+    assert report("FrozenLakeNoSlip", response)["drawing_agrees"] == 0.0
     assert "drawing_agrees" not in report(
         "FrozenLakeNoSlip", perfect("coords"), state_text="coords"
     )
 
 
-def test_malformed_replies_are_wrong_and_end_the_open_loop_rollout():
+def test_malformed_responses_are_wrong_and_end_the_open_loop_rollout():
     found = report("FrozenLakeNoSlip", lambda prompt: "<think>no idea")
     assert found["format_rate"] == 0.0 and found["prediction_exact"]["mean"] == 0.0
     assert [part["prediction_exact"]["n"] for part in found["open_loop"]] == [8, 8, 8]
@@ -158,11 +161,11 @@ def test_malformed_replies_are_wrong_and_end_the_open_loop_rollout():
 def test_an_open_loop_rollout_feeds_back_what_was_predicted():
     shown: list[str] = []
 
-    def reply(prompt) -> str:
+    def response(prompt) -> str:
         shown.append(prompt.messages[-1]["content"])
         return formatted(prompt, "Up", observation="x", prediction="DREAMT")
 
-    report("Sudoku", reply, count=5)
+    report("Sudoku", response, count=5)
     assert ["DREAMT" in text for text in shown] == [False] * 5 + [True] * 2
 
 

@@ -64,7 +64,7 @@ def test_every_stage(tag, model, tmp_path):
     cfg = config(tag, model(tag), tmp_path)
     data = selfplay.run_self_play(cfg, directory=tmp_path / "data")
     summary = json.loads((data / "summary.json").read_text())
-    assert summary["episodes"] == 2 and summary["rows_train"] >= 1
+    assert summary["episodes"] == 2 and summary["examples_train"] >= 1
     tuned = sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
     assert 0 < metrics(tmp_path / "sft")["train/loss"] < 20
     trained = ppo_run.run_ppo(cfg, model_path=str(tuned), directory=tmp_path / "ppo")

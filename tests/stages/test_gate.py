@@ -133,8 +133,8 @@ def test_what_is_no_overfitting_is_not_called_so(now):
     assert "overfits" not in judged(now, before=LEARNT).text
 
 
-def test_where_no_reply_is_well_formed_nothing_is_said_of_copying():
-    """All replies malformed: no action is executed, and copying is right by having nothing to miss."""
+def test_where_no_response_is_well_formed_nothing_is_said_of_copying():
+    """All responses malformed: no action is executed, and copying is right by having nothing to miss."""
     nothing = {
         "val/wm/format_rate": 0.0,
         "val/wm/obs_exact": 0.0,
@@ -161,7 +161,7 @@ def test_ppo_on_a_weak_world_model_begins_with_a_word_about_it(tmp_path, caplog,
     )
 
 
-def test_replies_that_are_cut_off_are_the_first_suspect():
+def test_responses_that_are_cut_off_are_the_first_suspect():
     told = judged(
         {"val/wm/format_rate": 0.1, "val/completions/clipped_ratio": 0.85},
         "generate.sampling.response_length=64",
@@ -191,7 +191,7 @@ def test_a_model_that_was_not_measured_does_not_pass():
     found = gate.judge(cfg, [])
     assert (found.diagnosis, found.passed) == ("not_measured", False)
     assert "sft.trainer.eval_episodes" in found.text
-    base = load_config("_3_frozen_lake", ["gate.enable=true", "generate.reply_format=base"])
+    base = load_config("_3_frozen_lake", ["gate.enable=true", "generate.example_format=base"])
     assert "gate.enable=false" in gate.judge(base, []).text
 
 

@@ -387,4 +387,4 @@ def test_history_counts_for_self_play_where_its_examples_have_it(tmp_path):
         return {stage_fingerprint(cfg, "selfplay").digest for cfg in runs}
 
     assert len(digests()) == 1
-    assert len(digests("generate.reply_format=base")) == 2
+    assert len(digests("generate.example_format=base")) == 2

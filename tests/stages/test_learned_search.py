@@ -24,8 +24,8 @@ from spa.prompts.render import STATE
 from spa.stages import pipeline, setup
 from spa.stages.methods import METHODS
 from spa.stages.rounds import rounds_of
-from spa.types import Prompt, WorldModelRow
-from spa.worldmodel.rows import write_parquet
+from spa.types import Prompt, SFTExample
+from spa.worldmodel.examples import write_parquet
 from spa.worldmodel.sft_files import read_examples
 
 SETTINGS = (
@@ -65,7 +65,7 @@ class Copies:
             for copy in puzzle.copies.values():
                 self.games[copy.state_text("coords")] = copy
 
-    def reply(self, prompt: Prompt) -> str:
+    def response(self, prompt: Prompt) -> str:
         self.asked += 1
         twin = self.games[prompt.messages[-1]["content"].partition(STATE)[2]].clone()
         action = twin.to_action(prompt.prefill.removeprefix("<think>"))
@@ -74,20 +74,20 @@ class Copies:
         return f"{prompt.prefill}{twin.state_key()}"
 
 
-def written(rows: list[WorldModelRow], path: Path) -> bytes:
-    write_parquet(path, rows)
+def written(examples: list[SFTExample], path: Path) -> bytes:
+    write_parquet(path, examples)
     return path.read_bytes()
 
 
 def test_a_model_that_is_always_right_writes_what_copies_of_the_game_write(tmp_path: Path):
     cfg = config()
     player, truth = puzzles_of(cfg), Copies(cfg)
-    learned = LearnedMoves(ScriptedEngine(truth.reply), None)
-    rows, lines, dropped, explored = make_examples(cfg, player, learned)
+    learned = LearnedMoves(ScriptedEngine(truth.response), None)
+    examples, lines, dropped, explored = make_examples(cfg, player, learned)
     wanted = make_examples(cfg, player, Simulator())
     # A model predicts no rewards.
-    wanted_rows = [replace(row, reward=0.0) for row in wanted[0]]
-    assert written(rows, tmp_path / "model") == written(wanted_rows, tmp_path / "simulator")
+    wanted_rows = [replace(example, reward=0.0) for example in wanted[0]]
+    assert written(examples, tmp_path / "model") == written(wanted_rows, tmp_path / "simulator")
     assert (lines, dropped) == wanted[1:3]
     assert explored == 0 and wanted[3] > 0
     assert learned.counts["move_right"] == learned.counts["search_right"] == 1.0
@@ -107,16 +107,16 @@ def test_wrong_moves_are_used_and_counted_and_what_is_no_state_is_dropped():
         return f"{prompt.prefill}{twin.state_key()}"
 
     learned = LearnedMoves(ScriptedEngine(mirrored), None)
-    rows, *_ = make_examples(cfg, player, learned)
-    assert len(rows) == 11 and learned.counts["search_right"] < 0.2
+    examples, *_ = make_examples(cfg, player, learned)
+    assert len(examples) == 11 and learned.counts["search_right"] < 0.2
     # States of later turns come from the predictions: the world of these is mirrored, so their
     # paths lead where the mirrored actions lead.
-    for row in rows:
-        twin = truth.games[row.state].clone()
-        for name in row.executed:
+    for example in examples:
+        twin = truth.games[example.state].clone()
+        for name in example.executed:
             twin.step(twin.to_action(others[name]) or 0)
-        assert row.next_state == twin.state_text("coords")
-        assert row.success == (twin.state_outcome() == "goal")
+        assert example.next_state == twin.state_text("coords")
+        assert example.success == (twin.state_outcome() == "goal")
     nonsense = LearnedMoves(ScriptedEngine(lambda prompt: f"{prompt.prefill}77"), None)
     with pytest.raises(DataError, match="unreadable_state"):
         make_examples(config("generate.search.examples=1"), player, nonsense)
@@ -131,7 +131,7 @@ def test_states_of_later_turns_are_those_that_the_model_predicts():
     part = [*islice(fresh_puzzles(cfg, player, Counter(), most=20), 8)]
     for question in questions(part, player.worker, still):
         assert (question.start, question.turn) == (question.puzzle.start, 1)
-    learned = LearnedMoves(ScriptedEngine(Copies(cfg).reply), None)
+    learned = LearnedMoves(ScriptedEngine(Copies(cfg).response), None)
     later = questions(part, player.worker, learned)
     assert {question.turn for question in later} <= {2, 3}
     assert any(question.start != question.puzzle.start for question in later)
@@ -146,7 +146,7 @@ def name_of(prompt: Prompt) -> str:
 def test_the_first_round_plays_at_random_and_the_second_goes_on_from_its_model(tmp_path: Path):
     cfg = config(f"trainer.run_dir={tmp_path}")
     moves, search = rounds_of(cfg, tmp_path / "data", tmp_path / "sft")
-    assert moves.cfg.generate.policy == "random" and moves.cfg.generate.reply_format == "moves"
+    assert moves.cfg.generate.policy == "random" and moves.cfg.generate.example_format == "moves"
     assert moves.cfg.sft.trainer.total_training_steps == 80
     few = config(f"trainer.run_dir={tmp_path}", "custom_envs.FrozenLakeNoSlip.max_turn=2")
     moves_of_few = rounds_of(few, tmp_path / "data", tmp_path / "sft")[0]
@@ -188,13 +188,15 @@ def test_both_rounds_and_ppo_with_the_built_in_model(
     pipeline.run(cfg)
     # The gate is off and nothing was measured, so there is no verdict to print.
     assert "World-model gate" not in capfd.readouterr().err
-    rows = read_examples(tmp_path / "round_1" / "data" / "wm_train.parquet")
+    examples = read_examples(tmp_path / "round_1" / "data" / "wm_train.parquet")
     env = make_env("frozen_lake", {"size": 3, "is_slippery": False})
     env.reset(seed=0)
-    for row in rows:
-        assert row.response == f"<think>{row.executed[0]}{env.key_of_text(row.next_state)}"
+    for example in examples:
+        assert (
+            example.response == f"<think>{example.executed[0]}{env.key_of_text(example.next_state)}"
+        )
     summary = json.loads((tmp_path / "data" / "summary.json").read_text())
-    assert summary["rows_train"] == 4
+    assert summary["examples_train"] == 4
     found = summary["search"]
     assert found["dynamics"] == "model" and found["questions"] > 0 and 0 <= found["move_right"] <= 1
     assert found["tokens"] >= found["questions"]

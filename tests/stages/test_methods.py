@@ -12,9 +12,9 @@ from helpers.stages import metrics
 from spa.errors import ConfigError, SpaError
 from spa.formats.blocks import find_block
 from spa.formats.plans import imagined_plans
-from spa.formats.registry import world_model_reply
+from spa.formats.registry import world_model_response
 from spa.methods.context import Context, annotate_all
-from spa.methods.replay import sampled_rows
+from spa.methods.replay import sampled_sequences
 from spa.policies.scripted import ScriptedEngine
 from spa.stages import ppo_batch, ppo_rollouts, ppo_run, selfplay, setup
 from spa.types import PPOBatch, Prompt
@@ -64,7 +64,7 @@ def trained(base, folder, *overrides: str) -> list[dict]:
         (f"{WORLD}.tokens=none", f"{WORLD}.coef=0.5"),
         (f"{WORLD}.tokens=env_observations", f"{WORLD}.coef=0"),
         (f"{FOCUS}.alpha=1", f"{FOCUS}.beta=0"),
-        (f"{REPLAY}.rows=0", f"{REPLAY}.coef=0.5"),
+        (f"{REPLAY}.examples=0", f"{REPLAY}.coef=0.5"),
         (f"{REWARD}.prediction=0", f"{REWARD}.within=0.2"),
         ("algorithm.imagined_advantage=0",),
     ],
@@ -140,7 +140,7 @@ def rows(base, tmp_path_factory):
 
 def test_replayed_rows_without_weight_change_no_gradient(base, plain, rows, tmp_path):
     lines = trained(
-        base, tmp_path, f"generate.output_dir={rows}", f"{REPLAY}.rows=3", f"{REPLAY}.coef=0"
+        base, tmp_path, f"generate.output_dir={rows}", f"{REPLAY}.examples=3", f"{REPLAY}.coef=0"
     )
     for line, before in zip(lines, plain, strict=True):
         assert line["actor/replay_tokens"] > 0 and line["actor/replay_loss"] > 0
@@ -151,7 +151,7 @@ def test_replayed_rows_without_weight_change_no_gradient(base, plain, rows, tmp_
 def test_replayed_rows_get_likelier(base, rows, tmp_path):
     on = (
         f"generate.output_dir={rows}",
-        f"{REPLAY}.rows=8",
+        f"{REPLAY}.examples=8",
         f"{REPLAY}.coef=2.0",
         "trainer.total_training_steps=4",
     )
@@ -166,7 +166,11 @@ def test_replayed_rows_get_likelier(base, rows, tmp_path):
 def test_replayed_rows_can_be_learnt_in_their_states_alone(base, rows, tmp_path):
     counts = {}
     for loss_on in ("null", "states_only", "no_states"):
-        more = (f"generate.output_dir={rows}", f"{REPLAY}.rows=2", f"{REPLAY}.loss_on={loss_on}")
+        more = (
+            f"generate.output_dir={rows}",
+            f"{REPLAY}.examples=2",
+            f"{REPLAY}.loss_on={loss_on}",
+        )
         counts[loss_on] = [
             line["actor/replay_tokens"] for line in trained(base, tmp_path / loss_on, *more)
         ]
@@ -178,31 +182,31 @@ def test_replayed_rows_can_be_learnt_in_their_states_alone(base, rows, tmp_path)
 
 def test_replay_without_rows_is_said_before_anything_is_played(base, tmp_path):
     with pytest.raises(SpaError, match=r"wm_train\.parquet"):
-        trained(base, tmp_path, f"{REPLAY}.rows=2")
+        trained(base, tmp_path, f"{REPLAY}.examples=2")
     assert not (tmp_path / "ppo" / "trajectories").exists()
 
 
-def played(cfg, base, reply):
-    """The template, and the episodes of a step by a player who always gives the same reply."""
+def played(cfg, base, response):
+    """The template, and the episodes of a step by a player who always gives the same response."""
     template = setup.load_actor(cfg, str(base), setup.pick_device(cfg))[1]
     player = setup.make_worker(cfg, template, mode=cfg.ctx_manager.mode)
     specs = setup.training_specs(cfg, player, "train", step=0, held_out=frozenset())
     return template, player.rollout(
-        ScriptedEngine(lambda prompt: reply, template), specs, setup.train_sampling(cfg)
+        ScriptedEngine(lambda prompt: response, template), specs, setup.train_sampling(cfg)
     )
 
 
 def test_replay_looks_for_episodes_in_the_format(base, tmp_path):
-    on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", "agent_proxy.max_turn=1")
+    on = (f"{REPLAY}.examples=2", f"{REPLAY}.source=rollouts", "agent_proxy.max_turn=1")
     cfg = small_config(base, tmp_path, *on, "es_manager.train.env_groups=8")
-    good = world_model_reply("there", "hm", "nowhere", "Right")
+    good = world_model_response("there", "hm", "nowhere", "Right")
     template, episodes = played(cfg, base, good)
     _, others = played(cfg, base, "no format")
     # One good episode among many: whichever is looked at first, it is found.
     mixed = [*others, episodes[0]]
-    found = sampled_rows(context(cfg, template), mixed, count=2)
+    found = sampled_sequences(context(cfg, template), mixed, count=2)
     assert len(found) == 2
-    assert sampled_rows(context(cfg, template), others, count=2) == []
+    assert sampled_sequences(context(cfg, template), others, count=2) == []
 
 
 @pytest.mark.parametrize(
@@ -216,19 +220,19 @@ def test_replay_looks_for_episodes_in_the_format(base, tmp_path):
 )
 def test_rollouts_are_replayed_as_stage_1_would_write_them(base, tmp_path, more, is_true, is_own):
     on = (
-        f"{REPLAY}.rows=2",
+        f"{REPLAY}.examples=2",
         f"{REPLAY}.source=rollouts",
         "actor_rollout_ref.rollout.max_model_len=1024",
     )
     cfg = small_config(
         base, tmp_path, *on, *more, "es_manager.train.env_groups=8", "agent_proxy.max_turn=1"
     )
-    template, episodes = played(cfg, base, world_model_reply("there", "hm", "nowhere", "Right"))
-    found = sampled_rows(context(cfg, template), episodes, count=5)
+    template, episodes = played(cfg, base, world_model_response("there", "hm", "nowhere", "Right"))
+    found = sampled_sequences(context(cfg, template), episodes, count=5)
     assert len(found) == 5
     true = {(episode.turns[0].target, episode.turns[0].next_target) for episode in episodes}
     for ids, mask in found:
-        text = template.tokenizer.decode(ids[mask])  # what is learnt: the reply alone
+        text = template.tokenizer.decode(ids[mask])  # what is learnt: the response alone
         seen, foreseen = (find_block(text, name) for name in ("observation", "prediction"))
         assert text.startswith("<observation>") and seen is not None and foreseen is not None
         pair = text[slice(*seen)].strip(), text[slice(*foreseen)].strip()
@@ -236,28 +240,28 @@ def test_rollouts_are_replayed_as_stage_1_would_write_them(base, tmp_path, more,
 
 
 def test_replay_of_successes_alone_takes_as_many_as_there_are(base, tmp_path):
-    on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", "generate.success_only=true")
+    on = (f"{REPLAY}.examples=2", f"{REPLAY}.source=rollouts", "generate.success_only=true")
     cfg = small_config(
         base, tmp_path, *on, "es_manager.train.env_groups=8", "agent_proxy.max_turn=1"
     )
-    template, episodes = played(cfg, base, world_model_reply("there", "hm", "nowhere", "Right"))
+    template, episodes = played(cfg, base, world_model_response("there", "hm", "nowhere", "Right"))
     won = [replace(episode, success=number % 8 == 0) for number, episode in enumerate(episodes)]
     count = sum(episode.success for episode in won)
-    found = sampled_rows(context(cfg, template), won, count=count)
+    found = sampled_sequences(context(cfg, template), won, count=count)
     assert len({tuple(ids) for ids, _ in found}) == count > 1
 
 
 def test_rollouts_without_states_leave_nothing_to_replay(base, tmp_path):
-    on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", "ctx_manager.mode=base")
+    on = (f"{REPLAY}.examples=2", f"{REPLAY}.source=rollouts", "ctx_manager.mode=base")
     cfg = small_config(base, tmp_path, *on)
     template, episodes = played(cfg, base, "<think>hm</think><answer>Right</answer>")
-    assert all(turn.reply.well_formed for episode in episodes for turn in episode.turns)
-    assert sampled_rows(context(cfg, template), episodes, count=5) == []
+    assert all(turn.response.well_formed for episode in episodes for turn in episode.turns)
+    assert sampled_sequences(context(cfg, template), episodes, count=5) == []
 
 
 @pytest.mark.parametrize("loss_on", ["response", "states_only"])
 def test_replayed_rollouts_are_reported_and_move_the_update_alone(base, plain, tmp_path, loss_on):
-    on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts", f"{REPLAY}.loss_on={loss_on}")
+    on = (f"{REPLAY}.examples=2", f"{REPLAY}.source=rollouts", f"{REPLAY}.loss_on={loss_on}")
     lines = trained(base, tmp_path, *on)
     assert any(line.get("actor/replay_tokens", 0) > 0 for line in lines)
     # the same play
@@ -277,7 +281,7 @@ def test_replayed_rollouts_are_reported_and_move_the_update_alone(base, plain, t
 def test_where_no_rollout_can_be_corrected_it_is_said_and_nothing_changes(
     base, tmp_path, more, reason, caplog, capsys
 ):
-    on = (f"{REPLAY}.rows=2", f"{REPLAY}.source=rollouts")
+    on = (f"{REPLAY}.examples=2", f"{REPLAY}.source=rollouts")
     assert trained(base, tmp_path / "on", *more, *on) == trained(base, tmp_path / "off", *more)
     # The first training of a process prints its warnings, before they reach pytest's handler.
     said = caplog.text + capsys.readouterr().err
@@ -287,7 +291,7 @@ def test_where_no_rollout_can_be_corrected_it_is_said_and_nothing_changes(
 def imagines(right: bool):
     """A player that weighs two plans; if it is `right`, by what they lead to, else the other way round."""
 
-    def reply(prompt: Prompt) -> str:
+    def response(prompt: Prompt) -> str:
         states = {}
         for name in ("Left", "Down", "Right", "Up"):
             twin = prompt.context.clone(0)
@@ -301,11 +305,11 @@ def imagines(right: bool):
         chosen = best if prompt.seed % 2 else worst
         said = states if right else {best: states[worst], worst: states[best]}
         thoughts = imagined_plans([((best,), said[best]), ((worst,), said[worst])])
-        return world_model_reply(
+        return world_model_response(
             "here", f"{thoughts}I do {chosen}. ", said[chosen], chosen, order="choose_plan"
         )
 
-    return reply
+    return response
 
 
 def test_imagined_advantages_in_a_game_that_cannot_judge_are_refused_before_anything_is_played(
@@ -335,7 +339,7 @@ def test_imagination_adds_to_advantages_as_far_as_it_is_right(base, tmp_path, ri
     episodes = player.rollout(
         ScriptedEngine(imagines(right), template), specs, setup.train_sampling(cfg)
     )
-    assert all(turn.reply.well_formed for episode in episodes for turn in episode.turns)
+    assert all(turn.response.well_formed for episode in episodes for turn in episode.turns)
     batch = ppo_rollouts.make_batch(cfg, episodes)
     assert batch is not None
     zeros = torch.zeros(batch.mask.shape)

@@ -87,9 +87,9 @@ def test_the_tokens_are_those_of_the_chat_template(family, tmp_path):
         prompt = own.start((*chat, CHAT[0]), "")
         ids = list(sequence.token_ids)
         assert ids[: len(prompt)] == prompt and not sequence.mask[: len(prompt)].any()
-        reply = own.reply_ids("How can I help?", "")
-        assert ids[len(prompt) :][: len(reply)] == reply
-        assert sequence.mask[len(prompt) :][: len(reply)].all()
+        response = own.response_ids("How can I help?", "")
+        assert ids[len(prompt) :][: len(response)] == response
+        assert sequence.mask[len(prompt) :][: len(response)].all()
 
 
 def test_reasoning_and_tags_in_own_chats_are_kept_as_they_are(tmp_path):
@@ -192,13 +192,13 @@ def test_data_sets_of_the_hub(tmp_path, monkeypatch):
         folder = hub.download_data("me/chats", endpoint=server.address)
     assert hub.is_data_name("me/chats") and not hub.is_data_name("chats/train.jsonl")
     (sequence,), _ = sequences(folder)
-    assert sequence.rows == 2
+    assert sequence.examples == 2
 
 
 def test_own_chats_are_not_gated_on_a_game(base, tmp_path):
     path = write(tmp_path / "chats.jsonl", [ROWS["messages"]] * 8)
     cfg = small_config(base, tmp_path / "run", f"data.train_files={path}", "gate.enable=true")
-    pipeline.world_model(cfg)
+    pipeline.run_sft_stage(cfg)
     folder = tmp_path / "run" / "sft"
     verdict = json.loads((folder / gate.GATE_FILE).read_text())
     assert verdict["diagnosis"] == "other_data" and "gate: skipped" in verdict["text"]

@@ -166,7 +166,7 @@ OPEN = (
 def test_a_weak_world_model_is_judged_and_not_trained_on(base, finished, tmp_path):
     """More steps on as many examples made it worse; the numbers of the verdict are those of the model that is kept."""
     cfg = small_config(base, tmp_path, *STEPS, *GATE, "gate.prediction_exact_min=1.0")
-    last = pipeline.world_model(cfg, finished / "data", tmp_path / "sft")
+    last = pipeline.run_sft_stage(cfg, finished / "data", tmp_path / "sft")
     assert last == tmp_path / "sft" / "global_step_2"
     gate = json.loads((tmp_path / "sft" / "gate.json").read_text())
     *_, measured = (
@@ -179,7 +179,7 @@ def test_a_weak_world_model_is_judged_and_not_trained_on(base, finished, tmp_pat
 def test_a_world_model_that_is_good_enough_is_left_alone(base, finished, tmp_path):
     cfg = small_config(base, tmp_path, *STEPS, *GATE, *OPEN)
     assert (
-        pipeline.world_model(cfg, finished / "data", tmp_path / "sft")
+        pipeline.run_sft_stage(cfg, finished / "data", tmp_path / "sft")
         == tmp_path / "sft" / "global_step_2"
     )
     assert json.loads((tmp_path / "sft" / "gate.json").read_text())["passed"]

@@ -323,7 +323,7 @@ def test_from_the_command_to_the_backward_pass_are_six_calls(base, tmp_path, mon
     assert chains == {("update", "train_ppo", "run_ppo", "launch", "run", "main")}
 
 
-def test_shorter_replies_may_count_more(base, tmp_path):
+def test_shorter_responses_may_count_more(base, tmp_path):
     """The switch of the original reaches the advantages of grpo."""
     switch = "actor_rollout_ref.actor.grpo_advantage_length_weight=true"
     one = ("trainer.total_training_steps=1", "trainer.val_before_train=false")

@@ -93,7 +93,7 @@ def test_self_play_that_cannot_plan_is_refused_before_any_round_of_it(asks, told
     ("stages", "asks"),
     [
         (("selfplay",), PLANS),
-        (ALL, (*PLANS, "generate.reply_format=base", "ctx_manager.mode=base")),
+        (ALL, (*PLANS, "generate.example_format=base", "ctx_manager.mode=base")),
         (ALL, (*PLANS[:2], "es_manager.val.env_configs.tags=[Sudoku]")),
         (ALL, (*PLANS[1:], "generate.policy=random")),
     ],

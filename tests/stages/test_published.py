@@ -57,7 +57,7 @@ def test_fine_tuning_starts_from_every_layout(layout, files, tmp_path):
         "_2_sokoban", [f"data.train_files={folder}", f"data.val_files={folder}", "model_path=x/y"]
     )
     train, val = sft.load_data(cfg, template("qwen2"), None)
-    assert (sum(s.rows for s in train), sum(s.rows for s in val)) == (3, 1)
+    assert (sum(s.examples for s in train), sum(s.examples for s in val)) == (3, 1)
     text = template("qwen2").tokenizer.decode(train[0].token_ids[train[0].mask])
     assert "S1" in text and text.endswith("<answer>Up</answer><|im_end|>")
     assert "S0" in template("qwen2").tokenizer.decode(train[0].token_ids[~train[0].mask])
@@ -89,7 +89,7 @@ def test_configured_files_win_over_the_run_folder(tmp_path):
     given = tmp_path / "given.parquet"
     cfg = load_config("_2_sokoban", [f"data.train_files={given}", f"data.val_files={given}"])
     train, _ = sft.load_data(cfg, template("qwen2"), tmp_path / "run")
-    assert sum(sequence.rows for sequence in train) == 2
+    assert sum(sequence.examples for sequence in train) == 2
 
 
 def test_data_and_checkpoints_in_the_folders_of_the_original(tmp_path, monkeypatch):

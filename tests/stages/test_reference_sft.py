@@ -31,14 +31,16 @@ CPU = torch.device("cpu")
 
 
 def batches() -> list[list[TrainingSequence]]:
-    """The frozen rows in their order, as TRL reads them: the last batch of an epoch is smaller."""
-    rows = [
+    """The frozen examples in their order, as TRL reads them: the last batch of an epoch is smaller."""
+    examples = [
         TrainingSequence(
-            token_ids=np.asarray(row.ids, np.int32), mask=np.asarray(row.targets), rows=1
+            token_ids=np.asarray(example.ids, np.int32),
+            mask=np.asarray(example.targets),
+            examples=1,
         )
-        for row in frozen_rows()
+        for example in frozen_rows()
     ]
-    return [rows[start : start + BATCH] for start in range(0, ROWS, BATCH)]
+    return [examples[start : start + BATCH] for start in range(0, ROWS, BATCH)]
 
 
 def trainable(case: SFTCase) -> Trainable:

@@ -11,7 +11,7 @@ import pytest
 from helpers.runs import small_config
 
 from spa.config.load import load_config
-from spa.config.stages import Stage as StageName
+from spa.config.stages import StageName
 from spa.errors import ConfigError, ModelError
 from spa.launch.job import Job
 from spa.launch.ray_train import attempt

@@ -59,13 +59,13 @@ def test_the_second_round_is_played_and_begun_by_the_model_of_the_first(run, bas
     assert learnt["sft"]["model"]["partial_pretrain"] == str(run / "round_1/sft/global_step_2")
 
 
-def test_rows_of_both_rounds_are_learnt_from_and_no_puzzle_is_played_twice(run):
+def test_examples_of_both_rounds_are_learnt_from_and_no_puzzle_is_played_twice(run):
     early, both = rows_of(run / "round_1/data"), rows_of(run / "data")
-    kept = {(row.episode_id, row.turn): row.response for row in both}
-    assert all(kept[row.episode_id, row.turn] == row.response for row in early)
-    new = {row.puzzle_seed for row in both} - {row.puzzle_seed for row in early}
+    kept = {(example.episode_id, example.turn): example.response for example in both}
+    assert all(kept[example.episode_id, example.turn] == example.response for example in early)
+    new = {example.puzzle_seed for example in both} - {example.puzzle_seed for example in early}
     assert new and len(both) > len(early)
-    assert len({(row.episode_id, row.turn) for row in both}) == len(both)
+    assert len({(example.episode_id, example.turn) for example in both}) == len(both)
 
 
 def test_no_puzzle_of_an_earlier_round_changes_sides(run):
@@ -81,8 +81,8 @@ def test_no_puzzle_of_an_earlier_round_changes_sides(run):
 def test_what_each_round_added_is_told(run):
     first, second = json.loads((run / "sft/rounds.json").read_text())
     assert (first["policy"], second["policy"]) == ("random", "self")
-    assert first["rows_train"] + first["rows_val"] == len(rows_of(run / "round_1/data"))
-    assert second["rows_train"] > first["rows_train"]
+    assert first["examples_train"] + first["examples_val"] == len(rows_of(run / "round_1/data"))
+    assert second["examples_train"] > first["examples_train"]
     assert {"format_rate", "prediction_exact", "diagnosis"} <= second["learnt"].keys()
     assert first["played"]["format_rate"] == 1
 
@@ -139,7 +139,7 @@ def test_from_the_second_round_on_the_model_plays_what_it_imagines_best(base, tm
     assert again == lines and json.loads((tmp_path / "data/summary.json").read_text()) == last
 
 
-def test_rows_made_anew_of_planned_play_cost_what_it_cost(base, tmp_path):
+def test_examples_made_anew_of_planned_play_cost_what_it_cost(base, tmp_path):
     play = ("generate.imagine.n=3", "generate.num_batches=1")
     selfplay.run_self_play(small_config(base, tmp_path, *play), directory=tmp_path / "a")
     control = small_config(base, tmp_path, *play, "generate.shuffle_next_states=true")
@@ -226,14 +226,14 @@ def test_self_play_by_itself_is_the_first_round(base, tmp_path, caplog):
 def test_fine_tuning_by_itself_is_that_of_the_round_whose_data_are_there(run, base, tmp_path):
     root = Path(shutil.copytree(run, tmp_path / "run"))
     cfg = small_config(base, root, *STEPS, "generate.rounds=2")
-    assert pipeline.world_model(cfg) == root / "sft" / "global_step_2"
+    assert pipeline.run_sft_stage(cfg) == root / "sft" / "global_step_2"
     weights = (root / "sft/global_step_2/model.safetensors").read_bytes()
     shutil.rmtree(root / "sft")
-    pipeline.world_model(cfg)
+    pipeline.run_sft_stage(cfg)
     assert (root / "sft/global_step_2/model.safetensors").read_bytes() == weights
     assert [each["round"] for each in json.loads((root / "sft/rounds.json").read_text())] == [1, 2]
     pipeline.run(cfg)
-    pipeline.world_model(
+    pipeline.run_sft_stage(
         small_config(base, root, *STEPS, "generate.rounds=2", "trainer.resume_mode=disable")
     )
     assert (root / "sft/previous/1/global_step_2").is_dir()
@@ -242,10 +242,10 @@ def test_fine_tuning_by_itself_is_that_of_the_round_whose_data_are_there(run, ba
     with pytest.raises(
         ModelError, match="round_1/sft: the checkpoint of the finished stage is missing"
     ):
-        pipeline.world_model(cfg)
+        pipeline.run_sft_stage(cfg)
     alone = small_config(base, root, *STEPS, "generate.rounds=3")
     with pytest.raises(ConfigError, match="the previous stage"):
-        pipeline.world_model(alone)
+        pipeline.run_sft_stage(alone)
 
 
 def test_fine_tuning_by_itself_on_the_data_of_the_first_round_is_that_of_the_first_round(
@@ -253,7 +253,7 @@ def test_fine_tuning_by_itself_on_the_data_of_the_first_round_is_that_of_the_fir
 ):
     cfg = small_config(base, tmp_path, *STEPS, "generate.rounds=2")
     shutil.copytree(run / "round_1/data", tmp_path / "data")
-    pipeline.world_model(cfg)
+    pipeline.run_sft_stage(cfg)
     first = (run / "round_1/sft/global_step_2/model.safetensors").read_bytes()
     assert (tmp_path / "sft/global_step_2/model.safetensors").read_bytes() == first
     assert (
@@ -268,11 +268,11 @@ def test_fine_tuning_by_itself_on_base_examples_takes_the_steps_of_all_rounds(ba
         tmp_path,
         *STEPS,
         "generate.rounds=2",
-        "generate.reply_format=base",
+        "generate.example_format=base",
         "gate.enable=false",
     )
     selfplay.run_self_play(cfg)
-    assert pipeline.world_model(cfg) == tmp_path / "sft" / "global_step_4"
+    assert pipeline.run_sft_stage(cfg) == tmp_path / "sft" / "global_step_4"
     whole = pipeline.fingerprints(rounds_of(cfg, tmp_path / "data", tmp_path / "sft"))
     assert all(is_finished(folder, fingerprint) for folder, fingerprint in whole)
 

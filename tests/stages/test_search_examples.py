@@ -16,7 +16,7 @@ from spa.evaluation.search import episode_scores
 from spa.examples.search import make_examples, of_other_puzzles
 from spa.examples.source import Puzzles
 from spa.formats.blocks import think_text
-from spa.formats.registry import parse_reply
+from spa.formats.registry import parse_response
 from spa.formats.search import breadth_first, explore, score_search, write_search
 from spa.models.build import load_template
 from spa.planning.dynamics import Simulator
@@ -26,7 +26,7 @@ from spa.stages.methods import METHODS
 from spa.stages.policies import Target
 from spa.stages.ppo_rollouts import make_batch
 from spa.training.batch import split_turns
-from spa.types import WorldModelRow
+from spa.types import SFTExample
 from spa.worldmodel.sft_files import read_examples
 
 SETTINGS = (
@@ -54,7 +54,7 @@ def config(*overrides: str, method: str = "search_simulator") -> Config:
     return load_config("smol_frozen_lake", [*SETTINGS, *METHODS[method].overrides, *overrides])
 
 
-def examples(method: str, *overrides: str) -> list[WorldModelRow]:
+def examples(method: str, *overrides: str) -> list[SFTExample]:
     cfg = config(*overrides, method=method)
     return make_examples(cfg, puzzles_of(cfg), Simulator())[0]
 
@@ -64,29 +64,29 @@ def puzzles_of(cfg: Config) -> Puzzles:
     return Puzzles(worker=worker, held_out=setup.validation_hashes(cfg, worker))
 
 
-def true_of(row: WorldModelRow, cfg: Config):
-    """The true transitions from the state of a row."""
-    env = setup.make_worker(cfg, None, mode="base").make_env(row.tag)
-    env.reset(seed=row.puzzle_seed)
+def true_of(example: SFTExample, cfg: Config):
+    """The true transitions from the state of an example."""
+    env = setup.make_worker(cfg, None, mode="base").make_env(example.tag)
+    env.reset(seed=example.puzzle_seed)
     return next(
         explore(copy)[0]
         for copy in explore(env)[1].values()
-        if copy.state_text("coords") == row.state
+        if copy.state_text("coords") == example.state
     )
 
 
 def test_every_example_is_an_exact_search_and_parses_to_its_actions():
     cfg = config()
-    rows = examples("search_simulator")
-    assert len({row.puzzle_hash for row in rows}) == len(rows)
-    for row in rows:
-        text, complete = think_text(row.response)
+    sft_examples = examples("search_simulator")
+    assert len({example.puzzle_hash for example in sft_examples}) == len(sft_examples)
+    for example in sft_examples:
+        text, complete = think_text(example.response)
         score = score_search(
-            text, true_of(row, cfg), actions=("Left", "Down", "Right", "Up"), complete=complete
+            text, true_of(example, cfg), actions=("Left", "Down", "Right", "Up"), complete=complete
         )
         assert score is not None and score.failure == ""
-        reply = parse_reply(row.response, mode="base", max_actions=2, order="search")
-        assert reply.well_formed and reply.actions == row.executed == tuple(
+        response = parse_response(example.response, mode="base", max_actions=2, order="search")
+        assert response.well_formed and response.actions == example.executed == tuple(
             text.split("\n")[-1].split()[:2]
         )
 
@@ -101,36 +101,36 @@ def steps(env):
 
 
 def test_prompts_show_the_rules_and_the_current_state_alone():
-    rows = examples("search_simulator")
-    assert {row.turn for row in rows} == {0, 1, 2}
-    for row in rows:
-        assert [message["role"] for message in row.prompt] == ["system", "user"]
-        text = row.prompt[1]["content"]
+    sft_examples = examples("search_simulator")
+    assert {example.turn for example in sft_examples} == {0, 1, 2}
+    for example in sft_examples:
+        assert [message["role"] for message in example.prompt] == ["system", "user"]
+        text = example.prompt[1]["content"]
         assert "Reply only with <think>[search, cells as two digits: from each cell found, where each action leads, "
-        begins = f"\n\nTurn {row.turn + 1}:\nState:\n{row.state}\nActions left: "
+        begins = f"\n\nTurn {example.turn + 1}:\nState:\n{example.state}\nActions left: "
         before = 10 - int(text.rpartition(begins)[2].removesuffix("."))
-        assert row.turn <= before <= 2 * row.turn
+        assert example.turn <= before <= 2 * example.turn
         # As many actions lead there from the start of the puzzle, and no outcome lies on the way.
-        env = setup.make_worker(config(), None, mode="base").make_env(row.tag)
-        env.reset(seed=row.puzzle_seed)
+        env = setup.make_worker(config(), None, mode="base").make_env(example.tag)
+        env.reset(seed=example.puzzle_seed)
         reached = [env]
         for _ in range(before):
             reached = [twin for each in reached for twin in steps(each)]
-        assert row.state in {each.state_text("coords") for each in reached}
-    assert len({row.prompt[1]["content"].partition("\n\n")[0] for row in rows}) == 1
+        assert example.state in {each.state_text("coords") for each in reached}
+    assert len({example.prompt[1]["content"].partition("\n\n")[0] for example in sft_examples}) == 1
 
 
 def test_validation_puzzles_are_left_out_and_seeds_differ():
     first = examples("search_simulator")
     cfg = config("es_manager.val.env_groups=64")
     puzzles = puzzles_of(cfg)
-    rows, _, dropped, explored = make_examples(cfg, puzzles, Simulator())
+    sft_examples, _, dropped, explored = make_examples(cfg, puzzles, Simulator())
     # Four actions in each state of at least as many puzzles as there are examples.
-    assert explored % 4 == 0 and explored >= 4 * 6 * len(rows)
-    assert not puzzles.held_out & {row.puzzle_hash for row in rows}
+    assert explored % 4 == 0 and explored >= 4 * 6 * len(sft_examples)
+    assert not puzzles.held_out & {example.puzzle_hash for example in sft_examples}
     assert {*dropped} <= {"validation_puzzle", "too_long", "too_long_when_dealt", "duplicate"}
     other = examples("search_simulator", "seed.train=20000")
-    assert {row.puzzle_hash for row in first} != {row.puzzle_hash for row in other}
+    assert {example.puzzle_hash for example in first} != {example.puzzle_hash for example in other}
     assert first == examples("search_simulator")
 
 
@@ -142,8 +142,8 @@ def test_large_boards_drop_puzzles_whose_dealt_search_does_not_reach_the_goal():
         "generate.search.examples=60",
         method="search_dealt",
     )
-    rows, _, dropped, _ = make_examples(cfg, puzzles_of(cfg), Simulator())
-    assert len(rows) > 60 and dropped["no_goal_when_dealt"] > 0
+    sft_examples, _, dropped, _ = make_examples(cfg, puzzles_of(cfg), Simulator())
+    assert len(sft_examples) > 60 and dropped["no_goal_when_dealt"] > 0
 
 
 def test_arms_have_the_same_puzzles_prompts_and_counts():
@@ -152,16 +152,24 @@ def test_arms_have_the_same_puzzles_prompts_and_counts():
     }
     bare = examples("actions_only")
     right = arms["search_simulator"]
-    for rows in arms.values():
-        assert [row.prompt for row in rows] == [row.prompt for row in right]
-    assert [row.executed for row in arms["search_other_puzzle"]] == [row.executed for row in right]
-    assert [row.executed for row in bare] == [row.executed for row in right]
-    assert all(row.response == f"<answer>{' || '.join(row.executed)}</answer>" for row in bare)
+    for sft_examples in arms.values():
+        assert [example.prompt for example in sft_examples] == [example.prompt for example in right]
+    assert [example.executed for example in arms["search_other_puzzle"]] == [
+        example.executed for example in right
+    ]
+    assert [example.executed for example in bare] == [example.executed for example in right]
     assert all(
-        "Reply only with <answer>[actions]</answer>" in row.prompt[1]["content"] for row in bare
+        example.response == f"<answer>{' || '.join(example.executed)}</answer>" for example in bare
     )
-    lines = [np.array([row.response.count("\n") for row in rows]) for rows in arms.values()]
-    texts = [think_text(row.response)[0] for row in right]
+    assert all(
+        "Reply only with <answer>[actions]</answer>" in example.prompt[1]["content"]
+        for example in bare
+    )
+    lines = [
+        np.array([example.response.count("\n") for example in sft_examples])
+        for sft_examples in arms.values()
+    ]
+    texts = [think_text(example.response)[0] for example in right]
     # All searches of this length are the same.
     alone = [
         len({other for other in texts if other.count("\n") == text.count("\n")}) == 1
@@ -169,14 +177,16 @@ def test_arms_have_the_same_puzzles_prompts_and_counts():
     ]
     assert ((lines[0] == lines[2]) | alone).all()  # the search of another puzzle has as many lines
     assert abs(lines[0] - lines[2]).max() <= 2
-    for row, text in zip(arms["search_other_puzzle"], texts, strict=True):
-        assert think_text(row.response)[0] != text
+    for example, text in zip(arms["search_other_puzzle"], texts, strict=True):
+        assert think_text(example.response)[0] != text
     cfg = config()
     scores = [
         score_search(
-            think_text(row.response)[0], true_of(row, cfg), actions=("Left", "Down", "Right", "Up")
+            think_text(example.response)[0],
+            true_of(example, cfg),
+            actions=("Left", "Down", "Right", "Up"),
         )
-        for row in arms["search_dealt"]
+        for example in arms["search_dealt"]
     ]
     moves = sum(score.moves for score in scores if score)
     assert 0 < sum(score.moves_right for score in scores if score) < 0.8 * moves
@@ -193,15 +203,18 @@ def test_a_dealt_search_fits_into_the_length_of_a_response():
     limit = 200
     cfg = config(f"generate.sampling.response_length={limit}", method="search_dealt")
     template = load_template(cfg, cfg.model_path)
-    rows, _, dropped, _ = make_examples(cfg, puzzles_of(cfg), Simulator())
+    sft_examples, _, dropped, _ = make_examples(cfg, puzzles_of(cfg), Simulator())
     assert dropped["too_long"] and dropped["too_long_when_dealt"]
-    assert max(len(template.reply_ids(row.response, "<think>")) for row in rows) <= limit
+    assert (
+        max(len(template.response_ids(example.response, "<think>")) for example in sft_examples)
+        <= limit
+    )
 
 
 def test_the_path_of_a_dealt_search_is_what_the_answer_takes():
-    for row in examples("search_dealt"):
-        path = think_text(row.response)[0].split("\n")[-1].split()
-        assert row.executed == tuple(path[: len(row.executed)])
+    for example in examples("search_dealt"):
+        path = think_text(example.response)[0].split("\n")[-1].split()
+        assert example.executed == tuple(path[: len(example.executed)])
 
 
 @pytest.mark.parametrize("method", ["search_simulator", "actions_only"])
@@ -211,7 +224,7 @@ def test_all_stages(method: str, tmp_path: Path):
     assert len(read_examples(data / "wm_train.parquet")) == 24
     assert len(read_examples(data / "wm_val.parquet")) == 1
     summary = json.loads((data / "summary.json").read_text())
-    assert summary["rows_train"] == 24 and summary["search"]["dynamics"] == "simulator"
+    assert summary["examples_train"] == 24 and summary["search"]["dynamics"] == "simulator"
     tuned = sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
     measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
     assert ("val/search/exact" in measured) == (method == "search_simulator")
@@ -247,7 +260,7 @@ def test_an_episode_without_history_is_its_turns_one_after_the_other():
     for turn in range(3):
         said = longest.messages[3 * turn + 2]["content"]
         ids += template.start(longest.messages[3 * turn : 3 * turn + 2], prompter.prefill)
-        ids += template.reply_ids(said, prompter.prefill)
+        ids += template.response_ids(said, prompter.prefill)
     assert longest.token_ids is not None and longest.token_ids.tolist() == ids
     restored = type(longest).from_json(longest.to_json())
     assert not restored.history and restored.messages == longest.messages
@@ -264,7 +277,7 @@ def test_a_batch_is_split_into_one_row_per_turn():
     for place, episode in enumerate(episodes):
         for turn in range(len(episode.turns)):
             messages = episode.messages[3 * turn : 3 * turn + 2]
-            said = template.reply_ids(episode.messages[3 * turn + 2]["content"], "<think>")
+            said = template.response_ids(episode.messages[3 * turn + 2]["content"], "<think>")
             ids = [*template.start(messages, "<think>"), *said]
             assert rows.input_ids[number, : int(rows.lengths[number])].tolist() == ids
             assert int(rows.mask[number].sum()) == len(said)
@@ -301,7 +314,7 @@ def test_only_what_the_length_limit_ends_is_over_it():
     _, text, episode = max(found, key=lambda one: one[0])
     begun = f"<think>{text.splitlines()[0]}\n"
     for reason, failure in (("length", "over_limit"), ("stop", "no_goal")):
-        turn = replace(episode.turns[0], reply_text=begun, finish_reason=reason)
+        turn = replace(episode.turns[0], response_text=begun, finish_reason=reason)
         (score,) = episode_scores(replace(episode, turns=(turn,)), player.make_env)
         assert score.failure == failure
 
@@ -338,14 +351,14 @@ def test_an_evaluation_has_the_scores(tmp_path: Path):
 
 def test_states_of_later_turns_have_actions_left():
     # 10 actions are spent after two turns of 5.
-    rows = examples(
+    sft_examples = examples(
         "search_simulator",
         "agent_proxy.max_turn=5",
         "agent_proxy.max_actions_per_turn=5",
         "generate.search.start_share=0",
     )
-    assert rows and {row.turn for row in rows} <= {0, 1}
-    assert all(row.executed for row in rows)
+    assert sft_examples and {example.turn for example in sft_examples} <= {0, 1}
+    assert all(example.executed for example in sft_examples)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +367,7 @@ def test_states_of_later_turns_have_actions_left():
         ("ctx_manager.history=true", "ctx_manager.history"),
         ("ctx_manager.mode=add_worldmodel", "agent_proxy.response_format"),
         ("agent_proxy.enable_think=false", "agent_proxy.enable_think"),
-        ("generate.reply_format=world_model", "generate.reply_format"),
+        ("generate.example_format=world_model", "generate.example_format"),
         ("agent_proxy.response_format=plan_first", "agent_proxy.response_format"),
         # Without a history each turn is a row of its own.
         ("algorithm.adv_estimator=grpo", "algorithm.adv_estimator: grpo needs"),

@@ -63,20 +63,20 @@ def test_plain_transformers_read_from_the_checkpoint_what_was_trained(name, data
     checkpoint = tmp_path / "sft" / "global_step_1"
     shutil.rmtree(model)  # whoever serves the checkpoint has nothing else
     plain = AutoTokenizer.from_pretrained(checkpoint)
-    rows = read_examples(data / selfplay.TRAIN_FILE)
+    examples = read_examples(data / selfplay.TRAIN_FILE)
     trained, _ = sft.load_data(cfg, template, data)
-    assert len(rows) == len(trained) and max(row.turn for row in rows) > 0
-    for row, sequence in zip(rows, trained, strict=True):
-        talk = [*row.prompt, {"role": "assistant", "content": row.response}]
+    assert len(examples) == len(trained) and max(example.turn for example in examples) > 0
+    for example, sequence in zip(examples, trained, strict=True):
+        talk = [*example.prompt, {"role": "assistant", "content": example.response}]
         text = plain.apply_chat_template(talk, tokenize=False)
         ids, mask = sequence.token_ids.tolist(), sequence.mask
         served = plain(text, add_special_tokens=False)["input_ids"]
         assert plain.decode(served) == plain.decode(ids)
-        prompt, borders = appended(template, row.prompt)
+        prompt, borders = appended(template, example.prompt)
         assert prompt == ids[: borders[-1]] and int(np.flatnonzero(mask)[0]) == borders[-1]
         joined_borders(ids, served, [*borders, len(ids) - len(template.end_ids)])
         asked = plain.apply_chat_template(
-            [*row.prompt, {"role": "assistant", "content": "<think>"}],
+            [*example.prompt, {"role": "assistant", "content": "<think>"}],
             tokenize=False,
             continue_final_message=True,
         )

@@ -50,37 +50,37 @@ def test_the_data_tells_the_truth(base, data):
     train, val = rows_of(data)
     player = setup.make_worker(small_config(base, data), None, mode="add_worldmodel")
     assert len(train) > 10
-    for row in (*train, *val):
-        env = player.make_env(row.tag)
-        env.reset(seed=row.puzzle_seed)
-        assert puzzle_hash(env) == row.puzzle_hash
-        if row.turn == 0:
-            assert row.state == env.state_text("coords")
-        assert f"<observation>\n{row.state}\n</observation>" in row.response
-        assert f"<prediction>\n{row.next_state}\n</prediction>" in row.response
-        assert f"State:\n{row.state}\n" in row.prompt[-1]["content"]
-        assert row.response.endswith(f"<answer>{' || '.join(row.executed)}</answer>")
+    for example in (*train, *val):
+        env = player.make_env(example.tag)
+        env.reset(seed=example.puzzle_seed)
+        assert puzzle_hash(env) == example.puzzle_hash
+        if example.turn == 0:
+            assert example.state == env.state_text("coords")
+        assert f"<observation>\n{example.state}\n</observation>" in example.response
+        assert f"<prediction>\n{example.next_state}\n</prediction>" in example.response
+        assert f"State:\n{example.state}\n" in example.prompt[-1]["content"]
+        assert example.response.endswith(f"<answer>{' || '.join(example.executed)}</answer>")
 
 
 def test_no_puzzle_is_on_both_sides_and_none_is_validated_on(base, data):
     train, val = rows_of(data)
-    assert not {row.puzzle_hash for row in train} & {row.puzzle_hash for row in val}
+    assert not {example.puzzle_hash for example in train} & {example.puzzle_hash for example in val}
     cfg = small_config(base, data)
     used = setup.validation_hashes(cfg, setup.make_worker(cfg, None, mode="add_worldmodel"))
     assert len(used) == 2
-    assert not {row.puzzle_hash for row in (*train, *val)} & used
+    assert not {example.puzzle_hash for example in (*train, *val)} & used
 
 
-def test_the_model_is_looked_at_on_puzzles_that_are_neither_in_its_rows_nor_validated_on(
+def test_the_model_is_looked_at_on_puzzles_that_are_neither_in_its_examples_nor_validated_on(
     base, data, four_steps
 ):
-    trained = {row.puzzle_hash for part in rows_of(data) for row in part}
+    trained = {example.puzzle_hash for part in rows_of(data) for example in part}
     cfg = small_config(base, data)
     player = setup.make_worker(cfg, None, mode="add_worldmodel")
-    drawn, _ = setup.probe_specs(cfg, player, frozenset())
-    contents = [player.peek_reset(spec).hash for spec in drawn]
+    sampled, _ = setup.probe_specs(cfg, player, frozenset())
+    contents = [player.peek_reset(spec).hash for spec in sampled]
     probes, seen = setup.probe_specs(cfg, player, frozenset(contents[:2]))
-    assert seen == 0 and probes[2:] == drawn[2:]
+    assert seen == 0 and probes[2:] == sampled[2:]
     assert not {player.peek_reset(spec).hash for spec in probes} & {
         *contents[:2],
         *setup.validation_hashes(cfg, player),
@@ -111,9 +111,9 @@ def test_validation_puzzles_are_left_out_of_the_data(base, tmp_path):
     folder = selfplay.run_self_play(cfg)
     held_out = setup.validation_hashes(cfg, setup.make_worker(cfg, None, mode="add_worldmodel"))
     assert len(held_out) == 3
-    rows = [row for part in rows_of(folder) for row in part]
-    assert rows and not held_out & {row.puzzle_hash for row in rows}
-    assert {10003, 10004, 10005} & {row.puzzle_seed for row in rows}
+    examples = [example for part in rows_of(folder) for example in part]
+    assert examples and not held_out & {example.puzzle_hash for example in examples}
+    assert {10003, 10004, 10005} & {example.puzzle_seed for example in examples}
 
 
 def test_everything_that_was_played_is_accounted_for(data):
@@ -124,9 +124,9 @@ def test_everything_that_was_played_is_accounted_for(data):
         for line in path.read_text().splitlines()
         for turn in json.loads(line)["turns"]
     ]
-    assert summary["rows_train"] + summary["rows_val"] + sum(summary["dropped"].values()) == len(
-        turns
-    )
+    assert summary["examples_train"] + summary["examples_val"] + sum(
+        summary["dropped"].values()
+    ) == len(turns)
     assert summary["episodes"] == 24
 
 
@@ -328,7 +328,7 @@ def test_an_epoch_has_as_many_steps_when_turns_are_merged(base, data, tmp_path):
             "sft.trainer.eval_episodes=0",
         )
         sft.run_sft(cfg, directory=tmp_path / str(merge), data=data)
-        counted[merge] = [line["train/rows"] for line in metrics(tmp_path / str(merge))]
+        counted[merge] = [line["train/examples"] for line in metrics(tmp_path / str(merge))]
     rows = len(rows_of(data)[0])
     assert sum(counted[True]) == sum(counted[False]) == rows
     assert len(counted[True]) == len(counted[False]) == -(-rows // 8)
@@ -379,17 +379,17 @@ def test_data_that_is_missing_or_corrupt_is_one_clear_message(base, tmp_path, co
         sft.run_sft(small_config(base, tmp_path), directory=tmp_path / "sft", data=tmp_path)
 
 
-def test_dropped_rows_are_counted(base, data, tmp_path, caplog):
+def test_dropped_examples_are_counted(base, data, tmp_path, caplog):
     single = "sft.data.merge_turns=false"
-    rows = sft.load_data(small_config(base, data, single), template_of(base), data)[0]
+    examples = sft.load_data(small_config(base, data, single), template_of(base), data)[0]
     # One of the shortest still fits; an example loses its oldest turns and is then dropped.
-    shortest = min(len(row.token_ids) for row in rows)
+    shortest = min(len(example.token_ids) for example in examples)
     cfg = small_config(base, tmp_path, single, f"sft.data.max_length={shortest}")
     caplog.clear()
     left = sft.load_data(cfg, template_of(base), data)[0]
-    assert 0 < len(left) < len(rows)
+    assert 0 < len(left) < len(examples)
     said = next(line for line in caplog.messages if "wm_train.parquet" in line)
-    assert f"{len(rows) - len(left)} examples do not fit" in said
+    assert f"{len(examples) - len(left)} examples do not fit" in said
     assert f"sft.data.max_length = {shortest} tokens" in said and f"{len(left)} sequences" in said
 
 
@@ -420,14 +420,14 @@ def test_examples_without_a_token_to_train_on_are_refused(base, data, tmp_path):
         sft.load_data(cfg, template_of(base), data)
 
 
-def test_rows_that_are_too_long_stop_only_where_that_is_asked_for(base, data, tmp_path):
+def test_examples_that_are_too_long_stop_only_where_that_is_asked_for(base, data, tmp_path):
     longest = max(
-        len(row.token_ids)
-        for row in sft.load_data(small_config(base, data), template_of(base), data)[0]
+        len(example.token_ids)
+        for example in sft.load_data(small_config(base, data), template_of(base), data)[0]
     )
     cut = small_config(base, tmp_path, f"sft.data.max_length={longest - 1}")
     sequences, _ = sft.load_data(cut, template_of(base), data)
-    assert sum(row.rows for row in sequences) == len(rows_of(data)[0])
+    assert sum(example.rows for example in sequences) == len(rows_of(data)[0])
     strict = small_config(
         base, tmp_path, f"sft.data.max_length={longest - 1}", "sft.data.truncation=error"
     )

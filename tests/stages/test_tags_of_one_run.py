@@ -9,7 +9,7 @@ from spa.policies.expert import expert_engine
 from spa.policies.scripted import random_engine
 from spa.stages import setup
 from spa.types import Prompt
-from spa.worldmodel.rows import episode_rows
+from spa.worldmodel.examples import episode_examples
 
 TAGS = [
     "es_manager.train.env_configs.tags=[FrozenLakeNoSlip,Sudoku]",
@@ -43,17 +43,17 @@ def test_a_tag_has_its_own_turns_and_separator_and_the_others_keep_the_runs():
     assert "separated by ||; at most 10 actions and 5 turns" in said["FrozenLakeNoSlip"]
 
 
-def test_scripted_players_and_world_model_rows_use_the_separator_of_the_tag():
+def test_scripted_players_and_world_model_examples_use_the_separator_of_the_tag():
     cfg, episodes = played(OWN, random_engine(max_actions=5))
     for tag, sep in (("FrozenLakeNoSlip", " || "), ("Sudoku", " ; ")):
         turns = episodes[tag].turns
         assert any(len(turn.executed) > 1 for turn in turns) and all(
             turn.penalty == 0 for turn in turns
         )
-        rows, dropped = episode_rows(episodes[tag], action_sep=cfg.action_sep(tag))
+        examples, dropped = episode_examples(episodes[tag], action_sep=cfg.action_sep(tag))
         assert not dropped
-        for row in rows:
-            assert row.response.endswith(f"<answer>{sep.join(row.executed)}</answer>")
+        for example in examples:
+            assert example.response.endswith(f"<answer>{sep.join(example.executed)}</answer>")
 
 
 @pytest.mark.parametrize("engine", [random_engine, expert_engine])
@@ -67,7 +67,7 @@ def test_scripted_players_keep_to_the_actions_of_the_tag(engine):
     )
     _, episodes = played([*TAGS, *choose], engine(max_actions=5))
     for episode in episodes.values():
-        assert all(turn.reply.well_formed for turn in episode.turns)
+        assert all(turn.response.well_formed for turn in episode.turns)
 
 
 def test_a_blank_separator_of_a_tag_is_refused():

@@ -8,7 +8,7 @@ import torch
 from helpers.families import template
 from helpers.play import NoiseEngine, groups, play
 
-from spa.formats.registry import parse_reply
+from spa.formats.registry import parse_response
 from spa.training.batch import batch_episodes, select, to_device
 from spa.types import Episode, EpisodeBatch, ScoredBatch, StopReason, Turn
 
@@ -17,8 +17,8 @@ def turn(reward: float, penalty: float = 0.0) -> Turn:
     return Turn(
         state="s",
         actions_left=3,
-        reply_text="",
-        reply=parse_reply("", mode="base"),
+        response_text="",
+        response=parse_response("", mode="base"),
         executed=(),
         reward=reward,
         penalty=penalty,
@@ -50,7 +50,7 @@ def episode(ids, sampled, turns, index, *, group=0, tag="A") -> Episode:
 
 
 def two() -> list[Episode]:
-    """Prompt of two tokens, reply of two, one token of the environment, reply of two; and prompt 1, reply 2."""
+    """Prompt of two tokens, response of two, one token of the environment, response of two; and prompt 1, response 2."""
     long = episode(
         [11, 12, 13, 14, 15, 16, 17],
         [0, 0, 1, 1, 0, 1, 1],

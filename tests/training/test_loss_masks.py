@@ -17,7 +17,7 @@ from spa.training.loss_masks import (
     token_at,
 )
 
-REPLIES = (
+RESPONSES = (
     "<think>go é</think><answer>Left || Left</answer>",
     "<think>no answer here",
     "<think>two</think><answer>Up</answer><answer>Down</answer>",
@@ -27,7 +27,7 @@ REPLIES = (
 @pytest.mark.parametrize("name", NAMES)
 def test_answer_only_is_the_answer_and_the_end_of_the_turn(name):
     chat = template(name)
-    (episode,) = play(one_group(), says(*REPLIES, template=chat), chat, max_turn=3)
+    (episode,) = play(one_group(), says(*RESPONSES, template=chat), chat, max_turn=3)
     assert (
         episode.token_ids is not None
         and episode.sampled is not None
@@ -36,7 +36,7 @@ def test_answer_only_is_the_answer_and_the_end_of_the_turn(name):
     mask = answer_mask(episode, chat)
     assert not (mask & ~episode.sampled).any()
     first = episode.token_ids[mask & (episode.turn_index == 0)]
-    text = chat.decode_reply(first)
+    text = chat.decode_response(first)
     assert text.endswith("Left || Left</answer>") and len(text) <= len(">Left || Left</answer>")
     for turn in (1, 2):  # no answer, two answers: the last token alone
         where = np.flatnonzero(episode.sampled & (episode.turn_index == turn))
@@ -45,10 +45,10 @@ def test_answer_only_is_the_answer_and_the_end_of_the_turn(name):
 
 def test_a_prediction_after_the_answer_is_no_part_of_it():
     chat = template("qwen2")
-    reply = "<think>go</think><answer>Left</answer><prediction>P at (0,1)</prediction>"
-    (episode,) = play(one_group(), says(reply, template=chat), chat, max_turn=1)
+    response = "<think>go</think><answer>Left</answer><prediction>P at (0,1)</prediction>"
+    (episode,) = play(one_group(), says(response, template=chat), chat, max_turn=1)
     assert episode.token_ids is not None
-    text = chat.decode_reply(episode.token_ids[answer_mask(episode, chat)])
+    text = chat.decode_response(episode.token_ids[answer_mask(episode, chat)])
     assert "Left" in text and "P at" not in text
 
 
@@ -67,7 +67,7 @@ def test_rewards_and_turn_ends_stay_on_masked_tokens_whatever_is_replied(name, k
 @pytest.mark.parametrize("name", NAMES)
 def test_all_after_system_leaves_out_only_what_stands_before_the_first_user_message(name):
     chat = template(name)
-    episodes = play(groups(2, 1), says(*REPLIES, template=chat), chat, max_turn=2)
+    episodes = play(groups(2, 1), says(*RESPONSES, template=chat), chat, max_turn=2)
     masks = loss_masks(episodes, "all_after_system", chat)
     assert masks is not None
     for episode, mask in zip(episodes, masks, strict=True):
@@ -90,7 +90,7 @@ def test_sampled_needs_no_mask_and_others_need_a_template():
 def test_token_at_finds_the_token_of_every_character():
     chat = template("qwen2")
     ids = np.asarray(chat.encode("<think>go é</think> Left"))
-    ends = [len(chat.decode_reply(ids[: i + 1])) for i in range(len(ids))]
+    ends = [len(chat.decode_response(ids[: i + 1])) for i in range(len(ids))]
     for character in range(ends[-1]):
         index = token_at(chat, ids, character)
         assert ends[index] > character and (index == 0 or ends[index - 1] <= character)
@@ -126,7 +126,7 @@ def test_beliefs_are_the_contents_of_the_state_blocks(name):
         and episode.turn_index is not None
     )
     mask = model_state_mask(episode, chat)
-    text = chat.decode_reply(episode.token_ids[mask])
+    text = chat.decode_response(episode.token_ids[mask])
     assert "aé b" in text and "c d" in text and len(text) <= len("aé bc d") + 8
     assert not mask[episode.turn_index == 1].any()
     # neither is what the lake looks like
@@ -141,10 +141,10 @@ def test_right_beliefs_are_those_that_say_what_was_true():
     chat = template("qwen2")
     (known,) = play(one_group(), says("<answer>Left</answer>", template=chat), chat, max_turn=1)
     true, after = known.turns[0].state, known.turns[0].next_state
-    reply = f"<think><observation>\n{true}\n</observation><prediction>wrong</prediction></think><answer>Left</answer>"
-    (episode,) = play(one_group(), says(reply, template=chat), chat, max_turn=1)
+    response = f"<think><observation>\n{true}\n</observation><prediction>wrong</prediction></think><answer>Left</answer>"
+    (episode,) = play(one_group(), says(response, template=chat), chat, max_turn=1)
     assert episode.token_ids is not None
-    text = chat.decode_reply(episode.token_ids[model_state_mask(episode, chat, right=True)])
+    text = chat.decode_response(episode.token_ids[model_state_mask(episode, chat, right=True)])
     assert true in text and "wrong" not in text and after is not None
 
 
@@ -152,17 +152,17 @@ def test_a_copy_of_the_state_is_no_right_prediction_where_no_action_was_executed
     chat = template("qwen2")
     (known,) = play(one_group(), says("<answer>Left</answer>", template=chat), chat, max_turn=1)
     true = known.turns[0].state
-    reply = f"<think><observation>{true}</observation><prediction>{true}</prediction></think><answer>Jump</answer>"
-    (episode,) = play(one_group(), says(reply, template=chat), chat, max_turn=1)
+    response = f"<think><observation>{true}</observation><prediction>{true}</prediction></think><answer>Jump</answer>"
+    (episode,) = play(one_group(), says(response, template=chat), chat, max_turn=1)
     assert not episode.turns[0].executed and episode.turns[0].next_target == true
     assert episode.token_ids is not None
-    text = chat.decode_reply(episode.token_ids[model_state_mask(episode, chat, right=True)])
+    text = chat.decode_response(episode.token_ids[model_state_mask(episode, chat, right=True)])
     assert text.count(true) == 1
 
 
 def test_a_token_of_probability_1_counts_as_sampled_in_a_mask_of_all_tokens():
     chat = template("qwen2")
-    (episode,) = play(one_group(), says(*REPLIES, template=chat), chat, max_turn=3)
+    (episode,) = play(one_group(), says(*RESPONSES, template=chat), chat, max_turn=3)
     assert episode.sampled is not None and episode.logprobs is not None
     certain = replace(episode, logprobs=np.zeros_like(episode.logprobs))
     batch = batch_episodes(

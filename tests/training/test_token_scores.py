@@ -7,14 +7,14 @@ import torch
 
 from spa.training.batch import batch_episodes, select, split_turns
 from spa.training.token_scores import token_scores
-from spa.types import Episode, EpisodeBatch, ParsedReply, PPOBatch, StopReason, Turn
+from spa.types import Episode, EpisodeBatch, ParsedResponse, PPOBatch, StopReason, Turn
 
 
 def episode(name: str, ids: list[int]) -> Episode:
-    reply = ParsedReply(
+    response = ParsedResponse(
         think=None, observation=None, prediction=None, actions=("Up",), well_formed=True
     )
-    turn = Turn(state="a", actions_left=1, reply_text="x", reply=reply, executed=("Up",), reward=1.0, penalty=0.0, next_state="b")  # fmt: skip
+    turn = Turn(state="a", actions_left=1, response_text="x", response=response, executed=("Up",), reward=1.0, penalty=0.0, next_state="b")  # fmt: skip
     sampled = np.arange(len(ids)) >= 2
     return Episode(
         episode_id=name, tag="T", mode="base", state_text="grid", puzzle_seed=0, noise_seed=0, puzzle_hash="", group=0,

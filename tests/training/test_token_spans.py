@@ -21,8 +21,8 @@ TEXTS = st.text(alphabet="aé√─🙂 (1,2)\n", min_size=1, max_size=30)
 def test_every_token_of_a_character_holds_it_and_others_do_not(name, words):
     """Compared with the bytes of each token, which add up to those of the text."""
     chat = template(name)
-    ids = chat.reply_ids(words, "")[: -len(chat.end_ids)]
-    text = chat.decode_reply(ids)
+    ids = chat.response_ids(words, "")[: -len(chat.end_ids)]
+    text = chat.decode_response(ids)
     starts = np.cumsum([0, *(len(character.encode()) for character in text)])
     size = np.cumsum([0, *(len(bytes_of(chat, token)) for token in ids)])
     assert size[-1] - starts[-1] in (0, 1)  # a space in front that decoding leaves out
@@ -45,11 +45,11 @@ def bytes_of(chat: ChatTemplate, token: int) -> bytes:
 def test_bytes_of_characters_in_front_move_nothing():
     """Gemma and Mistral read a byte as a character of its own until the character is whole."""
     chat = template("gemma")
-    ids = chat.reply_ids("🙂🙂🙂 Left Down Left", "")
-    text = chat.decode_reply(ids)
+    ids = chat.response_ids("🙂🙂🙂 Left Down Left", "")
+    text = chat.decode_response(ids)
     span = (text.index("Down"), text.index("Down") + 4)
     touching = np.flatnonzero(tokens_touching(ids, [span], chat))
-    assert chat.decode_reply([ids[place] for place in touching]).strip() == "Down"
+    assert chat.decode_response([ids[place] for place in touching]).strip() == "Down"
     assert token_at(chat, np.asarray(ids), span[0]) == touching[0]
     for character in range(len(text)):
         first = np.flatnonzero(tokens_touching(ids, [(character, character + 1)], chat))[0]

@@ -94,20 +94,23 @@ def loaded(family, tmp_path_factory):
 
 
 def gaps(
-    model, prompts: list[Prompt], replies: list[Completion], sampling: SamplingParams | None = None
+    model,
+    prompts: list[Prompt],
+    responses: list[Completion],
+    sampling: SamplingParams | None = None,
 ) -> float:
     """The largest difference of the engine's log-probs and those of the model that samples like this."""
     found = []
-    for prompt, reply in zip(prompts, replies, strict=True):
-        assert reply.token_ids is not None and reply.logprobs is not None
+    for prompt, response in zip(prompts, responses, strict=True):
+        assert response.token_ids is not None and response.logprobs is not None
         ids = torch.from_numpy(
-            np.concatenate([prompt.token_ids, reply.token_ids]).astype(np.int64)
+            np.concatenate([prompt.token_ids, response.token_ids]).astype(np.int64)
         )[None]
         mask = torch.zeros((1, ids.shape[1] - 1), dtype=torch.bool)
         mask[0, len(prompt.token_ids) - 1 :] = True
         with torch.no_grad():
             expected = token_logprobs(model, ids, mask, sampling=sampling or PLAIN)[0][mask].numpy()
-        found.append(np.abs(expected - reply.logprobs).max())
+        found.append(np.abs(expected - response.logprobs).max())
     return float(max(found))
 
 
@@ -121,9 +124,9 @@ def test_log_probs_are_those_of_the_policy_that_samples(loaded):
         {"temperature": 1.3, "top_p": 0.6},
     ):
         sampling = SamplingParams(max_tokens=16, **how)
-        replies = engine.generate(prompts, sampling)
-        assert gaps(model, prompts, replies, sampling) < 1e-3, how
-        assert {reply.version for reply in replies} == {engine.version}
+        responses = engine.generate(prompts, sampling)
+        assert gaps(model, prompts, responses, sampling) < 1e-3, how
+        assert {response.version for response in responses} == {engine.version}
 
 
 def test_draws_belong_to_the_row(loaded):
@@ -132,21 +135,21 @@ def test_draws_belong_to_the_row(loaded):
     together = engine.generate(prompts, sampling)
     alone = engine.generate(prompts[3:4], sampling)
     assert together[3].token_ids.tolist() == alone[0].token_ids.tolist()
-    assert len({tuple(reply.token_ids.tolist()) for reply in together}) > 3
+    assert len({tuple(response.token_ids.tolist()) for response in together}) > 3
 
 
 def test_a_second_turn_reads_what_the_first_has_written(loaded):
     model, engine, prompts = loaded
-    replies = engine.generate(prompts, SamplingParams(max_tokens=8))
+    responses = engine.generate(prompts, SamplingParams(max_tokens=8))
     later = [
         Prompt(
             episode_id=prompt.episode_id,
             messages=prompt.messages,
-            token_ids=np.concatenate([prompt.token_ids, reply.token_ids, prompt.token_ids[-5:]]),
+            token_ids=np.concatenate([prompt.token_ids, response.token_ids, prompt.token_ids[-5:]]),
             prefill=prompt.prefill,
             seed=prompt.seed + 100,
         )
-        for prompt, reply in zip(prompts, replies, strict=True)
+        for prompt, response in zip(prompts, responses, strict=True)
     ]
     assert gaps(model, later, engine.generate(later, SamplingParams(max_tokens=8))) < 1e-3
 
@@ -202,8 +205,8 @@ def test_vllm_alone_serves_a_checkpoint_as_it_was_trained(tmp_path):
     )
     greedy = vllm.SamplingParams(temperature=0, max_tokens=8)
     engine = LocalEngine(model, template)
-    for users, replies in CONVERSATIONS[:4]:
-        talk = [SYSTEM_TURN, *alternate(users, replies)]
+    for users, responses in CONVERSATIONS[:4]:
+        talk = [SYSTEM_TURN, *alternate(users, responses)]
         prefill = prefill_of(talk) or "<think>"
         begun = [*talk, {"role": "assistant", "content": prefill}]
         (found,) = served.chat(

@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worldmodel_examples import make_episode, make_turn, reply
+from worldmodel_examples import make_episode, make_turn, response_to
 
 from spa.types import StopReason
 from spa.worldmodel.accuracy import score_state, state_units, world_model_metrics
@@ -101,10 +101,10 @@ def test_counts_are_consistent(predicted, truth, before):
 
 def test_metrics_over_turns():
     turns = [
-        make_turn(reply("AB", "BA", "Left"), state="AB", next_state="BA"),  # both right
-        make_turn(reply("AB", "AB", "Left"), state="AB", next_state="BA"),  # copied
+        make_turn(response_to("AB", "BA", "Left"), state="AB", next_state="BA"),  # both right
+        make_turn(response_to("AB", "AB", "Left"), state="AB", next_state="BA"),  # copied
         make_turn(
-            reply("XX", "AB", "Left"), state="AB", next_state="AB", executed=()
+            response_to("XX", "AB", "Left"), state="AB", next_state="AB", executed=()
         ),  # nothing happened, rightly said
         # malformed
         make_turn("<think>hm</think><answer>Left</answer>", state="AB", next_state="BA"),
@@ -131,15 +131,19 @@ def test_metrics_over_turns():
 def test_copying_gets_nothing_for_a_malformed_turn_in_which_nothing_happened():
     still = make_turn("Left", state="AB", next_state="AB", executed=())
     metrics = world_model_metrics(
-        [make_episode([still, make_turn(reply("AB", "AB", "Left"), state="AB", next_state="AB")])]
+        [
+            make_episode(
+                [still, make_turn(response_to("AB", "AB", "Left"), state="AB", next_state="AB")]
+            )
+        ]
     )
     assert (metrics["wm/format_rate"], metrics["wm/copy_exact"]) == (0.5, 0.5)
 
 
 def test_a_malformed_turn_gets_nothing_for_a_right_block():
-    text = reply("AB", "BA", "Left").replace("</think>", "")
+    text = response_to("AB", "BA", "Left").replace("</think>", "")
     turn = make_turn(text, state="AB", next_state="BA")
-    assert turn.reply.prediction == "BA"
+    assert turn.response.prediction == "BA"
     metrics = world_model_metrics([make_episode([turn])])
     assert (metrics["wm/obs_exact"], metrics["wm/prediction_em"], metrics["wm/changed_acc"]) == (
         0,

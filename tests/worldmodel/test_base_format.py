@@ -2,13 +2,13 @@
 
 import numpy as np
 from helpers.play import play, says
-from worldmodel_examples import reply
+from worldmodel_examples import response_to
 
 from spa.envs.pool import group_specs
 from spa.envs.registry import make_env
 from spa.prompts.render import Prompter
 from spa.worldmodel.base_format import in_base_format
-from spa.worldmodel.rows import episode_rows
+from spa.worldmodel.examples import episode_examples
 
 SETTINGS = {
     "state_text": "grid",
@@ -26,16 +26,19 @@ def test_each_turn_lists_the_actions_that_were_legal_then():
     def make(tag):
         return make_env("game_2048", {})
 
-    told = says(*(reply("s", "t", own).removeprefix("<think>") for own in answers))
+    told = says(*(response_to("s", "t", own).removeprefix("<think>") for own in answers))
     (episode,) = play(specs, told, make=make, mode="add_worldmodel", **SETTINGS)
-    rows, _ = episode_rows(episode, action_sep="||")
+    examples, _ = episode_examples(episode, action_sep="||")
     env, prompter = make("game_2048"), Prompter(mode="base", **SETTINGS)
     env.reset(
         seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed, "validation": False}
     )
-    found = in_base_format(rows, episode, prompter, env)
+    found = in_base_format(examples, episode, prompter, env)
     (same,) = play(
-        specs, says(*(row.response.removeprefix("<think>") for row in found)), make=make, **SETTINGS
+        specs,
+        says(*(example.response.removeprefix("<think>") for example in found)),
+        make=make,
+        **SETTINGS,
     )
     assert [turn.executed for turn in same.turns] == [turn.executed for turn in episode.turns]
     assert (
@@ -51,14 +54,14 @@ def test_each_turn_lists_the_actions_that_were_legal_then():
     assert len(lists) > 1
 
 
-def lake_rows(thoughts="move", **settings):
+def lake_examples(thoughts="move", **settings):
     """The base-format examples of three steps to the left on a lake."""
     specs = group_specs("test", base_seed=3, step=0, tags=["lake"], n_groups=[1], group_size=1)
 
     def make(tag):
         return make_env("frozen_lake", {"size": 4, "is_slippery": False})
 
-    text = reply("s", "t", "Left", thoughts).removeprefix("<think>")
+    text = response_to("s", "t", "Left", thoughts).removeprefix("<think>")
     told = says(text, text, text)
     settings = {"state_text": "grid", "max_turn": 3, **settings}
     (episode,) = play(specs, told, make=make, mode="add_worldmodel", **settings)
@@ -66,19 +69,19 @@ def lake_rows(thoughts="move", **settings):
     env.reset(
         seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed, "validation": False}
     )
-    rows, _ = episode_rows(episode, action_sep="||")
-    return in_base_format(rows, episode, Prompter(mode="base", **settings), env)
+    examples, _ = episode_examples(episode, action_sep="||")
+    return in_base_format(examples, episode, Prompter(mode="base", **settings), env)
 
 
 def test_without_a_history_each_prompt_has_the_rules_and_one_state():
-    rows = lake_rows(history=False)
-    assert len(rows) == 3
-    for number, row in enumerate(rows, start=1):
-        assert [message["role"] for message in row.prompt] == ["system", "user"]
-        assert f"Turn {number}:" in row.prompt[-1]["content"]
+    examples = lake_examples(history=False)
+    assert len(examples) == 3
+    for number, example in enumerate(examples, start=1):
+        assert [message["role"] for message in example.prompt] == ["system", "user"]
+        assert f"Turn {number}:" in example.prompt[-1]["content"]
 
 
 def test_imagined_plans_and_their_states_are_left_out():
     thoughts = "Hm.\nI could do Down:\nunknown\nI could do Left:\nunknown\nI do Down."
-    for row in lake_rows(thoughts, response_format="choose_plan"):
-        assert row.response == "<think>Hm. I do Left.</think><answer>Left</answer>"
+    for example in lake_examples(thoughts, response_format="choose_plan"):
+        assert example.response == "<think>Hm. I do Left.</think><answer>Left</answer>"

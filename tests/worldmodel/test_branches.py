@@ -9,12 +9,17 @@ from helpers.play import groups, play
 import spa.worldmodel.branches
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, DataError
-from spa.formats.registry import parse_reply
+from spa.formats.registry import parse_response
 from spa.policies.scripted import random_engine
 from spa.prompts.render import Prompter
-from spa.types import Episode, WorldModelRow
-from spa.worldmodel.branches import branch_rows
-from spa.worldmodel.rows import coverage_sample, episode_rows, is_branch, shuffle_next_states
+from spa.types import Episode, SFTExample
+from spa.worldmodel.branches import counterfactual_examples
+from spa.worldmodel.examples import (
+    coverage_sample,
+    episode_examples,
+    is_counterfactual,
+    shuffle_next_states,
+)
 
 OPTIONS = {
     "frozen_lake": {"is_slippery": False},
@@ -34,49 +39,54 @@ def walked(game: str, count: int = 3, **options) -> list[Episode]:
     )
 
 
-def branches(
-    episode: Episode, game: str, plans: int | None = None, **options
-) -> list[WorldModelRow]:
+def branches(episode: Episode, game: str, plans: int | None = None, **options) -> list[SFTExample]:
     prompter = Prompter(mode="add_worldmodel", state_text="coords")
     chosen = options or OPTIONS[game]
-    return branch_rows(episode, make=lambda: make_env(game, chosen), prompter=prompter, plans=plans)
+    return counterfactual_examples(
+        episode, make=lambda: make_env(game, chosen), prompter=prompter, plans=plans
+    )
 
 
 @pytest.mark.parametrize("game", ["frozen_lake", "sokoban"])
-def test_every_action_of_every_visited_state_is_a_row_with_its_true_next_state(game):
+def test_every_action_of_every_visited_state_is_a_example_with_its_true_next_state(game):
     for episode in walked(game):
-        main, _ = episode_rows(episode, action_sep="||")
+        main, _ = episode_examples(episode, action_sep="||")
         tried = branches(episode, game)
         for index, turn in enumerate(episode.turns):
-            here = [row for row in tried if row.turn == index]
+            here = [example for example in tried if example.turn == index]
             taken = {turn.executed} if len(turn.executed) == 1 else set()
-            assert {row.executed for row in here} | taken == {
+            assert {example.executed for example in here} | taken == {
                 ("Left",),
                 ("Down",),
                 ("Right",),
                 ("Up",),
             }
-            for row in here:
+            for example in here:
                 assert (
-                    is_branch(row) and row.prompt == main[index].prompt and row.state == turn.state
+                    is_counterfactual(example)
+                    and example.prompt == main[index].prompt
+                    and example.state == turn.state
                 )
                 env = make_env(game, OPTIONS[game])
                 env.reset(seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed})
                 for name in (
                     *(name for past in episode.turns[:index] for name in past.executed),
-                    *row.executed,
+                    *example.executed,
                 ):
                     env.step(env.to_action(name))  # type: ignore[arg-type]
-                assert row.next_state == env.state_text("coords")
-                reply = parse_reply(row.response, mode="add_worldmodel")
-                assert (reply.observation, reply.prediction) == (row.state, row.next_state)
+                assert example.next_state == env.state_text("coords")
+                response = parse_response(example.response, mode="add_worldmodel")
+                assert (response.observation, response.prediction) == (
+                    example.state,
+                    example.next_state,
+                )
 
 
 def test_free_text_actions_are_drawn_as_plans():
     (episode, *_) = walked("sudoku")
     tried = branches(episode, "sudoku", plans=6)
-    assert {1, 2, 3} <= {len(row.executed) for row in tried}
-    assert Counter(row.turn for row in tried)[0] == 6
+    assert {1, 2, 3} <= {len(example.executed) for example in tried}
+    assert Counter(example.turn for example in tried)[0] == 6
     with pytest.raises(ConfigError, match=r"generate\.branches"):
         branches(episode, "sudoku")
 
@@ -89,13 +99,13 @@ def test_copies_of_a_slippery_game_slip_each_by_chance_of_its_own():
     for episode in walked("frozen_lake", 10, **options):
         tried = branches(episode, "frozen_lake", **options)
         assert tried == branches(episode, "frozen_lake", **options)
-        for row in tried:
-            (r0, c0), (r1, c1) = (_player(text) for text in (row.state, row.next_state))
+        for example in tried:
+            (r0, c0), (r1, c1) = (_player(text) for text in (example.state, example.next_state))
             if (r0, c0) != (r1, c1):
                 turned = ways[(r1 - r0, c1 - c0)] - ["Left", "Down", "Right", "Up"].index(
-                    row.executed[0]
+                    example.executed[0]
                 )
-                astray.setdefault((row.episode_id, row.turn), set()).add(turned % 4)
+                astray.setdefault((example.episode_id, example.turn), set()).add(turned % 4)
     assert sum(len(turns) > 1 for turns in astray.values()) > len(astray) / 2
 
 
@@ -112,29 +122,32 @@ def test_an_environment_that_its_seeds_do_not_fix_is_named():
 
 def test_shuffling_leaves_the_history_of_the_line_that_was_played():
     (episode, *_) = walked("sokoban")
-    rows = episode_rows(episode, action_sep="||")[0] + branches(episode, "sokoban")
-    shuffled = shuffle_next_states(rows, 1)
-    spoken = {row.turn: row.response for row in shuffled if not is_branch(row)}
-    for row in shuffled:
-        said = [message["content"] for message in row.prompt if message["role"] == "assistant"]
-        assert said == [spoken[turn] for turn in range(row.turn)]
+    examples = episode_examples(episode, action_sep="||")[0] + branches(episode, "sokoban")
+    shuffled = shuffle_next_states(examples, 1)
+    spoken = {
+        example.turn: example.response for example in shuffled if not is_counterfactual(example)
+    }
+    for example in shuffled:
+        said = [message["content"] for message in example.prompt if message["role"] == "assistant"]
+        assert said == [spoken[turn] for turn in range(example.turn)]
 
 
 def test_coverage_makes_rare_outcomes_as_likely_as_common_ones():
     (episode, *_) = walked("frozen_lake")
-    (row, *_) = branches(episode, "frozen_lake")
-    common = [replace(row, executed=("Left",), next_state="moved", turn=i) for i in range(900)]
+    (example, *_) = branches(episode, "frozen_lake")
+    common = [replace(example, executed=("Left",), next_state="moved", turn=i) for i in range(900)]
     rare = [
-        replace(row, executed=("Left",), next_state=row.state, turn=900 + i) for i in range(100)
+        replace(example, executed=("Left",), next_state=example.state, turn=900 + i)
+        for i in range(100)
     ]
-    drawn = coverage_sample(common + rare, seed=0)
-    share = sum(row.next_state == row.state for row in drawn) / len(drawn)
-    assert len(drawn) == 1000 and abs(share - 0.5) < 0.06  # almost four deviations of a fair coin
+    sampled = coverage_sample(common + rare, seed=0)
+    share = sum(example.next_state == example.state for example in sampled) / len(sampled)
+    assert len(sampled) == 1000 and abs(share - 0.5) < 0.06  # almost four deviations of a fair coin
     assert coverage_sample([], seed=0) == []
 
 
 @pytest.mark.parametrize("game", ["frozen_lake", "sokoban"])
-def test_plans_that_the_end_of_the_game_makes_equal_are_one_row(game, monkeypatch):
+def test_plans_that_the_end_of_the_game_makes_equal_are_one_example(game, monkeypatch):
     played, real = list[int](), spa.worldmodel.branches._try
 
     def noted(*args):
@@ -144,13 +157,17 @@ def test_plans_that_the_end_of_the_game_makes_equal_are_one_row(game, monkeypatc
 
     monkeypatch.setattr(spa.worldmodel.branches, "_try", noted)
     for episode in walked(game, count=8):
-        rows = branches(episode, game, plans=8)
+        examples = branches(episode, game, plans=8)
         for index, turn in enumerate(episode.turns):
-            here = [(row.executed, row.next_state) for row in rows if row.turn == index]
+            here = [
+                (example.executed, example.next_state)
+                for example in examples
+                if example.turn == index
+            ]
             assert len(set(here)) == len(here)
             assert (turn.executed, turn.next_target) not in here
-            numbers = [row.extra["branch"] for row in rows if row.turn == index]
+            numbers = [example.extra["branch"] for example in examples if example.turn == index]
             assert numbers == list(range(1, len(numbers) + 1))
         # Plans that were cut to equal ones were played, too.
-        assert sum(row.extra["tried"] for row in rows) == sum(played)
+        assert sum(example.extra["tried"] for example in examples) == sum(played)
         played.clear()

@@ -9,15 +9,15 @@ from spa.config.load import load_config
 from spa.envs.base import StateText
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.registry import make_env
-from spa.formats.registry import parse_reply, world_model_reply
+from spa.formats.registry import parse_response, world_model_response
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.render import Prompter
 from spa.stages import selfplay
 from spa.types import Episode, Prompt
 from spa.worldmodel.accuracy import world_model_metrics
-from spa.worldmodel.branches import branch_rows
+from spa.worldmodel.branches import counterfactual_examples
+from spa.worldmodel.examples import episode_examples
 from spa.worldmodel.online import with_world_model_reward
-from spa.worldmodel.rows import episode_rows
 from spa_author.checker import check
 
 
@@ -51,7 +51,7 @@ def knows(prompt: Prompt) -> str:
     env = prompt.context
     twin = env.clone()
     twin.step(twin.to_action("Right"))
-    return world_model_reply(
+    return world_model_response(
         env.world_state_text("coords"), "", twin.world_state_text("coords"), "Right"
     )
 
@@ -81,18 +81,18 @@ def test_beliefs_are_corrected_to_the_hidden_truth_and_the_prompt_shows_what_is_
         state_text="coords",
     )
     prompter = Prompter(mode="add_worldmodel", state_text="coords")
-    rows = episode_rows(episode, action_sep="||")[0] + branch_rows(
+    examples = episode_examples(episode, action_sep="||")[0] + counterfactual_examples(
         episode, make=fog, prompter=prompter, plans=None
     )
-    for row in rows:
-        reply = parse_reply(row.response, mode="add_worldmodel")
-        assert (reply.observation, reply.prediction) == (row.state, row.next_state)
-        assert str(reply.observation).startswith(("hole", "no holes"))
+    for example in examples:
+        response = parse_response(example.response, mode="add_worldmodel")
+        assert (response.observation, response.prediction) == (example.state, example.next_state)
+        assert str(response.observation).startswith(("hole", "no holes"))
         assert (
-            "You stand on cell" in row.prompt[-1]["content"]
-            and row.state not in row.prompt[-1]["content"]
+            "You stand on cell" in example.prompt[-1]["content"]
+            and example.state not in example.prompt[-1]["content"]
         )
-    assert len(rows) > len(episode.turns)
+    assert len(examples) > len(episode.turns)
 
 
 def test_self_play_warns_of_states_that_no_message_shows(tmp_path):

@@ -1,7 +1,7 @@
 """World modelling as a reward, by hand."""
 
 import pytest
-from worldmodel_examples import make_episode, make_turn, reply
+from worldmodel_examples import make_episode, make_turn, response_to
 
 from spa.worldmodel.online import foreseen_changes, with_world_model_reward
 
@@ -9,8 +9,8 @@ from spa.worldmodel.online import foreseen_changes, with_world_model_reward
 def test_reward_by_hand():
     turns = [
         # One of four cells changes; the prediction changes two, one of them rightly: F1 = 2*1 / (1+2).
-        make_turn(reply("ABCD", "ABXY", "Left"), state="ABCD", next_state="ABXD"),
-        make_turn(reply("ABXX", "AB", "Left"), state="ABCD", next_state="ABCD"),
+        make_turn(response_to("ABCD", "ABXY", "Left"), state="ABCD", next_state="ABXD"),
+        make_turn(response_to("ABXX", "AB", "Left"), state="ABCD", next_state="ABCD"),
         make_turn("no format", state="ABCD", next_state="ABCD", executed=()),
     ]
     (episode,) = with_world_model_reward([make_episode(turns)], observation=0.5, prediction=2.0)
@@ -22,15 +22,15 @@ def test_reward_by_hand():
 def test_copying_the_last_state_is_paid_nothing_whether_it_is_true_or_not():
     """A policy that predicts the state it sees would win a share of right cells: most cells never change."""
     turns = [
-        make_turn(reply("ABCD", "ABCD", "Left"), state="ABCD", next_state="ABCX"),
-        make_turn(reply("ABCX", "ABCX", "Left"), state="ABCX", next_state="ABCX"),
+        make_turn(response_to("ABCD", "ABCD", "Left"), state="ABCD", next_state="ABCX"),
+        make_turn(response_to("ABCX", "ABCX", "Left"), state="ABCX", next_state="ABCX"),
     ]
     (episode,) = with_world_model_reward([make_episode(turns)], observation=0.0, prediction=1.0)
     assert [turn.reward for turn in episode.turns] == [-0.1, -0.1]
 
 
 def test_no_weight_changes_nothing():
-    episodes = [make_episode([make_turn(reply("A", "B", "Left"))])]
+    episodes = [make_episode([make_turn(response_to("A", "B", "Left"))])]
     assert with_world_model_reward(episodes, observation=0.0, prediction=0.0) == episodes
 
 
@@ -45,9 +45,9 @@ def test_a_threshold_pays_in_full_or_nothing():
 def test_standing_still_is_not_within_any_threshold():
     turns = [
         # nothing changed, and it says so
-        make_turn(reply("ABCX", "ABCX", "Left"), state="ABCX", next_state="ABCX"),
-        make_turn(reply("ABCD", "ABXD", "Left"), state="ABCD", next_state="ABXD"),
-        make_turn(reply("ABCD", "ABXY", "Left"), state="ABCD", next_state="ABXD"),  # F1 = 2/3
+        make_turn(response_to("ABCX", "ABCX", "Left"), state="ABCX", next_state="ABCX"),
+        make_turn(response_to("ABCD", "ABXD", "Left"), state="ABCD", next_state="ABXD"),
+        make_turn(response_to("ABCD", "ABXY", "Left"), state="ABCD", next_state="ABXD"),  # F1 = 2/3
     ]
     (episode,) = with_world_model_reward(
         [make_episode(turns)], observation=0.0, prediction=2.0, within=0.3

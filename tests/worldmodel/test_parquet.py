@@ -10,25 +10,25 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from worldmodel_examples import reply
+from worldmodel_examples import response_to
 
 from spa.errors import DataError
 from spa.run.files import remove_leftovers
-from spa.types import WorldModelRow
-from spa.worldmodel.rows import write_parquet
+from spa.types import SFTExample
+from spa.worldmodel.examples import write_parquet
 from spa.worldmodel.sft_files import read_examples
 
 PROMPT = [{"role": "system", "content": "Play."}, {"role": "user", "content": "State:\n#P_"}]
 PUBLISHED = {
     "data_source": "sokoban",
     "prompt": PROMPT,
-    "response": reply("#P_", "#_P", "Right || Up"),
+    "response": response_to("#P_", "#_P", "Right || Up"),
     "ability": "bfs",
     "reward_model": "{'style': 'rule'}",
     "extra_info": "{'split': 'train'}",
 }
 
-ROW = WorldModelRow(
+EXAMPLE = SFTExample(
     prompt=tuple(PROMPT),
     response="<think>x</think>",
     tag="SimpleSokoban",
@@ -53,7 +53,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
     st.lists(
         st.builds(
             lambda prompt, response, state, executed, predicted: replace(
-                ROW,
+                EXAMPLE,
                 prompt=tuple({"role": "user", "content": text} for text in prompt),
                 response=f"x{response}",
                 state=state,
@@ -70,15 +70,15 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
     )
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
-def test_rows_come_back_as_they_were(tmp_path, rows):
+def test_examples_come_back_as_they_were(tmp_path, examples):
     path = tmp_path / "a" / "rows.parquet"
-    write_parquet(path, rows)
-    assert read_examples(path) == rows
+    write_parquet(path, examples)
+    assert read_examples(path) == examples
     assert [file.name for file in path.parent.iterdir()] == ["rows.parquet"]
 
 
 def test_the_original_six_columns_come_first(tmp_path):
-    write_parquet(tmp_path / "f", [ROW])
+    write_parquet(tmp_path / "f", [EXAMPLE])
     table = pq.read_table(tmp_path / "f")
     assert table.column_names[:6] == list(PUBLISHED)
     assert table.to_pylist()[0]["prompt"] == PROMPT
@@ -87,10 +87,15 @@ def test_the_original_six_columns_come_first(tmp_path):
 
 def test_lone_surrogates_become_replacement_characters(tmp_path):
     write_parquet(
-        tmp_path / "f", [replace(ROW, response="a\ud800b", predicted="\udfff", state="\ufeffx\0")]
+        tmp_path / "f",
+        [replace(EXAMPLE, response="a\ud800b", predicted="\udfff", state="\ufeffx\0")],
     )
-    row = read_examples(tmp_path / "f")[0]
-    assert (row.response, row.predicted, row.state) == ("a\ufffdb", "\ufffd", "\ufeffx\0")
+    example = read_examples(tmp_path / "f")[0]
+    assert (example.response, example.predicted, example.state) == (
+        "a\ufffdb",
+        "\ufffd",
+        "\ufeffx\0",
+    )
 
 
 @pytest.mark.parametrize("layout", ["list", "json"])
@@ -123,8 +128,8 @@ def test_arrays_are_prompts_too():
 
 def test_two_columns_are_enough(tmp_path):
     pq.write_table(pa.table({"prompt": [PROMPT], "response": ["just text"]}), tmp_path / "f")
-    row = read_examples(tmp_path / "f")[0]
-    assert (row.tag, row.state, row.executed, row.extra) == ("", "", (), {})
+    example = read_examples(tmp_path / "f")[0]
+    assert (example.tag, example.state, example.executed, example.extra) == ("", "", (), {})
 
 
 def test_a_missing_file_says_so(tmp_path):
@@ -147,7 +152,7 @@ def test_a_missing_file_says_so(tmp_path):
 )
 def test_a_corrupt_file_is_one_clear_error(tmp_path, damage):
     path = tmp_path / "broken.parquet"
-    write_parquet(path, [ROW] * 3)
+    write_parquet(path, [EXAMPLE] * 3)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match=r"broken\.parquet"):
         read_examples(path)
@@ -155,7 +160,7 @@ def test_a_corrupt_file_is_one_clear_error(tmp_path, damage):
 
 def test_a_flipped_bit_in_the_data_is_noticed(tmp_path):
     path = tmp_path / "broken.parquet"
-    write_parquet(path, [ROW] * 3)
+    write_parquet(path, [EXAMPLE] * 3)
     data = bytearray(path.read_bytes())
     data[data.index(b"PAR1", 1) // 3] ^= 4
     path.write_bytes(data)
@@ -214,15 +219,15 @@ def test_metadata_of_the_wrong_type_is_named(tmp_path):
 
 def test_a_full_disk_leaves_the_old_file(tmp_path):
     path = tmp_path / "rows.parquet"
-    write_parquet(path, [ROW])
+    write_parquet(path, [EXAMPLE])
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
     try:
         with pytest.raises(DataError, match=r"rows\.parquet: the file cannot be written"):
-            write_parquet(path, [ROW, ROW])
+            write_parquet(path, [EXAMPLE, EXAMPLE])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert read_examples(path) == [ROW]
+    assert read_examples(path) == [EXAMPLE]
     assert [file.name for file in tmp_path.iterdir()] == ["rows.parquet"]
 
 

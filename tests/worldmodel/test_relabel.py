@@ -3,11 +3,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from worldmodel_examples import make_turn, reply
+from worldmodel_examples import make_turn, response_to
 
 from spa.formats.blocks import MARKERS
 from spa.formats.plans import chosen_plan
-from spa.formats.registry import parse_reply, relabel_turn, world_model_reply
+from spa.formats.registry import parse_response, relabel_turn, world_model_response
 
 GOLDEN = """<think>
 <observation>
@@ -24,7 +24,7 @@ I push it, \\1 box.
 
 
 def test_states_and_answer_become_the_truth_and_thoughts_stay():
-    text = reply("wrong", "wrong too", "Right||Down|| jump ", thoughts="I push it, \\1 box.")
+    text = response_to("wrong", "wrong too", "Right||Down|| jump ", thoughts="I push it, \\1 box.")
     turn = make_turn(
         text, state="######\n#_P_X#", next_state="######\n#__PX#", executed=("Right", "Down")
     )
@@ -32,8 +32,8 @@ def test_states_and_answer_become_the_truth_and_thoughts_stay():
 
 
 def test_text_outside_the_blocks_goes():
-    turn = make_turn(f"  {reply('a', 'b', 'Left')} and so on", state="S", next_state="N")
-    assert relabel_turn(turn, action_sep="||").text == reply("S", "N", "Left")
+    turn = make_turn(f"  {response_to('a', 'b', 'Left')} and so on", state="S", next_state="N")
+    assert relabel_turn(turn, action_sep="||").text == response_to("S", "N", "Left")
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def test_text_outside_the_blocks_goes():
     ["3_P_", r"\g<0>", r"\1", "\\", "$1 {0} %s", "a\n\nb", "İ ß 世界", "<b>&amp;", "\0", "||"],
 )
 def test_hostile_states_survive_byte_for_byte(state):
-    turn = make_turn(reply("x", "y", "Left"), state=state, next_state=state[::-1])
-    assert relabel_turn(turn, action_sep="||").text == reply(state, state[::-1], "Left")
+    turn = make_turn(response_to("x", "y", "Left"), state=state, next_state=state[::-1])
+    assert relabel_turn(turn, action_sep="||").text == response_to(state, state[::-1], "Left")
 
 
 states = st.text(min_size=1).filter(lambda text: text.strip())
@@ -51,18 +51,18 @@ states = st.text(min_size=1).filter(lambda text: text.strip())
 @given(states, states, st.text())
 @example("0", "\\g<1>", "")
 def test_any_state_is_written_exactly_or_not_at_all(state, next_state, thoughts):
-    text = reply("x", "y", "Left", thoughts=thoughts)
+    text = response_to("x", "y", "Left", thoughts=thoughts)
     out = relabel_turn(make_turn(text, state=state, next_state=next_state), action_sep="||")
     if any(marker in part for marker in MARKERS for part in (state, next_state, thoughts)):
         assert out.text is None
     else:
-        assert out.text == reply(state, next_state, "Left", thoughts=thoughts)
+        assert out.text == response_to(state, next_state, "Left", thoughts=thoughts)
 
 
 @pytest.mark.parametrize("tag", ["</observation>", "<prediction>", "<answer>", "</think>"])
 def test_a_state_that_holds_a_tag_is_given_up(tag):
     for states_ in ({"state": f"a {tag} b"}, {"next_state": f"a {tag} b"}):
-        out = relabel_turn(make_turn(reply("x", "y", "Left"), **states_), action_sep="||")
+        out = relabel_turn(make_turn(response_to("x", "y", "Left"), **states_), action_sep="||")
         assert (out.text, out.reason) == (None, "state_or_action_holds_format_tags")
 
 
@@ -70,10 +70,10 @@ def test_a_state_that_holds_a_tag_is_given_up(tag):
     ("turn", "reason"),
     [
         (make_turn("<think>hm</think><answer>Left</answer>"), "malformed"),
-        (make_turn(reply("a", "b", "Left").replace("</observation>", "")), "malformed"),
-        (make_turn(reply("a", "b</prediction><prediction>c", "Left")), "malformed"),
-        (make_turn(reply("a", "b", "jump"), executed=()), "nothing_executed"),
-        (make_turn(reply("a", "b", "Left"), next_state=" "), "no_next_state"),
+        (make_turn(response_to("a", "b", "Left").replace("</observation>", "")), "malformed"),
+        (make_turn(response_to("a", "b</prediction><prediction>c", "Left")), "malformed"),
+        (make_turn(response_to("a", "b", "jump"), executed=()), "nothing_executed"),
+        (make_turn(response_to("a", "b", "Left"), next_state=" "), "no_next_state"),
         (make_turn("<think>hm</think><answer>Left</answer>", mode="base"), "no_state_blocks"),
         (
             make_turn(
@@ -83,7 +83,7 @@ def test_a_state_that_holds_a_tag_is_given_up(tag):
             "malformed",
         ),
         (
-            make_turn(reply("a", "b", "x"), executed=("a || b",)),
+            make_turn(response_to("a", "b", "x"), executed=("a || b",)),
             "state_or_action_holds_format_tags",
         ),
     ],
@@ -93,12 +93,12 @@ def test_turns_that_cannot_be_corrected_say_why(turn, reason):
     assert (out.text, out.reason) == (None, reason)
 
 
-def test_a_corrected_reply_parses_to_the_truth():
+def test_a_corrected_response_parses_to_the_truth():
     out = relabel_turn(
-        make_turn(reply("x", "y", "Left"), executed=("Left", "Up")), action_sep="||"
+        make_turn(response_to("x", "y", "Left"), executed=("Left", "Up")), action_sep="||"
     ).text
     assert out is not None
-    parsed = parse_reply(out, mode="add_worldmodel")
+    parsed = parse_response(out, mode="add_worldmodel")
     assert (parsed.observation, parsed.prediction, parsed.actions) == ("S0", "S1", ("Left", "Up"))
     assert parsed.well_formed
 
@@ -119,28 +119,31 @@ def test_a_corrected_reply_parses_to_the_truth():
     ],
 )
 def test_only_a_plan_is_replaced_by_the_plan_that_was_executed(thoughts, kept):
-    text = world_model_reply(
+    text = world_model_response(
         "x", f" {thoughts} ", "y", "right || Right || go up || jump", order="plan_first"
     )
     turn = replace(
-        make_turn(text, executed=("Right", "Right")), reply=parse_reply(text, mode="add_worldmodel")
+        make_turn(text, executed=("Right", "Right")),
+        response=parse_response(text, mode="add_worldmodel"),
     )
     out = relabel_turn(turn, action_sep="||", order="plan_first").text
     before = thoughts if kept is None else kept
     told = f"{before} I do Right, then Right.".strip()
-    assert out == world_model_reply("S0", f" {told} ", "S1", "Right || Right", order="plan_first")
+    assert out == world_model_response(
+        "S0", f" {told} ", "S1", "Right || Right", order="plan_first"
+    )
 
 
 def test_a_chosen_plan_may_be_longer_than_five_actions():
     plan = ("Left",) * 6
-    text = world_model_reply(
+    text = world_model_response(
         "x", chosen_plan(plan, "y"), "y", " || ".join(plan), order="choose_plan"
     )
-    reply = parse_reply(text, mode="add_worldmodel", max_actions=6, order="choose_plan")
-    turn = replace(make_turn(text, executed=plan), reply=reply)
+    response_to = parse_response(text, mode="add_worldmodel", max_actions=6, order="choose_plan")
+    turn = replace(make_turn(text, executed=plan), response=response_to)
     out = relabel_turn(turn, action_sep="||", order="choose_plan")
-    assert reply.well_formed and out.text is not None
+    assert response_to.well_formed and out.text is not None
     assert (
-        parse_reply(out.text, mode="add_worldmodel", max_actions=6, order="choose_plan").actions
+        parse_response(out.text, mode="add_worldmodel", max_actions=6, order="choose_plan").actions
         == plan
     )

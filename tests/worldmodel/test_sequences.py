@@ -9,29 +9,34 @@ from helpers.families import NAMES, small_model, template, tokenizer
 from helpers.template_families import styled_template
 
 from spa.errors import ConfigError
-from spa.formats.registry import world_model_reply
+from spa.formats.registry import world_model_response
 from spa.models.forward import token_logprobs
-from spa.types import WorldModelRow
-from spa.worldmodel.sequences import TrainingSequence, batch_order, row_sequences, spread_evenly
+from spa.types import SFTExample
+from spa.worldmodel.sequences import (
+    TrainingSequence,
+    batch_order,
+    spread_evenly,
+    training_sequences,
+)
 
 STATES = ("Player is at (0,0)", "Player is at (0,1)", "Player is at (1,1)", "Player is at (2,1)")
 
 
-def reply(turn: int) -> str:
-    return world_model_reply(STATES[turn], f"plan {turn}", STATES[turn + 1], "Down")
+def response_to(turn: int) -> str:
+    return world_model_response(STATES[turn], f"plan {turn}", STATES[turn + 1], "Down")
 
 
-def rows(turns=(0, 1, 2), *, episode: str = "e0", system: bool = True) -> list[WorldModelRow]:
-    """Rows of one episode; turns that are left out stay in the conversation of later ones."""
+def examples_of(turns=(0, 1, 2), *, episode: str = "e0", system: bool = True) -> list[SFTExample]:
+    """Examples of one episode; turns that are left out stay in the conversation of later ones."""
     messages = [{"role": "system", "content": "You play."}] if system else []
     out = []
     for turn in range(3):
         messages.append({"role": "user", "content": f"Turn {turn + 1}:\n{STATES[turn]}"})
         if turn in turns:
             out.append(
-                WorldModelRow(
+                SFTExample(
                     prompt=tuple(messages),
-                    response=reply(turn),
+                    response=response_to(turn),
                     tag="Lake",
                     episode_id=episode,
                     turn=turn,
@@ -43,16 +48,16 @@ def rows(turns=(0, 1, 2), *, episode: str = "e0", system: bool = True) -> list[W
                     next_state=STATES[turn + 1],
                 )
             )
-        messages.append({"role": "assistant", "content": reply(turn)})
+        messages.append({"role": "assistant", "content": response_to(turn)})
     return out
 
 
 def sequences(
     of, name="qwen2", *, max_length=10_000, merge=True, **settings
 ) -> list[TrainingSequence]:
-    return row_sequences(of, template(name), max_length=max_length, merge_turns=merge, **settings)[
-        0
-    ]
+    return training_sequences(
+        of, template(name), max_length=max_length, merge_turns=merge, **settings
+    )[0]
 
 
 def trained_text(sequence: TrainingSequence, name="qwen2") -> str:
@@ -60,45 +65,45 @@ def trained_text(sequence: TrainingSequence, name="qwen2") -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_of_a_reply_carries_loss_with_its_true_states_and_its_end(name):
-    (first, second, third) = sequences(rows(), name, merge=False)
+def test_all_of_a_response_carries_loss_with_its_true_states_and_its_end(name):
+    (first, second, third) = sequences(examples_of(), name, merge=False)
     made = template(name)
     for turn, sequence in enumerate((first, second, third)):
         ids = sequence.token_ids[sequence.mask]
-        assert made.decode_reply(ids) == reply(turn).removeprefix("<think>")
-        assert STATES[turn + 1] in made.decode_reply(ids)  # the true next state
+        assert made.decode_response(ids) == response_to(turn).removeprefix("<think>")
+        assert STATES[turn + 1] in made.decode_response(ids)  # the true next state
         assert ids[-1] == made.end_id
         assert sequence.mask[-1]
         text = made.tokenizer.decode(sequence.token_ids)
-        assert text.count("plan") == turn + 1  # earlier replies are there, without loss
+        assert text.count("plan") == turn + 1  # earlier responses are there, without loss
 
 
 @pytest.mark.parametrize("merge", [False, True])
-def test_replies_without_thoughts_begin_with_their_answer(merge):
+def test_responses_without_thoughts_begin_with_their_answer(merge):
     """As playing forces them to, with agent_proxy.enable_think=false."""
     bare = [
         replace(
-            row,
+            example,
             prompt=tuple(
                 {**said, "content": "<answer>Down</answer>"}
                 if said["role"] == "assistant"
                 else said
-                for said in row.prompt
+                for said in example.prompt
             ),
             response="<answer>Down</answer>",
         )
-        for row in rows()
+        for example in examples_of()
     ]
     last = sequences(bare, merge=merge)[-1]
     text = template("qwen2").tokenizer.decode(last.token_ids)
     assert text.count("<answer>Down</answer>") == 3 and "<think>" not in text
-    assert template("qwen2").decode_reply(last.token_ids[last.mask]).startswith("Down</answer>")
+    assert template("qwen2").decode_response(last.token_ids[last.mask]).startswith("Down</answer>")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_merged_turns_hold_the_same_tokens_and_the_loss_of_all_rows(name):
-    (merged,) = sequences(rows(), name)
-    separate = sequences(rows(), name, merge=False)
+    (merged,) = sequences(examples_of(), name)
+    separate = sequences(examples_of(), name, merge=False)
     assert merged.rows == 3
     np.testing.assert_array_equal(merged.token_ids, separate[-1].token_ids)
     assert merged.mask.sum() == sum(sequence.mask.sum() for sequence in separate)
@@ -113,7 +118,9 @@ def test_merged_turns_hold_the_same_tokens_and_the_loss_of_all_rows(name):
 def test_merged_turns_have_the_loss_and_the_gradient_of_separate_rows(name):
     def loss_and_gradient(merge: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
         model, total = small_model(name), torch.tensor(0.0)
-        for sequence in sequences([*rows(), *rows((0, 2), episode="e1")], name, merge=merge):
+        for sequence in sequences(
+            [*examples_of(), *examples_of((0, 2), episode="e1")], name, merge=merge
+        ):
             ids = torch.from_numpy(sequence.token_ids.astype(np.int64))[None]
             mask = torch.from_numpy(sequence.mask)[None, 1:]
             total = total - token_logprobs(model, ids, mask)[0].sum()
@@ -126,30 +133,31 @@ def test_merged_turns_have_the_loss_and_the_gradient_of_separate_rows(name):
 
 
 def test_a_turn_that_was_dropped_stays_in_the_conversation_without_loss():
-    (sequence,) = sequences(rows((0, 2)))
+    (sequence,) = sequences(examples_of((0, 2)))
     text = trained_text(sequence)
     assert "plan 0" in text
     assert "plan 1" not in text
     assert "plan 2" in text
-    assert sequence.rows == 2
+    assert sequence.examples == 2
     assert "plan 1" in template("qwen2").tokenizer.decode(sequence.token_ids)
 
 
-def test_rows_that_are_no_prefixes_of_each_other_are_not_merged():
-    first, second, _ = rows()
+def test_examples_that_are_no_prefixes_of_each_other_are_not_merged():
+    first, second, _ = examples_of()
     window = (second.prompt[0], second.prompt[-1])  # of the last turn only
-    other = WorldModelRow(**{**fields_of(second), "prompt": window})
-    assert [sequence.rows for sequence in sequences([first, other])] == [1, 1]
+    other = SFTExample(**{**fields_of(second), "prompt": window})
+    assert [sequence.examples for sequence in sequences([first, other])] == [1, 1]
 
 
-def test_rows_of_several_episodes_stay_apart_and_in_order():
-    found = sequences([*rows(episode="b"), *rows((1,), episode="a")])
-    assert [sequence.rows for sequence in found] == [3, 1]
+def test_examples_of_several_episodes_stay_apart_and_in_order():
+    found = sequences([*examples_of(episode="b"), *examples_of((1,), episode="a")])
+    assert [sequence.examples for sequence in found] == [3, 1]
 
 
 def test_states_only_puts_the_loss_on_the_states_and_no_states_on_the_rest():
     every, states, rest = (
-        sequences(rows((1,)), loss_on=kind)[0] for kind in ("response", "states_only", "no_states")
+        sequences(examples_of((1,)), loss_on=kind)[0]
+        for kind in ("response", "states_only", "no_states")
     )
     # labels are masked, inputs stay
     np.testing.assert_array_equal(every.token_ids, states.token_ids)
@@ -166,7 +174,7 @@ def test_states_only_puts_the_loss_on_the_states_and_no_states_on_the_rest():
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["states_only", "no_states"])
 def test_the_state_masks_hold_in_every_family(name, kind):
-    (sequence,) = sequences(rows((1,)), name, loss_on=kind)
+    (sequence,) = sequences(examples_of((1,)), name, loss_on=kind)
     text = trained_text(sequence, name)
     assert (STATES[1] in text and STATES[2] in text) == (kind == "states_only")
     assert ("Down" in text and "plan" in text) == (kind == "no_states")
@@ -175,18 +183,18 @@ def test_the_state_masks_hold_in_every_family(name, kind):
 @pytest.mark.parametrize("kind", ["response", "states_only", "no_states"])
 def test_an_end_marker_of_two_tokens_carries_loss_as_a_whole_or_not_at_all(kind):
     made = styled_template("llama2")
-    (sequence,), _ = row_sequences(
-        rows((1,)), made, max_length=4000, merge_turns=True, loss_on=kind
+    (sequence,), _ = training_sequences(
+        examples_of((1,)), made, max_length=4000, merge_turns=True, loss_on=kind
     )
     assert sequence.token_ids[-2:].tolist() == made.end_ids
     assert sequence.mask[-2:].tolist() == [kind != "states_only"] * 2
 
 
 def test_states_outside_ascii_are_masked_whole():
-    row = rows((0,))[0]
-    text = world_model_reply("漢字 √é", "plän", "√ 2", "Down")
+    example = examples_of((0,))[0]
+    text = world_model_response("漢字 √é", "plän", "√ 2", "Down")
     (sequence,) = sequences(
-        [WorldModelRow(**{**fields_of(row), "response": text})], loss_on="states_only"
+        [SFTExample(**{**fields_of(example), "response": text})], loss_on="states_only"
     )
     assert trained_text(sequence).split() == ["漢字", "√é", "√", "2"]
 
@@ -194,104 +202,119 @@ def test_states_outside_ascii_are_masked_whole():
 def test_tokenizers_that_tidy_their_text_do_not_move_the_masks(monkeypatch):
     monkeypatch.setattr(tokenizer("llama3"), "clean_up_tokenization_spaces", True)
     board = "| 1 . 3 4 | . . 1 . | . 1 2 3 | 2 3 4 1"
-    text = world_model_reply(board, "fill it ,", board, "1,2,3")
-    (row,) = rows((0,))
+    text = world_model_response(board, "fill it ,", board, "1,2,3")
+    (example,) = examples_of((0,))
     (sequence,) = sequences(
-        [WorldModelRow(**{**fields_of(row), "response": text})], "llama3", loss_on="states_only"
+        [SFTExample(**{**fields_of(example), "response": text})], "llama3", loss_on="states_only"
     )
-    kept = template("llama3").decode_reply(sequence.token_ids[sequence.mask])
+    kept = template("llama3").decode_response(sequence.token_ids[sequence.mask])
     assert kept.split() == board.split() * 2
 
 
-def test_a_row_that_is_too_long_loses_its_oldest_replies():
-    short, middle, whole = (len(sequence.token_ids) for sequence in sequences(rows(), merge=False))
-    (cut,) = sequences(rows((2,)), max_length=whole - 1)
+def test_a_row_that_is_too_long_loses_its_oldest_responses():
+    short, middle, whole = (
+        len(sequence.token_ids) for sequence in sequences(examples_of(), merge=False)
+    )
+    (cut,) = sequences(examples_of((2,)), max_length=whole - 1)
     text = template("qwen2").tokenizer.decode(cut.token_ids)
     assert len(cut.token_ids) < whole
     assert "plan 0" not in text
     assert text.count("plan 1") == text.count("plan 2") == 1
     assert text.startswith("<|im_start|>system\nYou play.")  # the rules stay
     assert text.index("Turn 1:") < text.index("Turn 2:") < text.index("Turn 3:")
-    assert trained_text(cut) == trained_text(sequences(rows((2,)))[0])
+    assert trained_text(cut) == trained_text(sequences(examples_of((2,)))[0])
     assert short < middle < whole
 
 
-def test_a_row_whose_last_turn_does_not_fit_is_dropped_and_counted():
-    found, dropped = row_sequences(rows(), template("qwen2"), max_length=20, merge_turns=True)
+def test_a_example_whose_last_turn_does_not_fit_is_dropped_and_counted():
+    found, dropped = training_sequences(
+        examples_of(), template("qwen2"), max_length=20, merge_turns=True
+    )
     assert (found, dropped) == ([], 3)
 
 
 @pytest.mark.parametrize("merge", [True, False])
-def test_rows_that_fit_alone_are_trained_though_their_episode_is_too_long(merge):
-    whole = len(sequences(rows())[0].token_ids)
-    found, dropped = row_sequences(
-        rows(), template("qwen2"), max_length=whole - 1, merge_turns=merge
+def test_examples_that_fit_alone_are_trained_though_their_episode_is_too_long(merge):
+    whole = len(sequences(examples_of())[0].token_ids)
+    found, dropped = training_sequences(
+        examples_of(), template("qwen2"), max_length=whole - 1, merge_turns=merge
     )
     assert dropped == 0
-    assert sum(sequence.rows for sequence in found) == 3
+    assert sum(sequence.examples for sequence in found) == 3
     text = "".join(trained_text(sequence) for sequence in found)
     assert [text.count(f"plan {turn}") for turn in range(3)] == [1, 1, 1]
     assert max(len(sequence.token_ids) for sequence in found) < whole
 
 
-def test_only_rows_that_are_too_long_lose_replies_when_turns_are_merged():
-    separate = sequences(rows(), merge=False)
+def test_only_rows_that_are_too_long_lose_responses_when_turns_are_merged():
+    separate = sequences(examples_of(), merge=False)
     limit = len(separate[-1].token_ids) - 1
-    whole, cut = sequences(rows(), max_length=limit)
+    whole, cut = sequences(examples_of(), max_length=limit)
     assert (whole.rows, cut.rows) == (2, 1)
     np.testing.assert_array_equal(whole.token_ids, separate[1].token_ids)
-    (alone,) = sequences(rows((2,)), max_length=limit, merge=False)
+    (alone,) = sequences(examples_of((2,)), max_length=limit, merge=False)
     np.testing.assert_array_equal(cut.token_ids, alone.token_ids)
 
 
-def test_rows_that_are_too_long_are_counted_when_nothing_may_be_cut():
-    whole = len(sequences(rows())[0].token_ids)
+def test_examples_that_are_too_long_are_counted_when_nothing_may_be_cut():
+    whole = len(sequences(examples_of())[0].token_ids)
     for merge in (True, False):
-        found, dropped = row_sequences(
-            rows(), template("qwen2"), max_length=whole - 1, merge_turns=merge, truncate=False
+        found, dropped = training_sequences(
+            examples_of(),
+            template("qwen2"),
+            max_length=whole - 1,
+            merge_turns=merge,
+            truncate=False,
         )
         assert dropped == 1
-        assert sum(sequence.rows for sequence in found) == 2
+        assert sum(sequence.examples for sequence in found) == 2
         assert all("plan 2" not in trained_text(sequence) for sequence in found)
 
 
 @pytest.mark.parametrize("turns", [(0,), (0, 1, 2)])
 def test_conversations_without_a_system_message_are_trained_too(turns):
-    found, dropped = row_sequences(
-        rows(turns, system=False), template("qwen2"), max_length=10_000, merge_turns=True
+    found, dropped = training_sequences(
+        examples_of(turns, system=False), template("qwen2"), max_length=10_000, merge_turns=True
     )
     assert dropped == 0
-    assert sum(sequence.rows for sequence in found) == len(turns)
+    assert sum(sequence.examples for sequence in found) == len(turns)
 
 
-def fields_of(row: WorldModelRow) -> dict:
-    return {name: getattr(row, name) for name in WorldModelRow.__slots__}
+def fields_of(example: SFTExample) -> dict:
+    return {name: getattr(example, name) for name in SFTExample.__slots__}
 
 
-def held(rows: list[int], batches: list[list[int]]) -> list[int]:
-    return [sum(rows[index] for index in batch) for batch in batches]
+def held(examples_of: list[int], batches: list[list[int]]) -> list[int]:
+    return [sum(examples_of[index] for index in batch) for batch in batches]
 
 
-def test_a_batch_is_counted_in_rows_however_they_are_merged():
+def test_a_batch_is_counted_in_examples_however_they_are_merged():
     apart, merged = [1] * 800, [5] * 160
-    for rows in (apart, merged, [1, 2, 3, 4, 5, 5] * 40):
-        batches = spread_evenly(rows, 80, range(len(rows)))
-        assert held(rows, batches) == [80] * 10
-        assert sorted(index for batch in batches for index in batch) == list(range(len(rows)))
+    for examples_of in (apart, merged, [1, 2, 3, 4, 5, 5] * 40):
+        batches = spread_evenly(examples_of, 80, range(len(examples_of)))
+        assert held(examples_of, batches) == [80] * 10
+        assert sorted(index for batch in batches for index in batch) == list(
+            range(len(examples_of))
+        )
 
 
 @pytest.mark.parametrize(
-    ("rows", "size", "expected"),
+    ("examples_of", "size", "expected"),
     [
-        ([1] * 10, 4, [3, 3, 4]),  # no rest of two rows
+        ([1] * 10, 4, [3, 3, 4]),  # no rest of two examples
         ([2, 1, 3, 1], 100, [7]),
         ([9, 1, 1, 1], 4, [1, 2, 9]),  # one sequence that is larger than a batch stays whole
-        ([3] * 8, 2, [3] * 8),  # 24 rows, but no batch may be empty
-        ([3, 3, 3, 3], 5, [3, 3, 3, 3]),  # ceil(12 / 5) = 3 batches would hold 6 rows
+        ([3] * 8, 2, [3] * 8),  # 24 examples, but no batch may be empty
+        ([3, 3, 3, 3], 5, [3, 3, 3, 3]),  # ceil(12 / 5) = 3 batches would hold 6 examples
     ],
 )
-def test_batches_hold_nearly_equal_numbers_of_rows_and_never_more_than_asked(rows, size, expected):
-    assert sorted(held(rows, spread_evenly(rows, size, range(len(rows))))) == expected
+def test_batches_hold_nearly_equal_numbers_of_examples_and_never_more_than_asked(
+    examples_of, size, expected
+):
+    assert (
+        sorted(held(examples_of, spread_evenly(examples_of, size, range(len(examples_of)))))
+        == expected
+    )
 
 
 def test_batches_come_in_a_new_order_every_epoch_and_can_be_skipped():
@@ -312,7 +335,8 @@ def odd_tokens(message, ids, template) -> list[bool]:
 
 def test_a_mask_of_ones_own_is_a_path():
     every, own = (
-        sequences(rows((1,)), loss_on=kind)[0] for kind in ("response", f"{__name__}:odd_tokens")
+        sequences(examples_of((1,)), loss_on=kind)[0]
+        for kind in ("response", f"{__name__}:odd_tokens")
     )
     response = np.flatnonzero(every.mask)
     assert np.flatnonzero(own.mask).tolist() == response[1::2].tolist()
@@ -324,12 +348,12 @@ def one_token_short(message, ids, template) -> list[bool]:
 
 def test_a_mask_of_the_wrong_length_is_refused():
     with pytest.raises(ConfigError, match=r"sft\.data\.loss_on: the mask .* one bool per token"):
-        sequences(rows((1,)), loss_on=f"{__name__}:one_token_short")
+        sequences(examples_of((1,)), loss_on=f"{__name__}:one_token_short")
 
 
 @pytest.mark.parametrize("lead", ["\n", "Sure. "])
 def test_text_before_the_thoughts_of_a_published_example_is_left_out(lead):
-    (row,) = rows((0,))
-    (expected,) = sequences([row])
-    (found,) = sequences([replace(row, response=lead + row.response)])
+    (example,) = examples_of((0,))
+    (expected,) = sequences([example])
+    (found,) = sequences([replace(example, response=lead + example.response)])
     assert found.token_ids.tolist() == expected.token_ids.tolist()

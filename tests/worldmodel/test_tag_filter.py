@@ -4,13 +4,13 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from worldmodel_examples import reply
+from worldmodel_examples import response_to
 
 from spa.cli import execute
 from spa.errors import ConfigError, DataError
 from spa.worldmodel.tag_filter import FilterOptions, check_structure, filter_table
 
-GOOD = reply("S", "N", "Left")
+GOOD = response_to("S", "N", "Left")
 PROMPT = [{"role": "user", "content": "go"}]
 
 
@@ -20,7 +20,7 @@ PROMPT = [{"role": "user", "content": "go"}]
         (GOOD, "kept"),
         (GOOD.upper(), "kept"),
         (f"hm {GOOD} {GOOD}", "kept"),
-        (reply("S", "N</prediction><prediction>M", "jump"), "kept"),
+        (response_to("S", "N</prediction><prediction>M", "jump"), "kept"),
         (GOOD.replace("</think>", ""), "no_think_block"),
         (GOOD.replace("</answer>", ""), "no_answer_block"),
         ("<answer>Left</answer>" + GOOD, "answer_before_think"),

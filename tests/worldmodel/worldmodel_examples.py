@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from spa.formats.registry import parse_reply
+from spa.formats.registry import parse_response
 from spa.types import Episode, StopReason, Turn
 
 
-def reply(observation: str, prediction: str, answer: str, thoughts: str = "move") -> str:
+def response_to(observation: str, prediction: str, answer: str, thoughts: str = "move") -> str:
     return (
         f"<think>\n<observation>\n{observation}\n</observation>\n{thoughts}\n"
         f"<prediction>\n{prediction}\n</prediction>\n</think>\n<answer>{answer}</answer>"
@@ -24,8 +24,8 @@ def make_turn(
     return Turn(
         state=state,
         actions_left=10,
-        reply_text=text,
-        reply=parse_reply(text, mode=mode),
+        response_text=text,
+        response=parse_response(text, mode=mode),
         executed=tuple(executed),
         reward=-0.1,
         penalty=0.0,
@@ -39,7 +39,7 @@ def make_episode(
     messages = [{"role": "system", "content": "You play."}]
     for turn in turns:
         messages.append({"role": "user", "content": f"State:\n{turn.state}"})
-        messages.append({"role": "assistant", "content": turn.reply_text})
+        messages.append({"role": "assistant", "content": turn.response_text})
     values = {
         "episode_id": name,
         "tag": "SimpleSokoban",

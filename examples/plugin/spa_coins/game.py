@@ -57,7 +57,7 @@ class Coins(TextEnv):
         return side if side in SIDES else None
 
     def example_actions(self) -> tuple[str, ...]:
-        """What the sample response of the prompt answers."""
+        """Actions in the sample response of the prompt."""
         return SIDES[:1]
 
     def legal_actions(self) -> tuple[str, ...]:

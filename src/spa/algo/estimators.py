@@ -91,24 +91,24 @@ def estimator_named(name: str, known: frozenset[str] | set[str]) -> Estimator:
     Raises ConfigError for an unknown name, a module that does not load, or a setting that does not
     exist.
     """
-    found = ESTIMATORS.get(name) or _own(name)
+    estimator = ESTIMATORS.get(name) or _own(name)
     # Settings are looked up before a run starts, so that a misspelt one costs no rollout.
-    unknown = [setting for setting in found.settings if setting not in known]
+    unknown = [setting for setting in estimator.settings if setting not in known]
     if unknown:
         raise ConfigError(
             f"{KEY}: {name!r} has the keyword {unknown[0]!r}, which is no key of the section "
             f"algorithm; use one of {', '.join(sorted(known))}"
         )
-    return found
+    return estimator
 
 
 def _own(name: str) -> Estimator:
-    found = load_setting(KEY, name, ESTIMATORS)
-    if isinstance(found, Estimator):
-        return found
-    if not callable(found):
+    loaded = load_setting(KEY, name, ESTIMATORS)
+    if isinstance(loaded, Estimator):
+        return loaded
+    if not callable(loaded):
         raise ConfigError(f"{KEY}: {name!r} must name an Estimator or a function")
-    function = cast(Callable[..., Estimate], found)
+    function = cast(Callable[..., Estimate], loaded)
     return Estimator(function=function, settings=settings_of(function))
 
 

@@ -145,6 +145,7 @@ def _choose(
 
 
 def _first_true(reached: Tensor) -> int:
-    """How many leading entries it takes to include the first True; all if there is none."""
+    """Number of leading entries up to and including the first True; all entries if there is
+    none."""
     # `reached` compares a sum that only grows, so all its False come first.
     return int((~reached).sum()) + 1

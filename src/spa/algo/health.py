@@ -1,5 +1,4 @@
-"""How a PPO run is doing, step after step: what goes wrong slowly is named while there is time to
-do something.
+"""Health of a PPO run, step by step: warn about slow failures while there is still time to act.
 
 Immutable and plain data like the guards it is made of, so that it is stored in checkpoints and a
 resumed run warns of what an undisturbed one would.
@@ -25,7 +24,7 @@ SHORTEST_RUN = 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepHealth:
-    """What one step showed. None: not measured."""
+    """Measurements of one step. None: not measured."""
 
     kept: int  # groups that the rollout filter kept
     spread: float  # mean standard deviation of the scores within groups
@@ -62,7 +61,7 @@ class FallingGuard:
 
     @property
     def reason(self) -> str | None:
-        """What is wrong, or None."""
+        """The warning, or None."""
         mean = sum(self.last) / max(1, len(self.last))
         if len(self.last) < self.window or self.best < self.floor or mean >= 0.5 * self.best:
             return None
@@ -100,7 +99,7 @@ class DriftGuard:
 
     @property
     def reason(self) -> str | None:
-        """What is wrong, or None."""
+        """The warning, or None."""
         mean = sum(self.last) / max(1, len(self.last))
         if len(self.last) < self.window or self.best - mean <= self.drop:
             return None
@@ -180,7 +179,7 @@ class Health:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """What is wrong now, by name."""
+        """Current warnings by name."""
         guards = {
             "nothing_to_learn": self.empty,
             "collapsed_spread": self.spread,
@@ -229,7 +228,7 @@ class Health:
 
 
 def ends_in_a_loop(text: str) -> bool:
-    """Whether a text ends in at least four repetitions of up to 64 characters, at least 48
+    """Return whether a text ends in at least four repetitions of at most 64 characters, 48 or more
     characters in all."""
     for period in range(1, LONGEST_PERIOD + 1):
         size = max(REPEATS * period, SHORTEST_RUN)
@@ -240,11 +239,11 @@ def ends_in_a_loop(text: str) -> bool:
     return False
 
 
-def looping_share(replies: Sequence[tuple[str, bool]]) -> float:
+def looping_share(responses: Sequence[tuple[str, bool]]) -> float:
     """Share of responses, given as text and whether it was cut off by the length limit, that are
     degenerate: loops do not end by themselves, so only what was cut off is looked at."""
     return (
-        sum(cut and ends_in_a_loop(text) for text, cut in replies) / len(replies)
-        if replies
+        sum(cut and ends_in_a_loop(text) for text, cut in responses) / len(responses)
+        if responses
         else 0.0
     )

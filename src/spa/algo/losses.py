@@ -25,8 +25,8 @@ Info = Mapping[str, Tensor]
 
 
 def loss_units(mask: Tensor, mode: LossAggMode) -> Tensor:
-    """What the mean of `mode` is over, counted in `mask` bool `[B, A]`: tokens, or rows with at
-    least one token.
+    """Count the units that `mode` averages over, given `mask` bool `[B, A]`: tokens, or rows with
+    at least one token.
 
     Of a whole mini-batch, it is the `total` of `loss_weights`. Returns an int64 scalar tensor.
     """
@@ -177,21 +177,21 @@ def policy_loss_named(name: str, known: frozenset[str] | set[str]) -> PolicyLoss
     key = "actor_rollout_ref.actor.policy_loss"
     if name in POLICY_LOSSES:
         return POLICY_LOSSES[name]
-    found = load_setting(key, name, POLICY_LOSSES)
-    if not isinstance(found, PolicyLoss):
-        if not callable(found):
+    chosen = load_setting(key, name, POLICY_LOSSES)
+    if not isinstance(chosen, PolicyLoss):
+        if not callable(chosen):
             raise ConfigError(f"{key}: {name!r} must name a PolicyLoss or a function")
-        function = cast(Callable[..., tuple[Tensor, Info]], found)
-        found = PolicyLoss(
+        function = cast(Callable[..., tuple[Tensor, Info]], chosen)
+        chosen = PolicyLoss(
             function=function, settings={setting: setting for setting in settings_of(function)}
         )
-    unknown = [setting for setting in found.settings.values() if setting not in known]
+    unknown = [setting for setting in chosen.settings.values() if setting not in known]
     if unknown:
         raise ConfigError(
             f"{key}: {name!r} has the argument {unknown[0]!r}, but the section of {key} has no such "
             "setting; rename the argument"
         )
-    return found
+    return chosen
 
 
 def value_loss(

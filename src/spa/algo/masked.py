@@ -22,7 +22,8 @@ def mean_per_row(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def masked_moments(values: Tensor, mask: Tensor) -> Tensor:
-    """What `whiten` must know of a batch: float64 `[3]` = sum, sum of squares, count over the mask.
+    """Compute the moments that `whiten` needs: float64 `[3]` = sum, sum of squares, count over the
+    mask.
 
     Moments of the parts of a batch (ranks, micro-batches) add up to the moments of the whole.
     """

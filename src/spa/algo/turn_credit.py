@@ -15,7 +15,7 @@ from spa.algo.groups import group_stats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """Where the turns of a batch are, and how to go from tokens to turns and back."""
+    """Positions of the turns in a batch, with conversions between tokens and turns."""
 
     index: Tensor  # int64 [B, A]  turn of each masked token, 0 elsewhere
     mask: Tensor  # bool  [B, A]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What an evaluation measured. `result` holds every figure, as the JSON file at `path` does."""
+    """Metrics of one evaluation. `result` holds every figure, as the JSON file at `path` does."""
 
     result: Mapping[str, Any]
     path: Path
@@ -40,13 +40,13 @@ class Evaluation:
         attempts were not played.
         """
         name = _tag_of(self.result, tag)
-        found = self.result["tags"][name].get(f"pass@{k}")
-        if found is None:
+        interval = self.result["tags"][name].get(f"pass@{k}")
+        if interval is None:
             again = (
                 f"ks=[{k}]" if self.result["settings"]["samples"] >= k else f"samples={k} or more"
             )
             raise ConfigError(f"the result has no Pass@{k} for {name}; evaluate again with {again}")
-        return _interval(found)
+        return _interval(interval)
 
     @property
     def pass_at_1(self) -> Interval:
@@ -60,14 +60,14 @@ class Evaluation:
 
     def __repr__(self) -> str:
         lines = []
-        for tag, found in self.result["tags"].items():
+        for tag, metrics in self.result["tags"].items():
             shares = [
                 f"{name.replace('pass', 'Pass')} {interval_text(value)} %"
-                for name, value in found.items()
+                for name, value in metrics.items()
                 if name in ("pass@1", "pass@8")
             ]
             lines.append(
-                f"{self.result['policy']} on {tag}, {found['puzzles']} puzzles: {', '.join(shares)}"
+                f"{self.result['policy']} on {tag}, {metrics['puzzles']} puzzles: {', '.join(shares)}"
             )
         return "\n".join([*lines, "Brackets show the 95 % CI over puzzles."])
 

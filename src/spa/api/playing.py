@@ -83,8 +83,7 @@ def load_model(
 def open_config(
     name: "str | Path | Run", config: str | Path | Config | None = None, overrides: Overrides = ()
 ) -> tuple[Target, Config]:
-    """What `name` names, and the configuration that belongs to it. Raises ModelError or
-    ConfigError."""
+    """Resolve `name` to a target and its configuration. Raises ModelError or ConfigError."""
     target = find_target(str(getattr(name, "path", name)))
     texts = as_texts(overrides)
     if isinstance(config, Config):

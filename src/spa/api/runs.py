@@ -18,8 +18,8 @@ from spa.types import Episode
 if TYPE_CHECKING:
     from spa.launch.job import Job
 
-Stage = Literal["selfplay", "sft", "ppo"]
-STAGES: tuple[Stage, ...] = ("selfplay", "sft", "ppo")
+TrainingStage = Literal["selfplay", "sft", "ppo"]
+STAGES: tuple[TrainingStage, ...] = ("selfplay", "sft", "ppo")
 
 show_in_notebooks()
 
@@ -112,14 +112,14 @@ class Run:
         return [episode for path in paths for episode in _read(path)]
 
     def _there(self) -> str:
-        found = {
+        folders = {
             f"{folder.name}: {file.split}"
             for folder in self.stages
             for file in folder.trajectory_files()
         }
         return (
-            f" Episodes were recorded for {'; '.join(sorted(found))}."
-            if found
+            f" Episodes were recorded for {'; '.join(sorted(folders))}."
+            if folders
             else " Nothing was recorded."
         )
 
@@ -131,7 +131,7 @@ class Run:
         return load_plugin("api", "report")(self.path, path, format)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the results of a comparison, or the last metrics of each stage."""
+        """Notebook view: the results of a comparison, or the last metrics of each stage."""
         return load_plugin("api", "run_html")(self)
 
 
@@ -157,7 +157,7 @@ def train(
     *,
     output_dir: str | Path | None = None,
     overrides: Overrides = (),
-    stages: Sequence[Stage] = STAGES,
+    stages: Sequence[TrainingStage] = STAGES,
     method: str = "spa",
     seed: int = 0,
     ckpt: str | int | None = None,
@@ -192,7 +192,7 @@ def train(
 
 def plan_training(
     cfg: Config,
-    stages: Sequence[Stage],
+    stages: Sequence[TrainingStage],
     *,
     method: str = "spa",
     ckpt: str | int | None = None,
@@ -292,7 +292,7 @@ def configuration(
     output_dir: str | Path | None,
     overrides: Overrides,
     *,
-    stages: Sequence[Stage] = STAGES,
+    stages: Sequence[TrainingStage] = STAGES,
     method: str = "spa",
     seed: int = 0,
 ) -> Config:
@@ -311,13 +311,13 @@ def configuration(
     if method != "spa":
         from spa.stages.methods import baseline_config
 
-        found = baseline_config(str(config), texts, method)
+        loaded = baseline_config(str(config), texts, method)
     elif isinstance(config, Config):
-        found = config
+        loaded = config
     else:
-        found = load_config(config, texts, stages=[stage for stage in stages if stage in STAGES])
+        loaded = load_config(config, texts, stages=[stage for stage in stages if stage in STAGES])
     # Imported after the configuration is loaded, because it imports PyTorch: for the method `spa`,
     # a mistake in the configuration is reported without that delay.
     from spa.stages.methods import seeded
 
-    return seeded(found, seed)
+    return seeded(loaded, seed)

@@ -1,4 +1,4 @@
-"""What the commands share: overrides and settings, how much is logged, results on stdout, local
+"""Helpers that commands share: overrides and settings, log level, results on stdout, local
 servers."""
 
 import argparse
@@ -70,8 +70,8 @@ def value_options(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def is_override(arg: str) -> bool:
-    """Whether an argument is `key=value`, `+key=value` or `~key`, and no option and no path:
-    folders of a sweep have names such as `gamma=0.9`."""
+    """Return whether an argument is `key=value`, `+key=value` or `~key`, and neither an option nor
+    a path (sweep folders have names such as `gamma=0.9`)."""
     key, sign, _ = arg.partition("=")
     return bool(sign or arg.startswith("~")) and not key.startswith("-") and "/" not in key
 

@@ -30,9 +30,9 @@ def list_names(options: argparse.Namespace) -> int:
 
     rows = []
     for name in method_names():
-        found = method(name)
-        changes = " ".join((*found.overrides, *found.world_model, *found.ppo)) or "-"
-        rows += [(name, found.description), ("", changes)]
+        entry = method(name)
+        changes = " ".join((*entry.overrides, *entry.world_model, *entry.ppo)) or "-"
+        rows += [(name, entry.description), ("", changes)]
     Table(("", ""), rows).print()
     # Most methods have these variants, so the two name patterns are printed instead of a line for
     # each variant.

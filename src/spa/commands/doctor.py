@@ -139,12 +139,15 @@ def required_packages() -> Iterator[Line]:
         # Requirements of extras have a marker `extra == "..."`, which is false for the empty extra.
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
-        found = _version(requirement.name)
+        installed = _version(requirement.name)
         # A release candidate that is installed satisfies the requirement, too.
-        fits = found is not None and requirement.specifier.contains(found, prereleases=True)
+        fits = installed is not None and requirement.specifier.contains(installed, prereleases=True)
         wanted = f"{requirement.name}{requirement.specifier}"
         yield Line(
-            requirement.name, found or "missing", "" if fits else f"pip install '{wanted}'", ok=fits
+            requirement.name,
+            installed or "missing",
+            "" if fits else f"pip install '{wanted}'",
+            ok=fits,
         )
 
 
@@ -152,11 +155,11 @@ def optional_packages() -> Iterator[Line]:
     """Packages that some features need."""
     for name, purpose in OPTIONAL.items():
         # `ray[train]` is installed as `ray`.
-        found = _version(name.partition("[")[0])
+        installed = _version(name.partition("[")[0])
         yield Line(
             name,
-            found or "not installed",
-            purpose if found else f"for {purpose}, run: pip install '{name}'",
+            installed or "not installed",
+            purpose if installed else f"for {purpose}, run: pip install '{name}'",
         )
 
 
@@ -212,7 +215,8 @@ def machine() -> Iterator[Line]:
 
 
 def sampling(missing: str) -> Line:
-    """How the local engine samples on a GPU; `missing`: reason why it cannot use CUDA graphs."""
+    """Sampling path of the local engine on a GPU; `missing`: reason why it cannot use CUDA
+    graphs."""
     if missing:
         return Line("sampling", "without CUDA graphs", f"{missing}; the local engine is slower")
     hint = "Llama-, Mistral- and Qwen2-style models with the local engine"

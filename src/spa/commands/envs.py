@@ -41,10 +41,14 @@ def list_environments(options: argparse.Namespace) -> int:
     if options.libraries:
         known = {name: library_named(name) for name in libraries()}
         needs = {
-            name: f", with {install_hint(row.extra)}" for name, row in known.items() if row.extra
+            name: f", with {install_hint(example.extra)}"
+            for name, example in known.items()
+            if example.extra
         }
-        rows = [(name, row.summary + needs.get(name, "")) for name, row in known.items()]
-        Table(("", ""), rows).print()
+        examples = [
+            (name, example.summary + needs.get(name, "")) for name, example in known.items()
+        ]
+        Table(("", ""), examples).print()
         return 0
     library = options.library
     if library is None:
@@ -245,18 +249,18 @@ def _table(cfg: "Config") -> None:
     for tag, spec in cfg.custom_envs.items():
         # Turns may hold fewer actions than the cap of the environment allows.
         most = cfg.most_actions(tag)
-        found = card_with(tag, spec.env_type, spec.env_config, most)
-        if found is None:
+        scores = card_with(tag, spec.env_type, spec.env_config, most)
+        if scores is None:
             figures = ["?", "?", "?", "?", "?", "not measured"]
         else:
-            best = "-" if found.optimum is None else f"{found.optimum:.1%}"
+            best = "-" if scores.optimum is None else f"{scores.optimum:.1%}"
             figures = [
                 best,
-                f"{found.random_success:.1%}",
-                share(found.walk_success),
-                share(found.look_ahead_success),
-                f"{found.random_score:.2f}",
-                found.optimum_by,
+                f"{scores.random_success:.1%}",
+                share(scores.walk_success),
+                share(scores.look_ahead_success),
+                f"{scores.random_score:.2f}",
+                scores.optimum_by,
             ]
         options = " ".join(
             f"{name}={_short(value)}" for name, value in (spec.env_config or {}).items()

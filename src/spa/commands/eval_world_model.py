@@ -41,34 +41,39 @@ def evaluate_world_model(model: str, options: argparse.Namespace) -> None:
 
 def print_result(result: dict[str, Any]) -> None:
     """A table per environment tag, and what it says in words."""
-    for tag, found in result["tags"].items():
-        Table(("", "model", "copying", "other state"), _rows(found), right=(1, 2, 3)).print(
-            f"{result['policy']} on {tag}: {found['transitions']} states"
+    for tag, metrics in result["tags"].items():
+        Table(("", "model", "copying", "other state"), _rows(metrics), right=(1, 2, 3)).print(
+            f"{result['policy']} on {tag}: {metrics['transitions']} states"
         )
-        say(remarks(found))
+        say(remarks(metrics))
 
 
-def _rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
-    copy = found["baselines"]["copy"]
-    other = found["baselines"]["other_state"]
+def _rows(metrics: dict[str, Any]) -> list[tuple[str, ...]]:
+    copy = metrics["baselines"]["copy"]
+    other = metrics["baselines"]["other_state"]
     rows: list[tuple[str, ...]] = [
-        ("well-formed responses", percent(found["format_rate"]), "", ""),
+        ("well-formed responses", percent(metrics["format_rate"]), "", ""),
         # The copy baseline repeats the true state, so its observations are always exact.
-        ("observation exact", interval_text(found["observation_exact"]), "100.0", ""),
+        ("observation exact", interval_text(metrics["observation_exact"]), "100.0", ""),
         (
             "prediction exact",
-            interval_text(found["prediction_exact"]),
+            interval_text(metrics["prediction_exact"]),
             percent(copy["prediction_exact"]),
             percent(other["prediction_exact"]),
         ),
         # Copying the state is wrong wherever something changed, hence 0.0.
-        ("  where something changed", percent(found["prediction_exact_where_changed"]), "0.0", ""),
+        (
+            "  where something changed",
+            percent(metrics["prediction_exact_where_changed"]),
+            "0.0",
+            "",
+        ),
     ]
     # The upper bound is below 1 only where chance decides the next state.
-    if "ceiling" in found:
-        rows.append(("  upper bound (random outcomes)", percent(found["ceiling"]), "", ""))
+    if "ceiling" in metrics:
+        rows.append(("  upper bound (random outcomes)", percent(metrics["ceiling"]), "", ""))
     rows += [
-        (label, *(percent(numbers[name]) for numbers in (found, copy, other)))
+        (label, *(percent(numbers[name]) for numbers in (metrics, copy, other)))
         for label, name in (
             ("cell accuracy", "cell_accuracy"),
             ("changed-cell F1", "changed_cell_f1"),
@@ -76,10 +81,10 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
     ]
     rows += [
         (f"{name} exact", percent(score["exact"]), "", "")
-        for name, score in found["entities"].items()
+        for name, score in metrics["entities"].items()
     ]
-    if "drawing_agrees" in found:
-        rows.append(("grid and coordinates agree", percent(found["drawing_agrees"]), "", ""))
+    if "drawing_agrees" in metrics:
+        rows.append(("grid and coordinates agree", percent(metrics["drawing_agrees"]), "", ""))
     return rows + [
         (
             f"open-loop rollout, step {part['step']}",
@@ -87,19 +92,19 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
             percent(part["copy_exact"]),
             "",
         )
-        for part in found["open_loop"]
+        for part in metrics["open_loop"]
     ]
 
 
-def remarks(found: dict[str, Any]) -> list[str]:
+def remarks(metrics: dict[str, Any]) -> list[str]:
     """The remarks that a reader of the numbers needs."""
     lines = ["Shares are in percent. Brackets show the 95 % CI over puzzles."]
-    if found["format_rate"] == 0:
+    if metrics["format_rate"] == 0:
         lines.append(
             "No response follows the world-model format, so every observation and prediction counts as "
             "wrong. Fine-tune the model on world-model data first."
         )
-    known = found.get("likelihood")
+    known = metrics.get("likelihood")
     if known:
         nll = known["nll_per_token"]
         calibrated = known["calibration"]

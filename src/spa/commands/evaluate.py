@@ -291,8 +291,8 @@ def print_results(results: list[dict[str, Any]]) -> None:
         for policy, result in zip(policies, results, strict=True)
         for tag in result["tags"]
     ]
-    found = [numbers for result in results for numbers in result["tags"].values()]
-    rows = [(label, *cells) for label, cells in _rows(found)]
+    metrics = [numbers for result in results for numbers in result["tags"].values()]
+    rows = [(label, *cells) for label, cells in _rows(metrics)]
     Table(("", *columns), rows, right=range(1, len(columns) + 1)).print(
         f"{policies[0]} on unseen puzzles" if one else "Unseen puzzles"
     )
@@ -314,21 +314,21 @@ def _shared(remarks: Iterable[tuple[str, list[str]]]) -> dict[str, list[str]]:
     return shared
 
 
-def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
-    rows = [("puzzles", [str(tag["puzzles"]) for tag in found])]
+def _rows(metrics: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
+    rows = [("puzzles", [str(tag["puzzles"]) for tag in metrics])]
     # Results may have different k, so their union is shown.
     ks = dict.fromkeys(
-        name for tag in found for name in tag if name.startswith("pass@") and name != "pass@any"
+        name for tag in metrics for name in tag if name.startswith("pass@") and name != "pass@any"
     )
     rows += [
-        (name.replace("pass", "Pass"), [interval_text(tag.get(name)) for tag in found])
+        (name.replace("pass", "Pass"), [interval_text(tag.get(name)) for tag in metrics])
         for name in ks
     ]
     rows.append(
-        ("percent of optimum", [_number(tag.get("percent_of_optimum"), 1) for tag in found])
+        ("percent of optimum", [_number(tag.get("percent_of_optimum"), 1) for tag in metrics])
     )
     rows += [
-        (label, [percent(tag[name]) if tag.get(name) is not None else none for tag in found])
+        (label, [percent(tag[name]) if tag.get(name) is not None else none for tag in metrics])
         for label, name, none in (
             ("optimum", "optimum", "not known"),
             ("random policy", "random_success", "not available"),
@@ -337,20 +337,20 @@ def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
         )
     ]
     for value in sorted(
-        {part["difficulty"] for tag in found for part in tag.get("by_difficulty", ())}
+        {part["difficulty"] for tag in metrics for part in tag.get("by_difficulty", ())}
     ):
         cells = []
-        for tag in found:
+        for tag in metrics:
             part = next((p for p in tag.get("by_difficulty", ()) if p["difficulty"] == value), {})
             cells.append(
                 f"{percent(part['pass@1']['mean'])} of {part['pass@1']['n']}" if part else "–"
             )
         # Difficulty counts actions in one game and clues in another, so the label names what is
         # counted.
-        kinds = " or ".join(dict.fromkeys(tag["difficulty_is"] for tag in found))
+        kinds = " or ".join(dict.fromkeys(tag["difficulty_is"] for tag in metrics))
         rows.append((f"Pass@1, {kinds} {value}", cells))
     rows += [
-        (label, [_number(tag.get(name), digits) for tag in found])
+        (label, [_number(tag.get(name), digits) for tag in metrics])
         for label, name, digits in (
             ("actions per episode", "actions_per_episode", 2),
             ("turns per episode", "turns_per_episode", 2),
@@ -358,7 +358,7 @@ def _rows(found: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
         )
     ]
     rows += [
-        (label, [percent(tag.get(name)) for tag in found])
+        (label, [percent(tag.get(name)) for tag in metrics])
         for label, name in (
             ("well-formed responses", "format_rate"),
             ("invalid per action", "invalid_per_action"),
@@ -384,7 +384,7 @@ def remarks(result: dict[str, Any]) -> list[str]:
             f"{names} cannot be computed from {samples} sample{'' if samples == 1 else 's'} per "
             f"puzzle; use --samples {most}."
         )
-    if any("percent_of_optimum" in found for found in result["tags"].values()):
+    if any("percent_of_optimum" in metrics for metrics in result["tags"].values()):
         lines.append(
             "Percent of optimum is Pass@1 as a percentage of the success of the best possible policy."
         )
@@ -427,13 +427,13 @@ def remarks(result: dict[str, Any]) -> list[str]:
         )
         tokens = f"{used['prompt_tokens']:,} input tokens and {used['completion_tokens']:,} output tokens"
         lines.append(f"{used['requests']:,} requests, {tokens}{cost}.")
-    for tag, found in result["tags"].items():
-        if found["errors"]:
+    for tag, metrics in result["tags"].items():
+        if metrics["errors"]:
             lines.append(
-                f"{tag}: {found['errors']} episodes failed and are not counted. Run the same command again to "
+                f"{tag}: {metrics['errors']} episodes failed and are not counted. Run the same command again to "
                 "replay the failed episodes."
             )
-        if found.get("format_rate") == 0:
+        if metrics.get("format_rate") == 0:
             lines.append(
                 f"{tag}: no response follows the format; use an instruct model or a larger "
                 "actor_rollout_ref.rollout.response_length."

@@ -56,7 +56,7 @@ def filter_data_arguments(parser: argparse.ArgumentParser) -> None:
 def filter_data(options: argparse.Namespace) -> int:
     """Filter, and print one line per file. Raises DataError or ConfigError for files or bounds that
     cannot be used."""
-    from spa.worldmodel.rows import by_reason
+    from spa.worldmodel.examples import by_reason
     from spa.worldmodel.tag_filter import KEPT, FilterOptions, filter_files
 
     bounds = FilterOptions(

@@ -40,14 +40,14 @@ def report_memory(config: str, overrides: Sequence[str], *, gpu_gb: float | None
         f"{cfg.model_path}: {shape.parameters / 1e9:.2f} billion parameters; GPU with {size:.0f} GB ({source})",
         "",
     ]
-    found = phases(cfg, shape)
-    for phase in found:
+    estimated = phases(cfg, shape)
+    for phase in estimated:
         mark = " " if fits(phase, size) else "!"
         out.append(f"{mark} {phase.stage:<14} {phase.total / GB:7.1f} GB")
         out += [
             f"      {name:<32} {value / GB:7.1f} GB" for name, value in phase.parts.items() if value
         ]
-    tight = [phase for phase in found if not fits(phase, size)]
+    tight = [phase for phase in estimated if not fits(phase, size)]
     out += ["", f"Tokens of a micro-batch: {tokens_of_micro_batches(cfg)}", ""]
     if not tight:
         out.append("The configuration fits.")
@@ -82,12 +82,12 @@ def gpu_memory() -> tuple[float, str]:
 
 
 def fits(phase: Phase, gpu_gb: float) -> bool:
-    """Whether a phase fits into a GPU."""
+    """Return whether a phase fits into the memory of a GPU."""
     return phase.total <= USABLE * gpu_gb * GB
 
 
 def margin(gpu_gb: float) -> str:
-    """What the estimate leaves free on a GPU, and why."""
+    """Explain how much memory the estimate leaves free on a GPU."""
     free = (1 - USABLE) * gpu_gb
     return (
         f"Margin: {USABLE * gpu_gb:.1f} of {gpu_gb:.0f} GB count as usable. The other {free:.1f} GB "
@@ -180,7 +180,7 @@ def _tokens(part: ActorConfig | CriticConfig, longest: int) -> int:
 
 
 Change = tuple[str, Callable[[Config], Config]]
-"""What a user writes, and the configuration with it."""
+"""An override as the user writes it, and the configuration with it applied."""
 
 
 def advice(cfg: Config, shape: ModelShape, gpu_gb: float) -> Iterator[str]:

@@ -42,9 +42,9 @@ def print_result(result: dict[str, Any]) -> None:
     """One line per environment and text. The intervals are in the file."""
     rows = []
     for tag, texts in result["tags"].items():
-        for text, found in texts.items():
-            alone = found["alone"]
-            shown = found["in the prompt"]
+        for text, metrics in texts.items():
+            alone = metrics["alone"]
+            shown = metrics["in the prompt"]
             mark = " *" if shown["worse_than_guessing"] else ""
             cells = [
                 f"{item['mean']:.1f}"

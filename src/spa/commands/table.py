@@ -132,7 +132,7 @@ COMMANDS = _Commands(_OURS)
 
 def groups() -> dict[str, tuple[str, ...]]:
     """The groups of `spa --help` and the commands in them, those of other packages included."""
-    found = dict(GROUPS)
+    by_name = dict(GROUPS)
     listed = {name for names in GROUPS.values() for name in names}
     for words in _registered():
         first = words.partition(" ")[0]
@@ -141,8 +141,8 @@ def groups() -> dict[str, tuple[str, ...]]:
         if first not in listed:
             listed.add(first)
             group = COMMANDS[words].group
-            found[group] = (*found.get(group, ()), first)
-    return {group: names for group, names in found.items() if names}
+            by_name[group] = (*by_name.get(group, ()), first)
+    return {group: names for group, names in by_name.items() if names}
 
 
 def actions(name: str) -> list[str]:
@@ -174,10 +174,10 @@ def overview() -> str:
 
 def overview_of(name: str) -> str:
     """The text of `spa env --help`, and of other commands with actions."""
-    found = actions(name)
-    width = max(map(len, found))
+    subcommands = actions(name)
+    width = max(map(len, subcommands))
     lines = [f"usage: spa {name} ACTION [arguments]", ""]
-    lines += [f"  {words:<{width}}  {COMMANDS[words].summary}" for words in found]
-    lines += ["", "example:", f"  {COMMANDS[found[0]].example}", ""]
+    lines += [f"  {words:<{width}}  {COMMANDS[words].summary}" for words in subcommands]
+    lines += ["", "example:", f"  {COMMANDS[subcommands[0]].example}", ""]
     lines += [f"`spa {name} ACTION --help` explains an action."]
     return "\n".join(lines) + "\n"

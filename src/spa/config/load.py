@@ -27,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 
-from spa.config.check import STAGES, Stage, check
+from spa.config.check import STAGES, StageName, check
 from spa.config.fields import flatten, is_secret
 from spa.config.problems import Problems, add_validation_errors, suggestion
 from spa.config.schema import Config, GroupsConfig
@@ -74,7 +74,10 @@ def config_names() -> list[str]:
 
 
 def load_config(
-    name_or_path: str | Path, overrides: Sequence[str] = (), *, stages: Collection[Stage] = STAGES
+    name_or_path: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    stages: Collection[StageName] = STAGES,
 ) -> Config:
     """The configuration `name_or_path` (a shipped name, a YAML file, or a folder with one) with
     `overrides`.
@@ -205,7 +208,7 @@ def _compose(name: str) -> dict[Any, Any]:
     tree = _fill(tree, base)
     values = flatten(tree)
     for key in references if saved else FOLLOWING:
-        followed = re.sub(r"\$\{(.+?)\}", lambda found: str(values.get(found[1])), references[key])
+        followed = re.sub(r"\$\{(.+?)\}", lambda match: str(values.get(match[1])), references[key])
         if key in values and str(values[key]) == followed:
             *parents, last = key.split(".")
             functools.reduce(operator.getitem, parents, tree)[last] = references[key]
@@ -220,12 +223,12 @@ def _find(name: str) -> Path:
             return path / "config.yaml"
         if len(files) == 1:
             return files[0]
-        found = (
+        paths = (
             f"contains {', '.join(file.name for file in files)}"
             if files
             else "contains no .yaml file"
         )
-        raise ConfigError(f"the folder {name} has no config.yaml and {found}. Name one YAML file.")
+        raise ConfigError(f"the folder {name} has no config.yaml and {paths}. Name one YAML file.")
     for candidate in (path, Path(f"{path}.yaml")):
         if candidate.is_file():
             return candidate

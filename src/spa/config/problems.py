@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: every problem with its key, in words for people."""
+"""Problems of a configuration, each with its key and a message for people."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ WORDS = {
     "less_than_equal": "at most {le:g}",
     "less_than": "less than {lt:g}",
 }
-"""How YAML calls what pydantic expected, by pydantic's type of error."""
+"""pydantic's error types, in YAML's terms."""
 
 
 class Problems:
@@ -50,7 +50,7 @@ def add_validation_errors(
 ) -> None:
     """Note every error that pydantic found in `tree`. Alternatives of one key (`str | tuple`)
     become one problem."""
-    found: dict[str, tuple[list[str], str]] = {}
+    by_key: dict[str, tuple[list[str], str]] = {}
     for item in error.errors():
         key = _dotted(item["loc"], tree)
         details = item.get("ctx", {})
@@ -84,8 +84,8 @@ def add_validation_errors(
             wanted = words.format(**details)
             # Pydantic reports one error for each alternative of `str | tuple`. They are joined
             # below as `a string or a list`.
-            found.setdefault(key, ([], got))[0].append(wanted)
-    for key, (wanted, got) in found.items():
+            by_key.setdefault(key, ([], got))[0].append(wanted)
+    for key, (wanted, got) in by_key.items():
         problems.add(key, f"must be {' or '.join(dict.fromkeys(wanted))}{got}")
 
 

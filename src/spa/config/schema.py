@@ -311,8 +311,8 @@ class Config:
     ] = field(default_factory=dict)
 
     def environment(self, tag: str) -> EnvSpec:
-        """What the configuration says of a tag. Raises ConfigError, which names the nearest one, if
-        it has none."""
+        """Return the settings of a tag. Raises ConfigError, which names the nearest tag, if it is
+        not configured."""
         if tag not in self.custom_envs:
             raise ConfigError(
                 f"there is no environment tag {tag!r}; {nearest(tag, self.custom_envs)}"

@@ -111,12 +111,12 @@ class ImagineConfig:
 
     @property
     def on(self) -> bool:
-        """Whether planning is on."""
+        """True if planning is on."""
         return self.n > 1 or self.proposals == "exhaustive"
 
     @property
     def reads_predictions(self) -> bool:
-        """Whether the planner reads predictions in responses."""
+        """True if the planner reads predictions in responses."""
         return self.on and self.dynamics != "simulator"
 
     @property
@@ -301,7 +301,7 @@ class GenerateConfig:
             affects="semantics",
         ),
     ] = "ground_truth"
-    reply_format: Annotated[
+    example_format: Annotated[
         Literal["world_model", "base", "moves"],
         Key(
             "format of the training examples: `world_model`, `base` (plans and answers only), or `moves` "

@@ -22,7 +22,7 @@ LossAgg = Literal[
 
 @section
 class FSDPConfig:
-    """How `strategy: fsdp` cuts a model over the ranks."""
+    """Sharding of a model over the ranks with `strategy: fsdp`."""
 
     fsdp_size: Annotated[
         int,
@@ -51,7 +51,7 @@ class FSDPConfig:
 
     @property
     def offload(self) -> bool:
-        """Whether shards wait on the CPU. `fully_shard` moves all of them or none."""
+        """True if shards are offloaded to the CPU. `fully_shard` offloads all of them or none."""
         return self.offload_policy or self.param_offload or self.optimizer_offload
 
 
@@ -230,7 +230,7 @@ class WorldLossConfig:
 
     @property
     def on(self) -> bool:
-        """Whether any token carries the loss."""
+        """True if any token carries the loss."""
         return self.tokens != "none" and self.coef > 0
 
 
@@ -259,7 +259,7 @@ class ReplayConfig:
     """Examples with true states in every policy update, with their own mean
     (docs/methods.md)."""
 
-    rows: Annotated[
+    examples: Annotated[
         int,
         Key(
             "number of replayed sequences in every mini-batch; 0 turns replay off",
@@ -276,7 +276,7 @@ class ReplayConfig:
         ),
     ] = "data"
     # L = L_policy / N_policy + coef * L_rows / N_rows: the length of responses does not change
-    # the weight of the rows.
+    # the weight of the examples.
     coef: Annotated[
         float,
         Key(
@@ -296,8 +296,8 @@ class ReplayConfig:
 
     @property
     def corrects_rollouts(self) -> bool:
-        """Whether the truth is put into the step's own episodes."""
-        return self.rows > 0 and self.source == "rollouts"
+        """True if ground truth replaces predictions in the step's own episodes."""
+        return self.examples > 0 and self.source == "rollouts"
 
 
 @section

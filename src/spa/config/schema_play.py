@@ -191,7 +191,7 @@ class EsManagerConfig:
 
 @section
 class RewardNormalizationConfig:
-    """How episode scores are normalized, after the format penalty is added."""
+    """Normalization of episode scores, after the format penalty is added."""
 
     grouping: Annotated[
         Literal["state", "inductive", "batch"],

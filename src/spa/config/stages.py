@@ -10,10 +10,10 @@ from spa.config.schema import APIModelConfig, Config, EnvSpec
 from spa.config.tree import schema_keys, to_plain
 from spa.plugins import example_source
 
-Stage = Literal["selfplay", "sft", "ppo", "eval"]
-STAGES: tuple[Stage, ...] = get_args(Stage)
+StageName = Literal["selfplay", "sft", "ppo", "eval"]
+STAGES: tuple[StageName, ...] = get_args(StageName)
 
-SECTIONS: dict[str, tuple[Stage, ...]] = {
+SECTIONS: dict[str, tuple[StageName, ...]] = {
     "model_path": ("selfplay", "ppo", "eval"),  # SFT reads sft.model.partial_pretrain
     "state_text": ("selfplay", "ppo", "eval"),
     "micro_batch_size_per_gpu": ("ppo",),
@@ -49,7 +49,7 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
     "generate.success_only": ("selfplay", "ppo"),
     "data": ("sft",),
     "sft": ("sft",),
-    # PPO may replay examples of stage 2 (`replay.rows`).
+    # PPO may replay examples of stage 2 (`replay.examples`).
     "sft.data.train_files": ("sft", "ppo"),
     "sft.data.max_length": ("sft", "ppo"),
     "sft.data.merge_turns": ("sft", "ppo"),
@@ -85,7 +85,7 @@ SECTIONS: dict[str, tuple[Stage, ...]] = {
 """The stages of the longest name that a key begins with. Stages pass their identity on, so that
 stage 2 depends on whatever self-play depends on."""
 
-UNRECORDED: dict[Stage, tuple[str, ...]] = {
+UNRECORDED: dict[StageName, tuple[str, ...]] = {
     "selfplay": ("ctx_manager.placeholders", "ctx_manager.history")
 }
 """Settings that older records of a stage lack and that need not have had the schema's default, as
@@ -109,7 +109,7 @@ ENTRIES = {
 
 
 @functools.cache
-def stages_of(key: str) -> tuple[Stage, ...]:
+def stages_of(key: str) -> tuple[StageName, ...]:
     """The stages that read a dotted key."""
     parts = key.split(".")
     if parts[0] in ENTRIES and len(parts) > 1:
@@ -126,7 +126,7 @@ def _keys() -> dict[str, Key]:
 
 @functools.cache
 def key_of(path: str) -> Key:
-    """What the schema says about a dotted key; inside a mapping (an environment's options), about
+    """Return the schema entry of a dotted key; inside a mapping (an environment's options), that of
     the mapping."""
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
@@ -139,12 +139,14 @@ def key_of(path: str) -> Key:
     raise KeyError(path)
 
 
-def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
+def values_of(cfg: Config, stage: StageName) -> dict[str, Any]:
     """Dotted key -> plain value of everything that a stage reads. Settings that
     others switch off are left out: environments that it does not play, API models that it does not
     call, and options of rollouts that are not replayed. So are checkpoints of the run itself to
     resume from, and the number of PPO steps unless a learning rate depends on it."""
-    found = {key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)}
+    settings = {
+        key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)
+    }
     # Evaluation plays the validation tags alone.
     tags = {
         *cfg.es_manager.val.env_configs.tags,
@@ -166,14 +168,14 @@ def values_of(cfg: Config, stage: Stage) -> dict[str, Any]:
     # The dot at the end keeps `custom_envs.Sudoku` from matching `custom_envs.Sudoku9x9`.
     off = tuple(f"{name}." for name in switched_off)
     return without_idle_replay(
-        {key: value for key, value in found.items() if not f"{key}.".startswith(off)}
+        {key: value for key, value in settings.items() if not f"{key}.".startswith(off)}
     )
 
 
 def _replays(cfg: Config, name: str) -> bool:
-    """Whether PPO makes replayed rows with this key."""
+    """Return whether PPO's replayed examples depend on this key."""
     replay = cfg.actor_rollout_ref.actor.replay
-    return replay.corrects_rollouts or (replay.rows > 0 and name.startswith("sft."))
+    return replay.corrects_rollouts or (replay.examples > 0 and name.startswith("sft."))
 
 
 def _not_of_others(cfg: Config) -> Iterator[str]:
@@ -198,12 +200,12 @@ def _lies_in(named: str, *folders: str) -> bool:
 def without_idle_replay(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a stage without those of a replay of no rows and of the gate, which records of
     older versions have: it trained more where now it only judges."""
-    idle = ("gate.",) if values.get(f"{_REPLAY}.rows") else ("gate.", f"{_REPLAY}.")
+    idle = ("gate.",) if values.get(f"{_REPLAY}.examples") else ("gate.", f"{_REPLAY}.")
     return {key: value for key, value in values.items() if not key.startswith(idle)}
 
 
 def _has_an_end(cfg: Config) -> bool:
-    """Whether PPO's learning rates depend on the number of steps."""
+    """Return whether PPO's learning rates depend on the number of steps."""
     optims = (cfg.actor_rollout_ref.actor.optim, cfg.critic.optim)
     return any(
         optim.warmup_style == "cosine"

@@ -31,8 +31,8 @@ class Replica:
     """A model that one process computes with, alone."""
 
     in_step = False
-    """Whether each forward pass waits for the other ranks, so that all must make the same number of
-    them."""
+    """True if each forward pass waits for the other ranks, so that all ranks must make the same
+    number of passes."""
 
     def __init__(self, model: Any, world: World = ALONE) -> None:
         self.model = model

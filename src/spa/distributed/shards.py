@@ -28,7 +28,7 @@ from spa.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """How a model is cut. `group`: ranks that share one copy (-1: all; fewer: hybrid, whole copies
+    """Sharding options. `group`: ranks that share one copy (-1: all; fewer: hybrid, whole copies
     side by side); `dtype`: of the gathered parameters, None for that of the weights; gradients are
     added up in float32."""
 

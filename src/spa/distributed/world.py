@@ -41,7 +41,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the rank that writes files and talks to people."""
+        """True on the rank that writes files and reports to people."""
         return self.rank == 0
 
     def parallel_map(
@@ -103,7 +103,7 @@ class World:
         ]
 
     def broadcast(self, find: Callable[[], Result]) -> Result:
-        """What `find` gives on rank 0 (JSON), on every rank: for what is read from files that
+        """Return the result of `find` on rank 0 (JSON) on every rank, for data read from files that
         change."""
         if self.size == 1:
             return find()
@@ -123,7 +123,7 @@ class World:
         return int(self._reduced(torch.tensor([number]), dist.ReduceOp.MAX))
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank."""
+        """Return whether the flag is set on any rank."""
         return bool(self.all_reduce_max(int(flag)))
 
     def barrier(self) -> None:
@@ -201,8 +201,8 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
 
 
 def _leave() -> None:
-    """When all ranks are here: destroy the process group, and let go of all that holds it (models
-    in reference cycles, meshes in DTensor's caches), so that its threads end now.
+    """Destroy the process group once all ranks are here, and release everything that holds it
+    (models in reference cycles, meshes in DTensor's caches), so that its threads end now.
 
     A thread of gloo that lets go of a tensor while the interpreter ends aborts the process:
     "terminate called without an active exception", pytorch/pytorch#179291 and #190489.

@@ -93,7 +93,7 @@ class Refused(Unanswered):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiResponse:
-    """What a server answered. `reasoning` is what some servers return separately from the text."""
+    """Answer of a server. `reasoning` is text that some servers return separately."""
 
     text: str
     finish_reason: Literal["stop", "length"]
@@ -485,8 +485,7 @@ class ApiEngine:
         )
 
     def _readable(self, text: str) -> str:
-        """What a server said, as it may be kept and shown: without the key, which it knows, and as
-        UTF-8."""
+        """Prepare a server's message for logs and files: without the API key, and as UTF-8."""
         return as_unicode(text.replace(self._key, "***") if self._key else text)
 
     def _count(self, **amounts: int) -> None:

@@ -58,7 +58,7 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class _State:
-    """What a decode step reads and changes: one entry for each row, at fixed addresses.
+    """State that a decode step reads and changes: one entry for each row, at fixed addresses.
 
     Padding rows are not alive and have the last slot, which no episode gets.
     """
@@ -156,13 +156,13 @@ class Decoder:
             row_uniforms(prompts, sampling.max_tokens).to(self.device),
         )
         self._sample(hidden, sampling)
-        replies = self._decode(len(prompts), sizes, sampling)
-        for prompt, slot, (ids, _) in zip(prompts, slots, replies, strict=True):
+        responses = self._decode(len(prompts), sizes, sampling)
+        for prompt, slot, (ids, _) in zip(prompts, slots, responses, strict=True):
             if prompt.continued:
                 # The last sampled token has not been read.
                 slot.ids = np.concatenate([prompt.token_ids, ids[:-1]])
                 self.slots[prompt.episode_id] = slot
-        return [replies[place] for place in np.argsort(order)]
+        return [responses[place] for place in np.argsort(order)]
 
     def _take_slots(self, prompts: Sequence[Prompt], new_tokens: int) -> list[Slot]:
         """The slot of each prompt: that of the episode's earlier turns, or a free one."""
@@ -397,7 +397,7 @@ def _graph_sizes(rows: int) -> list[int]:
 
 
 def _graph_key(size: int, sampling: SamplingParams) -> tuple[Any, ...]:
-    """What a recorded step depends on."""
+    """Key of a recorded step: everything that its graph depends on."""
     return (size, sampling.temperature, sampling.top_p, sampling.top_k)
 
 

@@ -24,7 +24,7 @@ from spa.prompts.template import ChatTemplate
 log = logging.getLogger(__name__)
 
 RANDOM = "random"
-REPLIES = "api_replies.jsonl"
+RESPONSES = "api_responses.jsonl"
 
 
 class PlayingEngine(Engine, Protocol):
@@ -33,14 +33,14 @@ class PlayingEngine(Engine, Protocol):
 
     @property
     def template(self) -> ChatTemplate | None:
-        """The template of the model that replies."""
+        """The template of the model that responds."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
-    """What an engine is made from. `model` and `template` are there if they are loaded already: in
-    training always."""
+    """Inputs for building an engine. `model` and `template` are set if they are already loaded,
+    which is always so in training."""
 
     cfg: Config
     model_name: str  # a model or checkpoint as in `model_path`, or a name of `model_info`
@@ -51,7 +51,7 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
-    """How an engine is made, and whether it may play in training.
+    """Constructor of an engine, and whether it may play in training.
 
     trainable: `load_weights` takes the policy's weights, and completions have token ids and
     log-probs. raw_logprobs: these are of the raw logits, whatever temperature, top-k and top-p were
@@ -94,15 +94,15 @@ def engine_kind(name: str) -> EngineKind:
     if name in ENGINES:
         return ENGINES[name]
     key = "actor_rollout_ref.rollout.name"
-    found = load_plugin("engines", name) if name in plugins("engines") else load_setting(key, name)
-    if not isinstance(found, EngineKind) and not callable(found):
+    kind = load_plugin("engines", name) if name in plugins("engines") else load_setting(key, name)
+    if not isinstance(kind, EngineKind) and not callable(kind):
         raise ConfigError(
             f"{key}: {name!r} must name an EngineKind, or a class or function that returns "
             "an engine"
         )
-    if isinstance(found, EngineKind):
-        return found
-    return EngineKind(make=cast(Callable[[EngineRequest], PlayingEngine], found))
+    if isinstance(kind, EngineKind):
+        return kind
+    return EngineKind(make=cast(Callable[[EngineRequest], PlayingEngine], kind))
 
 
 def trained_kind(cfg: Config) -> EngineKind:
@@ -138,7 +138,7 @@ def trained_kind(cfg: Config) -> EngineKind:
 
 
 def engine_name(cfg: Config, model_name: str = "") -> str:
-    """What `actor_rollout_ref.rollout.name` means on this machine for this model: the same without
+    """Resolve `actor_rollout_ref.rollout.name` for this machine and model: the same without
     `auto`."""
     if model_name == RANDOM:
         return RANDOM
@@ -270,5 +270,5 @@ def api_engine(cfg: Config, name: str, *, store: Path | None = None) -> PlayingE
         max_concurrency=choice.max_concurrency,
         max_retries=choice.max_retries,
         per_minute=choice.requests_per_minute,
-        store=store or Path(cfg.trainer.run_dir) / REPLIES,
+        store=store or Path(cfg.trainer.run_dir) / RESPONSES,
     )

@@ -27,8 +27,8 @@ DECODED_ROWS = 16  # the matrix layout is optimized for this many rows; other nu
 
 
 def can_fuse(model: Any, dtype: torch.dtype) -> bool:
-    """Whether `FusedModel` computes what the model means, and its copy of the matrices is worth its
-    memory: in a lower precision, or of a small model."""
+    """Return whether `FusedModel` computes the same as the model, and its copy of the matrices is
+    worth its memory: in a lower precision, or of a small model."""
     config = getattr(model, "config", None)
     if config is None or config.model_type not in MODELS or not attends_to_everything(config):
         return False

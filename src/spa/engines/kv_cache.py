@@ -23,9 +23,9 @@ Head = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 class KVStore:
-    """What rows that left a batch together have cached: keys and values [R, H, c, D] per layer,
-    after those of `head`. Every row is filled from the left; what is behind its own length means
-    nothing."""
+    """KV cache of rows that left a batch together: keys and values [R, H, c, D] per layer, after
+    those of `head`. Every row is filled from the left; entries beyond its own length are
+    meaningless."""
 
     def __init__(self, head: Head) -> None:
         self.head = head
@@ -60,7 +60,7 @@ class KVStore:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class EpisodeKV:
-    """What is cached of one episode: row `row` of a store.
+    """KV cache of one episode: row `row` of a store.
 
     ids: int32 [c], the tokens whose keys and values are held.
     """
@@ -70,7 +70,8 @@ class EpisodeKV:
     row: int
 
     def covers(self, token_ids: np.ndarray) -> bool:
-        """Whether this is a proper prefix of `token_ids` (at least one token is left to be read)."""
+        """Return whether this is a proper prefix of `token_ids` (at least one token is left to
+        read)."""
         return len(self.ids) < len(token_ids) and np.array_equal(
             self.ids, token_ids[: len(self.ids)]
         )
@@ -168,7 +169,8 @@ class GrowingCache(DynamicCache):
 
     @property
     def shared(self) -> int:
-        """How many tokens all rows begin with that are held once, before the cache's own columns."""
+        """Number of leading tokens common to all rows and stored once, before the cache's own
+        columns."""
         return self.head[0][0].shape[1] if self.head else 0
 
     def lay_out(self, rows: list[EpisodeKV | None]) -> None:

@@ -144,7 +144,7 @@ class LocalEngine:
             for start in range(0, len(prompts), self.max_rows):
                 part = prompts[start : start + self.max_rows]
                 if self.template.images:
-                    replies = sample_seeing(
+                    responses = sample_seeing(
                         self.model,
                         part,
                         sampling,
@@ -152,12 +152,12 @@ class LocalEngine:
                         stop_ids=sorted(self.template.stop_ids),
                     )
                 elif self.decoder is not None:
-                    replies = self.decoder.generate(part, sampling)
+                    responses = self.decoder.generate(part, sampling)
                     if not self.keep_cache:
                         self.decoder.forget([prompt.episode_id for prompt in part])
                 else:
-                    replies = _Batch(self, part, sampling).run()
-                out += [self._completion(ids, logprobs) for ids, logprobs in replies]
+                    responses = _Batch(self, part, sampling).run()
+                out += [self._completion(ids, logprobs) for ids, logprobs in responses]
         self.model.train(was_training)
         return out
 
@@ -172,7 +172,7 @@ class LocalEngine:
             )
         stopped = len(ids) > 0 and int(ids[-1]) in self.template.stop_ids
         return Completion(
-            text=self.template.decode_reply(ids),
+            text=self.template.decode_response(ids),
             token_ids=ids,
             logprobs=logprobs,
             finish_reason="stop" if stopped else "length",
@@ -357,7 +357,7 @@ class _Batch:
         return head_of(known[0] if known else self._read_alone(first[:tokens]), tokens)
 
     def _read_alone(self, ids: np.ndarray) -> EpisodeKV:
-        """What is cached of these tokens, int [c], when they are read by themselves."""
+        """Build the cache of these tokens, int [c], in a forward pass of their own."""
         cache = GrowingCache(_layer_count(self.engine.model.config))
         columns = torch.arange(len(ids), device=self.device)[None]
         causal = torch.ones((1, len(ids), len(ids)), dtype=torch.bool, device=self.device).tril()
@@ -456,10 +456,10 @@ class _Batch:
         written = [self.ids[self.rows[b]] for b in batch_rows]
         # The last sampled token is not in the cache, so the next turn has to read it.
         ids = [
-            np.concatenate([prompt.token_ids, np.asarray(reply, dtype=np.int32)])[
+            np.concatenate([prompt.token_ids, np.asarray(response, dtype=np.int32)])[
                 : self.cache.shared + length
             ]
-            for prompt, reply, length in zip(prompts, written, lengths, strict=True)
+            for prompt, response, length in zip(prompts, written, lengths, strict=True)
         ]
         for prompt, taken in zip(
             prompts, self.cache.take_rows(rows, columns, ids, last=last), strict=True

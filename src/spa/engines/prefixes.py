@@ -10,7 +10,7 @@ _MUCH_LESS = 0.75
 
 
 def common_length(one: np.ndarray, other: np.ndarray) -> int:
-    """How many tokens both begin with."""
+    """Length of the common prefix."""
     tokens = min(len(one), len(other))
     differs = np.flatnonzero(one[:tokens] != other[:tokens])
     return int(differs[0]) if len(differs) else tokens

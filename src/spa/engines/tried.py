@@ -1,5 +1,5 @@
-"""Whether a model can be read as the local engine reads: a few tokens of it, tried out when the
-engine is made."""
+"""Check whether the local engine can read a model: try it on a few tokens when the engine is
+built."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -21,23 +21,23 @@ SAME_HALF = 0.2  # in bfloat16
 TOKENS = ((3, 14), (12, 17))  # prompt lengths of the two rows in the first turn and in the second
 
 MakeBatch = Callable[[Sequence[Prompt], SamplingParams], Any]
-"""What makes the rows of one call of the local engine."""
+"""Constructor of the batch for one call of the local engine."""
 
 
 def skips_check(config: Any) -> bool:
-    """Whether nothing needs to be tried, or nothing can be: flash attention does not compute in
+    """Return whether the check is unnecessary or impossible: flash attention does not compute in
     float32."""
     return can_be_plain(config) or uses_flash(config)
 
 
 def uses_flash(config: Any) -> bool:
-    """Whether the model computes flash attention."""
+    """Return whether the model computes flash attention."""
     return "flash" in (getattr(config, "_attn_implementation", None) or "")
 
 
 def reads_right(model: Any, make_batch: MakeBatch) -> bool:
-    """Whether log-probs of two turns of two uneven rows, read as the engine reads them, are those
-    of one forward pass without a cache. False, too, if the model cannot be called so."""
+    """Return whether cached log-probs of two turns of two uneven rows equal those of one forward
+    pass without a cache. False, too, if the model cannot be called that way."""
     was_training = model.training
     model.eval()
     try:
@@ -73,12 +73,12 @@ def _gap(model: Any, make_batch: MakeBatch) -> float:
             for i, (talk, length) in enumerate(zip(talks, lengths, strict=True))
         ]
         batch = make_batch(prompts, SamplingParams(max_tokens=2))
-        found = [batch._read_prompts()]
+        cached = [batch._read_prompts()]
         batch.ids = [[int(talk[length])] for talk, length in zip(talks, lengths, strict=True)]
         written = torch.tensor(batch.ids, device=device)[:, 0]
-        found.append(batch._read_next(written, torch.ones(2, dtype=torch.bool, device=device)))
+        cached.append(batch._read_next(written, torch.ones(2, dtype=torch.bool, device=device)))
         batch._leave([0, 1], last=True)
-        for later, logits in enumerate(found):
+        for later, logits in enumerate(cached):
             for row, length in enumerate(lengths):
                 ours = logits[row].float().log_softmax(-1)
                 theirs = expected[row][length - 1 + later]
@@ -116,8 +116,8 @@ def _decoder_gap(decoder: Decoder, model: Any) -> float:
             Prompt(episode_id=f"tried/{i}", messages=(), token_ids=talk, prefill="", seed=i)
             for i, talk in enumerate(talks)
         ]
-        replies = decoder.generate(prompts, SamplingParams(max_tokens=4))
-        for i, (ids, logprobs) in enumerate(replies):
+        responses = decoder.generate(prompts, SamplingParams(max_tokens=4))
+        for i, (ids, logprobs) in enumerate(responses):
             asked = len(talks[i])
             # Begins the next turn, too.
             talks[i] = np.concatenate([talks[i], ids, talks[i][:3]])

@@ -15,7 +15,7 @@ from spa.models.vision import ImageReader
 from spa.types import Prompt, SamplingParams
 
 
-class _Draw(LogitsProcessor):
+class _TokenSampler(LogitsProcessor):
     """Samples from each row's own stream, keeps what the raw logits say of it, and lets nothing
     else be chosen."""
 
@@ -52,7 +52,7 @@ def sample_seeing(
         part.to(device) for part in right_aligned([prompt.token_ids for prompt in prompts], pad)
     )
     uniforms = row_uniforms(prompts, sampling.max_tokens).to(device)
-    draw = _Draw(uniforms, sampling, reader.image_id)
+    sampler = _TokenSampler(uniforms, sampling, reader.image_id)
     # `_Draw` leaves a single token, which greedy decoding picks.
     settings = GenerationConfig(
         max_new_tokens=sampling.max_tokens,
@@ -68,17 +68,17 @@ def sample_seeing(
             input_ids=ids,
             attention_mask=real.long(),
             generation_config=settings,
-            logits_processor=LogitsProcessorList([draw]),
+            logits_processor=LogitsProcessorList([sampler]),
             **reader.rows([prompt.images for prompt in prompts]).inputs(ids),
         )
     finally:
         model.generation_config = own
     written = out[:, ids.shape[1] :].cpu().numpy().astype(np.int32)
-    logprobs = torch.stack(draw.logprobs, dim=1).cpu().numpy().astype(np.float32)
-    replies = []
+    logprobs = torch.stack(sampler.logprobs, dim=1).cpu().numpy().astype(np.float32)
+    responses = []
     for row, value in zip(written, logprobs, strict=True):
         # Rows that ended early are padded to the longest row.
         ends = np.flatnonzero(np.isin(row, list(stop_ids)))
         length = int(ends[0]) + 1 if len(ends) else len(row)
-        replies.append((row[:length], value[:length]))
-    return replies
+        responses.append((row[:length], value[:length]))
+    return responses

@@ -106,14 +106,14 @@ class VllmEngine:
         asked = [{"prompt_token_ids": [int(i) for i in prompt.token_ids]} for prompt in prompts]
         settings = [self._settings(sampling, prompt.seed) for prompt in prompts]
         try:
-            found = self.llm.generate(asked, settings, use_tqdm=False)  # type: ignore[arg-type]
+            outputs = self.llm.generate(asked, settings, use_tqdm=False)  # type: ignore[arg-type]
         except self._dead as error:
             raise ModelError(
                 "The vLLM process ended; read the reason in the vLLM log above. Change "
                 "actor_rollout_ref.rollout.gpu_memory_utilization, or use "
                 "actor_rollout_ref.rollout.name=local."
             ) from error
-        return [self._completion(output.outputs[0]) for output in found]
+        return [self._completion(output.outputs[0]) for output in outputs]
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
         """Sample from these weights from now on. A model in memory is then compared with the
@@ -152,11 +152,13 @@ class VllmEngine:
             seed=self.version,
         )
         asked: Any = [{"prompt_token_ids": prompt.tolist()}]
-        reply = self._completion(self.llm.generate(asked, settings, use_tqdm=False)[0].outputs[0])
-        assert reply.token_ids is not None and reply.logprobs is not None
-        ids = torch.from_numpy(np.concatenate([prompt, reply.token_ids]).astype(np.int64))[None].to(
-            device
+        response = self._completion(
+            self.llm.generate(asked, settings, use_tqdm=False)[0].outputs[0]
         )
+        assert response.token_ids is not None and response.logprobs is not None
+        ids = torch.from_numpy(np.concatenate([prompt, response.token_ids]).astype(np.int64))[
+            None
+        ].to(device)
         mask = torch.zeros((1, ids.shape[1] - 1), dtype=torch.bool, device=device)
         mask[0, len(prompt) - 1 :] = True
         half = self.dtype if self.dtype != torch.float32 else None
@@ -165,7 +167,7 @@ class VllmEngine:
         with torch.no_grad(), torch.autocast(device.type, dtype=half, enabled=half is not None):
             expected = token_logprobs(model, ids, mask)[0][mask].cpu().numpy()
         model.train(was_training)
-        gap = float(np.abs(expected - reply.logprobs).max())
+        gap = float(np.abs(expected - response.logprobs).max())
         # Written as `not ... <=`, so that NaN is an error as well.
         if not gap <= TOLERANCE[self.dtype]:
             raise TrainingError(
@@ -207,7 +209,7 @@ class VllmEngine:
             for token, entry in zip(ids, output.logprobs or [], strict=True)
         ]
         return Completion(
-            text=self.template.decode_reply(ids),
+            text=self.template.decode_response(ids),
             token_ids=ids,
             logprobs=np.asarray(logprobs, dtype=np.float32),
             finish_reason="stop" if output.finish_reason == "stop" else "length",

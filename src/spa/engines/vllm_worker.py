@@ -1,4 +1,4 @@
-"""What is added to vLLM's workers. Imported inside them, by name."""
+"""Extensions of vLLM's workers, imported inside them by name."""
 
 from typing import Any
 

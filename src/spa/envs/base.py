@@ -13,8 +13,7 @@ from spa.envs.limits import checked_step
 from spa.errors import ConfigError
 
 StateText = Literal["grid", "coords", "grid_and_coords"]
-"""How a state is written: the grid, the coordinate sentence, or the grid followed by the
-sentence."""
+"""Text form of a state: the grid, the coordinate sentence, or the grid followed by the sentence."""
 
 Action = int | str
 
@@ -40,8 +39,8 @@ class TextEnv(gymnasium.Env[str, Action]):
     card says so."""
 
     players: int = 1
-    """How many play. With several, `step` is a move of `current_player`, and `info` says what it
-    brought each of them: `rewards` (numbers) and `successes` (bool), in the order of the players;
+    """Number of players. With several, `step` is a move of `current_player`, and `info` has each
+    player's result: `rewards` (numbers) and `successes` (bool), in the order of the players;
     `reward` and `success` are the mover's."""
 
     max_steps: int = sys.maxsize
@@ -70,7 +69,7 @@ class TextEnv(gymnasium.Env[str, Action]):
         """
 
     def current_player(self) -> int:
-        """Whose turn it is, 0 to `players` - 1."""
+        """Index of the player to move, 0 to `players` - 1."""
         return 0
 
     def look_as(self, player: int) -> None:
@@ -78,9 +77,9 @@ class TextEnv(gymnasium.Env[str, Action]):
         Nothing to do where all see the same."""
 
     def world_state_text(self, mode: StateText) -> str:
-        """What an agent should know of the current state: what world-model responses are made of
-        and measured against, as observation and, after the actions, as prediction. Like
-        `state_text`, and by default the same.
+        """Text of the current state that an agent should know. World-model responses are trained on
+        it and measured against it, as observation and, after the actions, as prediction. Same
+        arguments as `state_text`, and by default the same text.
 
         Where the agent does not see everything, this may be the simulator's facts, or the part of
         them that matters.
@@ -263,7 +262,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         chance."""
 
     state_key_format: tuple[str, str] = ("state", "states in short")
-    """What prompts call one state of a written search, and how such a search names them."""
+    """Words for a state of a written search: its name in prompts, and the name of its short
+    form."""
 
     def state_key(self) -> str | None:
         """A short name of the current state for written searches, without blanks, colons and
@@ -286,8 +286,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         return None
 
     def outcome_of_text(self, text: str) -> str:
-        """What the state that a text shows means, as `state_outcome` says it, from the text alone:
-        by comparing it with what the text names as goal or hole."""
+        """Return the outcome of the state in a text, as `state_outcome` names it, from the text
+        alone: compare it with the goal or hole that the text names."""
         return ""
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What if: a game is continued in a copy, and the original is left as it is."""
+"""Counterfactuals: continue a game in a copy and leave the original unchanged."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from spa.envs.limits import EnvFault, checked_step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """How a running game came about: for environments that cannot be copied, it is played again."""
+    """History of a running game, to replay it where the environment cannot be copied."""
 
     make: Callable[[], TextEnv]
     seed: int

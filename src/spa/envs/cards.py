@@ -28,7 +28,7 @@ OPTIMUM_BY = {
     "metamathqa": "answer key",
     "webshop": "scripted purchase",
 }
-"""How the optimum of a type is found. Types without an entry: by an exact solver."""
+"""Method that computes the optimum of a type. Types without an entry use an exact solver."""
 
 VERSIONS: dict[str, int] = {}
 """Version of a type's puzzles, raised whenever they change. Types without an entry: 1."""
@@ -56,7 +56,7 @@ class Card:
     look_ahead_success: float | None
 
     def describes(self, env_type: str, options: Mapping[str, Any] | None, max_actions: int) -> bool:
-        """Whether the card was measured with these settings."""
+        """Return whether the card was measured with these settings."""
         return (self.env_type, self.options, self.max_actions_per_traj) == (
             env_type,
             _plain(options),
@@ -98,12 +98,12 @@ def card_with(
 
 def card(tag: str) -> Card:
     """The card of `tag`; raises ConfigError that names the nearest tag if there is none."""
-    found = cards().get(tag)
-    if found is None:
+    reference = cards().get(tag)
+    if reference is None:
         raise ConfigError(
             f"The environment tag {tag!r} has no reference scores; {nearest(tag, cards())}"
         )
-    return found
+    return reference
 
 
 def measure(
@@ -206,10 +206,10 @@ def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, flo
     return False, total
 
 
-def to_json(found: Iterable[Card], command: str) -> str:
+def to_json(scores: Iterable[Card], command: str) -> str:
     """The text of a file of cards, such as `assets/cards.json`, that `command` has made."""
     made = f"{command}, on the puzzles of the seeds 0 to {PUZZLES - 1}"
-    rows = [asdict(item) for item in found]
+    rows = [asdict(item) for item in scores]
     return json.dumps({"made_by": made, "cards": rows}, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -25,7 +25,7 @@ def phrase(singular: str, plural: str, symbol: str, cells: Iterable[Cell]) -> st
 
 
 def counting(rows: int, cols: int) -> str:
-    """How coordinates count on a board of this size, for an instruction."""
+    """Explain the coordinates of a board of this size, for an instruction."""
     return (
         "Coordinates are (row,column), counted from 0: the top left corner is (0,0), "
         f"the bottom right corner is ({rows - 1},{cols - 1}). Rows grow downwards, columns to the right."

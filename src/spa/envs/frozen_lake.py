@@ -115,7 +115,7 @@ class FrozenLake(GridGame):
         self._ends = self.lake.holes | {self.lake.goal}
         # Caches that the first state text of a lake fills: everything but the player stays the
         # same.
-        self._drawing = ""
+        self._grid_chars = ""
         self._things = ""
         # `_slip` creates the stream when a move first needs it, since many lakes never need one.
         self._noise_seed, self._noise = (
@@ -178,14 +178,14 @@ class FrozenLake(GridGame):
 
     def _grid(self) -> str:
         # Only the player moves, so the rest of the grid is drawn once per lake.
-        drawing = self._drawing or self._draw()
+        grid = self._grid_chars or self._render_grid()
         player = self.player
         # Each row above the player adds one line break.
         place = player + player // self.size
         symbol = self._symbols[self._cell(player) if player in self._ends else 0]
-        return f"{drawing[:place]}{symbol}{drawing[place + 1 :]}"
+        return f"{grid[:place]}{symbol}{grid[place + 1 :]}"
 
-    def _draw(self) -> str:
+    def _render_grid(self) -> str:
         lake = self.lake
         size = self.size
         symbols = self._symbols
@@ -193,10 +193,10 @@ class FrozenLake(GridGame):
         flat[lake.goal] = symbols[3]
         for hole in lake.holes:
             flat[hole] = symbols[2]
-        self._drawing = "\n".join(
+        self._grid_chars = "\n".join(
             "".join(flat[row : row + size]) for row in range(0, size * size, size)
         )
-        return self._drawing
+        return self._grid_chars
 
     def _sentence(self) -> str:
         player = self.player
@@ -306,10 +306,10 @@ class FrozenLake(GridGame):
     def state_value(self, text: str) -> float:
         """1 if the text shows the player on the goal, -1 in a hole, else 0."""
         # Only the grid is searched for symbols, which may also be letters of the sentence.
-        drawn = "".join(text.split("\n")[: self.size]) if "\n" in text else ""
-        if "on the goal" in text or self._symbols[5] in drawn:
+        grid = "".join(text.split("\n")[: self.size]) if "\n" in text else ""
+        if "on the goal" in text or self._symbols[5] in grid:
             return 1.0
-        return -1.0 if "in a hole" in text or self._symbols[4] in drawn else 0.0
+        return -1.0 if "in a hole" in text or self._symbols[4] in grid else 0.0
 
     def state_key(self) -> str | None:
         """The player's row and column as two digits; None on slippery ice and on boards of more
@@ -353,19 +353,19 @@ class FrozenLake(GridGame):
         return "goal" if read.player == read.goal else "hole" if read.player in read.holes else ""
 
     def _read(self, text: str) -> "_Sentence | None":
-        """What a coordinate sentence says; None if the text is none."""
+        """Parse a coordinate sentence; None if the text is none."""
         # Matches `holes (O) are at (0,1) (1,0); goal (G) is at (2,0); player (P) is at (3,2).` At
         # the end of a game, `on the goal` or `in a hole` follows the player's cell.
         goal, player = (re.escape(f" ({self._symbols[kind]}) is at ") for kind in (3, 0))
         cell = r"\((\d),(\d)\)"
-        found = re.fullmatch(
+        match = re.fullmatch(
             rf"((.*); goal{goal}{cell}; player{player}){cell}( on the goal| in a hole)?\.", text
         )
-        if found is None:
+        if match is None:
             return None
         # The groups are the text before the player's cell, the part of it before the goal (the
         # holes), and row and column of the goal and of the player.
-        things, holes, *digits = found.groups()
+        things, holes, *digits = match.groups()
         numbers = [int(digit) for digit in digits[:4]]
         return _Sentence(
             things=things,

@@ -25,14 +25,14 @@ class Lake:
 def generate_lake(rng: np.random.Generator, size: int, p: float) -> Lake:
     """A random lake whose goal can be reached: cells are frozen with probability `p`, start and
     goal are uniform."""
-    draw = uniforms(rng)
+    uniform = uniforms(rng)
     cells = size * size
     # The loop ends for every `p`: even without ice, start and goal are sometimes neighbours.
     while True:
         # Keep the order of these samples (ice, start, goal): it determines the lake of every seed.
-        holes = frozenset([cell for cell in range(cells) if draw() >= p])
-        start = int(draw() * cells)
-        goal = int(draw() * cells)
+        holes = frozenset([cell for cell in range(cells) if uniform() >= p])
+        start = int(uniform() * cells)
+        goal = int(uniform() * cells)
         # As in the original, an unsuitable lake is discarded as a whole, and start and goal replace
         # holes.
         if start != goal:

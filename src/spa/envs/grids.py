@@ -1,5 +1,5 @@
-"""What FrozenLake and Sokoban share: a board as drawing, sentence and picture, in symbols and labels
-that options can change."""
+"""Shared parts of FrozenLake and Sokoban: a board as grid, sentence and picture, in symbols and
+labels that options can change."""
 
 from abc import abstractmethod
 from collections.abc import Mapping

@@ -17,7 +17,7 @@ NAME = "hidden_dynamics_lake"
 LETTERS = "abcde"
 HOLE, GOAL, IN_HOLE, ON_GOAL = (SYMBOLS[kind] for kind in (2, 3, 4, 5))
 ENDS = {GOAL: " on the goal", HOLE: " in a hole"}
-"""What a sentence adds where the episode is over."""
+"""Addition to a sentence where the episode is over."""
 _TEXT = re.compile(
     rf"(?P<before>cells (?P<cells>(?:\d\d[{LETTERS}{HOLE}{GOAL}]| )+); goal \d\d; player )"
     rf"(?P<player>\d\d)(?P<end>{ENDS[GOAL]}|{ENDS[HOLE]})?"

@@ -30,11 +30,11 @@ class LostEpisodes:
 
     def reason(self, episode_id: str) -> str | None:
         """Why an episode is not played; None if it is."""
-        found = self._marks.get(episode_id)
-        return found[0] if found else None
+        mark = self._marks.get(episode_id)
+        return mark[0] if mark else None
 
     def is_unmakeable(self, episode_id: str) -> bool:
-        """Whether its puzzle cannot even be made."""
+        """Return whether the puzzle of an episode cannot even be built."""
         return episode_id in self._marks and self._marks[episode_id][1] in MAKING
 
     def mark(self, episode_id: str, error: EnvCrash) -> None:

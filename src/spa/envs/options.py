@@ -1,4 +1,5 @@
-"""What environments share: checking options, reading label tables, uniform draws, seeds of a reset."""
+"""Helpers that environments share: option checks, label tables, uniform sampling, seeds of a
+reset."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -182,21 +183,21 @@ class Noise:
     def __init__(self, rng: np.random.Generator, block: int = 64) -> None:
         self._rng = rng
         self._block = block
-        self._drawn: list[float] = []
+        self._buffer: list[float] = []
 
     def __call__(self) -> float:
         """The next number."""
-        if not self._drawn:
+        if not self._buffer:
             # The block is reversed, because `pop` takes from the end.
-            self._drawn = self._rng.random(self._block)[::-1].tolist()
-        return self._drawn.pop()
+            self._buffer = self._rng.random(self._block)[::-1].tolist()
+        return self._buffer.pop()
 
 
-def shuffled(items: Iterable[Any], draw: Callable[[], float]) -> list[Any]:
+def shuffled(items: Iterable[Any], uniform: Callable[[], float]) -> list[Any]:
     """A uniformly shuffled copy (Fisher and Yates), from uniform numbers."""
     out = list(items)
     for last in range(len(out) - 1, 0, -1):
-        other = int(draw() * (last + 1))
+        other = int(uniform() * (last + 1))
         out[last], out[other] = out[other], out[last]
     return out
 

@@ -29,7 +29,7 @@ class EpisodeSpec:
     table: str = ""
 
     def reset_options(self) -> dict[str, Any]:
-        """What `reset` gets in addition to the puzzle seed. Environments whose data has splits of its
+        """Arguments of `reset` besides the puzzle seed. Environments whose data has splits of its
         own read `validation`."""
         return {"noise_seed": self.noise_seed, "validation": self.validation}
 

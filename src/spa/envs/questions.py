@@ -29,7 +29,7 @@ class QuestionGame(TextEnv):
 
     @abstractmethod
     def _judge(self, answer: str) -> tuple[bool, float]:
-        """Whether an answer is right, and its reward."""
+        """Return whether an answer is right, and its reward."""
 
     @property
     def _over(self) -> bool:

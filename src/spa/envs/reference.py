@@ -71,8 +71,8 @@ REFERENCES: dict[str, NextAction] = {
 def policy_success(
     env: TextEnv, policy: NextAction, limit: int, rng: np.random.Generator
 ) -> bool | None:
-    """Whether a policy wins from the current state of `env` within `limit` actions; None where the
-    game does not offer what it needs. It plays in `env` itself."""
+    """Return whether a policy wins from the current state of `env` within `limit` actions; None
+    where the game does not offer what it needs. It plays in `env` itself."""
     for _ in range(limit):
         text = policy(env, rng)
         if text is None:

@@ -44,7 +44,7 @@ def libraries() -> list[str]:
 
 
 def library_named(name: str) -> Library:
-    """What is known of one of `libraries`; the library itself is not imported."""
+    """Return the entry of one of `libraries`; the library itself is not imported."""
     return load_plugin("libraries", name)
 
 
@@ -96,13 +96,13 @@ def env_class(env_type: str) -> type[TextEnv]:
         raise ConfigError(
             problem + _other_libraries(module_name) if missing else problem
         ) from error
-    found = getattr(module, class_name, None)
-    if not (inspect.isclass(found) and issubclass(found, TextEnv)):
+    kind = getattr(module, class_name, None)
+    if not (inspect.isclass(kind) and issubclass(kind, TextEnv)):
         raise ConfigError(
             f"env_type {env_type!r}: {module_name!r} has no TextEnv named {class_name!r}{_its_games(module)}"
             f"{_gymnasium_id(env_type)}"
         )
-    return found
+    return kind
 
 
 def _told(error: Exception) -> str:
@@ -125,7 +125,7 @@ def _other_libraries(name: str) -> str:
 
 
 def _its_games(module: ModuleType) -> str:
-    """What a module has instead of a class: an integration may name a task
+    """Describe a module that names tasks where a class is expected: an integration may name a task
     in its place."""
     own = [
         name
@@ -142,7 +142,8 @@ def _its_games(module: ModuleType) -> str:
 
 
 def _gymnasium_id(env_type: str) -> str:
-    """How to name an environment that a module registers with Gymnasium, `my_games:Maze-v0`."""
+    """Advice on naming an environment that a module registers with Gymnasium,
+    `my_games:Maze-v0`."""
     class_name = env_type.partition(":")[2]
     return "" if class_name.isidentifier() else f"; write a Gymnasium id as 'gymnasium:{env_type}'"
 
@@ -153,13 +154,13 @@ def make_env(env_type: str, env_config: Mapping[str, Any] | None = None) -> Text
     Raises ConfigError that names an unknown option and the nearest valid one, or an option with an
     impossible value, and EnvFault that names class and options for whatever else the class raises.
     """
-    found = env_class(env_type)
+    kind = env_class(env_type)
     options = {str(name): value for name, value in (env_config or {}).items()}
     library, _, task = env_type.partition(":")
     if library in libraries():
         # Only the library can check its own options.
-        return _made(env_type, found, {"task": task, **options})
-    parameters = inspect.signature(found).parameters.values()
+        return _made(env_type, kind, {"task": task, **options})
+    parameters = inspect.signature(kind).parameters.values()
     # A class with **kwargs checks its options itself.
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         valid = [parameter.name for parameter in parameters]
@@ -169,17 +170,17 @@ def make_env(env_type: str, env_config: Mapping[str, Any] | None = None) -> Text
                 f"the option {name!r} is unknown; {nearest(name, valid)}" for name in unknown
             )
             raise ConfigError(f"env_config of {env_type!r}: {hints}")
-    return _made(env_type, found, options)
+    return _made(env_type, kind, options)
 
 
-def _made(env_type: str, found: type[TextEnv], options: dict[str, Any]) -> TextEnv:
+def _made(env_type: str, kind: type[TextEnv], options: dict[str, Any]) -> TextEnv:
     try:
-        return found(**options)
+        return kind(**options)
     except (SpaError, EnvFault):
         raise
     except Exception as error:
         given = ", ".join(f"{name}={value!r}" for name, value in options.items()) or "no options"
         raise EnvFault(
-            f"env_type {env_type!r}: the class {found.__name__} with {given} raises "
+            f"env_type {env_type!r}: the class {kind.__name__} with {given} raises "
             f"{type(error).__name__}: {error}"
         ) from error

@@ -55,7 +55,7 @@ class Sokoban(GridGame):
     +10 when all do.
     """
 
-    changes = ("boxes", "_drawing")
+    changes = ("boxes", "_grid_chars")
 
     state_key_format = ("state", "states as two digits for the player and two for each box")
 
@@ -152,7 +152,8 @@ class Sokoban(GridGame):
         )
 
     def _is_hard(self, actions: int, chance: int) -> bool:
-        """Whether the room can be solved within `actions`, but not by the reference policies."""
+        """Return whether the room can be solved within `actions`, but not by the reference
+        policies."""
         room = self.room
         steps = fewest_moves(room)
         if steps is None or steps > actions:
@@ -173,7 +174,7 @@ class Sokoban(GridGame):
         self.boxes = set(room.boxes)
         self.on_target = len(self.boxes & self._targets)
         self.steps = 0
-        self._drawing = self._draw(self._symbols)
+        self._grid_chars = self._render_grid(self._symbols)
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """One move; walking into a box pushes it if the cell behind is free. An unknown action, or
@@ -214,16 +215,20 @@ class Sokoban(GridGame):
             boxes.remove(ahead)
             boxes.add(beyond)
             # At most three characters of the drawing change in a move.
-            self._drawing[beyond] = self._symbols[BOX_ON_TARGET if beyond in self._targets else BOX]
+            self._grid_chars[beyond] = self._symbols[
+                BOX_ON_TARGET if beyond in self._targets else BOX
+            ]
         self.player = ahead
-        self._drawing[start] = self._symbols[TARGET if start in self._targets else FLOOR]
-        self._drawing[ahead] = self._symbols[PLAYER_ON_TARGET if ahead in self._targets else PLAYER]
+        self._grid_chars[start] = self._symbols[TARGET if start in self._targets else FLOOR]
+        self._grid_chars[ahead] = self._symbols[
+            PLAYER_ON_TARGET if ahead in self._targets else PLAYER
+        ]
         return True
 
     def _grid(self) -> str:
-        return "".join(self._drawing)
+        return "".join(self._grid_chars)
 
-    def _draw(self, symbols: Mapping[int, str]) -> list[str]:
+    def _render_grid(self, symbols: Mapping[int, str]) -> list[str]:
         """The room's characters, line breaks included: cells are numbered like them."""
         stride = self.cols + 1
         out = [symbols[WALL]] * (self.rows * stride - 1)
@@ -353,11 +358,11 @@ class Sokoban(GridGame):
 
     def state_value(self, text: str) -> float:
         """The share of boxes that the text shows on targets."""
-        drawn = text.split("\n")[: self.rows] if "\n" in text else []
-        shown = sum(line.count(self._symbols[BOX_ON_TARGET]) for line in drawn)
+        grid = text.split("\n")[: self.rows] if "\n" in text else []
+        shown = sum(line.count(self._symbols[BOX_ON_TARGET]) for line in grid)
         # Without a grid, count the cells of the sentence after the last `(√)`, as in `boxes on
         # targets (√) are at (1,2) (3,4)`.
-        if not drawn:
+        if not grid:
             shown = (
                 text.rpartition(f"({self._symbols[BOX_ON_TARGET]})")[2].count("(")
                 if "on target" in text

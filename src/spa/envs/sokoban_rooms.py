@@ -49,7 +49,7 @@ class Room:
     player: int
 
     def deltas(self) -> tuple[int, int, int, int]:
-        """What up, down, left and right add to a cell."""
+        """Offsets that up, down, left and right add to a cell."""
         stride = self.cols + 1
         return -stride, stride, -1, 1
 
@@ -62,17 +62,17 @@ def generate_room(
     Raises ConfigError if 1,000 attempts give none (the board is too small for the boxes, or the search
     too shallow).
     """
-    draw = uniforms(rng, 128)
+    uniform = uniforms(rng, 128)
     # The original gives up after four boards, which would leave some seeds without a puzzle.
     for _ in range(1_000):
-        floor = _carve(draw, rows, cols)
+        floor = _carve(uniform, rows, cols)
         # The player and each box need a cell, and one more must be free to move to.
         if len(floor) <= num_boxes + 1:
             continue
         free = list(floor)
-        player = free.pop(int(draw() * len(free)))
+        player = free.pop(int(uniform() * len(free)))
         # Box i starts on target i; both are numbered row by row.
-        targets = tuple(sorted(free.pop(int(draw() * len(free))) for _ in range(num_boxes)))
+        targets = tuple(sorted(free.pop(int(uniform() * len(free))) for _ in range(num_boxes)))
         room = _pull_apart(
             Room(rows, cols, frozenset(floor), targets, targets, player), search_depth
         )
@@ -80,7 +80,7 @@ def generate_room(
         if moved:
             # As in the original, the player strolls more often if the boxes were moved by one cell
             # in all.
-            return _stroll(draw, room, 0.8 if moved == 1 else 0.5)
+            return _stroll(uniform, room, 0.8 if moved == 1 else 0.5)
     raise ConfigError(
         f"sokoban: 1,000 attempts gave no {rows}x{cols} room with {num_boxes} boxes; raise "
         "'dim_x', 'dim_y' or 'search_depth', or lower 'num_boxes'"
@@ -104,24 +104,24 @@ def _brush_tables(rows: int, cols: int) -> tuple[dict[int, tuple[int, ...]], tup
     return brushes, tuple(inner)
 
 
-def _carve(draw: Callable[[], float], rows: int, cols: int) -> list[int]:
+def _carve(uniform: Callable[[], float], rows: int, cols: int) -> list[int]:
     """The floor cells that a random walk of 1.7 * (rows + cols) steps opens, in row-major order."""
     brushes, inner = _brush_tables(rows, cols)
     headings = ((1, 0), (0, 1), (-1, 0), (0, -1))
-    down, right = headings[int(draw() * 4)]
+    down, right = headings[int(uniform() * 4)]
     # The start may lie in the lower or right border, as in the original; the first step clamps it.
-    row = 1 + int(draw() * (rows - 1))
-    col = 1 + int(draw() * (cols - 1))
+    row = 1 + int(uniform() * (rows - 1))
+    col = 1 + int(uniform() * (cols - 1))
     last_row = rows - 2
     last_col = cols - 2
     stride = cols + 1
     bits = 0
     for _ in range(int(1.7 * (rows + cols))):
-        if draw() < TURN_PROBABILITY:
-            down, right = headings[int(draw() * 4)]
+        if uniform() < TURN_PROBABILITY:
+            down, right = headings[int(uniform() * 4)]
         row = min(max(row + down, 1), last_row)
         col = min(max(col + right, 1), last_col)
-        bits |= brushes[row * stride + col][int(draw() * 5)]
+        bits |= brushes[row * stride + col][int(uniform() * 5)]
     return [cell for cell in inner if bits >> cell & 1]
 
 
@@ -243,9 +243,9 @@ def _distances(cells: list[int], targets: list[int], stride: int) -> list[list[i
     ]
 
 
-def _stroll(draw: Callable[[], float], room: Room, probability: float) -> Room:
+def _stroll(uniform: Callable[[], float], room: Room, probability: float) -> Room:
     """Up to three random steps of the player over free cells, none visited twice."""
-    if draw() >= probability:
+    if uniform() >= probability:
         return room
     player = room.player
     visited = {room.player, *room.boxes}
@@ -254,8 +254,8 @@ def _stroll(draw: Callable[[], float], room: Room, probability: float) -> Room:
         ways = [player + delta for delta in room.deltas() if player + delta in room.floor - visited]
         if not ways:
             break
-        player = ways[int(draw() * len(ways))]
+        player = ways[int(uniform() * len(ways))]
         visited.add(player)
-        if draw() >= 0.5:
+        if uniform() >= 0.5:
             break
     return Room(room.rows, room.cols, room.floor, room.targets, room.boxes, player)

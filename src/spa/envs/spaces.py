@@ -20,7 +20,7 @@ class FreeText(spaces.Text):
         super().__init__(max_length, min_length=0, charset=_PRINTABLE)
 
     def contains(self, x: Any) -> bool:
-        """Whether `x` is a string that is short enough."""
+        """Return whether `x` is a string within the length limit."""
         return isinstance(x, str) and len(x) <= self.max_length
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:

@@ -41,10 +41,10 @@ def generate_board(rng: np.random.Generator, size: int, clues: int) -> tuple[Boa
 
     Raises ConfigError if 100 solved boards cannot be thinned out that far.
     """
-    draw = uniforms(rng, 128)
+    uniform = uniforms(rng, 128)
     for _ in range(100):
-        solution = _solved(draw, size)
-        puzzle = _thin_out(draw, solution, size, clues)
+        solution = _solved(uniform, size)
+        puzzle = _thin_out(uniform, solution, size, clues)
         if puzzle is not None:
             return puzzle, solution
     raise ConfigError(
@@ -53,31 +53,31 @@ def generate_board(rng: np.random.Generator, size: int, clues: int) -> tuple[Boa
     )
 
 
-def _solved(draw: Callable[[], float], size: int) -> Board:
+def _solved(uniform: Callable[[], float], size: int) -> Board:
     """A solved board: a regular one with bands, rows, stacks, columns and digits shuffled."""
     base = isqrt(size)
 
     def lines() -> list[int]:
         return [
             band * base + line
-            for band in shuffled(range(base), draw)
-            for line in shuffled(range(base), draw)
+            for band in shuffled(range(base), uniform)
+            for line in shuffled(range(base), uniform)
         ]
 
     rows = lines()
     cols = lines()
-    digits = shuffled(range(1, size + 1), draw)
+    digits = shuffled(range(1, size + 1), uniform)
     # Row r of the regular board is its first row, shifted by r * base + r // base.
     return tuple(digits[(row * base + row // base + col) % size] for row in rows for col in cols)
 
 
-def _thin_out(draw: Callable[[], float], solution: Board, size: int, clues: int) -> Board | None:
+def _thin_out(uniform: Callable[[], float], solution: Board, size: int, clues: int) -> Board | None:
     """`solution` with digits removed in random order while it stays unique; None if `clues` is not
     reached."""
     board = list(solution)
     left = size * size
     for _ in range(9):
-        for cell in shuffled([cell for cell, digit in enumerate(board) if digit], draw):
+        for cell in shuffled([cell for cell, digit in enumerate(board) if digit], uniform):
             if left == clues:
                 return tuple(board)
             if stays_unique(tuple(board), size, cell):
@@ -117,21 +117,21 @@ def read_move(text: str) -> tuple[int, int, int] | None:
     """
     if len(text) > 200 or _SIGNED.search(text):
         return None
-    found = list(_NUMBER.finditer(text))
-    if len(found) != 3:
+    matches = list(_NUMBER.finditer(text))
+    if len(matches) != 3:
         return None
-    numbers = [int(match[0]) for match in found]
-    labelled = _labelled(text, [match.start() for match in found])
+    numbers = [int(match[0]) for match in matches]
+    labelled = _labelled(text, [match.start() for match in matches])
     if labelled is not None:
         row, column = labelled
         return numbers[row], numbers[column], numbers[3 - row - column]
     # `col 1, 2, 3` does not say which of the others is the row.
     if _NAMED[1].search(text) and not _NAMED[0].search(text):
         return None
-    ends = [0, *(match.end() for match in found)]
+    ends = [0, *(match.end() for match in matches)]
     # Not strict: `ends` has one more item, because the text after the last number does not matter.
     before, first, second = (
-        text[end : match.start()] for end, match in zip(ends, found, strict=False)
+        text[end : match.start()] for end, match in zip(ends, matches, strict=False)
     )
     if _LETTER.search(first):
         return (
@@ -152,10 +152,10 @@ def read_move(text: str) -> tuple[int, int, int] | None:
 def _labelled(text: str, starts: list[int]) -> tuple[int, int] | None:
     """Which of the numbers, by the places where they start, is the row and which the column, if the
     text names them."""
-    found = [named.search(text) for named in _NAMED]
+    matches = [named.search(text) for named in _NAMED]
     places = [
         starts.index(match.start(1))
-        for match in found
+        for match in matches
         if match is not None and match.start(1) in starts
     ]
     return (places[0], places[1]) if len(set(places)) == 2 else None
@@ -256,7 +256,7 @@ class Sudoku(TextEnv):
         return self.state_text(self.default_state_text), reward, solved, truncated, info
 
     def fits(self, cell: int, digit: int) -> bool:
-        """Whether no other cell of the same row, column or box holds `digit`."""
+        """Return whether no other cell of the same row, column or box holds `digit`."""
         return all(self.cells[peer] != digit for peer in self._peers[cell])
 
     def state_text(self, mode: StateText) -> str:

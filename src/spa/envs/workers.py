@@ -30,7 +30,8 @@ from spa.errors import ConfigError, SpaError
 from spa.run.signals import ignore_interrupts
 
 START_S = 120.0
-"""How long a new process may take until it answers: it imports the environment's module."""
+"""Time in seconds that a new process may take to answer; it imports the environment's module
+first."""
 
 PLAIN = ("finite_puzzles", "default_state_text", "players", "state_key_format")
 """Attributes, not methods, of an environment."""
@@ -100,7 +101,8 @@ class RemoteEnv:
         return lambda *args, **kwargs: self._call(name, args, kwargs)
 
     def _request(self, kind: str, what: Any) -> Any:
-        """What the game's process answers, to which it is brought back if need be."""
+        """Send a request to the game's process, after restoring the game there if necessary, and
+        return the answer."""
         with self._worker.lock:
             # `life` changes when the process is replaced; the new one has none of the games.
             if self._worker.life != self._life:
@@ -118,15 +120,15 @@ class RemoteEnv:
 
     def random_action(self, rng: Any) -> str:
         """Sampled there from a copy of the generator, whose state comes back."""
-        return self._draw("random_action", rng)
+        return self._sample("random_action", rng)
 
     def random_plan(self, rng: Any, count: int) -> tuple[str, ...]:
         """Sampled there too, where the game can be copied."""
-        return self._draw("random_plan", rng, count)
+        return self._sample("random_plan", rng, count)
 
-    def _draw(self, name: str, rng: Any, *args: int) -> Any:
-        drawn, rng.bit_generator.state = self._request("draw", (name, rng, args))
-        return drawn
+    def _sample(self, name: str, rng: Any, *args: int) -> Any:
+        sampled, rng.bit_generator.state = self._request("draw", (name, rng, args))
+        return sampled
 
     def clone(self, noise_seed: int | None = None) -> TextEnv:
         """A copy in the same process. Raises NotImplementedError if the game cannot be copied."""
@@ -177,8 +179,8 @@ class _Worker:
         self.copies = itertools.count(-1, -1)
 
     def request(self, kind: str, number: int, what: Any) -> Any:
-        """What the process answers. Raises EnvFault if it does not, and the environment's own error
-        as EnvFault."""
+        """Return the answer of the process. Raises EnvFault if it does not answer, and wraps the
+        environment's own error in EnvFault."""
         first = self.process is None
         pipe = self._start() if self.pipe is None else self.pipe
         label = {"make": "making it", "clone": "clone"}.get(kind) or what[0]

@@ -97,9 +97,9 @@ def by_difficulty(groups: Sequence[Group], *, seed: int, resamples: int) -> list
     out = []
     for value in sorted({group.difficulty for group in groups if group.difficulty is not None}):
         of_value = [group for group in groups if group.difficulty == value]
-        found = pass_intervals(of_value, (1,), seed=seed, resamples=resamples)
-        if found:
-            out.append({"difficulty": value, **found})
+        intervals = pass_intervals(of_value, (1,), seed=seed, resamples=resamples)
+        if intervals:
+            out.append({"difficulty": value, **intervals})
     return out
 
 

@@ -1,5 +1,4 @@
-"""What a state text says about single things: who is where, and whether its grid and its
-sentence agree.
+"""Entities of a state text: their cells, and whether the grid and the sentence agree.
 
 Works on any environment that writes states as grids and as sentences of coordinates
 (`spa.envs.coords`); texts without either have no entities.
@@ -23,7 +22,7 @@ hole`."""
 
 
 def is_sentence(line: str) -> bool:
-    """Whether a line of a state is a sentence of coordinates rather than a row of a grid."""
+    """Return whether a line of a state is a sentence of coordinates rather than a row of a grid."""
     # Rows of a grid are single symbols; a lower-case letter beside a letter is a word.
     return _CELL.search(line) is not None or bool(re.search(r"[a-z][^\W\d_]|[^\W\d_][a-z]", line))
 
@@ -38,7 +37,7 @@ def sentence_entities(text: str) -> Entities:
     Example: "Player (P) is at (0,1) in a hole; no goals (G)." -> {"P": {"(0,1)", "in a hole"}, "G":
     {}}
     """
-    found: Entities = {}
+    cells_of: Entities = {}
     for line in text.splitlines():
         if not is_sentence(line):
             continue
@@ -55,11 +54,11 @@ def sentence_entities(text: str) -> Entities:
             tail = clause[cells[-1].end() :].strip(" .") if cells else ""
             said = {f"({c[1]},{c[2]}){c[3] or ''}" for c in cells} | ({tail} if tail else set())
             # Several clauses may describe the same entity.
-            found[name] = found.get(name, frozenset()) | said
-    return found
+            cells_of[name] = cells_of.get(name, frozenset()) | said
+    return cells_of
 
 
-def drawing(text: str) -> dict[tuple[int, int], str]:
+def grid_cells(text: str) -> dict[tuple[int, int], str]:
     """The grid in `text` as (row, column) -> symbol, counted from 0; empty if there is none.
 
     A grid in one line with `|` between its rows (Sudoku) is taken apart there.
@@ -77,11 +76,11 @@ def drawing(text: str) -> dict[tuple[int, int], str]:
 def entities(text: str) -> Entities:
     """The entities of the sentence, or, in a state without one, the cells of every symbol of the
     grid."""
-    found = sentence_entities(text)
-    if found:
-        return found
+    cells_of = sentence_entities(text)
+    if cells_of:
+        return cells_of
     cells: dict[str, set[str]] = {}
-    for (row, column), symbol in drawing(text).items():
+    for (row, column), symbol in grid_cells(text).items():
         cells.setdefault(symbol, set()).add(f"({row},{column})")
     return {symbol: frozenset(places) for symbol, places in cells.items()}
 
@@ -102,7 +101,7 @@ class Agreement:
     def learn(cls, truths: Iterable[str]) -> "Agreement | None":
         """From true states; None if they have no grid or no sentence."""
         known = [
-            text for text in dict.fromkeys(truths) if drawing(text) and sentence_entities(text)
+            text for text in dict.fromkeys(truths) if grid_cells(text) and sentence_entities(text)
         ]
         if not known:
             return None
@@ -115,9 +114,9 @@ class Agreement:
         return min(tables, key=lambda table: len(table.pairs))
 
     def holds(self, text: str) -> bool:
-        """Whether the grid and the sentence of a state can both be true."""
+        """Return whether the grid and the sentence of a state can both be true."""
         return (
-            bool(drawing(text))
+            bool(grid_cells(text))
             and bool(sentence_entities(text))
             and _pairs(text, self.offset) <= self.pairs
         )
@@ -126,21 +125,21 @@ class Agreement:
 def _pairs(text: str, offset: int) -> frozenset[tuple[frozenset[str], str]]:
     """(entities at the cell, symbol drawn there) of every cell; a cell outside the grid goes
     with no symbol."""
-    drawn = drawing(text)
+    symbols = grid_cells(text)
     # The entities that the sentence places at each cell, to be paired with the symbol in the grid.
-    at: dict[tuple[int, int], set[str]] = {place: set() for place in drawn}
+    at: dict[tuple[int, int], set[str]] = {place: set() for place in symbols}
     for name, said in sentence_entities(text).items():
         for item in said:
             match = _CELL.fullmatch(item)
             if match:
                 place = (int(match[1]) - offset, int(match[2]) - offset)
                 at.setdefault(place, set()).add(name + (match[3] or ""))
-    return frozenset((frozenset(names), drawn.get(place, "")) for place, names in at.items())
+    return frozenset((frozenset(names), symbols.get(place, "")) for place, names in at.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityScore:
-    """How well one entity is predicted, over many transitions."""
+    """Accuracy of the predictions of one entity, over many transitions."""
 
     exact: float  # share of transitions in which every statement about it is correct
     # the same share over the transitions in which the entity changed; None if it never changed

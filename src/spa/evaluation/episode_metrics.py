@@ -1,4 +1,4 @@
-"""What episodes say about the policy that played them."""
+"""Metrics of a policy from its episodes."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -54,10 +54,10 @@ def _metrics(episodes: Sequence[Episode]) -> Metrics:
         "num_turns": len(turns) / len(episodes),
         "action_is_valid": _mean([bool(info.get("action_is_valid")) for info in infos]),
         "action_is_effective": _mean([bool(info.get("action_is_effective")) for info in infos]),
-        "format_rate": _mean([turn.reply.well_formed for turn in turns]),
+        "format_rate": _mean([turn.response.well_formed for turn in turns]),
         "completions/clipped_ratio": _mean([turn.finish_reason == "length" for turn in turns]),
         "repetition": looping_share(
-            [(turn.reply_text, turn.finish_reason == "length") for turn in turns]
+            [(turn.response_text, turn.finish_reason == "length") for turn in turns]
         ),
     }
     # A mean over all episodes, like `reward`. Turns without the term count as 0.

@@ -1,4 +1,4 @@
-"""What probability a model gives to the truth: teacher-forced, token by token.
+"""Likelihood of the truth under a model: teacher-forced, token by token.
 
 The corrected response of a transition (true state, true next state, executed actions) is read after
 the prompt that shows the state. Tokens of three blocks are scored: observation, prediction and
@@ -24,7 +24,7 @@ BINS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyTokens:
+class ResponseTokens:
     """A prompt and a given response. ids: int32 [T]; block: int8 [T], index into BLOCKS, -1
     elsewhere."""
 
@@ -49,9 +49,9 @@ class Scored:
         )
 
 
-def reply_sequence(
-    template: ChatTemplate, prompt_ids: Sequence[int], reply: str, prefill: str
-) -> ReplyTokens:
+def response_sequence(
+    template: ChatTemplate, prompt_ids: Sequence[int], response: str, prefill: str
+) -> ResponseTokens:
     """The prompt's ids and those of the response (prefill included in the text), with the blocks
     marked.
 
@@ -59,8 +59,8 @@ def reply_sequence(
     around it left out.
     """
     # The prefill belongs to the prompt: neither its text nor its tokens are scored.
-    body = reply.removeprefix(prefill)
-    ids, stops = template.reply_tokens(reply, prefill)
+    body = response.removeprefix(prefill)
+    ids, stops = template.response_tokens(response, prefill)
     ends = np.asarray(stops, dtype=np.int64)
     # Token i covers characters starts[i] to ends[i] of the body.
     starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
@@ -77,14 +77,14 @@ def reply_sequence(
         block[len(prompt_ids) : len(prompt_ids) + len(ids)][(starts < last) & (ends > first)] = (
             index
         )
-    return ReplyTokens(
+    return ResponseTokens(
         ids=np.concatenate([prompt_ids, ids, template.end_ids]).astype(np.int32), block=block
     )
 
 
 def score_sequences(
     model: Any,
-    sequences: Sequence[ReplyTokens],
+    sequences: Sequence[ResponseTokens],
     *,
     rows: int = 64,
     autocast: torch.dtype | None = None,

@@ -1,5 +1,5 @@
-"""What is kept of an evaluation's episodes: enough for every figure of the report, and small enough
-for 64 attempts."""
+"""Compact records of an evaluation's episodes: enough for every figure of the report, and small
+enough for 64 attempts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -53,7 +53,7 @@ class Group:
 
     @property
     def complete(self) -> bool:
-        """Whether no attempt was broken off."""
+        """True if every attempt was played to its end."""
         return all(attempt.played for attempt in self.attempts)
 
     @property
@@ -94,7 +94,7 @@ def outcome_of(episode: Episode, searches: Sequence[SearchScore] = ()) -> Outcom
     """The counts of an episode, with the scores of the searches that it wrote."""
     infos = [info for turn in episode.turns for info in turn.infos]
     # The states of a malformed response count as wrong, even where they can be read.
-    replies = [(turn, turn.reply) for turn in episode.turns if turn.reply.well_formed]
+    responses = [(turn, turn.response) for turn in episode.turns if turn.response.well_formed]
     return Outcome(
         success=episode.success,
         stop=episode.stop.value,
@@ -103,14 +103,16 @@ def outcome_of(episode: Episode, searches: Sequence[SearchScore] = ()) -> Outcom
         score=round(episode.score, 6),
         reward=round(sum(turn.reward for turn in episode.turns), 6),
         turns=len(episode.turns),
-        well_formed=len(replies),
+        well_formed=len(responses),
         cut_off=sum(turn.finish_reason == "length" for turn in episode.turns),
         actions=len(infos),
         invalid=sum(not info.get("action_is_valid") for info in infos),
         ineffective=sum(not info.get("action_is_effective") for info in infos),
         tokens=None if episode.sampled is None else int(episode.sampled.sum()),
-        observed=sum(is_exact(reply.observation, turn.target) for turn, reply in replies),
-        predicted=sum(is_exact(reply.prediction, turn.next_target) for turn, reply in replies),
+        observed=sum(is_exact(response.observation, turn.target) for turn, response in responses),
+        predicted=sum(
+            is_exact(response.prediction, turn.next_target) for turn, response in responses
+        ),
         unchanged=sum(is_exact(turn.target, turn.next_target) for turn in episode.turns),
         error=episode.error,
         searches=tuple(searches),

@@ -1,5 +1,4 @@
-"""How strange a state text is to a model: perplexity of its tokens, as the model is shown it (as in
-arXiv 2510.15047).
+"""Perplexity of state texts under a model, as it is shown them (as in arXiv 2510.15047).
 
 A state is read as the user's message, alone or at the end of the game's first prompt. Perplexity is
 the exponential of the mean negative log-likelihood per token, first averaged over the tokens of a
@@ -15,7 +14,7 @@ import numpy as np
 
 from spa.errors import ModelError
 from spa.evaluation.aggregate import DIGITS
-from spa.evaluation.likelihood import ReplyTokens, Scored
+from spa.evaluation.likelihood import ResponseTokens, Scored
 from spa.evaluation.statistics import bootstrap_mean
 from spa.prompts.template import ChatTemplate
 from spa.types import Message
@@ -24,7 +23,7 @@ from spa.worldmodel.accuracy import state_units
 
 def state_sequence(
     template: ChatTemplate, before: Sequence[Message], prompt: str, state: str
-) -> ReplyTokens:
+) -> ResponseTokens:
     """A conversation whose last user message is `prompt`, the last occurrence of `state` in it
     marked as block 0.
 
@@ -43,7 +42,7 @@ def state_sequence(
     # A token that overlaps the state belongs to it, so merged tokens at its edges are counted.
     block = np.where((starts < start + len(state)) & (ends > start), 0, -1).astype(np.int8)
     block[0] = -1  # the first token has no context, so it has no probability
-    return ReplyTokens(ids=np.asarray(ids, np.int32), block=block)
+    return ResponseTokens(ids=np.asarray(ids, np.int32), block=block)
 
 
 def perplexity_report(
@@ -53,8 +52,8 @@ def perplexity_report(
     totals = np.array([-float(item.logprob.sum()) for item in scored])
     tokens = np.array([len(item.logprob) for item in scored])
     units = [state_units(state) for state in states]
-    lengths = np.array([len(found) for found in units])
-    symbols = len({unit for found in units for unit in found})
+    lengths = np.array([len(texts) for texts in units])
+    symbols = len({unit for texts in units for unit in texts})
     per_symbol = _exponential(totals / lengths, seed)
     return {
         "states": len(states),

@@ -1,5 +1,4 @@
-"""How right the searches are that episodes have written, by the game itself: their puzzles are
-played again."""
+"""Accuracy of written searches: replay their puzzles and compare with the game."""
 
 from collections.abc import Callable, Sequence
 
@@ -26,7 +25,7 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
         or not episode.turns
     ):
         return []
-    if not episode.turns[0].reply_text.startswith("<think>"):
+    if not episode.turns[0].response_text.startswith("<think>"):
         return []
     env = make_env(episode.tag)
     # Chance is replayed from the episode's own noise seed, so each turn starts in the state that
@@ -49,7 +48,7 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     # A search starts from the state of its own turn, so it is scored before the turn's actions are
     # played.
     for turn in episode.turns:
-        text, closed = think_text(turn.reply_text)
+        text, closed = think_text(turn.response_text)
         complete = closed or turn.finish_reason != "length"
         score = form.score(text, reference, env, complete=complete)
         scores += [] if score is None else [score]
@@ -70,10 +69,10 @@ def episode_search_metrics(episodes: Sequence[Episode], make_env: MakeEnv, prefi
     """`search_metrics` per environment tag, as `<prefix>/<tag>/<name>`."""
     metrics: Metrics = {}
     for tag in dict.fromkeys(episode.tag for episode in episodes):
-        found = pooled_search_metrics(
+        pooled = pooled_search_metrics(
             [each for each in episodes if each.tag == tag], make_env, f"{prefix}/{tag}"
         )
-        metrics |= found
+        metrics |= pooled
     return metrics
 
 

@@ -11,12 +11,12 @@ from spa.engines.base import Engine
 from spa.envs.base import StateText, TextEnv, look_as_mover
 from spa.envs.branch import execute
 from spa.envs.shown import Shown
-from spa.formats.registry import parse_reply
+from spa.formats.registry import parse_response
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
 from spa.rollout.loop import puzzle_hash
 from spa.seeds import stream, stream_seed
-from spa.types import Message, ParsedReply, Prompt, SamplingParams
+from spa.types import Message, ParsedResponse, Prompt, SamplingParams
 
 MakeEnv = Callable[[str], TextEnv]
 NOISES = 16  # random outcomes for each half of the estimate in `ceiling`
@@ -40,11 +40,11 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What a player said to a shown state, and what its answer led to."""
+class Response:
+    """A player's response to a shown state, and the state that its answer led to."""
 
     messages: tuple[Message, ...]
-    parsed: ParsedReply
+    parsed: ParsedResponse
     executed: tuple[str, ...]
     next_state: str
     over: bool
@@ -116,19 +116,19 @@ def _random_turn(env: TextEnv, prompter: Prompter, rng: np.random.Generator) -> 
 
 
 def has_chance(env: TextEnv, prompter: Prompter, *, base_seed: int, puzzles: int = 24) -> bool:
-    """Whether the same actions from the same start can lead to different states (seen in a few
-    puzzles)."""
+    """Return whether the same actions from the same start can lead to different states (observed in
+    a few puzzles)."""
     for index in range(puzzles):
-        found = random_situation(
+        situation = random_situation(
             env, prompter, tag="", index=index, base_seed=base_seed, from_start=True
         )
-        if found is None:
+        if situation is None:
             continue
         # If none of `puzzles` x 4 replays differs, the game counts as deterministic.
         for noise in range(4):
-            replay(env, found, noise)
-            execute(env, found.actions, len(found.actions))
-            if env.world_state_text(prompter.state_text) != found.next_state:
+            replay(env, situation, noise)
+            execute(env, situation.actions, len(situation.actions))
+            if env.world_state_text(prompter.state_text) != situation.next_state:
                 return True
     return False
 
@@ -158,7 +158,7 @@ def ask(
     prompters: Sequence[Prompter],
     template: ChatTemplate | None,
     seeds: Sequence[int],
-) -> list[Reply | None]:
+) -> list[Response | None]:
     """Show each state as the first turn of a conversation, and play each answer in its environment
     (which may be in another state: an open-loop rollout). None where the engine has no response."""
     views: list[Any] = [Shown(env, text) for env, text in zip(envs, shown, strict=True)]
@@ -189,15 +189,17 @@ def ask(
     return [
         None
         if completion.finish_reason == "error"
-        else _reply(env, prompter, messages, prompt.prefill + completion.text)
+        else _response(env, prompter, messages, prompt.prefill + completion.text)
         for env, prompter, messages, prompt, completion in zip(
             envs, prompters, conversations, prompts, completions, strict=True
         )
     ]
 
 
-def _reply(env: TextEnv, prompter: Prompter, messages: tuple[Message, ...], text: str) -> Reply:
-    parsed = parse_reply(
+def _response(
+    env: TextEnv, prompter: Prompter, messages: tuple[Message, ...], text: str
+) -> Response:
+    parsed = parse_response(
         text,
         mode="add_worldmodel",
         action_sep=prompter.action_sep,
@@ -207,7 +209,7 @@ def _reply(env: TextEnv, prompter: Prompter, messages: tuple[Message, ...], text
     # The model's own actions are played: a prediction is judged by what they cause, not by what
     # random play did.
     taken, over = execute(env, parsed.actions, prompter.max_actions_per_traj, own_turn=True)
-    return Reply(
+    return Response(
         messages=messages,
         parsed=parsed,
         executed=taken,

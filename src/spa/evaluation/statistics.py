@@ -166,8 +166,8 @@ def paired_difference(
 
 
 def _not_too_sure(interval: Interval, level: float) -> Interval:
-    """Where all puzzles are alike, an interval of some width: that others are like them is as sure
-    as a rate of 0 in as many trials."""
+    """Widen an interval of zero width, where all puzzles are alike, to that of a rate of 0 in as
+    many trials."""
     if interval.high - interval.low > 1e-9:
         return interval
     spread = wilson_interval(0, interval.n, level=level).high

@@ -10,8 +10,8 @@ def percent(value: float | None) -> str:
 
 
 def on_puzzles(count: float, seen: float | None) -> str:
-    """What puzzles a number is about: ` on unseen puzzles`, or how many of them were trained on; ""
-    if that was not counted."""
+    """Describe the puzzles behind a number: ` on unseen puzzles`, or how many of them were trained
+    on; "" if that was not counted."""
     if seen is None:
         return ""
     return (
@@ -21,12 +21,12 @@ def on_puzzles(count: float, seen: float | None) -> str:
     )
 
 
-def interval_text(found: Mapping[str, float] | None, *, sign: str = "") -> str:
+def interval_text(interval: Mapping[str, float] | None, *, sign: str = "") -> str:
     """A mean with the ends of its interval, as `interval_json` has them: `12.3 [10.0, 15.1]`, or
     the mean alone if it has none; `sign` "+" shows it."""
-    if not found:
+    if not interval:
         return "–"
     mean, *ends = (
-        f"{100 * found[part]:{sign}.1f}" for part in ("mean", "low", "high") if part in found
+        f"{100 * interval[part]:{sign}.1f}" for part in ("mean", "low", "high") if part in interval
     )
     return f"{mean} [{', '.join(ends)}]" if ends else mean

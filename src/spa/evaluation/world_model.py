@@ -32,7 +32,7 @@ class Asked:
 
     @property
     def changed(self) -> bool:
-        """Whether anything changed at all."""
+        """True if anything changed."""
         return not is_exact(self.state, self.next_state)
 
 

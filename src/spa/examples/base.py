@@ -9,7 +9,7 @@ from spa.config.problems import Problems
 from spa.config.schema import Config
 from spa.examples.play import Play, at_start
 from spa.examples.source import Examples, Puzzles
-from spa.types import Episode, WorldModelRow
+from spa.types import Episode, SFTExample
 
 
 class Base(Play):
@@ -21,13 +21,13 @@ class Base(Play):
 
     def makes(self, cfg: Config) -> bool:
         """By the format of the examples."""
-        return cfg.generate.reply_format == "base"
+        return cfg.generate.example_format == "base"
 
     def check(self, cfg: Config, problems: Problems) -> None:
         """Nothing that changes states can be asked for."""
         if cfg.generate.states != "ground_truth" or cfg.generate.shuffle_next_states:
             problems.add(
-                "generate.reply_format",
+                "generate.example_format",
                 "cannot be base with generate.shuffle_next_states, or with generate.states other than "
                 "ground_truth, because base examples contain no states",
             )
@@ -58,7 +58,7 @@ class Base(Play):
 
     def of_episode(
         self, cfg: Config, puzzles: Puzzles, episode: Episode
-    ) -> tuple[list[WorldModelRow], Counter[str]]:
+    ) -> tuple[list[SFTExample], Counter[str]]:
         """The examples of an episode without states."""
         from spa.worldmodel.base_format import in_base_format
 

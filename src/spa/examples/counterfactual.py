@@ -10,7 +10,7 @@ from spa.envs.base import TextEnv
 from spa.examples.play import Play, policy_of
 from spa.examples.source import Puzzles
 from spa.formats.registry import format_of
-from spa.types import Episode, WorldModelRow
+from spa.types import Episode, SFTExample
 
 
 class Counterfactual(Play):
@@ -32,34 +32,37 @@ class Counterfactual(Play):
 
     def of_episode(
         self, cfg: Config, puzzles: Puzzles, episode: Episode
-    ) -> tuple[list[WorldModelRow], Counter[str]]:
+    ) -> tuple[list[SFTExample], Counter[str]]:
         """The examples of an episode, with those of its branches."""
-        from spa.worldmodel.branches import branch_rows, turn_options
-        from spa.worldmodel.rows import episode_rows
+        from spa.worldmodel.branches import counterfactual_examples, turn_options
+        from spa.worldmodel.examples import episode_examples
 
         make = partial(puzzles.worker.make_env, episode.tag)
         prompter = puzzles.worker.prompters[episode.tag]
         if not format_of(episode.response_format).lists_plans:
             made, dropped = super().of_episode(cfg, puzzles, episode)
             if policy_of(cfg, episode.episode_id) in self.policies:
-                made += branch_rows(
+                made += counterfactual_examples(
                     episode, make=make, prompter=prompter, plans=cfg.generate.branches
                 )
             return made, dropped
         tried = turn_options(episode, make=make, prompter=prompter, plans=self._plans(cfg))
-        made, dropped = episode_rows(
+        made, dropped = episode_examples(
             episode,
             action_sep=cfg.action_sep(episode.tag),
             options=[options for options, _ in tried],
         )
-        made = [replace(row, extra={**row.extra, "tried": tried[row.turn][1]}) for row in made]
+        made = [
+            replace(example, extra={**example.extra, "tried": tried[example.turn][1]})
+            for example in made
+        ]
         return made, dropped
 
     def _chooses(self, cfg: Config) -> bool:
         return format_of(cfg.agent_proxy.response_format).lists_plans
 
     def _plans(self, cfg: Config) -> int | None:
-        """How many plans are tried at a state; None: every legal action."""
+        """Number of plans tried at a state; None: every legal action."""
         return cfg.generate.branches or (
             cfg.agent_proxy.imagined_plans if self._chooses(cfg) else None
         )

@@ -8,7 +8,7 @@ from spa.config.schema import Config
 from spa.envs.base import TextEnv
 from spa.examples.play import Play, at_start
 from spa.examples.source import Puzzles
-from spa.types import Episode, WorldModelRow
+from spa.types import Episode, SFTExample
 
 
 class Moves(Play):
@@ -20,7 +20,7 @@ class Moves(Play):
 
     def makes(self, cfg: Config) -> bool:
         """By the format of the examples."""
-        return cfg.generate.reply_format == "moves"
+        return cfg.generate.example_format == "moves"
 
     def require(self, cfg: Config, env: TextEnv, tag: str) -> None:
         """The game must read and write the names of its states in texts."""
@@ -30,16 +30,16 @@ class Moves(Play):
 
     def of_episode(
         self, cfg: Config, puzzles: Puzzles, episode: Episode
-    ) -> tuple[list[WorldModelRow], Counter[str]]:
+    ) -> tuple[list[SFTExample], Counter[str]]:
         """The moves of an episode."""
-        from spa.planning.moves import move_rows
+        from spa.planning.moves import move_examples
 
         made, dropped = super().of_episode(cfg, puzzles, episode)
         env = at_start(puzzles.worker.make_env(episode.tag), episode)
-        return move_rows(made, env), dropped
+        return move_examples(made, env), dropped
 
 
-def round_of_moves(cfg: Config) -> Config:
+def moves_config(cfg: Config) -> Config:
     """The configuration of random play, one action a turn, and of SFT on its single moves: the
     first round of a model that searches by its own predictions."""
     own = cfg.generate.search
@@ -59,7 +59,7 @@ def round_of_moves(cfg: Config) -> Config:
         custom_envs=games,
         ctx_manager=replace(cfg.ctx_manager, history=True),
         generate=replace(
-            cfg.generate, rounds=1, group_size=1, policy="random", reply_format="moves"
+            cfg.generate, rounds=1, group_size=1, policy="random", example_format="moves"
         ),
         # `moves` counts examples and `moves_per_step` is the batch size: together they fix the
         # number of steps.

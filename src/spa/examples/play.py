@@ -12,7 +12,7 @@ from spa.envs.limits import SLOW, EnvFault, boundary
 from spa.examples.source import Examples, ExampleSource, Puzzles
 from spa.run import watchdog
 from spa.seeds import stream
-from spa.types import Episode, WorldModelRow
+from spa.types import Episode, SFTExample
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Play(ExampleSource):
 
     def make(self, cfg: Config, puzzles: Puzzles, episodes: Sequence[Episode]) -> Examples:
         """Every episode's examples, without those of validation puzzles."""
-        examples = list[WorldModelRow]()
+        examples = list[SFTExample]()
         dropped: Counter[str] = Counter()
         for episode in episodes:
             # Self-play skipped the validation puzzles of its own configuration. Stored episodes of
@@ -97,16 +97,16 @@ class Play(ExampleSource):
 
     def of_episode(
         self, cfg: Config, puzzles: Puzzles, episode: Episode
-    ) -> tuple[list[WorldModelRow], Counter[str]]:
+    ) -> tuple[list[SFTExample], Counter[str]]:
         """The examples of an episode, and how many turns were dropped for which reason."""
-        from spa.worldmodel.rows import episode_rows
+        from spa.worldmodel.examples import episode_examples
 
-        return episode_rows(episode, action_sep=cfg.action_sep(episode.tag))
+        return episode_examples(episode, action_sep=cfg.action_sep(episode.tag))
 
 
 def policy_of(cfg: Config, episode_id: str) -> str:
-    """Who plays an episode: `generate.policy`, or one of `generate.mixture` by its share, sampled
-    for this episode."""
+    """Name of the policy that plays an episode: `generate.policy`, or one of `generate.mixture`
+    sampled by its share."""
     shares = cfg.generate.mixture
     if not shares:
         return cfg.generate.policy

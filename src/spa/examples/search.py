@@ -23,7 +23,7 @@ from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.envs.pool import EpisodeSpec
 from spa.errors import ConfigError, DataError
 from spa.examples.base import SOURCE as BASE_FORMAT
-from spa.examples.moves import round_of_moves
+from spa.examples.moves import moves_config
 from spa.examples.source import Examples, ExampleSource, Puzzles
 from spa.formats.base import WrittenFormat
 from spa.formats.registry import format_of
@@ -31,15 +31,15 @@ from spa.formats.search import dealt, explore
 from spa.prompts.render import Prompter
 from spa.run import watchdog
 from spa.seeds import stream, stream_seed
-from spa.types import Episode, WorldModelRow
+from spa.types import Episode, SFTExample
 
 if TYPE_CHECKING:
     from spa.planning.dynamics import Dynamics, Puzzle, Question
     from spa.rollout.worker import RolloutWorker
 
-DRAWS = 20
+MAX_PUZZLES_PER_EXAMPLE = 20
 """Puzzles that are sampled for each example that is wanted, before a game is refused."""
-TOGETHER = 256
+SEARCH_BATCH_SIZE = 256
 """Searches that run side by side."""
 
 
@@ -77,7 +77,7 @@ class WrittenSearch(ExampleSource):
                 "search",
             ),
             ("ctx_manager.history", cfg.ctx_manager.history, "false"),
-            ("generate.reply_format", cfg.generate.reply_format != "base", "base"),
+            ("generate.example_format", cfg.generate.example_format != "base", "base"),
             ("generate.mixture", bool(cfg.generate.mixture), "null"),
             (
                 "generate.rounds",
@@ -102,7 +102,7 @@ class WrittenSearch(ExampleSource):
     def first_round(self, cfg: Config) -> Config:
         """Single moves, if there are two rounds."""
         if cfg.generate.rounds > 1:
-            return round_of_moves(cfg)
+            return moves_config(cfg)
         return replace(cfg, generate=replace(cfg.generate, train_on="all_rounds"))
 
     def rounds(self, cfg: Config) -> list[Config]:
@@ -116,7 +116,7 @@ class WrittenSearch(ExampleSource):
             generate=replace(cfg.generate, rounds=1),
             sft=replace(cfg.sft, trainer=trainer),
         )
-        return [round_of_moves(cfg), search]
+        return [moves_config(cfg), search]
 
     def fine_tuned_alone(self, cfg: Config) -> Config:
         """SFT on single moves has its own batch size and steps."""
@@ -137,7 +137,7 @@ class WrittenSearch(ExampleSource):
             },
         }
         metrics = {
-            "search/rows": float(len(examples)),
+            "search/examples": float(len(examples)),
             "search/dropped": float(sum(dropped.values())),
             **{f"search/{name}": float(value) for name, value in dynamics.counts.items()},
         }
@@ -165,11 +165,11 @@ def make_dynamics(cfg: Config) -> "Dynamics":
 
 def make_examples(
     cfg: Config, puzzles: Puzzles, dynamics: "Dynamics"
-) -> tuple[list[WorldModelRow], list[int], Counter[str], int]:
+) -> tuple[list[SFTExample], list[int], Counter[str], int]:
     """Examples of training and then of validation, the number of lines of each search, how many
     states were dropped for which reason, and how many actions of the game the examples rest on."""
     from spa.models.build import load_template
-    from spa.worldmodel.rows import by_reason
+    from spa.worldmodel.examples import by_reason
 
     own = cfg.generate.search
     worker = puzzles.worker
@@ -180,7 +180,7 @@ def make_examples(
     chosen = list[Searched]()
     form = format_of(cfg.agent_proxy.response_format)
     assert isinstance(form, WrittenFormat)  # see `WrittenSearch.check`
-    fresh = fresh_puzzles(cfg, puzzles, dropped, most=DRAWS * wanted)
+    fresh = fresh_puzzles(cfg, puzzles, dropped, most=MAX_PUZZLES_PER_EXAMPLE * wanted)
     explored = 0
 
     def too_long(thoughts: str, path: tuple[str, ...], question: "Question") -> bool:
@@ -189,10 +189,10 @@ def make_examples(
         prompter = replace(worker.prompters[question.puzzle.spec.tag], enable_think=True)
         text = response(thoughts, taken(path, question, prompter), prompter)
         most = cfg.generate.sampling.response_length
-        return len(template.reply_ids(text, prompter.prefill)) > most
+        return len(template.response_ids(text, prompter.prefill)) > most
 
     # Searches run in batches until there are enough examples or no puzzles left.
-    while part := list(islice(fresh, min(TOGETHER, wanted - len(chosen)))):
+    while part := list(islice(fresh, min(SEARCH_BATCH_SIZE, wanted - len(chosen)))):
         explored += sum(map(dynamics.actions, part))
         asked = questions(part, worker, dynamics)
         for question, search in zip(asked, dynamics.search(asked, form), strict=True):
@@ -219,18 +219,18 @@ def make_examples(
     if len(chosen) < wanted:
         ((reason, _),) = dropped.most_common(1)
         raise DataError(
-            f"spa made only {len(chosen)} of {wanted} search examples from {DRAWS * wanted} "
+            f"spa made only {len(chosen)} of {wanted} search examples from {MAX_PUZZLES_PER_EXAMPLE * wanted} "
             f"puzzles (dropped: {by_reason(dropped)}). {too_few(reason, own.dynamics)}"
         )
-    rows = [
+    examples = [
         row_of(each.question, thoughts, path, worker, dynamics)
         for each, (thoughts, path) in zip(chosen, thoughts_of(own.thoughts, chosen), strict=True)
     ]
-    return rows, [len(each.search.lines) for each in chosen], dropped, explored
+    return examples, [len(each.search.lines) for each in chosen], dropped, explored
 
 
 def too_few(reason: str, dynamics: str) -> str:
-    """What to do where too few puzzles give an example, by the most frequent reason."""
+    """Advise what to do if too few puzzles yield an example, by the most frequent reason."""
     if reason in ("too_long", "too_long_when_dealt"):
         return "Raise generate.sampling.response_length, or use a smaller board."
     if dynamics == "model" and reason in ("unreadable_state", "no_goal"):
@@ -352,7 +352,7 @@ def questions(
 
 
 def thoughts_of(kind: str, chosen: Sequence[Searched]) -> list[tuple[str, tuple[str, ...]]]:
-    """What each response thinks, and the path that its answer begins."""
+    """Return the thoughts of each response, and the path that its answer begins."""
     texts = [each.text for each in chosen]
     if kind == "other_puzzle":
         texts = of_other_puzzles(texts)
@@ -426,13 +426,13 @@ def row_of(
     path: tuple[str, ...],
     worker: "RolloutWorker",
     dynamics: "Dynamics",
-) -> WorldModelRow:
+) -> SFTExample:
     """The example of a response, with what its actions lead to."""
     spec = question.puzzle.spec
     prompter = worker.prompters[spec.tag]
     actions = taken(path, question, prompter)
     played = dynamics.play(question, actions, prompter.state_text)
-    return WorldModelRow(
+    return SFTExample(
         prompt=question.messages,
         response=response(thoughts, actions, prompter),
         tag=spec.tag,

@@ -9,7 +9,7 @@ from spa.config.problems import Problems
 from spa.config.schema import Config
 from spa.envs.base import TextEnv
 from spa.plugins import example_source
-from spa.types import Episode, Metrics, PromptMode, WorldModelRow
+from spa.types import Episode, Metrics, PromptMode, SFTExample
 
 if TYPE_CHECKING:
     from spa.rollout.worker import RolloutWorker
@@ -25,9 +25,9 @@ class Puzzles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examples:
-    """What a source has made. `dropped`: turns or puzzles without an example, by reason."""
+    """Examples of a source. `dropped`: turns or puzzles without an example, by reason."""
 
-    examples: list[WorldModelRow]
+    examples: list[SFTExample]
     dropped: Counter[str]
     # The first so many are for training, the others for validation; None: split by puzzle.
     training: int | None = None
@@ -53,7 +53,7 @@ class ExampleSource:
     order: int = 0
 
     def makes(self, cfg: Config) -> bool:
-        """Whether the configuration asks for this source."""
+        """Return whether the configuration asks for this source."""
         raise NotImplementedError
 
     def check(self, cfg: Config, problems: Problems) -> None:

@@ -21,7 +21,7 @@ from spa.formats.blocks import (
     without_markers,
 )
 from spa.formats.plans import Option, plan_sentence
-from spa.types import Metrics, ParsedReply, Turn
+from spa.types import Metrics, ParsedResponse, Turn
 
 MODES = ("base", "add_worldmodel")
 CONTROLS = ("vanilla_wm", "spa_shuffled")
@@ -55,13 +55,13 @@ FAILURES = (
     "over_limit",  # right as far as it goes, cut off by the length limit
     "unreadable",
 )
-"""Where the first error of a written search lies."""
+"""Kinds of the first error of a written search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchScore:
-    """What is right in a written search, given what it wrote before. `failure`: see `FAILURES`, ""
-    if all is exact."""
+    """Correctness of a written search, each line given the lines before it. `failure`: see
+    `FAILURES`, "" if all lines are exact."""
 
     moves: int = 0
     moves_right: int = 0
@@ -100,8 +100,8 @@ class ResponseFormat:
     # Prompts
 
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
-        """What the rules of a base prompt ask for in place of a reminder in every turn; "" for the
-        common request. `blank` marks what is to be filled in."""
+        """Return the request that a base prompt's rules make in place of a reminder in every turn;
+        "" for the common request. `blank` marks the parts to fill in."""
         return ""
 
     def asked_thoughts(self, blank: Callable[[str], str], plans: int) -> str:
@@ -140,7 +140,7 @@ class ResponseFormat:
         enable_think: bool = True,
         action_sep: str = "||",
         max_actions: int = 5,
-    ) -> ParsedReply:
+    ) -> ParsedResponse:
         """Take a response (prefill included) apart. Never raises, whatever the text is.
 
         Mode "base" asks for `<think>..</think><answer>..</answer>` and reads it as the original
@@ -185,7 +185,7 @@ class ResponseFormat:
         thoughts = None if think is None else thoughts_of(text, think, observation, prediction)
         if mode == "base" and thoughts and answer:
             thoughts = without_markers(thoughts)
-        return ParsedReply(
+        return ParsedResponse(
             options=options,
             think=thoughts,
             observation=None if observation is None else cut(text, observation).strip(),
@@ -202,7 +202,8 @@ class ResponseFormat:
         prediction: Span | None,
         answer: Span | None,
     ) -> bool:
-        """Whether the blocks of states are where they belong, think block and answer being so."""
+        """Return whether the blocks of states are where they belong, think block and answer being
+        so."""
         return states_inside(text, think, observation, prediction)
 
     def _options(
@@ -212,7 +213,7 @@ class ResponseFormat:
         return ()
 
     def _chosen(self, options: Sequence[Option], actions: Sequence[str]) -> bool:
-        """Whether the answer is a choice that the response allows."""
+        """Return whether the answer is a choice that the response allows."""
         return True
 
     # Ground truth
@@ -227,14 +228,14 @@ class ResponseFormat:
         Everything is slicing, so no state is read as a pattern. The result is parsed again, and
         given up if it would not say exactly the truth.
         """
-        text = turn.reply_text
-        if not turn.reply.well_formed:
+        text = turn.response_text
+        if not turn.response.well_formed:
             return Relabelled(None, MALFORMED)
         if find_block(text, "observation") is None or (
             self.predicts and find_block(text, "prediction") is None
         ):
             return Relabelled(None, NO_STATE_BLOCKS)
-        most = len(turn.reply.actions)
+        most = len(turn.response.actions)
         if not self.parse(
             text, mode="add_worldmodel", action_sep=action_sep, max_actions=most
         ).well_formed:
@@ -267,17 +268,17 @@ class ResponseFormat:
     ) -> bool:
         # One more than was executed, so that parsing reveals a surplus action.
         limit = len(turn.executed) + 1
-        reply = self.parse(text, mode="add_worldmodel", action_sep=action_sep, max_actions=limit)
-        foretold = not self.predicts or reply.prediction == turn.next_target.strip()
+        response = self.parse(text, mode="add_worldmodel", action_sep=action_sep, max_actions=limit)
+        foretold = not self.predicts or response.prediction == turn.next_target.strip()
         return (
-            reply.well_formed
-            and reply.observation == turn.target.strip()
+            response.well_formed
+            and response.observation == turn.target.strip()
             and foretold
-            and reply.actions == turn.executed
-            and self._says_options(reply, options)
+            and response.actions == turn.executed
+            and self._says_options(response, options)
         )
 
-    def _says_options(self, reply: ParsedReply, options: Sequence[Option]) -> bool:
+    def _says_options(self, response: ParsedResponse, options: Sequence[Option]) -> bool:
         return True
 
     def base_thoughts(self, thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
@@ -287,14 +288,14 @@ class ResponseFormat:
     # Scores and the viewer
 
     def reference(self, env: TextEnv) -> Any:
-        """What the thoughts of an episode's base responses are scored by, from its first state; None
-        if they are not scored."""
+        """Return the reference that scores the thoughts of an episode's base responses, from its
+        first state; None if they are not scored."""
         return None
 
     def score(
         self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
     ) -> SearchScore | None:
-        """How right the thoughts of a base response are in the state of `env`, by kind of token.
+        """Score the thoughts of a base response in the state of `env`, by kind of token.
         `complete`: False for thoughts that were cut off. None if they cannot be judged."""
         return None
 

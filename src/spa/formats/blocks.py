@@ -9,7 +9,8 @@ MARKERS = tuple(marker for tag in TAGS for marker in (f"<{tag}>", f"</{tag}>"))
 # Matches "</think>\n<answer>", but not "</think> so <answer>" with text in between.
 _ANSWER_NEXT = re.compile(r"</think>\s*<answer>")
 _REMOVED = ("<think>", "</think>", "<answer>", "</answer>", "<|im_start|>", "<|im_end|>")
-"""What the original takes out of the thoughts and the answer in mode "base", in this order."""
+"""Markers that the original removes from the thoughts and the answer in mode "base", in this
+order."""
 
 Span = tuple[int, int]
 
@@ -42,7 +43,8 @@ def between_states(text: str) -> Span | None:
 
 
 def contains_marker(text: str) -> bool:
-    """Whether the text holds an opening or closing marker of any block of the response format."""
+    """Return whether the text holds an opening or closing marker of any block of the response
+    format."""
     return any(marker in text for marker in MARKERS)
 
 
@@ -53,9 +55,9 @@ def as_unicode(text: str) -> str:
 
 
 def after_prefill(text: str, prefill: str) -> str | None:
-    """What follows `prefill` in a response of a model that did not get it, or None if the response
-    lacks it. Text before it is left out, as is a think block that the model closed before it: its
-    own reasoning, which may quote the format."""
+    """Return the text after `prefill` in a response of a model that did not get it, or None if the
+    response lacks it. Text before it is left out, as is a think block that the model closed before
+    it: its own reasoning, which may quote the format."""
     reasoned = re.search(rf"</think>[^<]*{re.escape(prefill)}", text)
     if reasoned:
         return text[reasoned.end() :]
@@ -112,15 +114,15 @@ def cut(text: str, span: Span) -> str:
 
 
 def blank_between(text: str, before: int, marker: str, after: int, next_marker: str) -> bool:
-    """Whether `marker` starts at `before`, `next_marker` ends at `after`, and only white space lies
-    in between."""
+    """Return whether `marker` starts at `before`, `next_marker` ends at `after`, and only white
+    space lies in between."""
     start = before + len(marker)
     end = after - len(next_marker)
     return start <= end and not text[start:end].strip()
 
 
 def thinks_first(text: str, think: Span | None, answer: Span | None) -> bool:
-    """Whether only white space is between the think block and the answer after it."""
+    """Return whether only white space is between the think block and the answer after it."""
     if think is None or answer is None:
         return False
     return blank_between(text, think[1], "</think>", answer[0], "<answer>")
@@ -129,7 +131,7 @@ def thinks_first(text: str, think: Span | None, answer: Span | None) -> bool:
 def states_inside(
     text: str, think: Span | None, observation: Span | None, prediction: Span | None
 ) -> bool:
-    """Whether the think block begins with the observation and ends with the prediction."""
+    """Return whether the think block begins with the observation and ends with the prediction."""
     if think is None or observation is None or prediction is None:
         return False
     opens = blank_between(text, think[0], "", observation[0], "<observation>")
@@ -138,7 +140,7 @@ def states_inside(
 
 
 def observes_first(text: str, think: Span | None, observation: Span | None) -> bool:
-    """Whether the think block begins with the observation."""
+    """Return whether the think block begins with the observation."""
     if think is None or observation is None:
         return False
     inside = observation[1] + len("</observation>") <= think[1]

@@ -14,7 +14,7 @@ from spa.formats.plans import (
     with_options,
     without_options,
 )
-from spa.types import ParsedReply, Turn
+from spa.types import ParsedResponse, Turn
 
 
 class ChoosePlan(ResponseFormat):
@@ -58,8 +58,10 @@ class ChoosePlan(ResponseFormat):
     def _with_plans(self, text: str, turn: Turn, options: Sequence[Option]) -> str:
         return with_options(text, options, turn.executed)
 
-    def _says_options(self, reply: ParsedReply, options: Sequence[Option]) -> bool:
-        return reply.options == tuple((tuple(plan), state.strip("\n")) for plan, state in options)
+    def _says_options(self, response: ParsedResponse, options: Sequence[Option]) -> bool:
+        return response.options == tuple(
+            (tuple(plan), state.strip("\n")) for plan, state in options
+        )
 
 
 FORMAT = ChoosePlan()

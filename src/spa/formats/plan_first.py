@@ -27,7 +27,7 @@ class PlanFirst(ResponseFormat):
         return end_with_plan(thoughts, actions, said) if actions else thoughts
 
     def _with_plans(self, text: str, turn: Turn, options: Sequence[Option]) -> str:
-        return with_plan(text, turn.executed, turn.reply.actions)
+        return with_plan(text, turn.executed, turn.response.actions)
 
 
 FORMAT = PlanFirst()

@@ -50,7 +50,7 @@ def read_options(thoughts: str) -> tuple[Option, ...]:
 
 
 def plan_sentence(actions: Sequence[str]) -> str:
-    """What is going to be done, in words: `I do Down, then Right.`"""
+    """Announce actions in words: `I do Down, then Right.`"""
     return f"I do {', then '.join(actions)}."
 
 

@@ -6,7 +6,7 @@ from functools import cache
 from spa.formats.base import Relabelled, ResponseFormat
 from spa.formats.plans import Option
 from spa.plugins import defined_in
-from spa.types import ParsedReply, Turn
+from spa.types import ParsedResponse, Turn
 
 
 @cache
@@ -22,7 +22,7 @@ def format_of(name: str) -> ResponseFormat:
     return formats()[name]
 
 
-def parse_reply(
+def parse_response(
     text: str,
     *,
     mode: str,
@@ -30,7 +30,7 @@ def parse_reply(
     action_sep: str = "||",
     max_actions: int = 5,
     order: str = "prediction_first",
-) -> ParsedReply:
+) -> ParsedResponse:
     """Take a response in the format `order` apart; see `ResponseFormat.parse`."""
     return format_of(order).parse(
         text,
@@ -41,7 +41,7 @@ def parse_reply(
     )
 
 
-def world_model_reply(
+def world_model_response(
     observation: str,
     thoughts: str,
     prediction: str,

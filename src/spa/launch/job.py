@@ -1,4 +1,4 @@
-"""What a launcher starts: one command of the recipe, the same on every rank."""
+"""The job of a launcher: one command of the recipe, the same on every rank."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from spa.config.check import Stage
+from spa.config.check import StageName
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import TrainingError
@@ -47,7 +47,7 @@ class Job:
             case "generate":
                 return selfplay.run_self_play
             case "sft":
-                return pipeline.world_model
+                return pipeline.run_sft_stage
             case "ppo":
                 return ppo_run.run_ppo
 
@@ -78,7 +78,7 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
 
 
 def lost_episodes(cfg: Config, job: Job) -> tuple[int, int]:
-    """How many episodes of a job's stages were lost to faults, and how many there were, by their
+    """Count the failed episodes of a job's stages, and all of their episodes, from their
     metrics."""
     folders = dict(zip(("generate", "sft", "ppo"), pipeline.stage_folders(cfg), strict=True))
     lost = played = 0.0
@@ -91,15 +91,15 @@ def lost_episodes(cfg: Config, job: Job) -> tuple[int, int]:
     return int(lost), int(lost + played)
 
 
-def missing_stages(cfg: Config, job: Job) -> list[Stage]:
+def missing_stages(cfg: Config, job: Job) -> list[StageName]:
     """The stages that a job has to do, in order."""
     if job.stage != "run":
         return ["selfplay" if job.stage == "generate" else job.stage]
     if job.generate_data is False:
         return []  # PPO alone starts from a checkpoint that is checked when it is found
-    names: list[Stage] = ["selfplay", "sft", "ppo"]
-    found = [result_of(folder) for folder in pipeline.stage_folders(cfg)]
+    names: list[StageName] = ["selfplay", "sft", "ppo"]
+    done = [result_of(folder) for folder in pipeline.stage_folders(cfg)]
     from_scratch = job.generate_data is True
     return [
-        name for name, result in zip(names, found, strict=True) if from_scratch or result is None
+        name for name, result in zip(names, done, strict=True) if from_scratch or result is None
     ]

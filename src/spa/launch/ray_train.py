@@ -97,10 +97,10 @@ def check_cluster(cfg: Config, there: Mapping[str, float], *, on_gpu: bool) -> N
     }
     short = {name: count for name, count in needed.items() if there.get(name, 0) < count}
     if short:
-        found = {name: int(there.get(name, 0)) for name in short}
+        available = {name: int(there.get(name, 0)) for name in short}
         raise ConfigError(
             f"trainer.nnodes={nodes} x trainer.n_gpus_per_node={each} workers need {short}, but the Ray cluster has "
-            f"{found}. Start more nodes or use fewer workers; ray_init.num_cpus limits the CPUs "
+            f"{available}. Start more nodes or use fewer workers; ray_init.num_cpus limits the CPUs "
             "of a Ray cluster on this machine."
         )
 

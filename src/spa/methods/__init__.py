@@ -14,15 +14,15 @@ No other file has to name a new one: `spa.plugins.defined_by_methods` looks into
 
 from dataclasses import dataclass
 
-NO_ROWS = "actor_rollout_ref.actor.replay.rows=0"
+NO_EXAMPLES = "actor_rollout_ref.actor.replay.examples=0"
 """A method that does not learn from states before PPO does not replay them in PPO."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """What a method changes. `overrides` are of the whole training, `world_model` of stages 1 and 2
-    alone, `ppo` of stage 3 alone; without `fine_tuned`, PPO starts from the base model. `steps`:
-    PPO steps, as a multiple of the configuration's."""
+    """Overrides that define a method. `overrides` apply to the whole training, `world_model` to
+    stages 1 and 2 alone, `ppo` to stage 3 alone; without `fine_tuned`, PPO starts from the base
+    model. `steps`: PPO steps, as a multiple of the configuration's."""
 
     description: str
     overrides: tuple[str, ...] = ()
@@ -33,8 +33,8 @@ class Method:
 
     @property
     def has_control(self) -> bool:
-        """Whether it is fine-tuned on states, which may then be those of other turns."""
-        return self.fine_tuned and "generate.reply_format=base" not in (
+        """True if SFT trains on states, so that a control can shuffle them between turns."""
+        return self.fine_tuned and "generate.example_format=base" not in (
             *self.overrides,
             *self.world_model,
         )
@@ -45,5 +45,5 @@ class Method:
         was no stage 1."""
         return (
             (*self.overrides, *self.world_model),
-            (*self.overrides, *(() if self.fine_tuned else (NO_ROWS,)), *self.ppo),
+            (*self.overrides, *(() if self.fine_tuned else (NO_EXAMPLES,)), *self.ppo),
         )

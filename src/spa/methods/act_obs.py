@@ -28,7 +28,7 @@ def sft_mask(message: Message, ids: Sequence[int], template: ChatTemplate) -> li
     if message["role"] == "assistant":
         return [True] * len(ids)
     state = shown_state(message["content"]) or message["content"].strip()
-    begin = template.decode_reply(list(ids)).rfind(state) if state and IMAGE not in state else -1
+    begin = template.decode_response(list(ids)).rfind(state) if state and IMAGE not in state else -1
     if begin < 0:
         return [False] * len(ids)
     return tokens_touching(ids, [(begin, begin + len(state))], template)

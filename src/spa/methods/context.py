@@ -1,4 +1,4 @@
-"""What a method of PPO gets besides the batch and the episodes, and all of them in turn."""
+"""Inputs of a PPO method besides the batch and the episodes; apply all enabled methods in turn."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

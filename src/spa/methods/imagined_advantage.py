@@ -30,7 +30,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     for episode in played:
         known = values[episode.tag]
         for _, turn, taken in _chosen_plans(episode):
-            imagined.append(known[turn.reply.options[taken][1]])
+            imagined.append(known[turn.response.options[taken][1]])
             came.append(known[turn.next_target])
     # One factor for the whole step: 0 unless predicted and real values correlate positively.
     trust = np.float32(coef * agreement(imagined, came))
@@ -42,9 +42,9 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
 def _chosen_plans(episode: Episode) -> Iterator[tuple[int, Turn, int]]:
     """The turns that chose one of their imagined plans: number, turn, and the place of that plan."""
     for number, turn in enumerate(episode.turns):
-        plans = [plan for plan, _ in turn.reply.options]
-        if turn.reply.well_formed and turn.reply.actions in plans:
-            yield number, turn, plans.index(turn.reply.actions)
+        plans = [plan for plan, _ in turn.response.options]
+        if turn.response.well_formed and turn.response.actions in plans:
+            yield number, turn, plans.index(turn.response.actions)
 
 
 def _leads(episode: Episode, values: Mapping[str, float]) -> np.ndarray:
@@ -53,7 +53,7 @@ def _leads(episode: Episode, values: Mapping[str, float]) -> np.ndarray:
     # the last entry is for tokens outside turns
     leads = np.zeros(len(episode.turns) + 1, dtype=np.float32)
     for number, turn, taken in _chosen_plans(episode):
-        leads[number] = lead([values[state] for _, state in turn.reply.options], taken)
+        leads[number] = lead([values[state] for _, state in turn.response.options], taken)
     assert episode.turn_index is not None
     return leads[episode.turn_index]
 
@@ -61,5 +61,5 @@ def _leads(episode: Episode, values: Mapping[str, float]) -> np.ndarray:
 def _state_values(context: Context, tag: str, episodes: Sequence[Episode]) -> dict[str, float]:
     """The value of every predicted or observed state of an environment."""
     turns = [turn for episode in episodes if episode.tag == tag for turn in episode.turns]
-    imagined = {state for turn in turns for _, state in turn.reply.options}
+    imagined = {state for turn in turns for _, state in turn.response.options}
     return context.state_values(tag, imagined | {turn.next_target for turn in turns})

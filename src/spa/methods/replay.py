@@ -17,8 +17,8 @@ from spa.prompts.template import ChatTemplate
 from spa.seeds import stream
 from spa.training.update import count_mini_batches
 from spa.types import Episode, PPOBatch
-from spa.worldmodel.rows import episode_rows, shuffle_next_states
-from spa.worldmodel.sequences import row_sequences
+from spa.worldmodel.examples import episode_examples, shuffle_next_states
+from spa.worldmodel.sequences import training_sequences
 from spa.worldmodel.states import with_states
 
 _REPLAY = "actor_rollout_ref.actor.replay"
@@ -26,7 +26,7 @@ _REPLAY = "actor_rollout_ref.actor.replay"
 METHODS = {
     "replay": Method(
         description="PPO with stored SFT examples added to the episodes of every update",
-        ppo=(f"{_REPLAY}.source=data", f"{_REPLAY}.rows=8", f"{_REPLAY}.coef=0.1"),
+        ppo=(f"{_REPLAY}.source=data", f"{_REPLAY}.examples=8", f"{_REPLAY}.coef=0.1"),
     ),
     "relabelled_rollouts": Method(
         description=(
@@ -34,7 +34,7 @@ METHODS = {
         ),
         ppo=(
             f"{_REPLAY}.source=rollouts",
-            f"{_REPLAY}.rows=8",
+            f"{_REPLAY}.examples=8",
             f"{_REPLAY}.coef=0.3",
             f"{_REPLAY}.loss_on=null",
         ),
@@ -43,26 +43,26 @@ METHODS = {
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """Put `replay.rows` examples for each mini-batch behind the episodes; none if there is nothing
+    """Put `replay.examples` examples for each mini-batch behind the episodes; none if there is nothing
     to replay, or if only the critic learns yet."""
     actor = context.cfg.actor_rollout_ref.actor
-    if actor.replay.rows == 0 or context.step <= context.cfg.trainer.critic_warmup:
+    if actor.replay.examples == 0 or context.step <= context.cfg.trainer.critic_warmup:
         return batch
     mini_batches = count_mini_batches(
         len(batch), size=actor.ppo_mini_batch_size, count=actor.ppo_num_mini_batches
     )
     # Enough rows for every mini-batch of every epoch; `with_replayed` distributes them.
-    rows = sampled_rows(
-        context, episodes, count=actor.replay.rows * mini_batches * actor.ppo_epochs
+    rows = sampled_sequences(
+        context, episodes, count=actor.replay.examples * mini_batches * actor.ppo_epochs
     )
     if not rows:
         return batch
-    longer = with_rows(batch, rows)
+    longer = with_sequences(batch, rows)
     context.metrics["actor/replay_tokens"] = float(longer.ce_weights[len(batch) :].sum())
     return longer
 
 
-def with_rows(batch: PPOBatch, rows: Sequence[Replayed]) -> PPOBatch:
+def with_sequences(batch: PPOBatch, rows: Sequence[Replayed]) -> PPOBatch:
     """The batch with `rows` behind its own. They have no sampled token, so that they count in no
     mean of the policy loss; `ce_weights` is 1 on the tokens that are learned from them."""
     count = len(rows)
@@ -76,7 +76,7 @@ def with_rows(batch: PPOBatch, rows: Sequence[Replayed]) -> PPOBatch:
     columns: dict[str, Any] = {item.name: getattr(batch, item.name) for item in fields(batch)}
     for name, value in columns.items():
         if isinstance(value, torch.Tensor):
-            # Replayed rows have no turn and no episode (-1) and no sampled token (0).
+            # Replayed examples have no turn and no episode (-1) and no sampled token (0).
             fill = -1 if name in ("turns", "episodes") else 0
             columns[name] = _longer(value, count, width - (name != "input_ids"), fill=fill)
     columns["input_ids"][old:] = ids
@@ -109,7 +109,9 @@ def cannot_correct(cfg: Config, template: ChatTemplate) -> str:
     )
 
 
-def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -> list[Replayed]:
+def sampled_sequences(
+    context: Context, episodes: Sequence[Episode], *, count: int
+) -> list[Replayed]:
     """`count` examples for a step, of those that are stored or of its episodes; none if there are
     none. Episodes are taken `count` at a time, until some have an example; few are repeated."""
     cfg = context.cfg
@@ -125,8 +127,8 @@ def sampled_rows(context: Context, episodes: Sequence[Episode], *, count: int) -
     order = rng.permutation(len(wanted))
     for first in range(0, len(order), count):
         picked = [wanted[number] for number in order[first : first + count]]
-        if found := corrected(cfg, context.template, picked):
-            return [found[number % len(found)] for number in range(count)]
+        if sequences := corrected(cfg, context.template, picked):
+            return [sequences[number % len(sequences)] for number in range(count)]
     return []
 
 
@@ -134,17 +136,17 @@ def corrected(cfg: Config, template: ChatTemplate, episodes: Sequence[Episode]) 
     """The episodes as stage 1 would write them: with true states in the responses, or with those of
     its controls. Turns that are not in the format have no example."""
     data = cfg.sft.data
-    rows = [
-        row
+    examples = [
+        example
         for episode in episodes
-        for row in episode_rows(episode, action_sep=cfg.action_sep(episode.tag))[0]
+        for example in episode_examples(episode, action_sep=cfg.action_sep(episode.tag))[0]
     ]
     # As in SFT: with shuffled next states, replay must be shuffled too, or it would show the true
     # states that SFT withheld.
     if cfg.generate.shuffle_next_states:
-        rows = shuffle_next_states(rows, cfg.seed.train)
-    sequences, _ = row_sequences(
-        with_states(rows, cfg.generate.states, seed=cfg.seed.train),
+        examples = shuffle_next_states(examples, cfg.seed.train)
+    sequences, _ = training_sequences(
+        with_states(examples, cfg.generate.states, seed=cfg.seed.train),
         template,
         max_length=data.max_length,
         merge_turns=data.merge_turns,

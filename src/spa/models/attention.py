@@ -204,7 +204,8 @@ def flash_missing(device: torch.device, dtype: torch.dtype) -> str:
 
 
 def attends_to_everything(config: Any) -> bool:
-    """Whether every layer sees the whole sequence: no sliding windows, no linear attention."""
+    """Return whether every layer attends to the whole sequence: no sliding windows, no linear
+    attention."""
     text = config.get_text_config(decoder=True)
     kinds = getattr(text, "layer_types", None)
     if kinds is not None:
@@ -216,7 +217,7 @@ def attends_to_everything(config: Any) -> bool:
 
 
 def can_be_plain(config: Any) -> bool:
-    """Whether `plain_attention` computes what the architecture means."""
+    """Return whether `plain_attention` computes the attention of this architecture."""
     return config.model_type in PLAIN_MODELS and attends_to_everything(config)
 
 

@@ -1,5 +1,5 @@
-"""What the configuration asks of models, made definite: device, precision, attention, and the
-loaded policy."""
+"""Resolve the model settings of a configuration: device, precision, attention, and the loaded
+policy."""
 
 import logging
 from functools import cache
@@ -81,8 +81,8 @@ def pick_attention(
 
 
 def is_tiny(model: str, *, code: bool = False) -> bool:
-    """Whether a model name means the built-in model or another small one that plain attention is
-    right for."""
+    """Return whether a model name means the built-in model, or another small one for which plain
+    attention is right."""
     # A model of the Hub may not be on this machine yet, so its size is not known.
     if local_folder(model) is None:
         return False

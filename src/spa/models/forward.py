@@ -193,8 +193,8 @@ def _packing(lengths: torch.Tensor) -> dict[str, Any]:
 
 
 def common_prefix(input_ids: torch.Tensor, mask: torch.Tensor) -> int:
-    """How many tokens all rows begin with alike, and from none of which a prediction is wanted:
-    with agents, the rules of the game."""
+    """Number of leading tokens common to all rows and without a prediction in the loss: with
+    agents, the rules of the game."""
     differs = (input_ids[:, :-1] != input_ids[:1, :-1]) | mask  # [B, A]
     columns = differs.any(0).nonzero()
     return int(columns[0]) if len(columns) else 0
@@ -239,9 +239,9 @@ def _gap(model: Any, usual: Callable[[], torch.Tensor], other: Callable[[], torc
     model.eval()
     with torch.no_grad():
         expected = usual().float()
-        found = other().float()
+        packed = other().float()
     model.train(was_training)
-    return float((expected - found).abs().max() / expected.abs().max().clamp(min=1e-30))
+    return float((expected - packed).abs().max() / expected.abs().max().clamp(min=1e-30))
 
 
 def share_prefix(model: Any) -> bool:
@@ -262,7 +262,7 @@ def share_prefix(model: Any) -> bool:
 
 
 def shares_prefix(model: Any) -> bool:
-    """Whether `share_prefix` was called for the model and found that it can."""
+    """Return whether `share_prefix` was called for the model and it supports prefix sharing."""
     return getattr(model, "shares_prefix", False)
 
 
@@ -290,7 +290,7 @@ def pack_rows(model: Any) -> bool:
 
 
 def packs_rows(model: Any) -> bool:
-    """Whether `pack_rows` was called for the model and found that it can."""
+    """Return whether `pack_rows` was called for the model and it supports packing."""
     return getattr(model, "packs_rows", False)
 
 

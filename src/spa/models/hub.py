@@ -26,7 +26,7 @@ CODE = ("*.py",)
 
 DATA_SUFFIXES = (".parquet", ".jsonl", ".json")
 SPLITS = {"train": ("wm_train", "train"), "val": ("wm_val", "val", "test")}
-"""How the names of data files begin, by split: our own first, then those of data sets on the Hub."""
+"""First letters of data file names, by split: our own first, then those of data sets on the Hub."""
 DATA = (*(f"*{suffix}" for suffix in DATA_SUFFIXES), "*.md")
 OTHERS = ("original/*", "onnx/*", "openvino/*", "metal/*")  # the same weights in other formats
 
@@ -48,7 +48,7 @@ def download_model(name: str, *, code: bool = False, endpoint: str | None = None
 
 
 def is_data_name(name: str) -> bool:
-    """Whether a name can only be that of a Hub data set (owner/name)."""
+    """Return whether a name can only be that of a Hub data set (owner/name)."""
     local = name.startswith((".", "/", "~")) or name.count("/") != 1
     return not local and not name.endswith(DATA_SUFFIXES) and not Path(name).exists()
 

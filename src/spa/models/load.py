@@ -115,15 +115,15 @@ def local_folder(name: str) -> Path | None:
     or an imported one. None: a Hub name, or nothing."""
     if name == BUILTIN:
         return Path(str(resources.files("spa"))) / "assets" / "tiny"
-    found = [
+    snapshots = [
         Path(name).expanduser(),
         *([kept_model(name)] if re.fullmatch(r"[\w-]+", name) else []),
     ]
-    return next((path for path in found if path.is_dir()), None)
+    return next((path for path in snapshots if path.is_dir()), None)
 
 
 def kept_model(name: str) -> Path:
-    """Where a model of this name lies once it was imported."""
+    """Folder of an imported model of this name."""
     return KEPT.expanduser() / name
 
 
@@ -171,13 +171,13 @@ def stop_ids(name: str, *, code: bool = False) -> tuple[int, ...]:
     if not path.is_file():
         return ()
     with _explained(name):
-        found = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+        ids = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
     # One id, a list of ids, or null.
-    return tuple(i for i in (found if isinstance(found, list) else [found]) if isinstance(i, int))
+    return tuple(i for i in (ids if isinstance(ids, list) else [ids]) if isinstance(i, int))
 
 
 def load_image_reader(name: str, *, code: bool = False) -> ImageReader | None:
-    """What a model sees pictures with; None if it reads only text. Raises ModelError if it cannot
+    """Load the image reader of a model; None if it reads only text. Raises ModelError if it cannot
     be used."""
     source = base_source(name, code=code)
     with _explained(name):
@@ -218,12 +218,12 @@ def load_policy(
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
         )
-    model, found = loaded
+    model, info = loaded
     # transformers only warns about missing weights and initializes them at random.
-    if found["missing_keys"]:
+    if info["missing_keys"]:
         raise ModelError(
-            f"{name}: the weights of {len(found['missing_keys'])} parameters are missing, "
-            f"for example {min(found['missing_keys'])}. The folder is incomplete or not a "
+            f"{name}: the weights of {len(info['missing_keys'])} parameters are missing, "
+            f"for example {min(info['missing_keys'])}. The folder is incomplete or not a "
             "causal language model; copy or download the whole model again."
         )
     check_finite(model, name)
@@ -252,8 +252,8 @@ def check_finite(model: nn.Module, name: str) -> None:
 
 
 def _only_sees(source: Path) -> bool:
-    """Whether the architecture is that of a vision-language model, which the class for text alone
-    does not know."""
+    """Return whether the architecture is a vision-language model that the text-only class cannot
+    load."""
     kind = json.loads((source / "config.json").read_text(encoding="utf-8")).get("model_type")
     known: Any = CONFIG_MAPPING[kind] if kind in CONFIG_MAPPING else None  # noqa: SIM401 - `get` does not load lazily
     return (

@@ -102,7 +102,7 @@ def _inject(model: Any, config: Any, seed: int) -> None:
 
 
 def has_adapters(model: Any) -> bool:
-    """Whether `add_adapters` was called on the model."""
+    """Return whether `add_adapters` was called on the model."""
     return hasattr(model, "peft_config")
 
 

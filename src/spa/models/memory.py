@@ -1,4 +1,4 @@
-"""How much memory training and playing take: plain arithmetic on a model's shape.
+"""Estimate the memory of training and playing: plain arithmetic on a model's shape.
 
 Good to about a quarter. What is counted: float32 weights, gradients and Adam moments; activations
 of one micro-batch under autocast; one chunk of logits; keys and values of all episodes that are
@@ -20,7 +20,8 @@ LOGIT_COPIES = 4  # the chunk, its lower-precision original, its softmax, its gr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """What memory depends on. query_width and key_width: heads times the size of a head."""
+    """Dimensions of a model that determine its memory. query_width and key_width: heads times the
+    size of a head."""
 
     parameters: int
     layers: int

@@ -40,7 +40,7 @@ def processor_feature() -> Feature:
 
 
 def on_cpu(cfg: Config) -> bool:
-    """Whether the run computes on a CPU."""
+    """Return whether the run computes on a CPU."""
     return cfg.trainer.device == "cpu" or (
         cfg.trainer.device == "auto" and not torch.cuda.is_available()
     )

@@ -24,7 +24,7 @@ PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageReader:
-    """What a model's image processor makes of pictures.
+    """Pictures as a model's image processor encodes them.
 
     image_id: the token that stands for a piece of a picture; `merge`: patches of a picture per
     token and axis, if the number of tokens depends on the picture's size; `fixed`: tokens per
@@ -38,11 +38,11 @@ class ImageReader:
 
     def inputs(self, images: Sequence[bytes]) -> dict[str, torch.Tensor]:
         """The model's inputs for pictures (PNG files), in their order."""
-        found = self.processor(images=[from_png(image) for image in images], return_tensors="pt")
-        return {key: value for key, value in found.items() if isinstance(value, torch.Tensor)}
+        encoded = self.processor(images=[from_png(image) for image in images], return_tensors="pt")
+        return {key: value for key, value in encoded.items() if isinstance(value, torch.Tensor)}
 
     def lengths(self, images: Sequence[bytes]) -> list[int]:
-        """How many tokens each picture takes."""
+        """Number of tokens of each picture."""
         if self.fixed is not None:
             return [self.fixed] * len(images)
         # `image_grid_thw` counts patches, of which a token holds merge x merge.
@@ -161,7 +161,7 @@ def image_reader(folder: Path, *, code: bool = False) -> ImageReader | None:
 
 
 def sees(config: Any) -> bool:
-    """Whether a model's configuration has a part for pictures."""
+    """Return whether a model's configuration has a vision part."""
     return getattr(config, "vision_config", None) is not None
 
 

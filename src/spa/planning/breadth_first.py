@@ -81,11 +81,11 @@ class BreadthFirstPlanner(Planner):
         begun = text[: text.index(_PREDICTION) + len(_PREDICTION)]
         assert self.template is not None
         # The prompt's tokens stay unchanged, so their cache stays valid.
-        ids = np.asarray(self.template.reply_tokens(begun, prompt.prefill)[0], dtype=np.int32)
+        ids = np.asarray(self.template.response_tokens(begun, prompt.prefill)[0], dtype=np.int32)
         return replace(prompt, prefill=begun, token_ids=np.concatenate([prompt.token_ids, ids]))
 
     def _question(self, tree: Tree, plan: Sequence[Node]) -> Prompt | None:
-        """What the engine is asked for the response that is played; None if the game has failed."""
+        """Build the prompt for the response that is played; None if the game has failed."""
         if tree.fault:
             return None
         if not plan:
@@ -96,7 +96,8 @@ class BreadthFirstPlanner(Planner):
         return begun if self._fits(begun) else tree.prompt
 
     def _fits(self, question: Prompt) -> bool:
-        """Whether a response that is begun leaves room for as many tokens as one that is not."""
+        """Return whether a response with a given beginning leaves room for as many tokens as one
+        without."""
         return self.max_prompt is None or len(question.token_ids) <= self.max_prompt
 
     def _turn(self, plan: Sequence[Node]) -> list[Node]:

@@ -73,7 +73,7 @@ class PredictedView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What the actions of an answer lead to."""
+    """Result of an answer's actions."""
 
     executed: tuple[str, ...]
     next_state: str
@@ -91,7 +91,7 @@ class Dynamics(Protocol):
         ...
 
     def view(self, puzzle: Puzzle, key: str) -> Any:
-        """What prompts show of the game in a state."""
+        """Return the view of the game that prompts show in a state."""
         ...
 
     def search(self, questions: Sequence[Question], form: WrittenFormat) -> list[Any | None]:
@@ -100,7 +100,7 @@ class Dynamics(Protocol):
         ...
 
     def play(self, question: Question, actions: Sequence[str], mode: StateText) -> Played:
-        """What these actions lead to."""
+        """Return the result of these actions."""
         ...
 
     def actions(self, puzzle: Puzzle) -> int:
@@ -127,7 +127,7 @@ class Simulator:
         return search_together(questions, form, self.expand)
 
     def play(self, question: Question, actions: Sequence[str], mode: StateText) -> Played:
-        """What these actions lead to in a copy, until the game ends."""
+        """Play these actions in a copy, until the game ends."""
         env = question.puzzle.copies[question.start].clone()
         executed = list[str]()
         reward = 0.0
@@ -191,7 +191,7 @@ class LearnedMoves:
         return found
 
     def play(self, question: Question, actions: Sequence[str], mode: StateText) -> Played:
-        """What the predictions say of these actions; a model predicts no rewards."""
+        """Predict the result of these actions; a model predicts no rewards."""
         key = question.start
         outcome = ""
         for name in actions:

@@ -17,7 +17,7 @@ from spa.errors import ConfigError
 from spa.formats.search import Transitions, explore
 from spa.prompts.render import STATE, SYSTEM
 from spa.prompts.template import ChatTemplate
-from spa.types import Message, Prompt, WorldModelRow
+from spa.types import Message, Prompt, SFTExample
 
 PREFILL = "<think>"
 MIN_TOKENS = 8
@@ -57,7 +57,7 @@ def require_names(env: TextEnv, tag: str, shown: StateText) -> None:
 
 
 def leaves_out_actions(states: Iterable[TextEnv]) -> bool:
-    """Whether an action is illegal in one of these states."""
+    """Return whether an action is illegal in one of these states."""
     return any(set(state.legal_actions()) != set(state.action_names()) for state in states)
 
 
@@ -101,25 +101,27 @@ def move_messages(env: TextEnv, state: str) -> tuple[Message, ...]:
     )
 
 
-def move_rows(rows: Iterable[WorldModelRow], env: TextEnv) -> list[WorldModelRow]:
-    """The rows of recorded play as moves: those in which one action was taken and the next state
+def move_examples(examples: Iterable[SFTExample], env: TextEnv) -> list[SFTExample]:
+    """The examples of recorded play as moves: those in which one action was taken and the next state
     has a name."""
-    found = list[WorldModelRow]()
-    for row in rows:
-        key = env.key_of_text(row.next_state)
+    moves = list[SFTExample]()
+    for example in examples:
+        key = env.key_of_text(example.next_state)
         # A turn of several actions does not show the states in between.
-        if len(row.executed) == 1 and key is not None:
-            response = f"{PREFILL}{row.executed[0]}{key}"
-            found.append(replace(row, prompt=move_messages(env, row.state), response=response))
-    return found
+        if len(example.executed) == 1 and key is not None:
+            response = f"{PREFILL}{example.executed[0]}{key}"
+            moves.append(
+                replace(example, prompt=move_messages(env, example.state), response=response)
+            )
+    return moves
 
 
 def answer_tokens(starts: Iterable[str], template: ChatTemplate | None) -> int:
-    """How many tokens the name of a state may take: twice those of the longest of `starts`."""
+    """Token limit for the name of a state: twice the longest of `starts`."""
     if template is None:
         return MIN_TOKENS
     longest = max(
-        (len(template.reply_ids(f"{PREFILL}{key}", PREFILL)) for key in starts), default=0
+        (len(template.response_ids(f"{PREFILL}{key}", PREFILL)) for key in starts), default=0
     )
     return max(MIN_TOKENS, 2 * longest)
 
@@ -134,7 +136,7 @@ def move_question(
     begun = f"{PREFILL}{action}"
     ids = _NO_IDS
     if template is not None:
-        said = template.reply_tokens(begun, PREFILL)[0]
+        said = template.response_tokens(begun, PREFILL)[0]
         ids = np.asarray([*template.start(messages, PREFILL), *said], dtype=np.int32)
     return Prompt(
         episode_id=f"move/{number}",

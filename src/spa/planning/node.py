@@ -1,5 +1,5 @@
-"""What a planner knows of the future: nodes, each the state that a response would lead to, and the
-tree of a prompt."""
+"""Search nodes of a planner, each the state that a response would lead to, and the tree of a
+prompt."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ import numpy as np
 from spa.envs.base import StateText, TextEnv
 from spa.envs.branch import execute
 from spa.envs.limits import MAKING_S, EnvFault, boundary
-from spa.types import Completion, ParsedReply, Prompt
+from spa.types import Completion, ParsedResponse, Prompt
 
 GOAL = 1.0
 """The value of a state in which the goal is reached."""
@@ -24,7 +24,7 @@ class Node:
     """A response, and the state that it is judged by."""
 
     response: Completion
-    parsed: ParsedReply
+    parsed: ParsedResponse
     state: str | None
     value: float
     # whether the actions really lead to `state` from where the response was sampled; None: unknown
@@ -53,7 +53,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Where actions lead: the state, and the copy of the game if it has not ended; both None if
+    """Result of actions: the state, and the copy of the game if it has not ended; both None if
     unknown."""
 
     state: str | None = None
@@ -94,7 +94,7 @@ class Tree:
         return [node for node in self.nodes if node.value >= GOAL]
 
     def line(self, chosen: int) -> dict[str, Any]:
-        """What is recorded of a turn: enough to show what was predicted, and what it cost."""
+        """Log record of a turn: the predictions, and their cost."""
         return {
             "episode_id": self.prompt.episode_id,
             "turn": self.turn,
@@ -128,8 +128,8 @@ def path_to(node: Node) -> list[Node]:
 def simulate(
     env: TextEnv | None, actions: Sequence[str], mode: StateText, rng: np.random.Generator
 ) -> Outcome:
-    """Where the actions lead in a copy with chance of its own; not known if it cannot be copied or
-    nothing is done."""
+    """Apply the actions in a copy with its own random stream; the outcome is unknown if the game
+    cannot be copied or no action is given."""
     # The seed is sampled even without a copy, so that later samples do not depend on whether
     # there is one.
     seed = int(rng.integers(2**31))
@@ -147,6 +147,6 @@ def simulate(
 
 
 def same_state(state: str | None, truth: str | None) -> bool | None:
-    """Whether a state is the true one, but for white space around it; None if the true one is not
-    known."""
+    """Return whether a state equals the true one, apart from surrounding white space; None if the
+    true one is unknown."""
     return None if truth is None else state is not None and state.strip() == truth.strip()

@@ -25,15 +25,15 @@ from torch import nn
 
 from spa.engines.base import Engine
 from spa.envs.base import StateText, TextEnv
-from spa.formats.registry import parse_reply
+from spa.formats.registry import parse_response
 from spa.models.allocator import release_memory
 from spa.planning.node import GOAL, NO_STATE, Expansion, Node, Outcome, Tree, same_state, simulate
 from spa.prompts.elsewhere import elsewhere
 from spa.prompts.template import ChatTemplate
 from spa.seeds import derange, stream, stream_seed
-from spa.types import Completion, ParsedReply, Prompt, SamplingParams
+from spa.types import Completion, ParsedResponse, Prompt, SamplingParams
 
-Dynamics = Literal["model", "simulator", "shuffled"]
+DynamicsName = Literal["model", "simulator", "shuffled"]
 Proposals = Literal["sampled", "exhaustive"]
 
 
@@ -53,7 +53,7 @@ class Planner(ABC):
         engine: Engine,
         *,
         n: int,
-        dynamics: Dynamics,
+        dynamics: DynamicsName,
         noise_prob: float,
         state_text: StateText,
         max_actions: int,
@@ -67,7 +67,7 @@ class Planner(ABC):
     ) -> None:
         self.engine = engine
         self.n = n
-        self.dynamics: Dynamics = dynamics
+        self.dynamics: DynamicsName = dynamics
         self.noise_prob = noise_prob
         self.state_text: StateText = state_text
         self.max_actions = max_actions
@@ -87,7 +87,7 @@ class Planner(ABC):
 
     @abstractmethod
     def proposals(self, expansion: Expansion) -> list[Prompt]:
-        """What the engine is asked in a state."""
+        """Prompts for the engine in a state."""
 
     @abstractmethod
     def horizon(self, prompt: Prompt) -> int:
@@ -113,15 +113,15 @@ class Planner(ABC):
     def expand(
         self, tree: Tree, expansion: Expansion, responses: Sequence[Completion]
     ) -> list[Node]:
-        """What each response in a state would lead to, and its value; empty if the game fails,
-        which the tree notes."""
+        """Return the state that each response would lead to, and its value; empty if the game
+        fails, which the tree records."""
         with tree.guarded():
             return self._nodes(expansion, responses)
         return []
 
     def follow_plan(self, tree: Tree) -> list[Node]:
-        """What is left of the path that the episode is on; empty if it is on none, if the path has
-        led elsewhere, or if the game fails, which the tree notes."""
+        """Return the rest of the episode's current plan; empty if it has none, if the plan led
+        elsewhere, or if the game fails, which the tree records."""
         # The plan is removed here; the caller stores what remains after this turn.
         plan = self.plans.pop(tree.prompt.episode_id, [])
         with tree.guarded():
@@ -143,8 +143,8 @@ class Planner(ABC):
         return responses
 
     def _expansions(self, tree: Tree, depth: int) -> list[Expansion]:
-        """Where the responses of this depth begin: the real state, or those of nodes that are to be
-        expanded."""
+        """States from which responses of this depth start: the real state, or those of the nodes to
+        expand."""
         prompt = tree.prompt
         if depth == 1:
             return [Expansion(prompt=prompt, env=prompt.context)]
@@ -186,8 +186,8 @@ class Planner(ABC):
         return expansions
 
     def _is_open(self, tree: Tree, node: Node) -> bool:
-        """Whether there is more to predict after a node: its state is new, not the end, and actions
-        are left."""
+        """Return whether a node can be expanded: its state is new and not terminal, and actions are
+        left."""
         state = (node.state or "").strip()
         known = node.env is not None or self.dynamics != "simulator"
         new = bool(state) and state not in tree.entered
@@ -236,9 +236,9 @@ class Planner(ABC):
             )
         return nodes
 
-    def _parse(self, prompt: Prompt, response: Completion) -> ParsedReply:
+    def _parse(self, prompt: Prompt, response: Completion) -> ParsedResponse:
         """A response with as many actions as would be executed."""
-        parsed = parse_reply(
+        parsed = parse_response(
             prompt.prefill + response.text,
             mode=prompt.mode,
             enable_think=prompt.prefill == "<think>",
@@ -250,7 +250,7 @@ class Planner(ABC):
         return replace(parsed, actions=parsed.actions[: prompt.actions_left])
 
     def _spoilt(
-        self, env: TextEnv | None, parsed: ParsedReply, truth: Outcome, rng: np.random.Generator
+        self, env: TextEnv | None, parsed: ParsedResponse, truth: Outcome, rng: np.random.Generator
     ) -> Outcome:
         """The true outcome or, with probability `noise_prob`, that of as many random actions."""
         if env is None:
@@ -295,7 +295,7 @@ def with_prefill(question: Prompt, prompt: Prompt, response: Completion) -> Comp
     )
 
 
-def _value(env: TextEnv, parsed: ParsedReply, state: str | None) -> float:
+def _value(env: TextEnv, parsed: ParsedResponse, state: str | None) -> float:
     if not parsed.well_formed or state is None:
         return NO_STATE
     value = env.state_value(state)

@@ -1,8 +1,8 @@
-"""What an environment must offer to be planned in."""
+"""Requirements for planning in an environment."""
 
 from spa.envs.base import TextEnv
 from spa.errors import ConfigError
-from spa.planning.planner import Dynamics, Proposals
+from spa.planning.planner import DynamicsName, Proposals
 
 
 def require_state_value(env: TextEnv, tag: str, *, instead: str) -> None:
@@ -15,7 +15,7 @@ def require_state_value(env: TextEnv, tag: str, *, instead: str) -> None:
 
 
 def require_dynamics(
-    env: TextEnv, tag: str, dynamics: Dynamics, depth: int = 1, proposals: Proposals = "sampled"
+    env: TextEnv, tag: str, dynamics: DynamicsName, depth: int = 1, proposals: Proposals = "sampled"
 ) -> None:
     """Raises ConfigError if predicted states of the environment cannot be judged, simulated, or shown
     in a prompt, as planning further than one turn needs. Raises it also if its actions cannot all

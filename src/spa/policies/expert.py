@@ -30,7 +30,7 @@ def expert_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
     what it reaches. From a state without a way to the goal it takes a uniformly random action.
     """
 
-    def reply(prompt: Prompt) -> str:
+    def response(prompt: Prompt) -> str:
         env = prompt.context
         actions = env.expert_actions(max(FAR, max_actions))
         # Where chance decides, which action is best depends on how many are left.
@@ -45,4 +45,4 @@ def expert_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
             )
         return formatted(prompt, f" {prompt.action_sep} ".join(actions))
 
-    return ScriptedEngine(reply, template)
+    return ScriptedEngine(response, template)

@@ -16,14 +16,14 @@ from spa.formats.registry import format_of
 from spa.prompts.template import ChatTemplate
 from spa.types import Completion, Prompt, SamplingParams
 
-Reply = Callable[[Prompt], str]
+Response = Callable[[Prompt], str]
 
 
 class ScriptedEngine:
-    """Replies by a function of the prompt; what it returns includes the prefill."""
+    """Responds by a function of the prompt; what it returns includes the prefill."""
 
-    def __init__(self, reply: Reply, template: ChatTemplate | None = None) -> None:
-        self.reply = reply
+    def __init__(self, response: Response, template: ChatTemplate | None = None) -> None:
+        self.response = response
         self.template = template
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
@@ -33,7 +33,7 @@ class ScriptedEngine:
     def _complete(self, prompt: Prompt) -> Completion:
         try:
             with boundary("the player", MAKING_S):
-                reply = self.reply(prompt)
+                response = self.response(prompt)
         except EnvFault as error:  # the player may call the environment, which may fail
             return Completion(
                 text=str(error),
@@ -43,12 +43,12 @@ class ScriptedEngine:
                 error=error,
             )
         ids = (
-            np.asarray(self.template.reply_ids(reply, prompt.prefill), dtype=np.int32)
+            np.asarray(self.template.response_ids(response, prompt.prefill), dtype=np.int32)
             if self.template
             else None
         )
         return Completion(
-            text=reply.removeprefix(prompt.prefill),
+            text=response.removeprefix(prompt.prefill),
             token_ids=ids,
             logprobs=None if ids is None else np.zeros(len(ids), dtype=np.float32),
             finish_reason="stop",
@@ -68,7 +68,7 @@ def random_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
     """Uniformly random legal actions, one to `max_actions` of them but no more than the prompt
     allows, in the format that it asks for."""
 
-    def reply(prompt: Prompt) -> str:
+    def response(prompt: Prompt) -> str:
         rng = np.random.Generator(np.random.PCG64(prompt.seed))
         # The number of actions is random, so that the data show long plans and short ones.
         count = int(rng.integers(1, max_actions + 1))
@@ -77,7 +77,7 @@ def random_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
         answer = f" {prompt.action_sep} ".join(prompt.context.random_plan(rng, count))
         return formatted(prompt, answer)
 
-    return ScriptedEngine(reply, template)
+    return ScriptedEngine(response, template)
 
 
 def formatted(

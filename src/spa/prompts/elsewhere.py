@@ -21,19 +21,19 @@ def elsewhere(
     """
     last: Message = prompt.messages[-1]
     # Take the last occurrence, since the rules in the same message may quote a state.
-    before, found, after = last["content"].rpartition(f"{STATE}{shown}\n")
-    if not shown or not found:
+    before, marker, after = last["content"].rpartition(f"{STATE}{shown}\n")
+    if not shown or not marker:
         return None
     text = f"{before}{STATE}{state}\n{after}"
     messages = (*prompt.messages[:-1], Message(role=last["role"], content=text))
     ids = prompt.token_ids
     if template is not None and any(message["role"] == "assistant" for message in messages):
         end = template.end_ids
-        # `reply=end` makes `follow` leave out the end marker, so the marker stays with the kept
+        # `response=end` makes `follow` leave out the end marker, so the marker stays with the kept
         # tokens.
-        kept = len(ids) - len(template.follow(last["content"], prompt.prefill, reply=end))
+        kept = len(ids) - len(template.follow(last["content"], prompt.prefill, response=end))
         ids = np.concatenate(
-            [ids[:kept], np.asarray(template.follow(text, prompt.prefill, reply=end), np.int32)]
+            [ids[:kept], np.asarray(template.follow(text, prompt.prefill, response=end), np.int32)]
         )
     elif template is not None:
         ids = np.asarray(template.start(messages, prompt.prefill), np.int32)

@@ -57,7 +57,7 @@ class Prompter:
 
     @property
     def prefill(self) -> str:
-        """What every response is forced to begin with."""
+        """Text that every response is forced to begin with."""
         # The prefill makes even a model that was never fine-tuned begin in the format.
         return "<think>" if self.enable_think or self.mode == "add_worldmodel" else "<answer>"
 
@@ -130,7 +130,7 @@ class Prompter:
         return format_of(self.response_format)
 
     def _asked_once(self, env: TextEnv) -> str:
-        """What the rules ask for in place of a reminder in every turn."""
+        """Return the request that the rules make in place of a reminder in every turn."""
         thinks = self.mode == "base" and self.enable_think
         return self.form.asks(env, self._blank) if thinks else ""
 
@@ -154,8 +154,8 @@ class Prompter:
 def listed_actions(message: str, state: str) -> str:
     """The legal actions as a turn's message lists them after its state; "" if it lists none."""
     # Take the last occurrence, since the rules before it may quote a state.
-    _, found, rest = message.rpartition(f"{STATE}{state}{_LEGAL}")
-    return rest.partition(_LEFT)[0] if found else ""
+    _, marker, rest = message.rpartition(f"{STATE}{state}{_LEGAL}")
+    return rest.partition(_LEFT)[0] if marker else ""
 
 
 def shown_state(message: str) -> str:

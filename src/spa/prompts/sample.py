@@ -30,7 +30,7 @@ class Played:
     over: bool
 
 
-def sample_reply(env: TextEnv, prompter: Prompter) -> str:
+def sample_response(env: TextEnv, prompter: Prompter) -> str:
     """A sample response for `prompter`, played on `env`, a fresh instance of its own; ""
     if none can be had.
 

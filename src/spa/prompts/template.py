@@ -30,7 +30,7 @@ _AFTER = "AFTERPLACEHOLDER"
 
 
 class ChatTemplate:
-    """What a tokenizer's chat template puts around messages, taken apart once.
+    """Text that a tokenizer's chat template puts around messages, taken apart once.
 
     Works by rendering short conversations with placeholders: the text between a response and the
     next user message, and between that message and the next response, is what every later turn
@@ -74,7 +74,7 @@ class ChatTemplate:
         self._tokens.know_markers(self.parts.texts())
         self.has_system = self.parts.system_open is not None
         self.end_ids = self._tokens.encode_after(self.parts.end)
-        """What the template writes at the end of a response; the last one is a stop id."""
+        """Ids that the template writes at the end of a response; the last one is a stop id."""
         self.stop_ids = self._stops_of_tokenizer() | {self.end_ids[-1]}
 
     def start(
@@ -109,24 +109,24 @@ class ChatTemplate:
         user_text: str,
         prefill: str,
         *,
-        reply: Sequence[int] = (),
+        response: Sequence[int] = (),
         images: Sequence[bytes] = (),
     ) -> list[int]:
         """Token ids between a response and the next: end marker, user message, generation prompt,
         prefill.
 
-        `reply`: the ids of the response, or its last ones. As much of the end marker as the model
+        `response`: the ids of the response, or its last ones. As much of the end marker as the model
         has sampled is not written twice.
         """
         guard, (told,) = self._tokens.guarded([user_text])
         parts = self.parts
-        text = parts.after_reply + parts.trimmed(told) + parts.after_user + prefill
-        return self._encode_with(text, images, guard, first=False)[self._sampled_end(reply) :]
+        text = parts.after_response + parts.trimmed(told) + parts.after_user + prefill
+        return self._encode_with(text, images, guard, first=False)[self._sampled_end(response) :]
 
-    def _sampled_end(self, reply: Sequence[int]) -> int:
-        """How many tokens of the end marker stand at the end of a response."""
+    def _sampled_end(self, response: Sequence[int]) -> int:
+        """Number of tokens of the end marker at the end of a response."""
         end = self.end_ids
-        tail = [int(i) for i in reply[-len(self.end_ids) :]]
+        tail = [int(i) for i in response[-len(self.end_ids) :]]
         # The response ends with a sampled end token, and nothing may be inserted before that token.
         if tail and tail[-1] == end[-1]:
             return len(end)
@@ -135,18 +135,18 @@ class ChatTemplate:
             (n for n in range(min(len(tail), len(end) - 1), 0, -1) if tail[-n:] == end[:n]), 0
         )
 
-    def reply_ids(self, reply: str, prefill: str) -> list[int]:
+    def response_ids(self, response: str, prefill: str) -> list[int]:
         """Token ids of a given response (prefill included in the text) without the prefill, and
         with the end marker."""
-        return [*self.reply_tokens(reply, prefill)[0], *self.end_ids]
+        return [*self.response_tokens(response, prefill)[0], *self.end_ids]
 
-    def reply_tokens(self, reply: str, prefill: str) -> tuple[list[int], list[int]]:
+    def response_tokens(self, response: str, prefill: str) -> tuple[list[int], list[int]]:
         """Token ids of a given response (prefill included in the text) without the prefill, as they
         follow it.
 
         Also where in that text each token ends. Control tokens in the response are read as text."""
         return self._tokens.encode_with_ends(
-            reply.removeprefix(prefill), after=self.parts.after_user + prefill
+            response.removeprefix(prefill), after=self.parts.after_user + prefill
         )
 
     @property
@@ -179,7 +179,7 @@ class ChatTemplate:
         if self.images is not None:
             self.images.processor.save_pretrained(folder)
 
-    def decode_reply(self, ids: np.ndarray | list[int]) -> str:
+    def decode_response(self, ids: np.ndarray | list[int]) -> str:
         """The text of sampled ids, without the end marker if they have one."""
         ids = [int(i) for i in ids]
         if ids[-len(self.end_ids) :] == self.end_ids:
@@ -189,14 +189,14 @@ class ChatTemplate:
         return self._tokens.decode_after(ids)
 
     def token_text(self, token: int) -> str:
-        """The text of one id behind other text, as `decode_reply` has it."""
+        """The text of one id behind other text, as `decode_response` has it."""
         if token not in self._token_texts:
-            self._token_texts[token] = self.decode_reply([token])
+            self._token_texts[token] = self.decode_response([token])
         return self._token_texts[token]
 
     def _find_image_text(self, template: str) -> str:
-        """What the template writes for a picture between two texts; empty if it does not know
-        pictures."""
+        """Find the template's text for a picture between two texts; empty if the template does not
+        support pictures."""
         parts = [
             {"type": "text", "text": _BEFORE},
             {"type": "image"},
@@ -207,9 +207,9 @@ class ChatTemplate:
             text = renderer(self.tokenizer, template)([message])
         except ModelError:
             return ""
-        _, found, rest = text.partition(_BEFORE)
+        _, marker, rest = text.partition(_BEFORE)
         between, end, _ = rest.partition(_AFTER)
-        return between if found and end else ""
+        return between if marker and end else ""
 
     def _with_end(self, parts: Parts) -> Parts:
         """The parts with the end of a response: white space and the first special token after it;
@@ -221,14 +221,14 @@ class ChatTemplate:
             and self.tokenizer.bos_token_id != self.tokenizer.eos_token_id
         ):
             control -= {int(self.tokenizer.bos_token_id)}
-        for token in self.encode(parts.after_reply):
+        for token in self.encode(parts.after_response):
             if token not in control:
                 continue
             text = self._tokens.decode([token])
-            before, found, _ = parts.after_reply.partition(text)
+            before, marker, _ = parts.after_response.partition(text)
             return (
                 replace(parts, end=before + text)
-                if found and not before.strip()
+                if marker and not before.strip()
                 else self._ended(parts)
             )
         return self._ended(parts)
@@ -242,7 +242,7 @@ class ChatTemplate:
             )
         eos = self.tokenizer.eos_token_id
         end = self._tokens.decode([min(stops) if eos is None else int(eos)])
-        return replace(parts, end=end, after_reply=end + parts.after_reply)
+        return replace(parts, end=end, after_response=end + parts.after_response)
 
     def _stops_of_tokenizer(self) -> frozenset[int]:
         eos = self.tokenizer.eos_token_id
@@ -305,8 +305,8 @@ class TokenBuffer:
         count = len(self._template.end_ids)
         # Only sampled tokens count: an end marker in a prompt belongs to another turn.
         tail = zip(self._ids[-count:], self._sampled[-count:], strict=True)
-        reply = [token for token, sampled in tail if sampled]
-        return self._template.follow(text, self._prefill, reply=reply, images=images)
+        response = [token for token, sampled in tail if sampled]
+        return self._template.follow(text, self._prefill, response=response, images=images)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """token_ids int32, sampled bool, logprobs float32, turn_index int16; each [T]."""

@@ -24,7 +24,7 @@ DATE = datetime(2024, 7, 26)
 after a resume."""
 
 FIRST = "FIRSTPLACEHOLDER"
-REPLY = "REPLYPLACEHOLDER"
+RESPONSE = "REPLYPLACEHOLDER"
 USER = "USERPLACEHOLDER"
 SYSTEM = "SYSTEMPLACEHOLDER"
 JOINT = "\n\n"
@@ -45,7 +45,7 @@ class Parts:
     system_open: before a system message; system_user: between it and the first user message; both
     None if the template refuses a system message. user_open: before a first user message without a
     system message, None if refused. user_end: after a user message when nothing is to follow.
-    after_user: from a user message to the response, where it begins. after_reply: from the end of a
+    after_user: from a user message to the response, where it begins. after_response: from the end of a
     response to the next user message; `end`: the part of it that ends the response. trims: whether
     white space is cut on the left and right of user messages; trims_first: the same for the one
     behind a system message.
@@ -56,7 +56,7 @@ class Parts:
     user_open: str | None
     user_end: str
     after_user: str
-    after_reply: str
+    after_response: str
     end: str = ""
     trims: tuple[bool, bool] = (False, False)
     trims_first: tuple[bool, bool] = (False, False)
@@ -73,8 +73,8 @@ class Parts:
 
     def texts(self) -> list[str]:
         """Everything that the template writes around messages."""
-        found = (getattr(self, name) for name in self.__slots__)
-        return [text for text in found if isinstance(text, str)]
+        parts = (getattr(self, name) for name in self.__slots__)
+        return [text for text in parts if isinstance(text, str)]
 
     def trimmed(self, text: str, *, first: bool = False) -> str:
         """A user message as the template writes it; `first`: behind a system message."""
@@ -102,8 +102,8 @@ def read_template(tokenizer: Any) -> str:
 
 
 def renderer(tokenizer: Any, template: str) -> Render:
-    """How a server renders conversations with this template: nothing is set that a plain request
-    does not set."""
+    """Return a function that renders conversations as a server does: nothing is set that a plain
+    request does not set."""
 
     def render(messages: Sequence[Message], generation: bool = True) -> str:
         try:
@@ -142,11 +142,11 @@ def take_apart(render: Render) -> Parts:
         if system_open is None:
             raise
         lead = [{"role": "system", "content": SYSTEM}]
-    probe = render([*lead, *_talk(FIRST, REPLY, USER)])
+    probe = render([*lead, *_talk(FIRST, RESPONSE, USER)])
     _, found_first, rest = probe.partition(FIRST)
-    header, found_reply, rest = rest.partition(REPLY)
-    after_reply, found_user, generation = rest.partition(USER)
-    if not (found_first and found_reply and found_user):
+    header, found_response, rest = rest.partition(RESPONSE)
+    after_response, found_user, generation = rest.partition(USER)
+    if not (found_first and found_response and found_user):
         raise ModelError(
             "The chat template drops or reorders messages, so multi-turn episodes cannot "
             "use it. Name another template in actor_rollout_ref.model.chat_template."
@@ -156,10 +156,10 @@ def take_apart(render: Render) -> Parts:
     # channel's name) itself. Responses begin after the whole header.
     prompt = _THINK.sub("", generation)
     after_user = _THINK.sub("", header) if header.startswith(prompt) else prompt
-    user_end = render([*lead, *_talk(FIRST, REPLY, USER)], generation=False).partition(USER)[2]
+    user_end = render([*lead, *_talk(FIRST, RESPONSE, USER)], generation=False).partition(USER)[2]
     # Tabs show on which side the template strips user messages.
     padded = f"\t{USER}\t"
-    trims = _trims(render([*lead, *_talk(FIRST, REPLY, padded)]))
+    trims = _trims(render([*lead, *_talk(FIRST, RESPONSE, padded)]))
     behind = (
         trims
         if system_open is None
@@ -171,7 +171,7 @@ def take_apart(render: Render) -> Parts:
         user_open=user_open,
         user_end=user_end if after_user.startswith(user_end) else "",
         after_user=after_user,
-        after_reply=after_reply,
+        after_response=after_response,
         trims=trims,
         trims_first=behind,
     )
@@ -186,9 +186,9 @@ def _find_system(render: Render) -> tuple[str | None, str | None]:
         text = render([{"role": "system", "content": SYSTEM}, *_talk(USER)])
     except ModelError:
         return None, None
-    before, found, rest = text.partition(SYSTEM)
+    before, marker, rest = text.partition(SYSTEM)
     between, then, _ = rest.partition(USER)
-    return (before, between) if found and then else (None, None)
+    return (before, between) if marker and then else (None, None)
 
 
 def _talk(*texts: str) -> list[Message]:
@@ -212,9 +212,12 @@ def written(parts: Parts, messages: Sequence[Message]) -> str:
         text += parts.trimmed(talk[0]["content"], first=True)
     else:
         text = parts.plain_open + parts.trimmed(talk[0]["content"])
-    for reply, user in zip(talk[1::2], talk[2::2], strict=True):
+    for response, user in zip(talk[1::2], talk[2::2], strict=True):
         text += (
-            parts.after_user + reply["content"] + parts.after_reply + parts.trimmed(user["content"])
+            parts.after_user
+            + response["content"]
+            + parts.after_response
+            + parts.trimmed(user["content"])
         )
     return text + parts.after_user
 
@@ -247,7 +250,7 @@ def pinned_template(parts: Parts, image_text: str = "") -> str:
     values = {
         "@first@": first,
         "@plain@": f"{literal(parts.plain_open)} + {user}{cut}",
-        "@later@": f"{literal(parts.after_reply)} + {user}{cut}",
+        "@later@": f"{literal(parts.after_response)} + {user}{cut}",
         "@after_user@": literal(parts.after_user),
         "@user_end@": literal(parts.user_end),
         "@end@": literal(parts.end),

@@ -107,9 +107,9 @@ class TextTokens:
         done = 0
         for number, piece in enumerate(text.split(guard) if guard else [text]):
             anchor = "" if first and number == 0 else self._anchor
-            found, stops = encode_with_ends(self.tokenizer, anchor + piece)
+            tokens, stops = encode_with_ends(self.tokenizer, anchor + piece)
             skip = len(self._base) if anchor else 0
-            ids += found[skip:].tolist()
+            ids += tokens[skip:].tolist()
             ends += [done + max(0, stop - len(anchor)) for stop in stops[skip:].tolist()]
             done += len(piece)
         return ids, ends
@@ -140,19 +140,21 @@ class TextTokens:
 
     @staticmethod
     def _pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
-        """What spells a control token. The marks of our own format are none, whatever the
-        vocabulary says."""
-        found = [re.escape(text) for text in texts if len(text) > 1 and not FORMAT.fullmatch(text)]
+        """Pattern of texts that spell a control token. The markers of our own format are excluded,
+        even if the vocabulary has them."""
+        patterns = [
+            re.escape(text) for text in texts if len(text) > 1 and not FORMAT.fullmatch(text)
+        ]
         # The longest first, since one token's text may begin with another's.
-        return re.compile("|".join(sorted(found, key=len, reverse=True))) if found else None
+        return re.compile("|".join(sorted(patterns, key=len, reverse=True))) if patterns else None
 
 
 def encode_with_ends(tokenizer: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
     """Token ids of a text, and where in the text each token ends; both int64 [L]."""
     if getattr(tokenizer, "is_fast", False):
-        found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        ends = [end for _, end in found["offset_mapping"]]
-        return np.asarray(found["input_ids"], dtype=np.int64), np.asarray(ends, dtype=np.int64)
+        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ends = [end for _, end in encoded["offset_mapping"]]
+        return np.asarray(encoded["input_ids"], dtype=np.int64), np.asarray(ends, dtype=np.int64)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     # Slow tokenizers give no offsets, so growing prefixes are decoded.
     ends = [len(tokenizer.decode(ids[: i + 1], skip_special_tokens=False)) for i in range(len(ids))]

@@ -23,20 +23,25 @@ def check_tokens(template: ChatTemplate) -> None:
     difference raises ModelError.
     """
     leads: list[list[Message]] = [[SYSTEM_TURN], []]
-    for lead, (users, replies) in product(leads, CONVERSATIONS):
+    for lead, (users, responses) in product(leads, CONVERSATIONS):
         if not lead and template.parts.user_open is None:
             continue
-        messages = [*lead, *alternate(users, replies)]
+        messages = [*lead, *alternate(users, responses)]
         ours, borders = appended(template, messages)
         served = served_ids(template, messages)
         joined_borders(ours, served, borders)
 
 
 def prefill_of(messages: Sequence[Message]) -> str:
-    """What the responses of a conversation begin with."""
-    replies = [message["content"] for message in messages if message["role"] == "assistant"]
+    """Common beginning of the responses of a conversation."""
+    responses = [message["content"] for message in messages if message["role"] == "assistant"]
     return next(
-        (prefill for prefill in PREFILLS if all(reply.startswith(prefill) for reply in replies)), ""
+        (
+            prefill
+            for prefill in PREFILLS
+            if all(response.startswith(prefill) for response in responses)
+        ),
+        "",
     )
 
 
@@ -47,12 +52,12 @@ def appended(template: ChatTemplate, messages: Sequence[Message]) -> tuple[list[
     head = 2 if messages[0]["role"] == "system" else 1
     ids = template.start(tuple(messages[:head]), prefill)
     borders = []
-    for reply, user in zip(messages[head::2], messages[head + 1 :: 2], strict=True):
-        said = template.reply_ids(reply["content"], prefill)
+    for response, user in zip(messages[head::2], messages[head + 1 :: 2], strict=True):
+        said = template.response_ids(response["content"], prefill)
         # A server's tokens may differ only where a response begins or ends.
         borders += [len(ids), len(ids) + len(said) - len(template.end_ids)]
         ids += said
-        ids += template.follow(user["content"], prefill, reply=said)
+        ids += template.follow(user["content"], prefill, response=said)
     return ids, [*borders, len(ids)]
 
 
@@ -64,7 +69,8 @@ def served_ids(template: ChatTemplate, messages: Sequence[Message]) -> list[int]
 
 
 def joined_borders(ours: list[int], served: list[int], borders: Sequence[int]) -> int:
-    """How many places differ, all of them at borders. Raises ModelError if there are others."""
+    """Count the positions that differ, all of them at borders. Raises ModelError if there are
+    others."""
     if ours == served:
         return 0
     # The comparison below is quadratic in the length.

@@ -17,7 +17,7 @@ def token_bounds(ids: Sequence[int] | np.ndarray, template: ChatTemplate) -> lis
     """Of each token, (begin, end) in characters of the text that the ids decode to. All tokens of a
     character hold it."""
     ids = [int(token) for token in ids]
-    text = template.decode_reply(ids)
+    text = template.decode_response(ids)
     parts = [template.token_text(token) for token in ids]
     # In the usual case, no token holds only a part of a character.
     if "".join(parts) == text:
@@ -26,7 +26,7 @@ def token_bounds(ids: Sequence[int] | np.ndarray, template: ChatTemplate) -> lis
     bounds = []
     whole = 0  # number of characters whose tokens have all been read
     for place in range(len(ids)):
-        read = template.decode_reply(ids[: place + 1])
+        read = template.decode_response(ids[: place + 1])
         begin = whole
         whole = max(whole, _in_common(read, text))
         half = not text.startswith(read)  # whether the last character read is incomplete
@@ -35,7 +35,7 @@ def token_bounds(ids: Sequence[int] | np.ndarray, template: ChatTemplate) -> lis
 
 
 def _in_common(read: str, text: str) -> int:
-    """How many first characters are the same."""
+    """Length of the common prefix in characters."""
     pairs = enumerate(zip(read, text, strict=False))
     return next((place for place, (one, other) in pairs if one != other), min(len(read), len(text)))
 

@@ -96,7 +96,7 @@ class EpisodeBuilder:
         self.messages += messages
 
     def prompt(self, env: TextEnv) -> Prompt:
-        """What the engine is asked to continue."""
+        """Build the prompt that the engine continues."""
         ids = self.buffer.ids() if self.buffer is not None else _NO_IDS
         turns_left = self.prompter.max_turn - len(self.turns)
         return Prompt(
@@ -152,7 +152,7 @@ class EpisodeBuilder:
         return ended
 
     def receive(self, reward: float) -> None:
-        """What another player's move pays this one: on his last turn, if he has had one."""
+        """Add another player's payment to this player's last turn, if there is one."""
         if reward and self.turns:
             self.turns[-1] = paid(self.turns[-1], reward)
 

@@ -151,14 +151,14 @@ def _end_too_long(builders: Sequence[EpisodeBuilder], room: int) -> None:
             )
 
 
-def check_room(episodes: Sequence[Episode], reply: int, max_model_len: int) -> None:
+def check_room(episodes: Sequence[Episode], response: int, max_model_len: int) -> None:
     """Raises ConfigError if all that was wrong with these episodes is that not one first prompt
-    left room for a response of `reply` tokens. To be asked of all ranks' episodes together: what
+    left room for a response of `response` tokens. To be asked of all ranks' episodes together: what
     others had must not matter to one of them."""
     too_long = any(episode.stop is StopReason.CONTEXT for episode in episodes)
     if too_long and not any(episode.turns or episode.error for episode in episodes):
         raise ConfigError(
-            f"No first prompt fits: each prompt and a response of {reply} tokens exceed "
+            f"No first prompt fits: each prompt and a response of {response} tokens exceed "
             f"actor_rollout_ref.rollout.max_model_len={max_model_len}. Raise max_model_len, "
             "or lower response_length."
         )
@@ -215,7 +215,7 @@ class _Game:
 
     @property
     def asked(self) -> EpisodeBuilder | None:
-        """Whose response is waited for; None if the game is over."""
+        """Builder that waits for a response; None if the game is over."""
         return None if self.turn is None or self.turn.stop is not None else self.turn
 
     def play(self, completion: Completion, *, format_penalty: float, room: int) -> None:
@@ -295,7 +295,7 @@ class _Game:
         self.turn = None
 
     def leave_together(self) -> None:
-        """When one builder has to stop, the others' episodes are cut off."""
+        """Cut off the other episodes when one builder has to stop."""
         if any(builder.stop is not None for builder in self.builders):
             for builder in self.builders:
                 builder.stop = builder.stop or StopReason.MAX_TURNS

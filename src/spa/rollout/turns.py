@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from spa.envs.base import TextEnv
 from spa.envs.limits import checked_step, checked_text
-from spa.formats.registry import parse_reply
+from spa.formats.registry import parse_response
 from spa.prompts.render import Prompter
 from spa.types import StopReason, Turn
 
@@ -25,7 +25,7 @@ def take_turn(
     At most `actions_left` actions are taken, and none after it is another player's turn. Raises
     EnvFault if the environment returns nonsense.
     """
-    reply = parse_reply(
+    response = parse_response(
         text,
         mode=prompter.mode,
         enable_think=prompter.enable_think,
@@ -34,15 +34,17 @@ def take_turn(
         order=prompter.response_format,
     )
     state, known = _states(env, prompter)
-    mapped = [env.to_action(action) for action in reply.actions]
+    mapped = [env.to_action(action) for action in response.actions]
     legal = [
         (_label(env, name), action)
-        for name, action in zip(reply.actions, mapped, strict=True)
+        for name, action in zip(response.actions, mapped, strict=True)
         if action is not None
     ]
     # Unknown actions are penalized as well. As in the original, a list beyond the limit is only
     # cut.
-    penalty = 0.0 if reply.well_formed and len(legal) == len(reply.actions) else format_penalty
+    penalty = (
+        0.0 if response.well_formed and len(legal) == len(response.actions) else format_penalty
+    )
     executed = []
     infos = []
     reward = 0.0
@@ -59,8 +61,8 @@ def take_turn(
     turn = Turn(
         state=state,
         actions_left=actions_left,
-        reply_text=text,
-        reply=reply,
+        response_text=text,
+        response=response,
         executed=tuple(executed),
         reward=reward,
         penalty=penalty,

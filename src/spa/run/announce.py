@@ -1,4 +1,4 @@
-"""What a command says before it trains: the stages that run, resume or are reused, and the time."""
+"""Startup message of a command: the stages that run, resume or are reused, and the time."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class StagePlan:
 
     @cached_property
     def recorded(self) -> StageProgress:
-        """What its folder holds of it, read once."""
+        """Progress that the stage's folder records, read once."""
         return StageProgress(self.folder).read()
 
 

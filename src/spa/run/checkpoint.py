@@ -148,15 +148,15 @@ def latest_checkpoint(directory: Path) -> Path | None:
 
 
 def last_checkpoint(directory: Path, world: World) -> Path:
-    """What a stage ends with: the newest complete checkpoint that rank 0 finds, on every rank.
-    Raises TrainingError if there is none any more."""
-    found = world.broadcast(lambda: str(latest_checkpoint(directory) or ""))
-    if not found:
+    """Return the newest complete checkpoint that rank 0 finds, on every rank: the result of a
+    stage. Raises TrainingError if there is none."""
+    path = world.broadcast(lambda: str(latest_checkpoint(directory) or ""))
+    if not path:
         raise TrainingError(
             f"the last checkpoint in {directory} is missing; another process may have changed the folder. "
             "Run the same command again."
         )
-    return Path(found)
+    return Path(path)
 
 
 def find_checkpoint(directory: Path, which: str) -> Path:
@@ -165,27 +165,27 @@ def find_checkpoint(directory: Path, which: str) -> Path:
     there is none, or if the asked step is damaged."""
     if which == "last":
         foreign = filter(_is_foreign, reversed(checkpoints_in(directory)))
-        found = latest_checkpoint(directory) or next(foreign, None)
-        if found is None and (directory / "config.json").is_file():
-            found = directory
+        checkpoint = latest_checkpoint(directory) or next(foreign, None)
+        if checkpoint is None and (directory / "config.json").is_file():
+            checkpoint = directory
     else:
-        found = directory / f"global_step_{which}"
-        found = found if found.is_dir() else None
-        if found and not _is_foreign(found) and (problem := damage(found)):
+        checkpoint = directory / f"global_step_{which}"
+        checkpoint = checkpoint if checkpoint.is_dir() else None
+        if checkpoint and not _is_foreign(checkpoint) and (problem := damage(checkpoint)):
             raise ModelError(
-                f"the checkpoint {found} is damaged: {problem}. Name another step, or run the stage again."
+                f"the checkpoint {checkpoint} is damaged: {problem}. Name another step, or run the stage again."
             )
-    if found is None:
+    if checkpoint is None:
         known = ", ".join(str(step_of(each)) for each in checkpoints_in(directory)) or "none"
         raise ModelError(
             f"{directory}: no checkpoint {which!r} (steps found: {known}). Run the earlier stages first (GENERATE_DATA "
             "True), or give a checkpoint with model_path=FOLDER."
         )
-    return found
+    return checkpoint
 
 
 def _is_foreign(folder: Path) -> bool:
-    """Whether the folder holds a model that `save_checkpoint` did not write."""
+    """Return whether the folder holds a model that `save_checkpoint` did not write."""
     return (
         (folder / "config.json").is_file()
         and any(folder.glob("*.safetensors"))
@@ -200,7 +200,7 @@ def step_of(folder: Path) -> int:
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """What `save_checkpoint` was given as `state`."""
+    """Load the `state` that `save_checkpoint` was given."""
     tensors = load_file(folder / "state" / "tensors.safetensors")
     tree = json.loads((folder / "state" / "state.json").read_text(encoding="utf-8"))
     return _join(tree, tensors)
@@ -217,8 +217,8 @@ def load_note(folder: Path, name: str) -> Any:
 
 
 def damage(folder: Path, *, hashes: bool = False) -> str | None:
-    """What is wrong with a checkpoint, or None. Compares sizes, which takes no time; `hashes`:
-    reads every file."""
+    """Describe the damage of a checkpoint, or return None. Compares sizes, which takes no time;
+    `hashes`: reads every file."""
     marker = read_object(folder / MARKER)
     sums = marker.get("sha256")
     # The marker of copied data files has hashes and no sizes, see `Mirror.copy_files`.
@@ -239,8 +239,8 @@ def damage(folder: Path, *, hashes: bool = False) -> str | None:
 
 def checkpoints_in(directory: Path) -> list[Path]:
     """The checkpoints in a folder by step, complete or not."""
-    found = directory.iterdir() if directory.is_dir() else ()
-    return sorted((path for path in found if _NAME.fullmatch(path.name)), key=step_of)
+    children = directory.iterdir() if directory.is_dir() else ()
+    return sorted((path for path in children if _NAME.fullmatch(path.name)), key=step_of)
 
 
 def _files(folder: Path) -> list[Path]:

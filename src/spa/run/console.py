@@ -1,4 +1,4 @@
-"""What people see: a console for results on stdout, one for the rest on stderr, and one logger
+"""Console output: one console for results on stdout, one for the rest on stderr, and one logger
 named "spa".
 
 Progress, messages and warnings go to stderr, so that results can be piped.
@@ -21,12 +21,12 @@ from spa.errors import ConfigError
 _LOGGER = logging.getLogger("spa")
 
 LEVELS = ("DEBUG", "INFO", "WARNING")
-"""What `SPA_LOG` may be: every detail, the default, only warnings."""
+"""Values of `SPA_LOG`: every detail, the default, only warnings."""
 
 
 @dataclass
 class _State:
-    """What was chosen on the command line, and the console that follows from it."""
+    """Output options of the command line, and the console built from them."""
 
     console: Console | None = None
     quiet: bool = False
@@ -137,12 +137,12 @@ def set_verbosity(*, quiet: bool = False, debug: bool = False) -> None:
 
 
 def is_quiet() -> bool:
-    """Whether only warnings and errors are shown."""
+    """Return whether only warnings and errors are shown."""
     return _STATE.quiet
 
 
 def is_debug() -> bool:
-    """Whether every detail is shown."""
+    """Return whether every detail is shown."""
     return _STATE.debug
 
 

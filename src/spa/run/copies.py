@@ -23,8 +23,8 @@ from spa.run.files import MANIFEST, METRICS, OLDER_COPIES, archive_files, sha256
 log = logging.getLogger(__name__)
 
 RECORDS = ("config.yaml", MANIFEST, METRICS, "timings.jsonl")
-"""What is copied with the checkpoints of a stage, so that its curves do not begin in the middle
-elsewhere."""
+"""Files that are copied with the checkpoints of a stage, so that its curves are complete on another
+machine."""
 
 
 def copies_of(cfg: Config, directory: Path) -> str | None:
@@ -124,10 +124,10 @@ class Mirror:
     def manifest(self) -> dict[str, Any]:
         """The manifest of the stage that was copied; empty if there is none or it cannot be read."""
         try:
-            found = json.loads(self._fs.cat_file(f"{self._root}/{MANIFEST}"))
+            content = json.loads(self._fs.cat_file(f"{self._root}/{MANIFEST}"))
         except Exception:  # noqa: BLE001 - as in `copy`
             return {}
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}
 
     def copy_files(self, directory: Path, names: Sequence[str]) -> None:
         """Copy the result of a stage that is not a checkpoint, its checksums last. What goes wrong

@@ -105,7 +105,7 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def complete_lines(path: Path, begin: int) -> bytes:
-    """What a file that is being written has from byte `begin` on, up to its last complete line."""
+    """Read a file that is being written, from byte `begin` to its last complete line."""
     with path.open("rb") as file:
         file.seek(begin)
         text = file.read()
@@ -123,10 +123,10 @@ def end_last_line(path: Path) -> None:
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object that a file holds; empty if it is missing, torn or holds something else."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def write_atomic(path: Path, lines: Iterable[str]) -> None:

@@ -1,5 +1,5 @@
-"""What a result depends on: one fingerprint per stage, of settings, contents, revision and the
-stage before it. `spa.run.hashing` makes it.
+"""Fingerprints of results: one per stage, of settings, contents, revision and the stage before it.
+`spa.run.hashing` computes them.
 
 Package versions, processor and thread count are recorded alongside. They change the last digits,
 and nothing is refused because of them.
@@ -11,20 +11,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from spa.config.stages import UNRECORDED, Stage, default_of, without_idle_replay
+from spa.config.stages import UNRECORDED, StageName, default_of, without_idle_replay
 from spa.renamed import current_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """What one stage's result depends on, and what it was made with.
+    """Inputs that determine one stage's result, and the environment that it was made in.
 
     settings: dotted key -> plain value, of the keys whose schema says `semantics`. content: what was
     hashed -> SHA-256. parent: the stage before, in full, so that a change there can be named even
     when its folder is gone. numerics and environment are recorded only.
     """
 
-    stage: Stage
+    stage: StageName
     settings: Mapping[str, Any]
     content: Mapping[str, str]
     parent: "Fingerprint | None" = None
@@ -52,24 +52,24 @@ class Fingerprint:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, found: Any) -> Self:
+    def from_json(cls, content: Any) -> Self:
         """From `to_json`. Raises ValueError for anything else."""
         try:
             return cls(
-                stage=found["stage"],
-                settings=current_settings(found["settings"]),
-                content=dict(found["content"]),
-                parent=None if found["parent"] is None else cls.from_json(found["parent"]),
-                revision=int(found["revision"]),
-                numerics=current_settings(found["numerics"]),
-                environment=dict(found["environment"]),
+                stage=content["stage"],
+                settings=current_settings(content["settings"]),
+                content=dict(content["content"]),
+                parent=None if content["parent"] is None else cls.from_json(content["parent"]),
+                revision=int(content["revision"]),
+                numerics=current_settings(content["numerics"]),
+                environment=dict(content["environment"]),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"no fingerprint: {error}") from error
 
 
 def differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]]:
-    """What makes two fingerprints different, the stages before them included: key -> (old, new).
+    """Compare two fingerprints, the stages before them included: key -> (old, new).
 
     A key that one of them does not know has the schema's default, so that a new setting does not
     end a run that was begun without it, or any value (`UNRECORDED`).
@@ -78,23 +78,23 @@ def differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]
     now = without_idle_replay(new.settings)
     unknown = {key for key in UNRECORDED.get(new.stage, ()) if key not in before}
     now = {key: value for key, value in now.items() if key not in unknown}
-    found = _changed(before, now, default_of) | _changed(old.content, new.content)
+    changed = _changed(before, now, default_of) | _changed(old.content, new.content)
     if old.revision != new.revision:
-        found[f"revision of {new.stage} in this version of spa"] = (old.revision, new.revision)
+        changed[f"revision of {new.stage} in this version of spa"] = (old.revision, new.revision)
     if old.parent and new.parent:
         # The differences of the earlier stage come first: they usually cause the others.
-        return differences(old.parent, new.parent) | found
+        return differences(old.parent, new.parent) | changed
     if old.parent or new.parent:
-        found["the previous stage"] = (
+        changed["the previous stage"] = (
             old.parent and old.parent.digest,
             new.parent and new.parent.digest,
         )
-    return found
+    return changed
 
 
 def numerical_differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]]:
-    """What may change the last digits and nothing else: memory and speed settings, packages,
-    processor, threads."""
+    """Compare the settings that can change only the last digits: memory and speed, packages, CPU,
+    threads."""
     return _changed(old.numerics, new.numerics, default_of) | _changed(
         old.environment, new.environment
     )

@@ -21,7 +21,7 @@ import torch
 
 from spa.config.hardware import threads_of
 from spa.config.schema import Config
-from spa.config.stages import Stage, key_of, values_of
+from spa.config.stages import StageName, key_of, values_of
 from spa.distributed.world import current_world
 from spa.errors import DataError, ModelError
 from spa.imports import find_modules_beside_user
@@ -32,7 +32,7 @@ from spa.run.files import sha256
 from spa.run.fingerprint import Fingerprint
 from spa.version import __version__
 
-REVISIONS: dict[Stage, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
+REVISIONS: dict[StageName, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
 """Raised whenever the changelog says that the results of a stage move."""
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "vllm")
@@ -57,7 +57,7 @@ _MARKER = "complete.json"
 
 def stage_fingerprint(
     cfg: Config,
-    stage: Stage,
+    stage: StageName,
     *,
     parent: Fingerprint | None = None,
     data: Path | None = None,
@@ -80,7 +80,7 @@ def stage_fingerprint(
     return Fingerprint.from_json(current_world().broadcast(find))
 
 
-def fetch_content(cfg: Config, stage: Stage) -> None:
+def fetch_content(cfg: Config, stage: StageName) -> None:
     """Download what a stage reads from the Hub, so that it counts by its content and not only by
     its name. Errors are raised where it is loaded: some policies of self-play need no model."""
     for key, value in values_of(cfg, stage).items():
@@ -97,7 +97,7 @@ def fetch_content(cfg: Config, stage: Stage) -> None:
 
 def fingerprint_of(
     cfg: Config,
-    stage: Stage,
+    stage: StageName,
     *,
     parent: Fingerprint | None = None,
     content: Mapping[str, str] | None = None,
@@ -123,7 +123,7 @@ def fingerprint_of(
         elif key.content == "model":
             if parent is None or stage != "ppo":
                 hashes |= {
-                    f"{name} ({part})": found for part, found in model_content(str(value)).items()
+                    f"{name} ({part})": digest for part, digest in model_content(str(value)).items()
                 }
         elif key.content == "checkpoint":
             hashes[name] = checkpoint_content(value)
@@ -151,7 +151,7 @@ def fingerprint_of(
 def own_code(name: str, value: Any) -> dict[str, str]:
     """Hashes of the user's modules that a setting or the name of its key refers to as
     `package.module:name`. What these import is not looked at."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for module in set(_NAMED.findall(f"{name} {json.dumps(value)}")):
         if module.partition(".")[0] in _SHIPPED:
             continue
@@ -160,20 +160,20 @@ def own_code(name: str, value: Any) -> dict[str, str]:
         with suppress(ImportError, ValueError, AttributeError):
             spec = importlib.util.find_spec(module)
             if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
-                found[f"the code of {module}"] = file_sum(Path(spec.origin))
-    return found
+                digests[f"the code of {module}"] = file_sum(Path(spec.origin))
+    return digests
 
 
 def environment(threads: int) -> dict[str, Any]:
     """Versions, processor or GPU, and the CPU threads of a run."""
-    found: dict[str, Any] = {"python": platform.python_version(), "spa": __version__}
+    versions: dict[str, Any] = {"python": platform.python_version(), "spa": __version__}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
     cuda = torch.cuda.is_available()
-    return found | {
+    return versions | {
         # On a CPU these are the vector instructions (AVX2, AVX512), which decide which kernels run.
         "processor": torch.cuda.get_device_name()
         if cuda
@@ -196,13 +196,15 @@ def model_content(name: str) -> dict[str, str]:
     nested = indexed_weights(folder)
     if nested:
         parts.setdefault("weights", []).extend(path for path in nested if path.is_file())
-    found = {part: _sums(paths) for part, paths in parts.items()}
+    digests = {part: _sums(paths) for part, paths in parts.items()}
     adapter = folder / "adapter_config.json"
     # The folder has only an adapter, so the content of its base model counts, too.
     if adapter.is_file() and not (folder / "config.json").is_file():
         base = read_adapter(folder)["base_model_name_or_path"]
-        found |= {f"{part} of its base": value for part, value in model_content(str(base)).items()}
-    return found
+        digests |= {
+            f"{part} of its base": value for part, value in model_content(str(base)).items()
+        }
+    return digests
 
 
 def _model_folder(name: str) -> Path | None:

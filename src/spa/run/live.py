@@ -46,7 +46,7 @@ class StageView:
 
 
 class StageProgress:
-    """What a stage has recorded so far. Each call of `read` takes in the lines that are new."""
+    """Progress that a stage has recorded. Each call of `read` adds the new lines."""
 
     def __init__(self, folder: Path) -> None:
         self.step = 0
@@ -70,7 +70,7 @@ class StageProgress:
         return max(self.total - self.step, 0) * sum(self._recent) / len(self._recent)
 
     def read(self) -> Self:
-        """Take in the new lines. A file that became shorter is another one: read it from its start."""
+        """Read the new lines. A file that became shorter was replaced: read it from its start."""
         for row in self._new_rows(METRICS):
             shown = headline(current_metrics(row))
             self.values |= {

@@ -14,7 +14,7 @@ from spa.errors import TrainingError
 
 LOCK = ".lock"
 PATIENCE_S = 5.0
-"""How long to wait for a process that is just ending."""
+"""Time in seconds to wait for a process that is ending."""
 
 
 @contextmanager
@@ -49,8 +49,8 @@ def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Non
 
 
 def held(directory: Path) -> bool | None:
-    """Whether a process holds `directory` now; None if that cannot be told from this machine. No
-    clock is asked."""
+    """Return whether a process holds `directory` now; None if this machine cannot tell. No clock is
+    read."""
     try:
         with (directory / LOCK).open(encoding="utf-8") as file:
             try:

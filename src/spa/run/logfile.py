@@ -28,8 +28,8 @@ class _Handler(logging.FileHandler):
 
 @contextmanager
 def log_file(path: Path) -> Iterator[None]:
-    """What the logger "spa" says within is appended to a file, and so is the exception that ends
-    the block. Raises OSError if the file cannot be written."""
+    """Append the messages of the logger "spa", and the exception that ends the block, to a file.
+    Raises OSError if the file cannot be written."""
     ensure_logging()
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = _Handler(path, encoding="utf-8", errors="backslashreplace")

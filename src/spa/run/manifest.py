@@ -1,4 +1,5 @@
-"""What a stage's folder holds, and the one place that says what may be done with it.
+"""Manifest of a stage's folder: its contents, and whether the stage is finished, resumes or is
+refused.
 
 `manifest.json` is written when a stage begins and again when it is finished. It holds the
 fingerprint of the work, the sizes of the files that later stages read, and the result once there is
@@ -42,7 +43,7 @@ _WORK = (
     "global_step_*", METRICS, "timings.jsonl", "trajectories", "token_scores", "tensorboard",
     "config.yaml", "gate.json", "rounds.json", SUMMARY, "imagined", LOST, DATA_FILES, MANIFEST,
 )  # fmt: skip
-"""What a stage leaves in its folder."""
+"""Files and folders that a stage writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +81,14 @@ class Manifest:
         write_atomic(folder / MANIFEST, [json.dumps(asdict(self), indent=1)])
 
     def problem(self, path: Path, folder: Path) -> str:
-        """What is wrong with a file of the folder: gone, or of another size than the stage wrote;
-        "" if nothing is."""
+        """Describe a file of the folder that is missing or has another size than the stage wrote;
+        "" if it is intact."""
         if not path.is_file():
             return f"{path} is missing"
-        found = path.stat().st_size
-        known = self.sizes.get(path.relative_to(folder).as_posix(), found)
+        size = path.stat().st_size
+        known = self.sizes.get(path.relative_to(folder).as_posix(), size)
         return (
-            "" if found == known else f"{path} has {found} bytes, but the stage wrote {known} bytes"
+            "" if size == known else f"{path} has {size} bytes, but the stage wrote {known} bytes"
         )
 
 
@@ -117,8 +118,8 @@ def sizes_of(folder: Path, *patterns: str) -> dict[str, int]:
 
 
 def result_of(folder: Path) -> Path | None:
-    """What a finished stage returned, wherever the run has been moved to; None if it is not
-    finished, or if its result is gone or damaged: then the stage has to be done again.
+    """Return the result of a finished stage, also after the run was moved; None if the stage is not
+    finished, or if its result is missing or damaged: then the stage has to run again.
 
     Raises DataError if a data set is not the one that the stage wrote.
     """
@@ -133,13 +134,13 @@ def result_of(folder: Path) -> Path | None:
         problem = damage(result)
     for name in [name for name in known.sizes if name.endswith(".parquet")]:
         path = folder / name
-        if found := known.problem(path, folder):
-            problem = problem or found
+        if defect := known.problem(path, folder):
+            problem = problem or defect
             # Somebody may have edited or replaced the file,
             # and running the stage again would overwrite it.
             if path.is_file():
                 raise DataError(
-                    f"{found}. Put the original file back, or remove this file so that the stage writes it again. "
+                    f"{defect}. Put the original file back, or remove this file so that the stage writes it again. "
                     "To train on the changed file, run --stages sft,ppo with data.train_files=FILE "
                     "data.val_files=FILE."
                 )
@@ -150,8 +151,8 @@ def result_of(folder: Path) -> Path | None:
 
 
 def damaged_files(run: Path) -> tuple[int, list[str]]:
-    """How many checkpoints and recorded files there are in and below a folder, and what is wrong
-    with them. Reads all of them and compares the hashes of checkpoints and the sizes of other
+    """Check all checkpoints and recorded files in and below a folder; return their number and
+    the problems. Reads every file and compares the hashes of checkpoints and the sizes of other
     files."""
     files = 0
     problems = list[str]()
@@ -166,14 +167,14 @@ def damaged_files(run: Path) -> tuple[int, list[str]]:
             problems.append(f"{path} is unreadable")
             continue
         files += len(known.sizes)
-        found = [known.problem(path.parent / name, path.parent) for name in known.sizes]
-        problems += filter(None, found)
+        problems_of = [known.problem(path.parent / name, path.parent) for name in known.sizes]
+        problems += filter(None, problems_of)
     return files, problems
 
 
 def is_finished(folder: Path, fingerprint: Fingerprint) -> bool:
-    """Whether a folder is recorded as the finished stage of this fingerprint; files are not looked
-    at."""
+    """Return whether a folder is recorded as the finished stage of this fingerprint; files are not
+    checked."""
     known = Manifest.read(folder)
     return (
         known is not None
@@ -183,28 +184,28 @@ def is_finished(folder: Path, fingerprint: Fingerprint) -> bool:
 
 
 def changes(folder: Path, fingerprint: Fingerprint) -> dict[str, tuple[Any, Any]]:
-    """What makes the work in a folder another than that of `fingerprint`: key -> (old, new). Empty
-    if it is the same, or if there is none. What changes at most the last digits is logged."""
+    """Compare the work in a folder with `fingerprint`: key -> (old, new). Empty if they are equal,
+    or if there is no work. Differences that change at most the last digits are logged."""
     if not _has_begun(folder):
         return {}
     known = Manifest.read(folder)
     if known is None:
         return {"record of the stage": ("missing or damaged", f"needed ({MANIFEST})")}
-    found = differences(known.fingerprint, fingerprint)
+    changed = differences(known.fingerprint, fingerprint)
     # If settings differ, the work is refused or archived anyway,
     # so a warning about the last digits would only distract.
-    numerics = {} if found else numerical_differences(known.fingerprint, fingerprint)
+    numerics = {} if changed else numerical_differences(known.fingerprint, fingerprint)
     if numerics:
         _warn_once(
             f"{folder} was made with other settings for memory and speed, or on another machine; at most "
             f"the last digits of results differ ({'; '.join(changed_lines(numerics))})"
         )
-    return found
+    return changed
 
 
 def _has_begun(folder: Path) -> bool:
-    """Whether anything was made in a folder. A start that failed, of a model that cannot be loaded,
-    made nothing."""
+    """Return whether a folder holds any work. A failed start, of a model that cannot be loaded,
+    leaves none."""
     if checkpoints_in(folder) or any(folder.glob(DATA_FILES)) or read_metrics(folder / METRICS):
         return True
     known = Manifest.read(folder)
@@ -222,12 +223,12 @@ def refuse_other_work(stages: Sequence[tuple[Path, Fingerprint]]) -> None:
     lines: list[str] = []
     named: dict[str, tuple[Any, Any]] = {}
     for folder, fingerprint in stages:
-        found = changes(folder, fingerprint)
-        new = {key: pair for key, pair in found.items() if named.get(key) != pair}
+        changed = changes(folder, fingerprint)
+        new = {key: pair for key, pair in changed.items() if named.get(key) != pair}
         if new:
             lines += [f"{folder} contains the work of another configuration:"]
             lines += [f"  {line}" for line in changed_lines(new)]
-        named |= found
+        named |= changed
     if not lines:
         return
     # Only keys that an override can set, so not `revision of …` or `the data set`.

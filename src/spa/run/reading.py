@@ -102,12 +102,12 @@ class StageFolder:
 
     def trajectory_files(self) -> list[TrajectoryFile]:
         """The files of episodes, by step."""
-        found = [
+        files = [
             TrajectoryFile(path, match[1], int(match[2]))
             for path in (self.path / "trajectories").glob("*.jsonl")
             if (match := _FILE.match(path.name)) and path.is_file()
         ]
-        return sorted(found, key=lambda file: (file.step, file.split))
+        return sorted(files, key=lambda file: (file.step, file.split))
 
 
 @lru_cache(maxsize=1024)  # YAML is slow to read, and the viewer lists all runs every few seconds
@@ -122,13 +122,13 @@ def _read_config(path: Path, changed: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFolder:
     """A run directory."""
 
     path: Path
     stages: tuple[StageFolder, ...]
     parents: int = 0
-    """How many of the folders above it its name holds."""
+    """Number of parent folders in its name."""
 
     @property
     def name(self) -> str:
@@ -159,13 +159,13 @@ class Run:
 
     def arms(self) -> list[str]:
         """The methods that have a stage or a result in the summary, in the order of a report."""
-        found = {stage.arm for stage in self.stages} | set((self.summary or {}).get("methods", {}))
-        return sorted(found, key=lambda arm: (arm_rank(arm), arm))
+        names = {stage.arm for stage in self.stages} | set((self.summary or {}).get("methods", {}))
+        return sorted(names, key=lambda arm: (arm_rank(arm), arm))
 
     def find(self, stage: str, arm: str | None = None) -> list[StageFolder]:
         """The stages of this name (and method), by seed."""
-        found = [item for item in self.stages if item.name == stage and arm in (None, item.arm)]
-        return sorted(found, key=lambda item: (item.arm, -1 if item.seed is None else item.seed))
+        matches = [item for item in self.stages if item.name == stage and arm in (None, item.arm)]
+        return sorted(matches, key=lambda item: (item.arm, -1 if item.seed is None else item.seed))
 
 
 ARM_ORDER = ("spa", "vanilla", "vanilla_wm", "spa_shuffled", "state_estimation", "vanilla_grid", "")
@@ -177,7 +177,7 @@ def arm_rank(arm: str) -> int:
     return ARM_ORDER.index(arm) if arm in ARM_ORDER else len(ARM_ORDER)
 
 
-def open_run(path: Path) -> Run:
+def open_run(path: Path) -> RunFolder:
     """The run in directory `path`. Raises DataError if there is nothing that a run would have left,
     OSError if nothing there can be read."""
     if not path.is_dir():
@@ -201,7 +201,7 @@ def open_run(path: Path) -> Run:
     places = {(stage.arm, stage.seed): None for stage in stages}
     order = {place: number for number, place in enumerate(places)}
     ranked = sorted(stages, key=lambda one: (order[one.arm, one.seed], *stage_rank(one)))
-    return Run(path, tuple(ranked))
+    return RunFolder(path, tuple(ranked))
 
 
 def stage_rank(stage: StageFolder) -> tuple[float, int]:
@@ -218,7 +218,7 @@ def problem_text(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def told_apart(runs: Sequence[Run]) -> list[Run]:
+def told_apart(runs: Sequence[RunFolder]) -> list[RunFolder]:
     """The runs with names that differ. Raises DataError if one is given twice."""
     places = [run.path.resolve() for run in runs]
     if twice := next((path for path in places if places.count(path) > 1), None):
@@ -231,7 +231,7 @@ def told_apart(runs: Sequence[Run]) -> list[Run]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is one run, and not a folder of runs."""
+    """Return whether a folder is one run, and not a folder of runs."""
     # A comparison has its lock file before its first stage has written anything.
     marks = any((path / name).exists() for name in ("summary.json", LOCK)) or is_stage(path)
     names = {child.name for child in path.iterdir() if child.is_dir()}
@@ -244,7 +244,7 @@ def is_run(path: Path) -> bool:
 
 
 def is_stage(path: Path) -> bool:
-    """Whether a recorder wrote into this directory."""
+    """Return whether a recorder wrote into this directory."""
     return (path / "metrics.jsonl").exists() or (path / "trajectories").is_dir()
 
 
@@ -261,7 +261,7 @@ def _find_stages(root: Path, unreadable: list[OSError]) -> Iterator[StageFolder]
 
 
 def _named(stage: StageFolder) -> tuple[bool, bool]:
-    """Whether a stage's path names a seed, and a method."""
+    """Return whether a stage's path names a seed, and whether it names a method."""
     return stage.seed is not None, stage.arm != ""
 
 
@@ -276,16 +276,16 @@ def _walk(root: Path, depth: int, unreadable: list[OSError]) -> Iterator[Path]:
     """The stages below a folder. What lies in an unreadable folder is left out, with a warning, and
     its error is added to `unreadable`."""
     for path in sorted(root.iterdir()) if depth else []:
-        found: list[Path] = []
+        folders: list[Path] = []
         # A run that is being written, moved or deleted must not hide its neighbours.
         try:
             if not _SKIPPED.fullmatch(path.name) and path.is_dir():
-                found = [path] if is_stage(path) else []
-                found += _walk(path, depth - 1, unreadable)
+                folders = [path] if is_stage(path) else []
+                folders += _walk(path, depth - 1, unreadable)
         except OSError as error:
             unreadable.append(error)
             log.warning("%s is unreadable and skipped: %s", path, problem_text(error))
-        yield from found
+        yield from folders
 
 
 def _stage(path: Path, root: Path) -> StageFolder:
@@ -324,13 +324,21 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def made_with(run: Run) -> dict[str, Any]:
+def made_with(run: RunFolder) -> dict[str, Any]:
     """Versions and hardware of the run's last stage as dotted keys; empty if it recorded none."""
-    found: Any = {}
+    environment: Any = {}
     for stage in run.stages:
         fingerprint = read_object(stage.path / MANIFEST).get("fingerprint")
-        found = fingerprint.get("environment") or found if isinstance(fingerprint, dict) else found
-    return flatten({"environment": found}) if isinstance(found, dict) and found else {}
+        environment = (
+            fingerprint.get("environment") or environment
+            if isinstance(fingerprint, dict)
+            else environment
+        )
+    return (
+        flatten({"environment": environment})
+        if isinstance(environment, dict) and environment
+        else {}
+    )
 
 
 def parse_head(line: bytes) -> dict[str, Any]:
@@ -366,8 +374,8 @@ def last_validation(stage: StageFolder, step: int | None = None) -> TrajectoryFi
 
 
 def heads(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Where each line of a file starts, and the episode on it without messages and tokens; {} for a
-    line that is no episode."""
+    """Yield the offset of each line of a file, and its episode without messages and tokens; {} for
+    a line that is no episode."""
     start = 0
     with path.open("rb") as file:
         for line in file:

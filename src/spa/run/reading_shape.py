@@ -1,4 +1,4 @@
-"""What a line of a trajectory file must look like before a page is made of it.
+"""Schemas of the lines of a trajectory file, checked before a page is made of them.
 
 These files are plain text that a crash, a disk or an editor may have changed, and every reader
 would otherwise have to expect anything anywhere.
@@ -10,14 +10,14 @@ from types import NoneType
 from typing import Any
 
 Check = Callable[[Any], bool]
-"""Whether a value that JSON can hold has a shape."""
+"""Predicate that checks the shape of a JSON value."""
 
 LARGEST = 1e15
 """No reward and no rate is larger; a page and a database can hold it."""
 
 
 def NUMBER(value: Any) -> bool:
-    """Whether this is a number that can be added up and shown."""
+    """Return whether this is a number that can be added up and shown."""
     # NaN and infinity are excluded, because neither is valid JSON in a browser.
     return isinstance(value, int | float) and abs(value) <= LARGEST and isfinite(value)
 
@@ -46,24 +46,24 @@ def shape(of: Any) -> Check:
 
 TEXT = (str, NoneType)
 
-_REPLY = {
+_RESPONSE = {
     "well_formed": bool, "think?": TEXT, "observation?": TEXT, "prediction?": TEXT, "actions?": [str],
     "options?": [list],
 }  # fmt: skip
 _TURN = {
-    "state": str, "next_state": str, "reply": _REPLY, "reward": NUMBER, "penalty": NUMBER, "world_state?": TEXT,
+    "state": str, "next_state": str, "response": _RESPONSE, "reward": NUMBER, "penalty": NUMBER, "world_state?": TEXT,
     "next_world_state?": TEXT, "executed?": [str], "infos?": [dict],
 }  # fmt: skip
 is_head = shape({
     "episode_id?": str, "tag?": str, "mode?": str, "stop": str, "success": bool, "turns": [_TURN], "puzzle_hash?": TEXT,
     "error?": TEXT,
 })  # fmt: skip
-"""Whether this is an episode, as far as lists and counts of episodes look at it: without its
+"""Return whether this is an episode, as far as lists and counts of episodes read it: without its
 messages and tokens."""
 
 _TOKENS = ("token_ids", "sampled", "logprobs", "turn_index")
 _has_rest = shape({
-    "messages?": [{"role": str, "content": str}], "turns": [{"reply_text": str}],
+    "messages?": [{"role": str, "content": str}], "turns": [{"response_text": str}],
     **{f"{name}?": (list, NoneType) for name in _TOKENS},
 })  # fmt: skip
 _are_whole = shape([int])
@@ -73,7 +73,7 @@ is_tree = shape({
     "turn": int, "chosen": int,
     "imagined": [{"actions": [str], "state": TEXT, "right": (bool, NoneType), "root": int, "depth": int}],
 })  # fmt: skip
-"""Whether this is what a planner recorded of a turn."""
+"""Return whether this is a planner's record of a turn."""
 
 _RATES = {"*": {"*": NUMBER}}  # moment -> Pass@k -> rate
 is_summary = shape({
@@ -81,16 +81,16 @@ is_summary = shape({
     "episodes?": {"*": {"*": NUMBER}}, "seconds?": {"*": NUMBER},
     "difference?": {"*": {"mean": NUMBER, "low": NUMBER, "high": NUMBER, "n?": NUMBER, "over?": str}},
 })  # fmt: skip
-"""Whether this is what `summary.json` of a comparison holds, as far as reports look at it."""
+"""Return whether this is the `summary.json` of a comparison, as far as reports read it."""
 
 
 def is_episode(row: Any) -> bool:
-    """Whether this is an episode, as far as a page that replays it looks at it."""
+    """Return whether this is an episode, as far as a page that replays it reads it."""
     if not (is_head(row) and _has_rest(row)):
         return False
     columns = {name: row[name] for name in _TOKENS if row.get(name) is not None}
     ids = [*columns.get("token_ids", ()), *columns.get("turn_index", ())]
-    plans = [plan for turn in row["turns"] for plan in turn["reply"].get("options", ())]
+    plans = [plan for turn in row["turns"] for plan in turn["response"].get("options", ())]
     return (
         # Token columns are parallel, so all columns that are present must have the same length.
         len({len(column) for column in columns.values()}) < 2

@@ -31,7 +31,7 @@ class StopRequested(KeyboardInterrupt):
 
 @dataclass(slots=True)
 class _State:
-    """What this process has been asked, and whether it may stop now."""
+    """Stop requests that this process received, and whether it may stop now."""
 
     installed: bool = False
     asked: str = ""  # the name of the signal
@@ -97,13 +97,13 @@ def interruptible() -> Iterator[None]:
 
 
 def stoppable_now() -> bool:
-    """Whether the main thread is inside `stoppable()`."""
+    """Return whether the main thread is inside `stoppable()`."""
     return _STATE.installed
 
 
 def stop_asked() -> bool:
-    """Whether the process has been asked to stop: for ranks that have to agree before one of them
-    does."""
+    """Return whether the process has received a stop request, for ranks that must agree before one
+    of them stops."""
     return _STATE.installed and bool(_STATE.asked)
 
 

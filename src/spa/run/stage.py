@@ -72,8 +72,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What a checkpoint of a stage holds: a model and a tokenizer that save themselves, and state
-    as plain values and tensors."""
+    """Content of a stage's checkpoint: a model and a tokenizer that save themselves, and state as
+    plain values and tensors."""
 
     model: Any
     tokenizer: Any
@@ -82,7 +82,7 @@ class Snapshot:
 
 
 class Trained(Protocol):
-    """What `Stage.commit` saves."""
+    """Objects that `Stage.commit` can save."""
 
     def snapshot(self) -> Snapshot:
         """Everything needed to resume, gathered from all ranks."""
@@ -265,7 +265,8 @@ class Stage:
         return self.folder / LOST
 
     def due(self, step: int, every: int) -> bool:
-        """Whether something that happens every `every` steps, and at the end, happens at `step`."""
+        """Return whether an action that happens every `every` steps, and at the end, is due at
+        `step`."""
         return step == self.total or (every > 0 and step % every == 0)
 
     def timer(self, name: str) -> AbstractContextManager[None]:
@@ -361,9 +362,9 @@ class Stage:
         return self.folder / f"global_step_{self.step}"
 
     def _agreed(self, find: Callable[[], Path | None]) -> Path | None:
-        """What rank 0 finds, on every rank."""
-        found = self._world.broadcast(lambda: str(find() or ""))
-        return Path(found) if found else None
+        """Return the result of `find` on rank 0, on every rank."""
+        path = self._world.broadcast(lambda: str(find() or ""))
+        return Path(path) if path else None
 
     def _find_result(self) -> Path | None:
         """The result of the stage if there is nothing left to do."""
@@ -401,19 +402,19 @@ class Stage:
     def _prepare(self) -> Path | None:
         """Put away what is of no use any more and write the manifest; returns the checkpoint to
         resume from."""
-        found = latest_checkpoint(self.folder)
+        checkpoint = latest_checkpoint(self.folder)
         named = Path(self.resume_path).expanduser() if self.resume_path else None
         # Checkpoints of this folder win over one of another run: the same command, started again,
         # resumes its own work. A checkpoint of this folder that `resume_path` names wins over later
         # ones.
-        if named and (found is None or self._is_own(named)):
-            found = self._usable(named)
+        if named and (checkpoint is None or self._is_own(named)):
+            checkpoint = self._usable(named)
         # Checked again under the lock: another process may have worked here since the first check.
         refuse_other_work([(self.folder, self.fingerprint)])
-        archive_later_checkpoints(self.folder, step_of(found) if found else self.first)
+        archive_later_checkpoints(self.folder, step_of(checkpoint) if checkpoint else self.first)
         prune_checkpoints(self.folder, self.keep)
-        if found and found.parent == self.folder:
-            _warn_of_lost_lines(found)
+        if checkpoint and checkpoint.parent == self.folder:
+            _warn_of_lost_lines(checkpoint)
         known = Manifest.read(self.folder)
         # A start that failed may have left a manifest of other settings. Its sizes would vouch for
         # files that this stage did not write.
@@ -421,7 +422,7 @@ class Stage:
             self._manifest = replace(self._manifest, sizes=known.sizes)
             self._earlier = known.seconds
         self._record()
-        return found
+        return checkpoint
 
     def _is_own(self, checkpoint: Path) -> bool:
         return checkpoint.resolve().parent == self.folder.resolve()

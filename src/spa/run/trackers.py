@@ -1,4 +1,5 @@
-"""Where metrics go besides the files: the console and the trackers named in `trainer.logger`.
+"""Destinations of metrics besides the files: the console and the trackers named in
+`trainer.logger`.
 
 A tracker is optional in every sense: its package is imported when it is asked for, and the first
 error it makes turns it off with one warning. Training never stops for it.
@@ -45,8 +46,8 @@ SHOWN = (
 
 
 TRACKERS = ("console", "tensorboard", "wandb", "trackio")
-"""What `trainer.logger` may name. The files are always written; "file" and "jsonl" are accepted and
-add nothing."""
+"""Values of `trainer.logger`. The files are always written; "file" and "jsonl" are accepted and add
+nothing."""
 
 
 def trackers_named(
@@ -56,7 +57,8 @@ def trackers_named(
     name: str = "",
     samples: Mapping[str, int] | None = None,
 ) -> OpenTrackers:
-    """What a recorder opens: the trackers of these names. Raises ConfigError if one is unknown.
+    """Return a function that opens the trackers of these names for a recorder. Raises ConfigError
+    if one is unknown.
 
     `samples`: how many episodes of a split ("train", "val") they get as a table; default: 8.
     """

@@ -1,4 +1,4 @@
-"""What a training has used by a step, read from what its stages recorded."""
+"""Resources that a training has used by a step, read from the records of its stages."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -51,7 +51,7 @@ def of_self_play(folder: Path, generate: Mapping[str, Any]) -> Budget | None:
 def so_far(before: Budget, steps: Iterable[tuple[int, Mapping[str, float]]]) -> dict[int, Budget]:
     """PPO step -> what had been used by then. `before`: by self-play; `steps`: PPO's metrics."""
     total = before
-    found = {0: total}
+    totals = {0: total}
     for step, metrics in steps:
         for name, episodes in metrics.items():
             if tag := re.fullmatch(r"train/(.+)/episodes", name):
@@ -61,5 +61,5 @@ def so_far(before: Budget, steps: Iterable[tuple[int, Mapping[str, float]]]) -> 
                     for key in ("num_actions", "response_length")
                 )
                 total = total.plus(Budget(actions, tokens, episodes))
-        found[step] = total
-    return found
+        totals[step] = total
+    return totals

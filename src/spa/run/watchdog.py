@@ -22,8 +22,8 @@ from spa.run.signals import stacks_on_request
 STATUS = 3
 """Exit status of a process that the watchdog ended."""
 BACKUP_S = 60.0
-"""How much later C code takes over, if Python code cannot run because something holds the
-interpreter."""
+"""Delay in seconds after which C code takes over, if something holds the interpreter and Python
+code cannot run."""
 LONGEST_LOOK_S = 5.0
 
 _LOGGER = logging.getLogger("spa.run")

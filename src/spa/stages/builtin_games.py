@@ -28,7 +28,7 @@ def unknown_game(cfg: Config) -> str:
 
 
 def unknown_game_warning(tag: str) -> str:
-    """What a user of the bundled model should do about such a game."""
+    """Advise a user of the bundled model about a game that it was not trained on."""
     return (
         f"{BUILTIN} was not trained for {tag}: it knows only the actions and states of "
         f"{', '.join(BUILTIN_GAMES)}. With {tag}, use it only to test that all stages run. "

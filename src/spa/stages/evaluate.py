@@ -1,4 +1,4 @@
-"""How good a policy is on puzzles that it has not seen: Pass@1, unbiased Pass@k, and how it plays.
+"""Evaluate a policy on unseen puzzles: Pass@1, unbiased Pass@k, and rollout metrics.
 
 The puzzles, noise and draws are those of the validation during training (`seed.val`). So the last
 checkpoint of a run scores here what its last validation said, if that had one pass
@@ -122,7 +122,7 @@ def evaluate_target(
         key = f"{key} {eval_set.digest[:16]}"
     kept = Store(output.with_suffix(".groups.jsonl"), key)
     record = output.with_suffix(f".imagined-{key[:8]}.jsonl")
-    replies = output.with_suffix(f".replies-{key[:8]}.jsonl")
+    responses = output.with_suffix(f".responses-{key[:8]}.jsonl")
     episodes = EpisodeFile(
         output.with_suffix("") / "trajectories" / "val-000000.jsonl", continued=bool(kept)
     )
@@ -136,7 +136,7 @@ def evaluate_target(
             puzzles,
             kept,
             played=episodes,
-            replies=replies,
+            responses=responses,
             imagined=record,
             loaded=loaded,
         )
@@ -161,7 +161,7 @@ def evaluate_target(
                 tag,
                 [group for group in groups if group.tag == tag],
                 ks,
-                states=believes(cfg, target),
+                states=writes_states(cfg, target),
                 puzzles=[puzzle for puzzle in puzzles if puzzle.specs[0].tag == tag],
             )
             for tag in cfg.es_manager.val.env_configs.tags
@@ -171,13 +171,13 @@ def evaluate_target(
         "versions": versions(),
     }
     played = {spec.episode_id for puzzle in puzzles for spec in puzzle.specs}
-    if (found := imagination(cfg.imagine, [record], episodes=played)) is not None:
-        result["imagination"] = found
+    if (planning := imagination(cfg.imagine, [record], episodes=played)) is not None:
+        result["imagination"] = planning
     if target.api is not None:
-        result["usage"] = usage(replies, prices, played)
+        result["usage"] = usage(responses, prices, played)
     # Checked before the result is written: an evaluation in which every episode failed leaves no
     # result.
-    if not any(found["episodes"] for found in result["tags"].values()):
+    if not any(metrics["episodes"] for metrics in result["tags"].values()):
         errors = next(
             (a.error for group in groups for a in group.attempts if a.error),
             "the environment gave no error message",
@@ -267,8 +267,7 @@ def check_puzzle(eval_set: EvalSet, number: int, content: str, known: frozenset[
 
 
 def difficulty(env: TextEnv, sudoku: bool) -> int | None:
-    """How hard a puzzle is, by the number that its game is known by: given digits of a Sudoku, else
-    fewest actions."""
+    """Difficulty of a puzzle: given digits of a Sudoku, else fewest actions."""
     try:
         with boundary("optimal_steps", MAKING_S):
             if not sudoku:
@@ -289,8 +288,8 @@ def solvable(env: TextEnv, actions: int) -> float | None:
 
 
 def reference_wins(env: TextEnv, actions: int, seed: int) -> dict[str, bool | None]:
-    """Whether each reference policy wins a puzzle within so many actions, in one episode; None where
-    it is not available, or where the game cannot be copied."""
+    """Return whether each reference policy wins a puzzle within so many actions, in one episode;
+    None where it is not available, or where the game cannot be copied."""
     wins: dict[str, bool | None] = {}
     for name in REFERENCES:
         wins[name] = None
@@ -334,7 +333,7 @@ def play_puzzles(
     kept: "Store",
     *,
     played: "EpisodeFile",
-    replies: Path,
+    responses: Path,
     imagined: Path,
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
 ) -> list[Group]:
@@ -355,14 +354,20 @@ def play_puzzles(
                 # loads none.
                 if engine is None:
                     engine, worker = open_target(
-                        cfg, target, worker, replies=replies, loaded=loaded
+                        cfg, target, worker, responses=responses, loaded=loaded
                     )
                     if cfg.imagine.on:
                         tags = cfg.es_manager.val.env_configs.tags
                         record = recorder_of(imagined)
-                        reply = cfg.actor_rollout_ref.rollout.response_length
+                        response = cfg.actor_rollout_ref.rollout.response_length
                         engine = imagining(
-                            cfg, cfg.imagine, tags, engine, worker.template, record, reply=reply
+                            cfg,
+                            cfg.imagine,
+                            tags,
+                            engine,
+                            worker.template,
+                            record,
+                            response=response,
                         )
                 specs = [spec for puzzle in chunk for spec in puzzle.specs]
                 episodes = worker.rollout(engine, specs, setup.val_sampling(cfg))
@@ -373,14 +378,14 @@ def play_puzzles(
                 release_memory()
             groups += finished
             speed = tokens / (time.monotonic() - started)
-            progress.update(len(groups), so_far(groups, speed, states=believes(cfg, target)))
+            progress.update(len(groups), so_far(groups, speed, states=writes_states(cfg, target)))
     if engine is not None and loaded is None:
         engine.close()
     return groups
 
 
 def so_far(groups: Sequence[Group], tokens_per_second: float, *, states: bool) -> dict[str, str]:
-    """What the progress line says of the groups that are finished."""
+    """Progress line for the finished groups."""
     attempts = [attempt for group in groups for attempt in group.attempts if attempt.played]
     if not attempts:
         return {}
@@ -397,7 +402,7 @@ def grouped(
     episodes: Sequence[Episode], chunk: Sequence[Puzzle], samples: int, worker: setup.RolloutWorker
 ) -> list[Group]:
     """Episodes in the order of their specs as one group per puzzle."""
-    found = [
+    groups = [
         group_of(
             episodes[i * samples : (i + 1) * samples],
             puzzle.difficulty,
@@ -406,7 +411,7 @@ def grouped(
         for i, puzzle in enumerate(chunk)
     ]
     return [
-        replace(group, puzzle_hash=puzzle.hash) for group, puzzle in zip(found, chunk, strict=True)
+        replace(group, puzzle_hash=puzzle.hash) for group, puzzle in zip(groups, chunk, strict=True)
     ]
 
 
@@ -427,13 +432,13 @@ class Store:
             write_atomic(path, [dump_line({"settings": settings})])
 
     def __bool__(self) -> bool:
-        """Whether any group is finished."""
+        """Return whether any group is finished."""
         return bool(self._groups)
 
     def find(self, chunk: Sequence[Puzzle]) -> list[Group] | None:
         """The groups of a chunk if all of them are finished; a chunk is played whole or not at all."""
-        found = [self._groups.get((p.specs[0].tag, p.hash, p.specs[0].group)) for p in chunk]
-        groups = [group for group in found if group is not None and group.complete]
+        stored = [self._groups.get((p.specs[0].tag, p.hash, p.specs[0].group)) for p in chunk]
+        groups = [group for group in stored if group is not None and group.complete]
         return groups if len(groups) == len(chunk) else None
 
     def add(self, groups: Iterable[Group]) -> None:
@@ -492,11 +497,11 @@ class EpisodeFile:
 
 
 def usage(
-    replies: Path, prices: tuple[float, float] | None, episodes: Set[str]
+    responses: Path, prices: tuple[float, float] | None, episodes: Set[str]
 ) -> dict[str, float]:
-    """What the responses of an API to these episodes used: requests, tokens, and the cost if prices
-    are given. The file may hold others, of an earlier evaluation of more puzzles."""
-    kept = [row for _, row in read_lines(replies)] if replies.is_file() else []
+    """Sum the API usage of these episodes: requests, tokens, and the cost if prices are given. The
+    file may hold other episodes, of an earlier evaluation of more puzzles."""
+    kept = [row for _, row in read_lines(responses)] if responses.is_file() else []
     # A planner's questions have the name of their episode, then # and more.
     rows = [row for row in kept if str(row.get("episode")).partition("#")[0] in episodes]
     read, written = (
@@ -513,7 +518,7 @@ def usage(
 
 
 def settings(cfg: Config) -> dict[str, Any]:
-    """What a number of this evaluation depends on, for people."""
+    """Settings that determine the result of this evaluation, for people."""
     val = cfg.es_manager.val
     sampling = setup.val_sampling(cfg)
     turns = {tag: cfg.max_turn(tag) for tag in val.env_configs.tags}
@@ -537,15 +542,16 @@ def settings(cfg: Config) -> dict[str, Any]:
 
 
 def eval_identity(cfg: Config, target: Target) -> Fingerprint:
-    """What the result depends on; of the models behind an API only the one that is asked."""
-    found = fingerprint_of(replace(cfg, model_path=target.model or target.name), "eval")
+    """Fingerprint of an evaluation; of the models behind an API it includes only the evaluated
+    one."""
+    complete = fingerprint_of(replace(cfg, model_path=target.model or target.name), "eval")
     asked = {
         name: value
-        for name, value in found.settings.items()
+        for name, value in complete.settings.items()
         if not name.startswith(("model_info.", "model_config."))
         or name.startswith(f"model_info.{target.api}.")
     }
-    return replace(found, settings=asked)
+    return replace(complete, settings=asked)
 
 
 def side_by_side(cfg: Config) -> int:
@@ -562,9 +568,9 @@ def groups_key(identity: Fingerprint, episodes: int) -> str:
     return f"{replace(identity, settings=kept).digest[:16]} {episodes}"
 
 
-def believes(cfg: Config, target: Target) -> bool:
-    """Whether responses say what is seen and expected; those of scripted policies hold no more than
-    the format."""
+def writes_states(cfg: Config, target: Target) -> bool:
+    """Return whether responses contain observations and predictions; those of scripted policies
+    hold no more than the format."""
     return cfg.ctx_manager.mode == "add_worldmodel" and target.name not in policy_names()
 
 

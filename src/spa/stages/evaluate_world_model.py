@@ -18,13 +18,13 @@ from spa.engines.base import Engine
 from spa.engines.local import LocalEngine
 from spa.errors import ConfigError, DataError, ModelError
 from spa.evaluation.likelihood import (
-    ReplyTokens,
+    ResponseTokens,
     likelihood_report,
-    reply_sequence,
+    response_sequence,
     score_sequences,
 )
 from spa.evaluation.situations import (
-    Reply,
+    Response,
     Situation,
     ask,
     ceiling,
@@ -54,7 +54,7 @@ BASE = "world_model/puzzles"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """Who is asked, and how."""
+    """Engine, worker and sampling parameters of an evaluation."""
 
     engine: Engine
     worker: setup.RolloutWorker
@@ -63,7 +63,7 @@ class Asking:
 
     def ask(
         self, situations: Sequence[Situation], envs: list, shown: Sequence[str], step: int
-    ) -> list[Reply | None]:
+    ) -> list[Response | None]:
         """One question per situation about the state that is shown."""
         return ask(
             self.engine,
@@ -102,8 +102,8 @@ def measure_world_model(
     output.parent.mkdir(parents=True, exist_ok=True)
     worker = setup.make_worker(cfg, None, mode="add_worldmodel")
     target = behind_api(cfg, target)
-    replies = output.with_suffix(".replies.jsonl")
-    engine, worker = open_target(cfg, target, worker, replies=replies, loaded=loaded)
+    responses = output.with_suffix(".responses.jsonl")
+    engine, worker = open_target(cfg, target, worker, responses=responses, loaded=loaded)
     sampling = setup.val_sampling(cfg)
     asking = Asking(
         engine=engine,
@@ -156,23 +156,23 @@ def find_situations(
     env = asking.worker.make_env(tag)
     prompter = asking.worker.prompters[tag]
     chance = has_chance(env, prompter, base_seed=asking.base_seed)
-    found: list[Situation] = []
+    situations: list[Situation] = []
     # Some candidates are left out: their state allows no random action, or their puzzle was in
     # training.
     for index in range(4 * count + 100):
-        if len(found) == count:
+        if len(situations) == count:
             break
         situation = random_situation(
             env, prompter, tag=tag, index=index, base_seed=asking.base_seed, from_start=chance
         )
         if situation is not None and (situation.puzzle not in known or env.finite_puzzles):
-            found.append(situation)
-    if len(found) < count:
+            situations.append(situation)
+    if len(situations) < count:
         raise DataError(
-            f"{tag}: spa found only {len(found)} of {count} states in puzzles outside "
+            f"{tag}: spa found only {len(situations)} of {count} states in puzzles outside "
             "training; lower --transitions"
         )
-    return found, chance
+    return situations, chance
 
 
 def world_model_report(
@@ -192,9 +192,9 @@ def world_model_report(
     envs = [replay(worker.make_env(tag), situation) for situation in situations]
     answers = asking.ask(situations, envs, [situation.state for situation in situations], 0)
     answered = [
-        (situation, game, reply)
-        for situation, game, reply in zip(situations, envs, answers, strict=True)
-        if reply is not None
+        (situation, game, response)
+        for situation, game, response in zip(situations, envs, answers, strict=True)
+        if response is not None
     ]
     missing = len(situations) - len(answered)
     if not answered:
@@ -207,23 +207,23 @@ def world_model_report(
             missing,
             len(situations),
         )
-    situations, envs, replies = (list(part) for part in zip(*answered, strict=True))
+    situations, envs, responses = (list(part) for part in zip(*answered, strict=True))
     asked = [
         Asked(
             tag=tag,
             puzzle=situation.puzzle,
             state=situation.known,
-            next_state=reply.next_state,
-            observation=reply.parsed.observation if reply.parsed.well_formed else None,
-            prediction=reply.parsed.prediction if reply.parsed.well_formed else None,
+            next_state=response.next_state,
+            observation=response.parsed.observation if response.parsed.well_formed else None,
+            prediction=response.parsed.prediction if response.parsed.well_formed else None,
             # The whole answer: another outcome of chance may not end the game as early as this one.
             ceiling=ceiling(
-                env, situation, reply.parsed.actions[: cfg.most_actions(tag)], cfg.state_text
+                env, situation, response.parsed.actions[: cfg.most_actions(tag)], cfg.state_text
             )
             if chance
             else 1.0,
         )
-        for situation, reply in zip(situations, replies, strict=True)
+        for situation, response in zip(situations, responses, strict=True)
     ]
     report = prediction_report(asked, env.legend())
     report["no_response"] = missing
@@ -247,20 +247,22 @@ def world_model_report(
         asking,
         [situations[i] for i in rollouts],
         [envs[i] for i in rollouts],
-        [replies[i] for i in rollouts],
+        [responses[i] for i in rollouts],
         steps,
     )
     advance(2, {})
     # In `choose_plan` the prediction only repeats the thoughts, so its likelihood says little.
     chooses = format_of(cfg.agent_proxy.response_format).lists_plans
     if isinstance(asking.engine, LocalEngine) and worker.template is not None and not chooses:
-        report["likelihood"] = likelihood(cfg, asking.engine, worker.template, situations, replies)
+        report["likelihood"] = likelihood(
+            cfg, asking.engine, worker.template, situations, responses
+        )
     advance(3, {})
     return report
 
 
 def open_loop_rollout(
-    asking: Asking, situations: list[Situation], envs: list, replies: list[Reply], steps: int
+    asking: Asking, situations: list[Situation], envs: list, responses: list[Response], steps: int
 ) -> list[dict[str, Any]]:
     """The model's prediction is what it is shown next, while its answers are played in the real
     game.
@@ -272,28 +274,30 @@ def open_loop_rollout(
     alive = list(range(len(situations)))
     for step in range(steps):
         if step:
-            shown = [replies[i].parsed.prediction or "" for i in alive]
+            shown = [responses[i].parsed.prediction or "" for i in alive]
             asked = asking.ask(
                 [situations[i] for i in alive], [envs[i] for i in alive], shown, step
             )
             # A copy, so that the caller's list keeps the responses of the first step.
-            replies = list(replies)
+            responses = list(responses)
             # A rollout without a response ends here.
             answered = {
-                i: reply for i, reply in zip(alive, asked, strict=True) if reply is not None
+                i: response
+                for i, response in zip(alive, asked, strict=True)
+                if response is not None
             }
             alive = list(answered)
-            for i, reply in answered.items():
-                replies[i] = reply
+            for i, response in answered.items():
+                responses[i] = response
         still = []
         for i in alive:
-            reply = replies[i]
-            copied = is_exact(situations[i].known, reply.next_state)
-            if not reply.parsed.well_formed:
+            response = responses[i]
+            copied = is_exact(situations[i].known, response.next_state)
+            if not response.parsed.well_formed:
                 chains[i] += [(False, False)] * (steps - step)
                 continue
-            chains[i].append((is_exact(reply.parsed.prediction, reply.next_state), copied))
-            if not reply.over:
+            chains[i].append((is_exact(response.parsed.prediction, response.next_state), copied))
+            if not response.over:
                 still.append(i)
         alive = still
         if not alive:
@@ -306,27 +310,29 @@ def likelihood(
     engine: LocalEngine,
     template: ChatTemplate,
     situations: list[Situation],
-    replies: list[Reply],
+    responses: list[Response],
 ) -> dict[str, Any]:
     """The likelihood of the transitions that random play took."""
     form = format_of(cfg.agent_proxy.response_format)
 
-    def sequence(situation: Situation, reply: Reply, next_state: str) -> ReplyTokens:
+    def sequence(situation: Situation, response: Response, next_state: str) -> ResponseTokens:
         text = form.write(
             situation.known,
             form.asked_plan(situation.actions),
             next_state,
             f" {cfg.action_sep(situation.tag)} ".join(situation.actions),
         )
-        prompt = template.start(reply.messages, "<think>")
-        return reply_sequence(template, prompt, text, "<think>")
+        prompt = template.start(response.messages, "<think>")
+        return response_sequence(template, prompt, text, "<think>")
 
-    pairs = list(zip(situations, replies, strict=True))
+    pairs = list(zip(situations, responses, strict=True))
     # If the state does not change, the copy is the true next state and there is nothing to compare.
     changed = [
         i for i, (situation, _) in enumerate(pairs) if situation.known != situation.next_state
     ]
-    sequences = [sequence(situation, reply, situation.next_state) for situation, reply in pairs]
+    sequences = [
+        sequence(situation, response, situation.next_state) for situation, response in pairs
+    ]
     copies = [sequence(*pairs[i], pairs[i][0].known) for i in changed]
     scored = score_sequences(engine.model, sequences + copies, autocast=engine.autocast)
     return likelihood_report(

@@ -36,7 +36,7 @@ RISE = 1.05  # factor of the validation loss; a smaller rise counts as noise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What the look at the world model found. Shares lie between 0 and 1."""
+    """Verdict of the world-model gate. Shares lie between 0 and 1."""
 
     passed: bool
     diagnosis: Diagnosis
@@ -79,27 +79,27 @@ def judge(cfg: Config, lines: list[Metrics]) -> Gate:
     going."""
     limits = cfg.gate
     last = lines[-1] if lines else {}
-    found = diagnose(cfg, last)
+    diagnosis = diagnose(cfg, last)
     entropy = float(last.get("val/sampled_nll", 0.0))
     # PPO learns from differences between samples, which an almost deterministic policy lacks.
     narrow = bool(last) and entropy < limits.entropy_min
-    passed = found == "predicts" and not narrow
+    passed = diagnosis == "predicts" and not narrow
     verdict = f"World-model gate: {'passed' if passed else 'failed'}{measured_text(last)}."
-    text = f"{verdict} {advice(cfg, found, lines)}".strip()
+    text = f"{verdict} {advice(cfg, diagnosis, lines)}".strip()
     if overfits(lines):
         text += (
             " The model overfits: validation loss rises while training loss falls "
             f"({_losses(lines[_best(lines)])}; {_losses(last)}). Use more examples "
             "(generate.num_batches)."
         )
-    if narrow and found == "predicts":
+    if narrow and diagnosis == "predicts":
         text += (
             f" The policy's entropy is below gate.entropy_min={limits.entropy_min}: use fewer "
             "SFT steps or more varied data."
         )
     return Gate(
         passed=passed,
-        diagnosis=found,
+        diagnosis=diagnosis,
         prediction_exact=float(last.get("val/wm/prediction_em", 0.0)),
         observation_exact=float(last.get("val/wm/obs_exact", 0.0)),
         format_rate=float(last.get("val/wm/format_rate", 0.0)),
@@ -129,7 +129,8 @@ def diagnose(cfg: Config, measured: Metrics) -> Diagnosis:
 
 
 def accurate(cfg: Config, measured: Metrics) -> bool:
-    """Whether enough predictions are exactly right, and more than copying the state would be."""
+    """Return whether enough predictions are exactly right, and more than the copy baseline would
+    score."""
     exact = measured["val/wm/prediction_em"]
     least = cfg.gate.prediction_exact_min
     # A limit of 0 switches the test of accuracy off, the comparison with copying included.
@@ -157,8 +158,8 @@ _SHARES = ("prediction_em", "copy_exact", "obs_exact", "format_rate")
 
 
 def overfits(lines: list[Metrics]) -> bool:
-    """Whether the validation loss has risen since its best, by more than noise, while the training
-    loss fell."""
+    """Return whether the validation loss has risen since its best, by more than noise, while the
+    training loss fell."""
     if not lines or not all("val/loss" in line for line in lines):
         return False
     best = lines[_best(lines)]
@@ -177,11 +178,11 @@ def _losses(line: Metrics) -> str:
     )
 
 
-def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
-    """What the diagnosis means, and what would help this model in this game."""
-    if found == "predicts":
+def advice(cfg: Config, diagnosis: Diagnosis, lines: list[Metrics]) -> str:
+    """Explain the diagnosis, and advise how to improve this model in this game."""
+    if diagnosis == "predicts":
         return ""
-    if found == "not_measured":
+    if diagnosis == "not_measured":
         if source_of(cfg).mode == "base":
             return "Examples in base format have no states to measure: set gate.enable=false."
         return "The world model was not measured: set sft.trainer.eval_episodes above 0."
@@ -190,20 +191,20 @@ def advice(cfg: Config, found: Diagnosis, lines: list[Metrics]) -> str:
         more = f"{unknown_game_warning(stranger)}."
     elif overfits(lines):
         more = ""
-    elif found == "bad_format":
+    elif diagnosis == "bad_format":
         more = "Use more SFT steps (sft.trainer.total_training_steps)."
-    elif found == "bad_observation":
+    elif diagnosis == "bad_observation":
         more = "Use more SFT steps, or a shorter state rendering (state_text)."
     else:
         more = "Use more SFT steps or examples, or fewer actions per turn (agent_proxy.max_actions_per_turn)."
-    if found == "bad_format":
+    if diagnosis == "bad_format":
         cut = lines[-1].get("val/completions/clipped_ratio", 0.0)
         if cut >= MANY_CUT_OFF:
             length = cfg.generate.sampling.response_length
             limit = f"generate.sampling.response_length={length}"
             more = f"{100 * cut:.0f} % of the model's responses are cut off at {limit}. {more}"
         return f"The model does not follow the response format. {more}".rstrip()
-    if found == "bad_observation":
+    if diagnosis == "bad_observation":
         return (
             "The model follows the response format, but does not describe the current state "
             f"correctly{_trend(lines, 'obs_exact')}. {more}"
@@ -288,11 +289,11 @@ def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
 
 
 def _told(directory: Path) -> dict[str, Any]:
-    """What gate.json says; empty if it is lost or damaged."""
+    """Read gate.json; empty if it is missing or damaged."""
     try:
-        found = json.loads((directory / GATE_FILE).read_text(encoding="utf-8"))
+        content = json.loads((directory / GATE_FILE).read_text(encoding="utf-8"))
         return {
-            name: kind(found[name])
+            name: kind(content[name])
             for name, kind in (("passed", bool), ("text", str), ("diagnosis", str))
         }
     except (OSError, ValueError, KeyError, TypeError):

@@ -57,9 +57,9 @@ def imagining(
     template: ChatTemplate | None,
     record: Record,
     *,
-    reply: int,
+    response: int,
 ) -> Planner:
-    """The engine that plays the best of `engine`'s responses, each of at most `reply` tokens, and
+    """The engine that plays the best of `engine`'s responses, each of at most `response` tokens, and
     tells `record` what each was judged by.
 
     Raises ConfigError as `require_imagination` does.
@@ -82,7 +82,7 @@ def imagining(
         width=own.width,
         keep=own.keep,
         # Every question leaves room for a response of full length.
-        max_prompt=rollout.max_model_len - reply,
+        max_prompt=rollout.max_model_len - response,
         rows=rollout.max_num_seqs,
         template=template,
         record=record,
@@ -129,11 +129,11 @@ def imagination(
     turns = [line for play in plays.values() for line in play.values()]
     # A turn that follows an earlier plan runs no search, so it does not count in `right` and
     # `changed`.
-    drawn = [line for line in turns if not line.get("kept")]
+    planned = [line for line in turns if not line.get("kept")]
     # An engine that returns text alone has no counts.
     tokens = [count for line in turns for count in line["tokens"] if count is not None]
     right = [
-        part["right"] for line in drawn for part in line["imagined"] if part["right"] is not None
+        part["right"] for line in planned for part in line["imagined"] if part["right"] is not None
     ]
     chosen = [line["imagined"][line["chosen"]]["right"] for line in turns]
     known = [value for value in chosen if value is not None]
@@ -146,8 +146,8 @@ def imagination(
         "tokens_per_episode": round(sum(tokens) / len(plays), 2) if tokens else None,
         "right": _share(right),
         "chosen_right": _share(known),
-        "changed": _share([line.get("named", line["chosen"] != 0) for line in drawn]),
-        **({"kept": round(1 - len(drawn) / len(turns), 4)} if own.keep else {}),
+        "changed": _share([line.get("named", line["chosen"] != 0) for line in planned]),
+        **({"kept": round(1 - len(planned) / len(turns), 4)} if own.keep else {}),
     }
 
 

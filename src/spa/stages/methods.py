@@ -17,7 +17,7 @@ from spa.config.schema import Config
 from spa.errors import ConfigError, nearest
 from spa.formats.registry import format_of
 from spa.imports import load_setting
-from spa.methods import NO_ROWS, Method
+from spa.methods import NO_EXAMPLES, Method
 from spa.models.precision import precision_of, with_precision
 from spa.plugins import defined_by_methods, load_plugin, plugins
 from spa.run.copies import copies_of
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 REFERENCE = "spa"
 BASELINES = ("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation")
-"""What `spa run --method` trains besides SPA: PPO alone."""
+"""Methods of `spa run --method` besides SPA: PPO alone."""
 SHUFFLED = "_shuffled"
 """A method's name with this is its control: the same after SFT on next states of other turns."""
 LONGER = re.compile(r"(.+)_x([1-9]\d*)")
@@ -62,8 +62,8 @@ _RECIPE: Mapping[str, Method] = {
     # it is meant to show states, and these examples have none.
     "vanilla_format": Method(
         description="self-play, then SFT on the self-play conversations in base format (without states), then PPO",
-        overrides=("ctx_manager.mode=base", "generate.reply_format=base", "gate.enable=false"),
-        ppo=(NO_ROWS,),
+        overrides=("ctx_manager.mode=base", "generate.example_format=base", "gate.enable=false"),
+        ppo=(NO_EXAMPLES,),
     ),
     "spa": Method(description="self-play, then world-model SFT, then PPO"),
     "spa_shuffled": Method(
@@ -90,7 +90,7 @@ _ABLATIONS: Mapping[str, Method] = {
         description="method spa, but SFT computes the loss on the tokens of states only",
         overrides=("sft.data.loss_on=states_only",),
     ),
-    "believed_states": Method(
+    "predicted_states": Method(
         description="method spa, but SFT examples contain states that the model predicted instead of true states",
         overrides=("generate.states=model",),
     ),
@@ -200,7 +200,7 @@ _SEARCH = (
     "agent_proxy.response_format=search",
     "generate.policy=search",
     "generate.search.dynamics=simulator",
-    "generate.reply_format=base",
+    "generate.example_format=base",
     "generate.rounds=1",
     "generate.later_batches=null",
     "gate.enable=false",
@@ -221,29 +221,29 @@ _WRITTEN: Mapping[str, Method] = {
     "search_simulator": Method(
         description="SFT on responses that write out a breadth-first search over the true moves of the game, then PPO",
         overrides=_SEARCH,
-        ppo=(NO_ROWS,),
+        ppo=(NO_EXAMPLES,),
     ),
     "search_model": Method(
         description="SFT on responses that write out a breadth-first search over moves that the "
         "model predicts, then PPO",
         overrides=(*_SEARCH, "generate.search.dynamics=model", "generate.rounds=2"),
-        ppo=(NO_ROWS,),
+        ppo=(NO_EXAMPLES,),
     ),
     "search_dealt": Method(
         description="control of the method search_simulator, with search results permuted among "
         "the actions of each state",
         overrides=(*_SEARCH, "generate.search.thoughts=dealt"),
-        ppo=(NO_ROWS,),
+        ppo=(NO_EXAMPLES,),
     ),
     "search_other_puzzle": Method(
         description="control of the method search_simulator, with the search of another puzzle but the correct answer",
         overrides=(*_SEARCH, "generate.search.thoughts=other_puzzle"),
-        ppo=(NO_ROWS,),
+        ppo=(NO_EXAMPLES,),
     ),
     "actions_only": Method(
         description="control of the method search_simulator, with the same actions but without the written search",
         overrides=(*_SEARCH, "generate.search.thoughts=none", "agent_proxy.enable_think=false"),
-        ppo=(NO_ROWS,),
+        ppo=(NO_EXAMPLES,),
     ),
     "random_format": Method(
         description="SFT on conversations with random actions in base format, then PPO (baseline "
@@ -251,10 +251,10 @@ _WRITTEN: Mapping[str, Method] = {
         overrides=(
             *_PLAYED,
             "ctx_manager.mode=base",
-            "generate.reply_format=base",
+            "generate.example_format=base",
             "gate.enable=false",
         ),
-        ppo=(NO_ROWS,),
+        ppo=(NO_EXAMPLES,),
     ),
     # The format and the replay of smol_frozen_lake_states, with the other settings of the searches.
     "random_states": Method(
@@ -263,12 +263,12 @@ _WRITTEN: Mapping[str, Method] = {
         overrides=(
             *_PLAYED,
             "ctx_manager.mode=add_worldmodel",
-            "generate.reply_format=world_model",
+            "generate.example_format=world_model",
             "gate.enable=true",
         ),
         ppo=(
             "actor_rollout_ref.actor.loss_mask=no_states",
-            "actor_rollout_ref.actor.replay.rows=8",
+            "actor_rollout_ref.actor.replay.examples=8",
             "actor_rollout_ref.actor.replay.loss_on=states_only",
         ),
     ),
@@ -395,18 +395,18 @@ def method(name: str) -> Method:
             "own, give the import path module:name."
         )
     try:
-        found = load_setting("method", name)
+        loaded = load_setting("method", name)
     except ConfigError:
         # `module:name_shuffled` may be an object of the user's own. The name means a control only
         # if there is no such object.
         if plain != name:
             return _control(plain)
         raise
-    if not isinstance(found, Method):
+    if not isinstance(loaded, Method):
         raise ConfigError(
             f"method {name!r} is not an object of the class spa.methods.Method. Give the import path of such an object."
         )
-    return found
+    return loaded
 
 
 def _control(plain: str) -> Method:
@@ -444,7 +444,7 @@ def warn_of_searches(name: str, chosen: Method, cfg: Config) -> None:
 
 
 def label(name: str) -> str:
-    """What a method is called in folders and tables: a user's own by its name in the module."""
+    """Name of a method in folders and tables: a user's own method by its name in the module."""
     return name.rpartition(":")[2]
 
 
@@ -478,7 +478,7 @@ def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
     """The configuration of a method that lives in `folder`, inside the experiment's folder `root`."""
     # Copies of checkpoints go to the experiment's remote folder, under the same relative path.
     experiment = replace(cfg, trainer=replace(cfg.trainer, run_dir=str(root)))
-    found = replace(
+    configured = replace(
         cfg,
         generate=replace(cfg.generate, output_dir=None),
         sft=replace(
@@ -494,7 +494,7 @@ def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
     )
     # On a CPU `auto` is resolved here, so that a resumed training
     # keeps its precision on another CPU.
-    return with_precision(found, precision_of(found, every_folder(found)))
+    return with_precision(configured, precision_of(configured, every_folder(configured)))
 
 
 def of_comparison(cfg: Config) -> Config:
@@ -531,7 +531,7 @@ def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
     # Loaded twice: as the user asked, and as the method plays it. An override contradicts the
     # method if its key has different values in the two.
     cfg = load_config(preset, overrides)
-    own = load_config(preset, [NO_ROWS, *overrides, *METHODS[name].overrides])
+    own = load_config(preset, [NO_EXAMPLES, *overrides, *METHODS[name].overrides])
     # `+key=value` adds a key; the `+` is not part of its name.
     keys = {text.partition("=")[0].lstrip("+") for text in overrides}
     if "ctx_manager.mode" in keys and cfg.ctx_manager.mode != own.ctx_manager.mode:

@@ -11,7 +11,7 @@ from spa.run.files import dump_line, read_lines
 log = logging.getLogger(__name__)
 
 LOG = Path("benchmarks/results/openings.jsonl")
-"""Where a clone keeps the log, from its root. It is committed."""
+"""Path of the log in a clone, from its root. It is committed."""
 
 
 def record_opening(chosen: EvalSet, result: Mapping[str, Any], *, greedy: bool) -> None:

@@ -1,4 +1,4 @@
-"""How the ranks of a run hold its models, as the configuration asks."""
+"""Placement of a run's models on its ranks, by configuration."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The three stages one after the other, with a look at the world model before PPO is spent on it."""
+"""Run the three stages in order, with the world-model gate before PPO."""
 
 import logging
 from collections.abc import Sequence
@@ -69,8 +69,8 @@ def run(
             # Only now does the checkpoint of the previous round exist, from which this round
             # starts.
             ready = own.ready()
-            play(own, ready, fingerprint=known[own.data])
-            made.append(learn(own, ready, fingerprint=known[own.sft]))
+            run_selfplay_round(own, ready, fingerprint=known[own.data])
+            made.append(run_sft_round(own, ready, fingerprint=known[own.sft]))
         # The gate is checked even if an earlier command finished SFT: its limits may have changed.
         stop_at_gate(cfg, sft_dir)
         return ppo_run.run_ppo(
@@ -127,7 +127,7 @@ def _announce(
             log.info("%s", line)
 
 
-def play(
+def run_selfplay_round(
     own: Round, cfg: Config, *, fingerprint: Fingerprint, episodes: Path | None = None
 ) -> Path:
     """Stage 1 of a round, with the model that `cfg` names; see `selfplay.run_self_play`."""
@@ -142,13 +142,13 @@ def play(
     )
 
 
-def learn(own: Round, cfg: Config, *, fingerprint: Fingerprint) -> Path:
+def run_sft_round(own: Round, cfg: Config, *, fingerprint: Fingerprint) -> Path:
     """Stage 2 of a round, from the model that `cfg` names; returns the checkpoint."""
-    return world_model(cfg, own.data, own.sft, fingerprint=fingerprint, rounds=(*own.before, own))
+    return run_sft_stage(cfg, own.data, own.sft, fingerprint=fingerprint, rounds=(*own.before, own))
 
 
 def archive_stages(cfg: Config) -> None:
-    """Make room for all stages of a run to begin from scratch."""
+    """Archive all stages of a run, so that they start from scratch."""
     if current_world().is_main:
         for folder in every_folder(cfg):
             archive_work(folder)
@@ -173,8 +173,8 @@ def ppo_fingerprint(cfg: Config, start: Path, sft_dir: Path) -> Fingerprint:
 
 
 def stage_folders(cfg: Config) -> tuple[Path, Path, Path]:
-    """Where data, SFT and PPO of a run lie: `data`, `sft` and `ppo` in its folder unless the
-    configuration says other places (`generate.output_dir`, `sft.trainer.default_local_dir`,
+    """Folders of a run's data, SFT and PPO: `data`, `sft` and `ppo` in its folder, unless the
+    configuration sets other paths (`generate.output_dir`, `sft.trainer.default_local_dir`,
     `trainer.default_local_dir`)."""
     data = cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data"
     return Path(data), Path(cfg.sft.trainer.default_local_dir), Path(cfg.trainer.default_local_dir)
@@ -187,9 +187,9 @@ def every_folder(cfg: Config) -> tuple[Path, ...]:
 
 
 def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
-    """Where PPO alone starts: this run's SFT stage, the original's checkpoint folder, or the
-    configured model if it is a folder itself, which has no steps. Raises ModelError if there is no
-    such checkpoint."""
+    """Find the checkpoint that PPO alone starts from: this run's SFT stage, the original's
+    checkpoint folder, or the configured model if it is a folder itself, which has no steps. Raises
+    ModelError if there is no such checkpoint."""
     result = result_of(sft_dir) if ckpt == "last" else None
     if result is not None:
         return result
@@ -209,7 +209,7 @@ def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
     )
 
 
-def world_model(
+def run_sft_stage(
     cfg: Config,
     data: Path | None = None,
     directory: Path | None = None,
@@ -264,7 +264,7 @@ def world_model(
 
 
 def _made_in_last_round(cfg: Config, data: Path) -> bool:
-    """Whether the data set is that of the last of several rounds. Warns if it is that of the
+    """Return whether the data set is that of the last of several rounds. Warns if it is that of the
     first."""
 
     def goes_on() -> bool:

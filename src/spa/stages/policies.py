@@ -1,4 +1,4 @@
-"""Who plays in an evaluation: a checkpoint, a model, a model behind an API, or a policy without a
+"""Policies of an evaluation: a checkpoint, a model, a model behind an API, or a policy without a
 model."""
 
 import re
@@ -44,7 +44,7 @@ _HEAD = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What was named on the command line, found on the disk.
+    """A resolved evaluation target.
 
     model: a folder or name that `load_policy` takes; None for policies without weights of their
     own. run: the folder of the run that a checkpoint belongs to, if it does. label: short and fit
@@ -103,12 +103,12 @@ def find_target(name: str) -> Target:
 
 
 def _near(folder: Path) -> str:
-    """Where deeper in a folder there are checkpoints: a comparison has one run per method and seed."""
-    found = set[Path]()
+    """Name deeper folders with checkpoints: a comparison has one run per method and seed."""
+    folders = set[Path]()
     with suppress(OSError):  # folders can vanish, or be unreadable, during the search
         for depth in ("*", "*/*", "*/*/*"):
-            found |= {step.parent for step in folder.glob(f"{depth}/global_step_*")}
-    names = sorted(str(place) for place in found if place.name == STAGES[0])
+            folders |= {step.parent for step in folder.glob(f"{depth}/global_step_*")}
+    names = sorted(str(place) for place in folders if place.name == STAGES[0])
     return f" Checkpoints are in {', '.join(names)}." if names else ""
 
 
@@ -128,18 +128,19 @@ def slug(name: str) -> str:
 def training_hashes(run: Path) -> frozenset[str]:
     """Content hashes of every puzzle that a run was trained on: the rows of all its rounds, its
     PPO episodes, and those of the run that it began from."""
-    found: set[str] = set()
+    hashes: set[str] = set()
     for each in _with_earlier(run):
         for path in _example_files(each):
             if "puzzle_hash" in pq.read_schema(path).names:
-                found |= set(pq.read_table(path, columns=["puzzle_hash"]).column(0).to_pylist())
+                hashes |= set(pq.read_table(path, columns=["puzzle_hash"]).column(0).to_pylist())
         for path in sorted((each / "ppo" / "trajectories").glob("train-*.jsonl")):
-            found.update(_recorded_hashes(path))
-    return frozenset(found)
+            hashes.update(_recorded_hashes(path))
+    return frozenset(hashes)
 
 
 def knows_all_data(run: Path) -> bool:
-    """Whether the examples of a run's SFT are in its folder, so that `training_hashes` has all."""
+    """Return whether the examples of a run's SFT are in its folder, so that `training_hashes` is
+    complete."""
     return all(
         not (each / "sft").is_dir() or bool(_example_files(each)) for each in _with_earlier(run)
     )
@@ -147,16 +148,16 @@ def knows_all_data(run: Path) -> bool:
 
 def _with_earlier(run: Path) -> list[Path]:
     """The run, and all runs whose checkpoints it or one of them began from."""
-    found = [run.resolve()]
-    for each in found:  # grows meanwhile
+    runs = [run.resolve()]
+    for each in runs:  # grows meanwhile
         for config in (each / stage / "config.yaml" for stage in ("ppo", "sft", "data")):
             tree = yaml.safe_load(config.read_text(encoding="utf-8")) if config.is_file() else {}
             values = flatten(tree)
             for name in (values.get(key) for key in _BEGINNINGS):
                 earlier = run_of(Path(name)) if name and Path(name).is_dir() else None
-                if earlier and earlier.resolve() not in found:
-                    found.append(earlier.resolve())
-    return found
+                if earlier and earlier.resolve() not in runs:
+                    runs.append(earlier.resolve())
+    return runs
 
 
 def _example_files(run: Path) -> list[Path]:
@@ -183,35 +184,35 @@ def open_target(
     target: Target,
     worker: setup.RolloutWorker,
     *,
-    replies: Path,
+    responses: Path,
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
 ) -> tuple[Engine, setup.RolloutWorker]:
     """The engine that plays as `target`, which may be `loaded`, and the worker with its chat
     template.
 
-    `replies` is the file in which responses of an API are kept. Raises ModelError for a model that
+    `responses` is the file in which responses of an API are kept. Raises ModelError for a model that
     cannot be loaded, and ConfigError if a policy cannot play an environment.
     """
     if target.name in policy_names() and (require := policy_named(target.name).require):
         setup.check_puzzles(cfg, cfg.es_manager.val.env_configs.tags, require)
-    engine, template = loaded or engine_of(cfg, target, replies=replies)
+    engine, template = loaded or engine_of(cfg, target, responses=responses)
     return engine, replace(worker, template=template)
 
 
 def engine_of(
-    cfg: Config, target: Target, *, replies: Path | None = None
+    cfg: Config, target: Target, *, responses: Path | None = None
 ) -> tuple[Engine, ChatTemplate | None]:
     """The engine that plays as `target`, and the chat template that belongs to it; None for text
     without tokens.
 
-    `replies` is the file that keeps the responses of an API. Raises ModelError for a model that
+    `responses` is the file that keeps the responses of an API. Raises ModelError for a model that
     cannot be loaded.
     """
     if target.name in policy_names():
         per_turn = cfg.agent_proxy.max_actions_per_turn
         return policy_named(target.name).make(None, per_turn, setup.most_actions(cfg)), None
     if target.api is not None:
-        return factory.api_engine(cfg, target.api, store=replies), None
+        return factory.api_engine(cfg, target.api, store=responses), None
     model = str(target.model)
     if factory.engine_name(cfg, model) == "openai":
         # The configuration plays a model behind an API. This target is another model, with weights.

@@ -25,14 +25,14 @@ SHOWN_EPISODES = 32  # episodes per step whose advantages and values are kept fo
 
 
 class Rollouts(Protocol):
-    """What PPO needs of the environments."""
+    """Environment side of PPO."""
 
     def play(self, step: int) -> list[Episode]:
         """The episodes of a step, sampled by the policy."""
         ...
 
     def metrics(self, episodes: Sequence[Episode]) -> Metrics:
-        """What the episodes say of play."""
+        """Compute rollout metrics."""
         ...
 
     def batch(self, episodes: Sequence[Episode]) -> EpisodeBatch | None:
@@ -90,15 +90,19 @@ def train_ppo(cfg: Config, stage: Stage, models: Models, rollouts: Rollouts) -> 
                 if models.critic is not None:
                     minis = mini_batches(cfg, critic, batch, step)
                     loss = CriticLoss(critic)
-                    found = update(models.critic, minis, loss, training_cut(critic), models.device)
-                    metrics |= prefixed("critic", found)
+                    critic_metrics = update(
+                        models.critic, minis, loss, training_cut(critic), models.device
+                    )
+                    metrics |= prefixed("critic", critic_metrics)
                 # During warm-up only the critic learns: the advantages of an untrained critic would
                 # mislead the policy.
                 if step > cfg.trainer.critic_warmup:
                     minis = mini_batches(cfg, actor, batch, step)
                     loss = ActorLoss(actor, models.sampling, replayed=not batch.played.all())
-                    found = update(models.actor, minis, loss, training_cut(actor), models.device)
-                    metrics |= prefixed("actor", found)
+                    actor_metrics = update(
+                        models.actor, minis, loss, training_cut(actor), models.device
+                    )
+                    metrics |= prefixed("actor", actor_metrics)
             # The viewer shows advantages, returns and values per token.
             stage.recorder.token_scores(
                 step, "train", token_scores(batch, episodes[:SHOWN_EPISODES])

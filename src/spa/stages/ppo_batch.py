@@ -35,7 +35,7 @@ def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> 
     kind, strategy = FILTERS[rollout.rollout_filter_type]
     # Groups are selected by raw scores: `mean_std` within groups
     # would give every group of mixed outcomes a deviation of 1.
-    keep, found = select_groups(
+    keep, statistics = select_groups(
         batch.scores,
         batch.group_ids,
         ratio=rollout.rollout_filter_ratio,
@@ -43,7 +43,7 @@ def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> 
         strategy=strategy,
         include_zero=rollout.rollout_filter_include_zero,
     )
-    metrics |= found
+    metrics |= statistics
     if not keep.any():
         return None
     kept = select(batch, keep)
@@ -51,8 +51,8 @@ def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> 
 
 
 def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) -> ScoredBatch:
-    """What policy, reference and critic say about the episodes before anything is updated; weights
-    of the policy loss for what another sampler drew."""
+    """Score the episodes with policy, reference and critic before any update; weight the policy
+    loss where another sampler was used."""
     actor = cfg.actor_rollout_ref.actor
     ref_cfg = cfg.actor_rollout_ref.ref
     sampling = models.sampling

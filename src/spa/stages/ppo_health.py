@@ -1,4 +1,4 @@
-"""What goes wrong during PPO: warnings about learning, and an end where nothing can be played."""
+"""Health checks of PPO: warnings about learning, and an end if no episode can be played."""
 
 import logging
 
@@ -13,7 +13,7 @@ MOST_EMPTY_STEPS = 3  # in a row, without a single episode that could be played
 
 
 def empty_steps(episodes: list[Episode], before: int) -> int:
-    """How many steps in a row had no episode without an error, this one included; raises
+    """Number of consecutive steps in which every episode failed, including this one; raises
     TrainingError if these are too many."""
     if any(episode.stop is not StopReason.ERROR for episode in episodes):
         return 0
@@ -37,7 +37,7 @@ def warn_of_health(models: Models, step: int, metrics: Metrics) -> None:
 
 
 def step_health(metrics: Metrics) -> StepHealth:
-    """What a step's metrics say about the health of the run, over all environments together."""
+    """Summarize the health of the run from a step's metrics, over all environments."""
 
     # The mean over the tags, weighted by episodes. None if no tag measured this: responses in base
     # format have no states.

@@ -1,5 +1,4 @@
-"""What policy and critic are updated with: the losses of `spa.algo`, put together as the
-configuration asks."""
+"""Actor and critic losses built from the configuration."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +18,7 @@ from spa.types import MiniBatch, SamplingParams
 class ActorLoss:
     """Policy loss, plus the losses on known tokens, minus the entropy bonus, plus KL to the
     reference, each if asked for; all of the policy that samples like `sampling`. `replayed`: the
-    batch has replayed rows."""
+    batch has replayed examples."""
 
     cfg: ActorConfig
     sampling: SamplingParams = PLAIN

@@ -1,4 +1,4 @@
-"""What PPO trains and plays with: policy, critic, reference and engine, saved together."""
+"""Models of PPO: policy, critic, reference and engine, saved together."""
 
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
@@ -18,8 +18,9 @@ from spa.types import SamplingParams
 
 @dataclass(slots=True, kw_only=True)
 class Models:
-    """What a PPO step uses. `critic` is None for estimators without values, `ref` unless a KL term
-    wants it. `sampling` is how the policy samples: the distribution that is scored and trained."""
+    """Models of a PPO step. `critic` is None for estimators without values, `ref` is None without a
+    KL term. `sampling`: parameters of the sampling distribution, which is also the one scored and
+    trained."""
 
     actor: Trainable
     critic: Trainable | None
@@ -38,7 +39,7 @@ class Models:
                 part.optimizer.at(step - 1)
 
     def snapshot(self) -> Snapshot:
-        """What PPO needs to resume."""
+        """Everything that PPO needs to resume."""
         state = {
             "actor": self.actor.state(),
             "kl_coef": self.kl.coef,

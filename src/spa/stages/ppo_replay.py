@@ -1,4 +1,4 @@
-"""Where the examples come from that PPO replays (`spa.methods.replay`)."""
+"""Source of the examples that PPO replays (`spa.methods.replay`)."""
 
 import logging
 from dataclasses import replace
@@ -18,10 +18,10 @@ def replayed_data(cfg: Config) -> Path | None:
     """The folder that replayed examples come from, which then counts by its content; None if none
     do."""
     replay = cfg.actor_rollout_ref.actor.replay
-    return find_data(cfg, None) if replay.rows and replay.source == "data" else None
+    return find_data(cfg, None) if replay.examples and replay.source == "data" else None
 
 
-def stored_rows(cfg: Config, template: ChatTemplate) -> list[Replayed]:
+def stored_sequences(cfg: Config, template: ChatTemplate) -> list[Replayed]:
     """Stage 2's training sequences if examples of them are replayed. Raises DataError if there are
     none, ConfigError for examples with pictures. Says so where rollouts are to be replayed and none
     of them can be."""
@@ -29,11 +29,11 @@ def stored_rows(cfg: Config, template: ChatTemplate) -> list[Replayed]:
     data = cfg.sft.data
     if replay.corrects_rollouts and (reason := cannot_correct(cfg, template)):
         log.warning("actor_rollout_ref.actor.replay: PPO replays no episodes, because %s", reason)
-    if replay.rows == 0 or replay.source == "rollouts":
+    if replay.examples == 0 or replay.source == "rollouts":
         return []
     if template.images is not None:
         raise ConfigError(
-            "actor_rollout_ref.actor.replay.rows must be 0 for a vision model, because the "
+            "actor_rollout_ref.actor.replay.examples must be 0 for a vision model, because the "
             "replayed examples have no pictures"
         )
     # The examples of stage 2; `replay.loss_on` may put the loss on other tokens of them.

@@ -15,7 +15,7 @@ from spa.run.stage import Stage
 from spa.stages import setup
 from spa.stages.ppo_batch import last_turn_ends
 from spa.stages.ppo_models import Models, named_estimator
-from spa.stages.ppo_replay import stored_rows
+from spa.stages.ppo_replay import stored_sequences
 from spa.stages.ppo_updates import scoring
 from spa.stages.validation import validation_episodes
 from spa.training.batch import batch_episodes, is_trainable
@@ -48,7 +48,7 @@ class GameRollouts:
         return self.worker.rollout(self.models.engine, specs, self.models.sampling)
 
     def metrics(self, episodes: Sequence[Episode]) -> Metrics:
-        """What the episodes say of play, as `train/<tag>/<name>`."""
+        """Compute rollout metrics, as `train/<tag>/<name>`."""
         return rollout_metrics(episodes, self.worker.make_env, "train")
 
     def batch(self, episodes: Sequence[Episode]) -> EpisodeBatch | None:
@@ -75,7 +75,7 @@ def make_rollouts(
     cfg: Config, stage: Stage, models: Models, template: ChatTemplate
 ) -> GameRollouts:
     """The rollouts of a stage, with the environments of training and validation."""
-    stored = stored_rows(cfg, template)
+    stored = stored_sequences(cfg, template)
     worker = setup.make_worker(
         cfg, template, mode=cfg.ctx_manager.mode, lost=stage.lost_episodes, own_rewards=True
     )
@@ -172,7 +172,8 @@ def method_context(
     *,
     stored: Sequence[Replayed] = (),
 ) -> Context:
-    """What the methods may use at this step. `stored`: examples of stage 2 to sample from."""
+    """Build the context of the methods for this step. `stored`: examples of stage 2 to sample
+    from."""
     return Context(
         cfg=cfg,
         step=step,

@@ -1,4 +1,4 @@
-"""How a batch is cut: mini-batches to learn from, micro-batches that fit the memory."""
+"""Division of a batch into mini-batches, one update each, and micro-batches that fit the memory."""
 
 from collections.abc import Iterator, Sequence
 
@@ -41,18 +41,18 @@ def mini_batches(
 
 
 def with_replayed(mini_batches: Sequence[torch.Tensor], batch: PPOBatch) -> list[torch.Tensor]:
-    """The mini-batches with equally many of the batch's replayed rows in each, in their order."""
+    """The mini-batches with equally many of the batch's replayed examples in each, in their order."""
     pieces = (~batch.played).nonzero()[:, 0].tensor_split(len(mini_batches))
     return [torch.cat(pair) for pair in zip(mini_batches, pieces, strict=True)]
 
 
 def training_cut(part: ActorConfig | CriticConfig) -> MicroBatching:
-    """How a mini-batch is cut to train on it."""
+    """Micro-batching of a training mini-batch."""
     return micro_batching(part, part.ppo_micro_batch_size_per_gpu)
 
 
 def scoring(cfg: Config) -> MicroBatching:
-    """How a batch is cut to score it with the policy."""
+    """Micro-batching for scoring with the policy."""
     return micro_batching(
         cfg.actor_rollout_ref.actor, cfg.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu
     )

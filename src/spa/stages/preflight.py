@@ -1,5 +1,4 @@
-"""What can be checked before any work: places, model, data files, engine, environments, and whether
-prompts fit.
+"""Checks before any work: paths, model, data files, engine, environments, and prompt lengths.
 
 `spa run` and the commands of its stages look at it first, `--dry-run` at nothing else. Every
 problem is found by the code that would meet it hours later.
@@ -14,7 +13,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from spa.config.check import Stage
+from spa.config.check import StageName
 from spa.config.schema import Config
 from spa.engines.factory import engine_name
 from spa.envs.base import TextEnv
@@ -40,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 def preflight(
-    cfg: Config, stages: Collection[Stage], model: str | None, *, thorough: bool = True
+    cfg: Config, stages: Collection[StageName], model: str | None, *, thorough: bool = True
 ) -> None:
     """Raise ConfigError with every problem that `stages` would meet, starting from `model`; None:
     from what an earlier stage has made. Without `thorough`, only what takes no time: no tokenizer
@@ -72,15 +71,15 @@ def preflight(
 
 
 def _collect(checks: Iterator[Callable[[], None]]) -> list[str]:
-    """What the checks complain about."""
-    found = []
+    """Run the checks and collect their errors."""
+    problems = []
     for check in checks:
         try:
             check()
         except SpaError as error:
             # Further lines of a message are indented under their problem.
-            found.append(str(error).replace("\n", "\n  "))
-    return found
+            problems.append(str(error).replace("\n", "\n  "))
+    return problems
 
 
 def _is_local(name: str) -> bool:
@@ -92,7 +91,7 @@ def _is_local(name: str) -> bool:
     )
 
 
-def _rounds(cfg: Config, stages: Collection[Stage]) -> list[Config]:
+def _rounds(cfg: Config, stages: Collection[StageName]) -> list[Config]:
     """Configurations of all self-play in these stages: as a stage alone it is the first round."""
     if "selfplay" not in stages:
         return []
@@ -103,13 +102,13 @@ def _rounds(cfg: Config, stages: Collection[Stage]) -> list[Config]:
     )
 
 
-def _plays_without_model(cfg: Config, stages: Collection[Stage]) -> bool:
-    """Whether only self-play is asked for, by a policy that is no model of this machine."""
+def _plays_without_model(cfg: Config, stages: Collection[StageName]) -> bool:
+    """Return whether only self-play is requested, by a policy that is no model of this machine."""
     without = "self" not in cfg.generate.policies or engine_name(cfg) not in ("local", "vllm")
     return set(stages) <= {"selfplay"} and without
 
 
-def _place_checks(cfg: Config, stages: Collection[Stage]) -> Iterator[Callable[[], None]]:
+def _place_checks(cfg: Config, stages: Collection[StageName]) -> Iterator[Callable[[], None]]:
     places = {"trainer.run_dir": cfg.trainer.run_dir}
     if "selfplay" in stages and cfg.generate.output_dir:
         places["generate.output_dir"] = cfg.generate.output_dir
@@ -157,7 +156,7 @@ def _check_checkpoint(key: str, folder: Path) -> None:
         )
 
 
-def _engine_checks(cfg: Config, stages: Collection[Stage]) -> Iterator[Callable[[], None]]:
+def _engine_checks(cfg: Config, stages: Collection[StageName]) -> Iterator[Callable[[], None]]:
     yield lambda: _check_device(cfg)
     if "ppo" in stages:
         yield lambda: check_trained(cfg)
@@ -224,7 +223,7 @@ def _check_model(cfg: Config, name: str) -> None:
 
 
 def _env_checks(
-    cfg: Config, stages: Collection[Stage], template: ChatTemplate | None
+    cfg: Config, stages: Collection[StageName], template: ChatTemplate | None
 ) -> Iterator[Callable[[], None]]:
     """Every environment makes a puzzle; with a template its first prompt must leave room for a
     response."""
@@ -235,7 +234,7 @@ def _env_checks(
 
 
 def _check_env(
-    cfg: Config, stages: Collection[Stage], tag: str, template: ChatTemplate | None
+    cfg: Config, stages: Collection[StageName], tag: str, template: ChatTemplate | None
 ) -> None:
     longest = cfg.actor_rollout_ref.rollout.max_model_len
     selfplay = "selfplay" in stages and tag in cfg.es_manager.train.env_configs.tags
@@ -253,12 +252,12 @@ def _check_env(
         for name in cfg.generate.policies if selfplay else ():
             if name in policy_names() and (require := policy_named(name).require):
                 require(env, tag)
-        for mode, reply in kinds.items():
-            needed = _prompt_length(cfg, tag, mode, env, template) + reply
+        for mode, response in kinds.items():
+            needed = _prompt_length(cfg, tag, mode, env, template) + response
             if needed > longest:
                 raise ConfigError(
                     f"actor_rollout_ref.rollout.max_model_len={longest} is too small: the "
-                    f"first prompt of {tag} ({mode}) and a response of {reply} tokens need "
+                    f"first prompt of {tag} ({mode}) and a response of {response} tokens need "
                     f"{needed} tokens; raise max_model_len to {needed} or more"
                 )
 

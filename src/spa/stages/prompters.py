@@ -1,5 +1,5 @@
-"""What a configuration tells a model about an environment tag. Needs no torch: people who play use
-it too."""
+"""Prompts of an environment tag, built from the configuration. Needs no torch, because `spa env
+play` uses it too."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -13,7 +13,7 @@ from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
 from spa.formats.blocks import contains_marker
 from spa.prompts.render import Prompter, PromptMode
-from spa.prompts.sample import sample_reply
+from spa.prompts.sample import sample_response
 
 
 def make_prompter(
@@ -50,7 +50,7 @@ def make_prompter(
         and not contains_marker(instruction or "")
     ):
         with first_puzzle(cfg, spec) if env is None else nullcontext(env) as game:
-            settings["example"] = sample_reply(game, Prompter(**settings))
+            settings["example"] = sample_response(game, Prompter(**settings))
     return Prompter(**settings)
 
 

@@ -1,5 +1,4 @@
-"""What was published, and where the original's users keep things: data sets and checkpoints by name
-or in folders."""
+"""Published data sets and checkpoints, by name or in the folders of the original's users."""
 
 import itertools
 import logging
@@ -26,13 +25,13 @@ _PUBLISHED = re.compile(
 def original_folders(cfg: Config, parent: str, prefix: str) -> list[Path]:
     """The original's folders for the tags of this configuration, newest first:
     `sftckpt/checkpoints_2_sokoban-…`, `sftdata/_2_sokoban-…`."""
-    found = []
+    folders = []
     for tag in cfg.es_manager.train.env_configs.tags:
         if tag in CONFIGS:
-            found += [
+            folders += [
                 path for path in Path(parent).glob(f"{prefix}{CONFIGS[tag]}-*") if path.is_dir()
             ]
-    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+    return sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
 def data_files(name: str, split: str, *, required: bool = True) -> list[Path]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from spa.config.schema import Config
-from spa.config.stages import Stage
+from spa.config.stages import StageName
 from spa.distributed.world import current_world
 from spa.errors import DataError, ModelError
 from spa.examples.source import source_of
@@ -40,23 +40,24 @@ class Round:
 
     @property
     def first_batch(self) -> int:
-        """The number of its first batch of self-play, so that no round plays the puzzles of
-        another."""
+        """Index of the round's first self-play batch, so that no two rounds play the same
+        puzzles."""
         return sum(done.cfg.generate.num_batches for done in self.before)
 
     @property
-    def stages(self) -> tuple[tuple[Stage, Path], ...]:
-        """Its stages in their order, with their folders."""
+    def stages(self) -> tuple[tuple[StageName, Path], ...]:
+        """Stages of the round in order, with their folders."""
         return ("selfplay", self.data), ("sft", self.sft)
 
     @property
     def earlier(self) -> list[tuple[Config, Path]]:
-        """Configuration and self-play of the rounds before it whose examples count in it, too."""
+        """Configuration and self-play folder of each earlier round whose examples this round trains
+        on."""
         counts = self.cfg.generate.train_on == "all_rounds"
         return [(done.cfg, done.data) for done in self.before] if counts else []
 
     def ready(self) -> Config:
-        """Its configuration with the model that the round before has made, which plays and is
+        """Return the round's configuration with the previous round's model, which plays and is
         fine-tuned further."""
         if not self.before:
             return self.cfg
@@ -75,7 +76,7 @@ def first_round(cfg: Config) -> Config:
 
 
 def lost_checkpoint(folder: Path) -> str:
-    """What to say of a finished fine-tuning that cannot be gone on from."""
+    """Error message for a finished SFT stage whose checkpoint cannot be continued."""
     return (
         f"{folder}: the checkpoint of the finished stage is missing or damaged. Remove the "
         "folder, then repeat the same command to run the stage again."
@@ -109,14 +110,14 @@ def round_folders(cfg: Config) -> tuple[Path, ...]:
     )
 
 
-def told(rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """What each round added: who played and how well in the format, the examples that it was
-    fine-tuned on, and what the model then knew."""
+def summarize_rounds(rounds: Sequence[Round]) -> list[dict[str, Any]]:
+    """Summarize each round: the policy and its format rate, the examples of its SFT, and the
+    model's accuracy afterwards."""
     return [
         {
             "round": each.number,
             "policy": ", ".join(each.cfg.generate.policies),
-            **_part(each.data / "summary.json", ("rows_train", "rows_val"), ()),
+            **_part(each.data / "summary.json", ("examples_train", "examples_val"), ()),
             "played": _part(
                 each.data / "summary.json",
                 (),
@@ -141,9 +142,9 @@ def told(rounds: Sequence[Round]) -> list[dict[str, Any]]:
 
 def _part(path: Path, names: Sequence[str], played: Sequence[str]) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        own = current_metrics(found.get("played", {}))
-        return {name: found[name] for name in names} | {
+        content = json.loads(path.read_text(encoding="utf-8"))
+        own = current_metrics(content.get("played", {}))
+        return {name: content[name] for name in names} | {
             name: own[name] for name in played if name in own
         }
     except (OSError, ValueError, KeyError) as error:
@@ -155,4 +156,4 @@ def _part(path: Path, names: Sequence[str], played: Sequence[str]) -> dict[str, 
 
 def write_rounds(directory: Path, rounds: Sequence[Round]) -> None:
     """Write rounds.json next to the checkpoints of the last round."""
-    write_atomic(directory / ROUNDS_FILE, [json.dumps(told(rounds), indent=1)])
+    write_atomic(directory / ROUNDS_FILE, [json.dumps(summarize_rounds(rounds), indent=1)])

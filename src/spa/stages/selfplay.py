@@ -37,17 +37,17 @@ from spa.run.stage import Stage
 from spa.stages import setup
 from spa.stages.imagination import IMAGINED, Record, imagination, imagining
 from spa.stages.rounds import first_round
-from spa.types import Episode, Metrics, StopReason, WorldModelRow
-from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE, puzzles_in
-from spa.worldmodel.rows import (
+from spa.types import Episode, Metrics, SFTExample, StopReason
+from spa.worldmodel.examples import (
     by_reason,
     coverage_sample,
     hidden_share,
-    is_branch,
+    is_counterfactual,
     shuffle_next_states,
     split_by_puzzle,
     write_parquet,
 )
+from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE, puzzles_in
 from spa.worldmodel.states import with_states
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def run_self_play(
             return stage.result
         if not source.plays:
             write_examples(cfg, stage)
-        elif episodes is None or not rows_from(cfg, episodes, out):
+        elif episodes is None or not examples_from(cfg, episodes, out):
             self_play(cfg, stage, earlier, before)
         return stage.finish()
 
@@ -138,21 +138,21 @@ def self_play(
     engine.close()
     puzzles = Puzzles(worker=worker, held_out=held_out)
     made = source_of(cfg).make(cfg, puzzles, episodes)
-    rows = made.examples
+    examples = made.examples
     counts = made.dropped
     # Earlier rounds are relabelled with their own settings, without the puzzles held out now.
     for own, folder in earlier:
         made = source_of(own).make(own, puzzles, stored_episodes(own, folder))
-        rows = [*made.examples, *rows]
+        examples = [*made.examples, *examples]
         counts = counts + made.dropped
-    if not rows:
+    if not examples:
         raise nothing_usable(cfg, episodes, counts)
     if world.is_main:
-        summary = write_dataset(cfg, out, rows, counts, episodes, played_in=out, before=before)
+        summary = write_dataset(cfg, out, examples, counts, episodes, played_in=out, before=before)
         log.info(
             "spa wrote %d training and %d validation examples from %d episodes; dropped: %s",
-            summary["rows_train"],
-            summary["rows_val"],
+            summary["examples_train"],
+            summary["examples_val"],
             summary["episodes"],
             by_reason(summary["dropped"]),
         )
@@ -179,8 +179,8 @@ def _write_examples(out: Path, made: Examples) -> Metrics:
     summary = {
         "episodes": 0,
         "played": {"episodes": 0.0, "num_actions": 0.0},
-        "rows_train": len(train),
-        "rows_val": len(validation),
+        "examples_train": len(train),
+        "examples_val": len(validation),
         "puzzles": len({example.puzzle_hash for example in made.examples}),
         "dropped": dict(sorted(made.dropped.items())),
         **made.summary,
@@ -195,7 +195,7 @@ def _write_examples(out: Path, made: Examples) -> Metrics:
     return made.metrics
 
 
-def rows_from(cfg: Config, source: Path, out: Path) -> bool:
+def examples_from(cfg: Config, source: Path, out: Path) -> bool:
     """Write the data set that this configuration makes of self-play in another folder; False if
     that is not whole."""
     batches = cfg.generate.num_batches
@@ -227,8 +227,8 @@ def write_imagined(out: Path, batch: int, lines: list[dict[str, Any]]) -> None:
 def selfplay_engine(
     cfg: Config, device: torch.device, record: Record = lambda line: None
 ) -> PlayingEngine:
-    """Who plays: the model, uniformly random actions or the solver, with a share of random turns if
-    configured. `record` gets the predicted states, if the model plans.
+    """Build the self-play policy: the model, uniformly random actions or the solver, with a share
+    of random turns if configured. `record` receives the predicted states, if the model plans.
 
     Raises ConfigError if a policy cannot play an environment, or if the examples cannot be made of it.
     """
@@ -246,9 +246,9 @@ def selfplay_engine(
     if "self" in players and cfg.generate.imagine.on:
         tags = cfg.es_manager.train.env_configs.tags
         own = players["self"]
-        reply = cfg.generate.sampling.response_length
+        response = cfg.generate.sampling.response_length
         players["self"] = imagining(
-            cfg, cfg.generate.imagine, tags, own, own.template, record, reply=reply
+            cfg, cfg.generate.imagine, tags, own, own.template, record, response=response
         )
     elif cfg.generate.imagine.on:
         log.warning(
@@ -282,7 +282,7 @@ def _policy(
 
 
 def nothing_usable(cfg: Config, episodes: Sequence[Episode], counts: Counter[str]) -> DataError:
-    """What to say if no episode has given an example."""
+    """Error for self-play without a single usable episode."""
     dropped = f"(dropped: {by_reason(counts)})"
     if episodes and all(episode.stop is StopReason.ERROR for episode in episodes):
         return DataError(
@@ -322,7 +322,7 @@ def stored_episodes(cfg: Config, folder: Path) -> list[Episode]:
     known = Manifest.read(played)
     # A size that differs from the manifest means that a file was cut off or replaced.
     problem = next(
-        (found for path in files if known and (found := known.problem(path, played))), ""
+        (defect for path in files if known and (defect := known.problem(path, played))), ""
     )
     if len(files) < cfg.generate.num_batches:
         problem = (
@@ -342,7 +342,7 @@ def stored_episodes(cfg: Config, folder: Path) -> list[Episode]:
 def write_dataset(
     cfg: Config,
     out: Path,
-    rows: list[WorldModelRow],
+    examples: list[SFTExample],
     counts: Counter[str],
     episodes: list[Episode],
     *,
@@ -354,7 +354,7 @@ def write_dataset(
     # A puzzle stays in training or in validation in all rounds. Otherwise validation would measure
     # puzzles that an earlier round was trained on.
     train, val = split_by_puzzle(
-        rows,
+        examples,
         val_fraction=cfg.generate.val_fraction,
         seed=cfg.generate.split_seed,
         trained=puzzles_in([folder / TRAIN_FILE for folder in before]) or (),
@@ -375,9 +375,9 @@ def write_dataset(
     write_parquet(out / VAL_FILE, val)
     summary: dict[str, Any] = {
         "episodes": len(episodes),
-        "rows_train": len(train),
-        "rows_val": len(val),
-        "puzzles": len({row.puzzle_hash for row in rows}),
+        "examples_train": len(train),
+        "examples_val": len(val),
+        "puzzles": len({example.puzzle_hash for example in examples}),
         "dropped": dict(sorted(counts.items())),
         "played": {
             name.removeprefix("selfplay/"): value
@@ -391,7 +391,7 @@ def write_dataset(
         summary["episodes_in"] = where
     if imagined := imagination(cfg.generate.imagine, (played_in / IMAGINED).glob("*.jsonl")):
         summary["imagination"] = imagined
-    if hidden := hidden_share(rows) if source_of(cfg).has_states else 0.0:
+    if hidden := hidden_share(examples) if source_of(cfg).has_states else 0.0:
         summary["hidden_share"] = round(hidden, 4)
     if hidden > MUCH_HIDDEN:
         log.warning(
@@ -400,25 +400,27 @@ def write_dataset(
             "check` reports the hidden words, too)",
             100 * hidden,
         )
-    if branched := [row for row in rows if is_branch(row)]:
-        summary["rows_branched"] = len(branched)
+    if branched := [example for example in examples if is_counterfactual(example)]:
+        summary["examples_counterfactual"] = len(branched)
     if len(cfg.generate.policies) > 1 or cfg.generate.epsilon > 0:
         summary["model_tokens"] = sum(map(model_tokens, episodes))
-    if elsewhere := actions_elsewhere(cfg, rows, episodes):
+    if elsewhere := actions_elsewhere(cfg, examples, episodes):
         summary["actions_elsewhere"] = elsewhere
     write_atomic(out / SUMMARY, [json.dumps(summary, indent=1, sort_keys=True)])
     return summary
 
 
-def actions_elsewhere(cfg: Config, rows: list[WorldModelRow], episodes: list[Episode]) -> int:
+def actions_elsewhere(cfg: Config, examples: list[SFTExample], episodes: list[Episode]) -> int:
     """Actions that were taken outside the episodes: in branches, for plans to choose from,
     and by policies that try each puzzle before they play it."""
     # A policy that tries puzzles does so once per puzzle, however many episodes of it follow.
     puzzles = {(policy_of(cfg, e.episode_id), e.tag, e.puzzle_hash) for e in episodes}
     tried = sum(policy_named(name).tried for name, *_ in puzzles if name in policy_names())
     played = {episode.episode_id for episode in episodes}
-    own = [row for row in rows if row.episode_id in played]  # others are of earlier rounds
-    return sum(int(row.extra.get("tried", 0)) for row in own) + tried
+    own = [
+        example for example in examples if example.episode_id in played
+    ]  # others are of earlier rounds
+    return sum(int(example.extra.get("tried", 0)) for example in own) + tried
 
 
 def model_tokens(episode: Episode) -> int:
@@ -432,8 +434,8 @@ def model_tokens(episode: Episode) -> int:
 
 
 def play_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
-    """How the policy played; nothing of states where no model wrote them."""
-    found = pooled_metrics(episodes, "selfplay")
+    """Rollout metrics of self-play; without states if no model wrote them."""
+    metrics = pooled_metrics(episodes, "selfplay")
     # With epsilon, random turns stand among the model's own in every episode.
     own = (
         []
@@ -443,6 +445,6 @@ def play_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
     states = pooled_metrics(own, "selfplay") if own else {}
     return {
         name: states[name] if "/wm/" in name else value
-        for name, value in found.items()
+        for name, value in metrics.items()
         if "/wm/" not in name or name in states
     }

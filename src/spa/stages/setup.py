@@ -1,4 +1,4 @@
-"""What every recipe builds from the configuration before its loop starts."""
+"""Builders that all recipes use before their loop starts."""
 
 import logging
 from collections.abc import Collection
@@ -174,8 +174,8 @@ def selfplay_groups(cfg: Config) -> GroupsConfig:
 
 
 def _allowed_seed(worker: RolloutWorker, spec: EpisodeSpec, held_out: frozenset[str]) -> int:
-    if (drawn := _drawn(worker, spec, held_out)) is not None:
-        return drawn[0]
+    if (sampled := _sample_puzzle(worker, spec, held_out)) is not None:
+        return sampled[0]
     raise ConfigError(
         f"{spec.tag}: {MAX_REDRAWS} consecutive sampled puzzles were validation puzzles, "
         "because the game has too few puzzles. Lower es_manager.val.env_groups, or set "
@@ -183,7 +183,7 @@ def _allowed_seed(worker: RolloutWorker, spec: EpisodeSpec, held_out: frozenset[
     )
 
 
-def _drawn(
+def _sample_puzzle(
     worker: RolloutWorker, spec: EpisodeSpec, held_out: frozenset[str]
 ) -> tuple[int, str] | None:
     """Seed and content of the first puzzle that is not held out; None if there is none in many
@@ -224,13 +224,13 @@ def probe_specs(
         group_size=1,
     )
     held_out = trained | validation_hashes(cfg, worker)
-    drawn = worker.world.parallel_map(
-        specs, lambda mine: [_drawn(worker, spec, held_out) for spec in mine]
+    sampled = worker.world.parallel_map(
+        specs, lambda mine: [_sample_puzzle(worker, spec, held_out) for spec in mine]
     )
-    seen = sum(found is None or found[1] in trained for found in drawn)
+    seen = sum(puzzle is None or puzzle[1] in trained for puzzle in sampled)
     return [
-        replace(s, puzzle_seed=found[0]) if found else s
-        for s, found in zip(specs, drawn, strict=True)
+        replace(s, puzzle_seed=puzzle[0]) if puzzle else s
+        for s, puzzle in zip(specs, sampled, strict=True)
     ], seen
 
 
@@ -247,7 +247,7 @@ def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
                 hashes.setdefault(spec.tag, set()).add(look.hash)
     # The list is made first, since the loop removes tags from `hashes`.
     for tag in [
-        tag for tag, found in hashes.items() if not leaves_puzzles(cfg, worker, tag, found)
+        tag for tag, contents in hashes.items() if not leaves_puzzles(cfg, worker, tag, contents)
     ]:
         log.warning(
             "%s: the %d validation puzzles leave too few puzzles for training, so PPO also "
@@ -260,8 +260,8 @@ def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
 
 
 def leaves_puzzles(cfg: Config, worker: RolloutWorker, tag: str, held_out: set[str]) -> bool:
-    """Whether training has puzzles of its own: at least a quarter of those sampled are not among
-    the held out."""
+    """Return whether training has puzzles of its own: at least a quarter of those sampled are not
+    held out."""
     if tag not in cfg.es_manager.train.env_configs.tags:
         return True
     base = stream_seed(cfg.seed.train, "fresh") % 2**31
@@ -283,7 +283,7 @@ def shift_group(spec: EpisodeSpec, by: int) -> EpisodeSpec:
 
 
 def train_sampling(cfg: Config) -> SamplingParams:
-    """How training rollouts are sampled."""
+    """Sampling parameters for training rollouts."""
     rollout = cfg.actor_rollout_ref.rollout
     return SamplingParams(
         temperature=rollout.temperature if rollout.do_sample else 0.0,
@@ -294,7 +294,7 @@ def train_sampling(cfg: Config) -> SamplingParams:
 
 
 def val_sampling(cfg: Config) -> SamplingParams:
-    """How validation is sampled."""
+    """Sampling parameters for validation."""
     rollout = cfg.actor_rollout_ref.rollout
     val = rollout.val_kwargs
     return SamplingParams(
@@ -306,7 +306,7 @@ def val_sampling(cfg: Config) -> SamplingParams:
 
 
 def selfplay_sampling(cfg: Config) -> SamplingParams:
-    """How self-play is sampled."""
+    """Sampling parameters for self-play."""
     own = cfg.generate.sampling
     return SamplingParams(
         temperature=own.temperature,

@@ -36,7 +36,7 @@ from spa.run.stage import Snapshot, Stage
 from spa.stages import setup
 from spa.stages.parallel import check_optimizer, parallelize
 from spa.stages.published import note_published
-from spa.stages.sft_data import find_data, from_game, load_data, row_files
+from spa.stages.sft_data import example_files, find_data, from_game, load_data
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import LossInfo, Trainable, forward_passes
@@ -89,32 +89,34 @@ def train_sft(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[
     limit_kernel_caches()
     device = setup.pick_device(cfg)
     model, template = load_model(cfg, stage.resume_from, device)
-    train_rows, val_rows = load_data(cfg, template, data)
-    rows = [sequence.rows for sequence in train_rows]
+    train_sequences, val_sequences = load_data(cfg, template, data)
+    examples = [sequence.examples for sequence in train_sequences]
     # Merged sequences hold several examples each: batches, and so epochs, are counted in examples.
-    per_epoch = len(spread_evenly(rows, sft.data.train_batch_size, range(len(rows))))
+    per_epoch = len(spread_evenly(examples, sft.data.train_batch_size, range(len(examples))))
     total = sft.trainer.total_training_steps or per_epoch * sft.trainer.total_epochs
     learner = Learner(make_part(cfg, model, total, stage.resume_from, device), template)
     part = learner.part
     measured = sft.trainer.eval_episodes and from_game(cfg)
     probes = find_probes(cfg, template, data, before) if measured else None
     # The order follows from the seed, so a resumed stage skips the batches that it has trained on.
-    batches = batch_order(rows, sft.data.train_batch_size, seed=sft.trainer.seed, skip=stage.step)
+    batches = batch_order(
+        examples, sft.data.train_batch_size, seed=sft.trainer.seed, skip=stage.step
+    )
     tokens = sft.data.max_token_len_per_gpu
     micro = MicroBatching(
         rows=sft.data.micro_batch_size_per_gpu,
         max_tokens=tokens if isinstance(tokens, int) else None,
     )
     for step in stage.steps(total, save_every=sft.trainer.save_freq or per_epoch):
-        batch = [train_rows[i] for i in next(batches)]
+        batch = [train_sequences[i] for i in next(batches)]
         with stage.timer("update"):
             part.optimizer.at(step - 1)
             metrics = update(part, batch, micro, device, template.images)
         if stage.due(step, sft.trainer.test_freq or per_epoch):
             with stage.timer("validate"):
-                if val_rows:
+                if val_sequences:
                     metrics["val/loss"] = validation_loss(
-                        part, val_rows, micro, device, template.images
+                        part, val_sequences, micro, device, template.images
                     )
                 if probes:
                     metrics |= world_model_check(
@@ -150,13 +152,13 @@ def sft_fingerprint(cfg: Config, data: Path | None) -> Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """What fine-tuning trains, and the chat template that it is saved with."""
+    """The model that SFT trains, and the chat template that it is saved with."""
 
     part: Trainable
     template: ChatTemplate
 
     def snapshot(self) -> Snapshot:
-        """What fine-tuning needs to resume."""
+        """Everything that SFT needs to resume."""
         model = self.part.full_model()
         state = self.part.state()
         return Snapshot(model=model, tokenizer=self.template, state={"optimizer": state})
@@ -228,10 +230,12 @@ def update(
     # Tokens are counted before the batch is cut, over all ranks: in a mean of micro-batch means,
     # the tokens of short responses would have a larger weight.
     targets = max(1, int(tokens.mask.sum()))
-    found = update_model(part, [tokens], partial(response_loss, targets=targets), micro, device)
-    metrics = {f"train/{name}": value for name, value in found.items()}
-    rows = sum(sequence.rows for sequence in batch)
-    return metrics | {"train/tokens": float(targets), "train/rows": float(rows)}
+    update_metrics = update_model(
+        part, [tokens], partial(response_loss, targets=targets), micro, device
+    )
+    metrics = {f"train/{name}": value for name, value in update_metrics.items()}
+    examples = sum(sequence.examples for sequence in batch)
+    return metrics | {"train/tokens": float(targets), "train/examples": float(examples)}
 
 
 def response_loss(model: Any, batch: TokenBatch, *, targets: int) -> tuple[torch.Tensor, LossInfo]:
@@ -258,9 +262,9 @@ def token_batch(
     width = max(len(sequence.token_ids) for sequence in sequences)
     ids = np.zeros((len(sequences), width), dtype=np.int64)
     mask = np.zeros((len(sequences), width), dtype=bool)
-    for row, sequence in enumerate(sequences):
-        ids[row, : len(sequence.token_ids)] = sequence.token_ids
-        mask[row, : len(sequence.mask)] = sequence.mask
+    for example, sequence in enumerate(sequences):
+        ids[example, : len(sequence.token_ids)] = sequence.token_ids
+        mask[example, : len(sequence.mask)] = sequence.mask
     # Entry t of the shifted mask belongs to the prediction of token t + 1.
     return TokenBatch(
         input_ids=torch.from_numpy(ids),
@@ -282,9 +286,9 @@ def validation_loss(
     """Mean negative log-likelihood over all response tokens of the validation examples, of which
     there is at least one."""
     tokens = token_batch(batch, reader)
-    found = forward_passes(part, tokens, micro, device, _summed_nll)
+    losses = forward_passes(part, tokens, micro, device, _summed_nll)
     # Each rank has scored its share of the examples: the sums are added before they are divided.
-    sums = part.replica.world.all_reduce_sums({"nll": sum((value for _, value in found), 0.0)})
+    sums = part.replica.world.all_reduce_sums({"nll": sum((value for _, value in losses), 0.0)})
     return sums["nll"] / max(1, int(tokens.mask.sum()))
 
 
@@ -310,7 +314,7 @@ def find_probes(
 ) -> Probes:
     """The puzzles that are not in the examples of stage 2, nor in those of the rounds `before`."""
     worker = setup.make_worker(cfg, template, mode=setup.taught_mode(cfg))
-    own = [*row_files(cfg, data, "train"), *row_files(cfg, data, "val")]
+    own = [*example_files(cfg, data, "train"), *example_files(cfg, data, "val")]
     # None if a data set does not name its puzzles: then the number of seen puzzles is unknown.
     trained = puzzles_in(
         [*own, *(folder / name for folder in before for name in (TRAIN_FILE, VAL_FILE))]

@@ -8,9 +8,9 @@ from spa.config.schema import Config
 from spa.errors import DataError
 from spa.prompts.template import ChatTemplate
 from spa.stages.published import data_files, original_folders
-from spa.types import IMAGE, WorldModelRow
+from spa.types import IMAGE, SFTExample
 from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
-from spa.worldmodel.sequences import TrainingSequence, row_sequences
+from spa.worldmodel.sequences import TrainingSequence, training_sequences
 from spa.worldmodel.sft_files import located_examples, read_examples
 
 log = logging.getLogger(__name__)
@@ -25,10 +25,10 @@ def load_data(
     own data folder."""
     sets = []
     for split in ("train", "val"):
-        files = row_files(cfg, data, split)
-        rows = [row for file in files for row in _examples_for(cfg, file, template)]
-        sequences, dropped = row_sequences(
-            rows,
+        files = example_files(cfg, data, split)
+        examples = [example for file in files for example in _examples_for(cfg, file, template)]
+        sequences, dropped = training_sequences(
+            examples,
             template,
             max_length=cfg.sft.data.max_length,
             merge_turns=cfg.sft.data.merge_turns,
@@ -50,18 +50,18 @@ def load_data(
                 cfg.sft.data.max_length,
                 len(sequences),
             )
-        if not rows and split == "train":
+        if not examples and split == "train":
             raise DataError(f"{files[0]}: the file has no training example.")
         if not sequences and split == "train":
             raise DataError(
-                f"{files[0]}: none of the {len(rows)} training examples fits into "
+                f"{files[0]}: none of the {len(examples)} training examples fits into "
                 f"sft.data.max_length = {cfg.sft.data.max_length} tokens; raise "
                 "sft.data.max_length"
             )
         if split == "train" and not any(sequence.mask.any() for sequence in sequences):
             raise DataError(
                 f"{files[0]}: sft.data.loss_on={cfg.sft.data.loss_on} selects no token of the "
-                f"{len(rows)} training examples, so there is nothing to train on."
+                f"{len(examples)} training examples, so there is nothing to train on."
             )
         sets.append(sequences)
     # This happens, for example, if the data have a single puzzle,
@@ -74,7 +74,7 @@ def load_data(
     return sets[0], sets[1]
 
 
-def _examples_for(cfg: Config, file: Path, template: ChatTemplate) -> list[WorldModelRow]:
+def _examples_for(cfg: Config, file: Path, template: ChatTemplate) -> list[SFTExample]:
     """The file's examples. Raises DataError for one that the model cannot be trained on as it is."""
     examples = []
     found = located_examples(file, last_response_only=cfg.sft.data.last_response_only)
@@ -86,7 +86,7 @@ def _examples_for(cfg: Config, file: Path, template: ChatTemplate) -> list[World
     return examples
 
 
-def _check_turns(where: str, example: WorldModelRow) -> None:
+def _check_turns(where: str, example: SFTExample) -> None:
     roles = [message["role"] for message in example.prompt]
     turns = roles[1:] if roles[0] == "system" else roles
     # Chat templates write one user message before each response.
@@ -99,7 +99,7 @@ def _check_turns(where: str, example: WorldModelRow) -> None:
         )
 
 
-def _check_pictures(where: str, example: WorldModelRow, template: ChatTemplate) -> None:
+def _check_pictures(where: str, example: SFTExample, template: ChatTemplate) -> None:
     if template.images is None:
         raise DataError(
             f"{where}: the example shows pictures, but the model reads only text. Use a "
@@ -115,7 +115,7 @@ def _check_pictures(where: str, example: WorldModelRow, template: ChatTemplate) 
         )
 
 
-def row_files(cfg: Config, data: Path | None, split: Literal["train", "val"]) -> list[Path]:
+def example_files(cfg: Config, data: Path | None, split: Literal["train", "val"]) -> list[Path]:
     """The configured files, else that of `data` or of the run's own data folder. If only training
     data are configured, their folder or Hub data set may have validation data, too."""
     train = cfg.sft.data.train_files or cfg.data.train_files
@@ -137,12 +137,12 @@ def _names(configured: str | tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 def from_game(cfg: Config) -> bool:
-    """Whether the examples are from a game of this configuration. Other chats say nothing about its
-    states, so that playing it would not measure what they teach."""
+    """Return whether the examples are from a game of this configuration. Other chats say nothing
+    about its states, so that playing it would not measure what they teach."""
     if not (cfg.sft.data.train_files or cfg.data.train_files):
         return True
     tags = cfg.es_manager.train.env_configs.tags
-    files = row_files(cfg, None, "train")
+    files = example_files(cfg, None, "train")
     return any(
         example.state or example.tag in tags for file in files for example in read_examples(file)
     )

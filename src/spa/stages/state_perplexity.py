@@ -38,15 +38,15 @@ def measure_perplexity(
     output.parent.mkdir(parents=True, exist_ok=True)
     model, template, device = load_model(cfg, model_name)
     with ProgressLine("state-perplexity", total=len(tags)) as progress:
-        found = {}
+        by_text = {}
         for number, tag in enumerate(tags, start=1):
-            found[tag] = perplexity_of_tag(cfg, tag, model, template, device, states=states)
+            by_text[tag] = perplexity_of_tag(cfg, tag, model, template, device, states=states)
             progress.update(number, {"last": tag})
     result = {
         "model": model_name,
         "states": states,
         "seed": cfg.seed.val,
-        "tags": found,
+        "tags": by_text,
         "versions": versions(),
     }
     write_result(output, result)
@@ -65,7 +65,7 @@ def perplexity_of_tag(
         for index in range(states)
     ]
     situations = [situation for situation in reached if situation is not None]
-    found: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     for text in texts_of(env, situations):
         prompter = replace(base, state_text=text)
         # `replay` puts `env` into the state from which `prompt_of` renders the prompt, so the order
@@ -74,7 +74,7 @@ def perplexity_of_tag(
             (replay(env, situation).state_text(text), prompt_of(env, prompter))
             for situation in situations
         ]
-        found[text] = {}
+        metrics[text] = {}
         for context in CONTEXTS:
             sequences = [
                 state_sequence(
@@ -85,8 +85,8 @@ def perplexity_of_tag(
             scored = score_sequences(
                 model, sequences, rows=16, autocast=setup.engine_autocast(cfg, device)
             )
-            found[text][context] = perplexity_report(scored, [state for state, _ in shown])
-    return found
+            metrics[text][context] = perplexity_report(scored, [state for state, _ in shown])
+    return metrics
 
 
 def texts_of(env: TextEnv, situations: list[Situation]) -> tuple[StateText, ...]:

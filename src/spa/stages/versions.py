@@ -11,10 +11,10 @@ PACKAGES = ("torch", "transformers", "numpy", "gymnasium", "tokenizers")
 
 def versions() -> dict[str, str]:
     """Versions of what computes the numbers, and the commit of spa where it is known."""
-    found = {"python": platform.python_version(), "spa": __version__}
+    installed = {"python": platform.python_version(), "spa": __version__}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found | ({"commit": known} if (known := commit()) else {})
+    return installed | ({"commit": known} if (known := commit()) else {})

@@ -15,7 +15,7 @@ Batch = TypeVar("Batch", bound=TokenBatch)
 
 
 def is_trainable(episode: Episode) -> bool:
-    """Whether an episode has tokens and ended without an error."""
+    """Return whether an episode has tokens and ended without an error."""
     return episode.stop is not StopReason.ERROR and episode.token_ids is not None
 
 
@@ -123,16 +123,16 @@ def on_tokens(
     `episodes` are those of the step that `batch.episodes` counts.
     """
     numbers = batch.episodes.tolist()
-    # Replayed rows (-1) have no episode.
-    found = {number: values_of(episodes[number]) for number in sorted({*numbers} - {-1})}
-    kind = next(iter(found.values())).dtype if found else np.dtype(np.float32)
+    # Replayed examples (-1) have no episode.
+    values = {number: values_of(episodes[number]) for number in sorted({*numbers} - {-1})}
+    kind = next(iter(values.values())).dtype if values else np.dtype(np.float32)
     out = np.zeros((len(batch), batch.input_ids.shape[1]), dtype=kind)
     for row, number in enumerate(numbers):
         if number >= 0:
             # In prompts without history a row is one slice of its episode's tokens.
             start = int(batch.starts[row])
             length = int(batch.lengths[row])
-            out[row, :length] = found[number][start : start + length]
+            out[row, :length] = values[number][start : start + length]
     return torch.from_numpy(out[:, 1:].copy())  # the prediction of token t is entry t - 1
 
 

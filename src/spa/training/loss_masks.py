@@ -48,15 +48,15 @@ def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
         where = np.flatnonzero(sampled & (turn_index == number))
         if not len(where):
             continue
-        span = find_block(turn.reply_text, "answer")
+        span = find_block(turn.response_text, "answer")
         # The last sampled token, which carries rewards and turn ends, is inside in any case.
         mask[where[-1]] = True
         if span is None:
             continue
-        # `reply_text` begins with the prefill, which is not sampled, so positions in it are shifted.
-        forced = len(turn.reply_text) - len(template.decode_reply(ids[where]))
+        # `response_text` begins with the prefill, which is not sampled, so positions in it are shifted.
+        forced = len(turn.response_text) - len(template.decode_response(ids[where]))
         mask[where[token_at(template, ids[where], span[0] - forced) :]] = True
-        later = find_block(turn.reply_text, "prediction")
+        later = find_block(turn.response_text, "prediction")
         if later is not None and later[0] > span[1]:
             first, end = (token_at(template, ids[where], place - forced) for place in later)
             mask[where[first : min(end, len(where) - 1)]] = False
@@ -86,7 +86,7 @@ def env_state_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
         where = np.flatnonzero(~sampled & (turn_index == number))
         # The last occurrence counts, since rules or a reward before the state may hold the same
         # text.
-        start = template.decode_reply(ids[where]).rfind(turn.state) if turn.state else -1
+        start = template.decode_response(ids[where]).rfind(turn.state) if turn.state else -1
         if start >= 0:
             span = (start, start + len(turn.state))
             mask[where] = tokens_touching(ids[where], [span], template)
@@ -105,16 +105,16 @@ def model_state_mask(
     mask = np.zeros(len(ids), dtype=bool)
     for number, turn in enumerate(episode.turns):
         where = np.flatnonzero(sampled & (turn_index == number))
-        forced = len(turn.reply_text) - len(template.decode_reply(ids[where]))
+        forced = len(turn.response_text) - len(template.decode_response(ids[where]))
         spans = []
         for tag, truth in (("observation", turn.target), ("prediction", turn.next_target)):
-            span = find_block(turn.reply_text, tag)
+            span = find_block(turn.response_text, tag)
             # A block that begins in forced text was not written by the model.
             if span is None or span[0] >= span[1] or span[0] < forced:
                 continue
             if right and tag == "prediction" and not turn.executed:
                 continue
-            if not right or turn.reply_text[slice(*span)].strip() == truth.strip():
+            if not right or turn.response_text[slice(*span)].strip() == truth.strip():
                 spans.append((span[0] - forced, span[1] - forced))
         if spans:
             mask[where] = tokens_touching(ids[where], spans, template)

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatching:
-    """How a batch is cut for the forward pass; changes memory, never results."""
+    """Division of a batch for the forward pass; changes memory, never results."""
 
     rows: int | None = None
     max_tokens: int | None = None
@@ -39,7 +39,7 @@ class Halving(Protocol):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory, of a GPU or of the machine, was not enough."""
+    """Return whether an error means that the memory of a GPU or of the machine was exhausted."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     # PyTorch's allocator for CPUs raises a plain RuntimeError.

@@ -1,5 +1,4 @@
-"""What the trainer computed for single tokens, back in the episodes' own alignment, for people to
-look at."""
+"""Per-token values from the trainer, aligned with the episodes, for inspection."""
 
 from collections.abc import Sequence
 
@@ -27,10 +26,10 @@ def token_scores(batch: PPOBatch, episodes: Sequence[Episode]) -> Scores:
         # Without the history an episode has a row for each turn.
         start = int(batch.starts[row])
         end = start + int(batch.lengths[row])
-        found = scores.setdefault(episode.episode_id, {})
+        by_name = scores.setdefault(episode.episode_id, {})
         for name, column in columns.items():
             if column is not None:
-                numbers = found.setdefault(name, [0.0] * len(episode.token_ids))
+                numbers = by_name.setdefault(name, [0.0] * len(episode.token_ids))
                 numbers[start + 1 : end] = [
                     round(value, 5) for value in column[row, : end - start - 1].tolist()
                 ]

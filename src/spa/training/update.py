@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 MAX_BAD_STEPS = 3
 OVER_SAMPLED = ("entropy", "kl_loss")
-"""What is summed over all sampled tokens, those without a weight in the policy loss too."""
+"""Metrics summed over all sampled tokens, including those without weight in the policy loss."""
 OVER_MINI_BATCHES = ("world_loss", "replay_loss")
 """Losses with a denominator of their own: their mean is over mini-batches."""
 
@@ -198,7 +198,7 @@ def mini_batch(
     batch: PPOBatch, rows: torch.Tensor, mode: LossAggMode, *, horizon: int | None = None
 ) -> MiniBatch:
     """The rows of one optimizer step, with weights that have the denominators of all of them: one
-    for the tokens that were sampled, one each for the known tokens of played and of replayed rows.
+    for the tokens that were sampled, one each for the known tokens of played and of replayed examples.
     """
     mini = select(batch, rows)
     played = mini.played[:, None]
@@ -227,7 +227,7 @@ def forward_passes(
     mine = replica.world.deal(batch.lengths)
     dummy = batch.lengths.argmin()[None]
     part.model.eval()
-    found: list[tuple[torch.Tensor, Result]] = []
+    results: list[tuple[torch.Tensor, Result]] = []
     with (
         adapters_off(part.model) if off else nullcontext(),
         torch.no_grad(),
@@ -239,7 +239,7 @@ def forward_passes(
         for attempt in oom_retry(
             part, micro, batch.lengths[mine], packed=packed, repeatable=repeatable
         ):
-            found = []
+            results = []
             with attempt as cut:
                 for rows, counts in replica.passes(
                     [mine[picked] for picked in cut], dummy, backward=False
@@ -248,8 +248,8 @@ def forward_passes(
                     result = replica.forward(compute, to_device(select(batch, rows), device))
                     # Dummy rows only keep the ranks in step; their results are dropped.
                     if counts:
-                        found.append((rows, result))
-    return found
+                        results.append((rows, result))
+    return results
 
 
 def score_logprobs(
@@ -360,5 +360,5 @@ def plan_mini_batches(
 
 
 def count_mini_batches(rows: int, *, size: int | None, count: int | None) -> int:
-    """How many mini-batches `plan_mini_batches` makes of so many rows in each epoch."""
+    """Number of mini-batches that `plan_mini_batches` makes of this many rows in each epoch."""
     return min(count, rows) if count else -(-rows // (size or rows))

@@ -1,5 +1,4 @@
-"""How well a model knows its world: its observations against what it was shown, its predictions
-against what came.
+"""World-model accuracy: observations against the shown state, predictions against the next state.
 
 No judge is needed: states are text, so they are compared exactly, unit by unit, and on the units
 that changed. Copying the shown state gets most units right; only what changed tells a world model
@@ -18,13 +17,14 @@ _CELL = r"\(\s*-?\d+(?:\s*,\s*-?\d+)+\s*\)"
 # Units of a sentence are cells, numbers, words and single signs; those of a grid line are cells and
 # single characters.
 _SENTENCE_UNIT = re.compile(rf"{_CELL}|\d+(?:\.\d+)?|[^\W\d_]+|[^\w\s]|_")
-_DRAWING_UNIT = re.compile(rf"{_CELL}|\S")
+_GRID_UNIT = re.compile(rf"{_CELL}|\S")
 # "Player" makes a line a sentence; "OOX" and single letters are rows of a grid.
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
 
 
 def is_exact(said: str | None, truth: str) -> bool:
-    """Whether a state is the true text, white space around it aside; not, if nothing was said."""
+    """Return whether a state equals the true text, apart from surrounding white space; False if it
+    is missing."""
     return said is not None and said.strip() == truth.strip()
 
 
@@ -46,7 +46,7 @@ def state_units(text: str) -> list[str]:
 
 def _line_matches(line: str) -> Iterator[re.Match[str]]:
     is_sentence = any(letters != letters.upper() for letters in _LETTERS.findall(line))
-    return (_SENTENCE_UNIT if is_sentence else _DRAWING_UNIT).finditer(line)
+    return (_SENTENCE_UNIT if is_sentence else _GRID_UNIT).finditer(line)
 
 
 Place = tuple[int, int]
@@ -56,18 +56,18 @@ Place = tuple[int, int]
 def placed_units(text: str) -> dict[Place, tuple[str, int, int]]:
     """The units of a state by their place, each with where in `text` it starts and ends. White
     space around the state is no line of it."""
-    found: dict[Place, tuple[str, int, int]] = {}
+    units_at: dict[Place, tuple[str, int, int]] = {}
     # Positions are those in `text` itself, white space before the state included.
     start = len(text) - len(text.lstrip())
     for row, line in enumerate(text.strip().splitlines(keepends=True)):
         for column, match in enumerate(_line_matches(line)):
-            found[row, column] = (
+            units_at[row, column] = (
                 "".join(match[0].split()),
                 start + match.start(),
                 start + match.end(),
             )
         start += len(line)
-    return found
+    return units_at
 
 
 def _grid(text: str) -> dict[Place, str]:
@@ -148,7 +148,7 @@ def score_state(predicted: str | None, truth: str, before: str | None) -> StateS
 
 
 def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
-    """What the world-model turns of the episodes say about the model's knowledge, under `wm/`.
+    """World-model accuracy over the turns of the episodes, under `wm/`.
 
     The denominator is every turn of mode "add_worldmodel" in an episode without error; a malformed
     turn has no prediction and is wrong. A prediction is held against the state that the model's own
@@ -176,34 +176,34 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
     turns = [turn for episode in played for turn in episode.turns]
     if not turns:
         return {"wm/turns": 0.0}
-    found = {
+    metrics = {
         "wm/turns": float(len(turns)),
-        "wm/format_rate": _mean(turn.reply.well_formed for turn in turns),
+        "wm/format_rate": _mean(turn.response.well_formed for turn in turns),
         "wm/obs_exact": _mean(
-            is_exact(_said(turn, turn.reply.observation), turn.target) for turn in turns
+            is_exact(_said(turn, turn.response.observation), turn.target) for turn in turns
         ),
     }
     if any(not format_of(episode.response_format).predicts for episode in played):
-        return found
+        return metrics
     scores = [
-        score_state(_said(turn, turn.reply.prediction), turn.next_target, turn.target)
+        score_state(_said(turn, turn.response.prediction), turn.next_target, turn.target)
         for turn in turns
     ]
     total = total_score(scores)
-    return found | {
+    return metrics | {
         "wm/prediction_em": _mean(score.exact for score in scores),
         "wm/pred_unit_acc": total.unit_accuracy,
         "wm/changed_acc": total.changed_recall,
         "wm/changed_f1": total.changed_f1,
         # The copy baseline, which `wm/prediction_em` has to beat.
         "wm/copy_exact": _mean(
-            turn.reply.well_formed and is_exact(turn.target, turn.next_target) for turn in turns
+            turn.response.well_formed and is_exact(turn.target, turn.next_target) for turn in turns
         ),
     }
 
 
 def _said(turn: Turn, part: str | None) -> str | None:
-    return part if turn.reply.well_formed else None
+    return part if turn.response.well_formed else None
 
 
 def _mean(flags: Iterable[bool]) -> float:

@@ -11,8 +11,8 @@ from typing import Any
 
 from spa.envs.base import StateText, TextEnv
 from spa.prompts.render import Prompter, listed_actions
-from spa.types import IMAGE, Episode, Turn, WorldModelRow
-from spa.worldmodel.rows import assistant_positions
+from spa.types import IMAGE, Episode, SFTExample, Turn
+from spa.worldmodel.examples import assistant_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Recorded:
 
 
 def in_base_format(
-    rows: Sequence[WorldModelRow], episode: Episode, prompter: Prompter, env: TextEnv
-) -> list[WorldModelRow]:
+    examples: Sequence[SFTExample], episode: Episode, prompter: Prompter, env: TextEnv
+) -> list[SFTExample]:
     """The examples of an episode with the prompts of `prompter`, a base one, and responses of
     thoughts and answer alone.
 
@@ -63,18 +63,18 @@ def in_base_format(
         ]
     return [
         replace(
-            row,
+            example,
             # System and first user message, then two messages for each turn before this one.
-            prompt=tuple(messages[: 2 * row.turn + 2])
+            prompt=tuple(messages[: 2 * example.turn + 2])
             if prompter.history
             else prompter.first_messages(
-                views[row.turn],
-                turn=row.turn + 1,
-                actions_left=episode.turns[row.turn].actions_left,
+                views[example.turn],
+                turn=example.turn + 1,
+                actions_left=episode.turns[example.turn].actions_left,
             ),
-            response=without_states(episode.turns[row.turn], prompter),
+            response=without_states(episode.turns[example.turn], prompter),
         )
-        for row in rows
+        for example in examples
     ]
 
 
@@ -82,8 +82,8 @@ def without_states(turn: Turn, prompter: Prompter) -> str:
     """A turn's response as a base one: its thoughts, and the actions that were executed. Of a
     response in no good format only the actions that could be read are left. Where responses name a
     plan, its thoughts end with it."""
-    thoughts = (turn.reply.think or "") if turn.reply.well_formed else ""
-    actions = turn.executed if turn.reply.well_formed else turn.reply.actions
-    thoughts = prompter.form.base_thoughts(thoughts, actions, turn.reply.actions)
+    thoughts = (turn.response.think or "") if turn.response.well_formed else ""
+    actions = turn.executed if turn.response.well_formed else turn.response.actions
+    thoughts = prompter.form.base_thoughts(thoughts, actions, turn.response.actions)
     answer = f"<answer>{f' {prompter.action_sep} '.join(actions)}</answer>"
     return f"<think>{thoughts}</think>{answer}" if prompter.enable_think else answer

@@ -1,5 +1,4 @@
-"""What if: at every state of a played episode, other plans are tried in a copy and become examples
-of their own.
+"""Counterfactual examples: try other plans in a copy at every state of a played episode.
 
 The examples of a state share its prompt, conversation included: one example per plan, the true next
 state in each. No model writes anything, and no solver helps; with every legal action tried, the
@@ -16,11 +15,11 @@ from spa.envs.branch import Past, branch
 from spa.envs.limits import checked_step
 from spa.errors import ConfigError, DataError
 from spa.formats.plans import Option
-from spa.formats.registry import parse_reply, relabel_turn, world_model_reply
+from spa.formats.registry import parse_response, relabel_turn, world_model_response
 from spa.prompts.render import Prompter
 from spa.seeds import stream, stream_seed
-from spa.types import Episode, StopReason, Turn, WorldModelRow
-from spa.worldmodel.rows import assistant_positions, corrected_messages, make_row
+from spa.types import Episode, SFTExample, StopReason, Turn
+from spa.worldmodel.examples import assistant_positions, corrected_messages, make_example
 
 Plan = tuple[str, ...]
 
@@ -39,16 +38,16 @@ def require_tries(env: TextEnv, tag: str, plans: int | None) -> None:
 
 
 def no_actions(tag: str) -> ConfigError:
-    """What to say of an environment whose every action is to be tried, and which lists none."""
+    """Error for an environment that lists no actions although every action is to be tried."""
     return ConfigError(
         f"{tag} does not list its legal actions, so spa cannot try all of them; set "
         "generate.branches to a number"
     )
 
 
-def branch_rows(
+def counterfactual_examples(
     episode: Episode, *, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
-) -> list[WorldModelRow]:
+) -> list[SFTExample]:
     """Examples of the plans that the episode did not take, `extra["branch"]` counted from 1 at each
     state. `extra["tried"]` counts actions in copies, with those of copies that gave no example.
 
@@ -63,7 +62,7 @@ def branch_rows(
         return []
     messages = corrected_messages(episode, action_sep=prompter.action_sep)
     places = assistant_positions(episode)
-    rows: list[WorldModelRow] = []
+    examples: list[SFTExample] = []
     actions = 0  # in copies, since the last example
     for index, others in enumerate(_tried(episode, make, prompter, plans)):
         turn = episode.turns[index]
@@ -79,13 +78,13 @@ def branch_rows(
                 tried, action_sep=prompter.action_sep, order=prompter.response_format
             ).text
             if text is not None:
-                row = make_row(episode, index, tried, messages[: places[index]], text)
-                extra = {**row.extra, "branch": number, "tried": actions}
+                example = make_example(episode, index, tried, messages[: places[index]], text)
+                extra = {**example.extra, "branch": number, "tried": actions}
                 actions = 0
-                rows.append(replace(row, predicted=None, observed=None, extra=extra))
-    if rows:
-        rows[-1].extra["tried"] += actions
-    return rows
+                examples.append(replace(example, predicted=None, observed=None, extra=extra))
+    if examples:
+        examples[-1].extra["tried"] += actions
+    return examples
 
 
 def turn_options(
@@ -93,14 +92,14 @@ def turn_options(
 ) -> list[tuple[tuple[Option, ...], int]]:
     """For each turn what `choose_plan` chooses from: `imagined_plans` plans with the states that
     they really lead to, the one that was executed among them, in a random order. The others are
-    sampled as for `branch_rows`, so that no solver says what is good. Returns also the number of
+    sampled as for `counterfactual_examples`, so that no solver says what is good. Returns also the number of
     actions that this took in copies.
 
-    Raises what `branch_rows` raises.
+    Raises what `counterfactual_examples` raises.
     """
     if episode.stop is StopReason.ERROR:
         return [((), 0) for _ in episode.turns]
-    found: list[tuple[tuple[Option, ...], int]] = []
+    options_of: list[tuple[tuple[Option, ...], int]] = []
     for index, others in enumerate(_tried(episode, make, prompter, plans)):
         turn = episode.turns[index]
         rng = stream(episode.noise_seed, "options", index)
@@ -113,9 +112,9 @@ def turn_options(
         ]
         own = (turn.executed, turn.next_target)
         # Shuffled, since a fixed position would reveal which plan was executed.
-        drawn = tuple([*picked, own][number] for number in rng.permutation(len(picked) + 1))
-        found.append((drawn, sum(len(tried.executed) for tried in others)))
-    return found
+        ordered = tuple([*picked, own][number] for number in rng.permutation(len(picked) + 1))
+        options_of.append((ordered, sum(len(tried.executed) for tried in others)))
+    return options_of
 
 
 def _tried(
@@ -135,15 +134,15 @@ def _tried(
                 f"{episode.tag}. Run `spa env check` to find the cause"
             )
         rng = stream(episode.noise_seed, "branches", index)
-        found = list[Turn]()
+        turns = list[Turn]()
         for number, plan in enumerate(
             _plans(env, episode.tag, prompter, turn, plans, rng), start=1
         ):
             # If the game cannot be cloned, `branch` replays it up to this turn.
             past = Past(make=make, seed=episode.puzzle_seed, options=options, actions=done)
             twin = branch(env, past, stream_seed(episode.noise_seed, "branches", index, number))
-            found.append(_try(twin, plan, prompter, turn))
-        yield found
+            turns.append(_try(twin, plan, prompter, turn))
+        yield turns
         # The game itself moves on only after all copies of this state are made.
         for name in turn.executed:
             action = env.to_action(name)
@@ -165,13 +164,13 @@ def _plans(
         names = env.legal_actions()
         if not names:
             raise no_actions(tag)
-        found: list[Plan] = [(name,) for name in names]
+        tried: list[Plan] = [(name,) for name in names]
     else:
         most = max(1, min(prompter.max_actions_per_turn, turn.actions_left))
         lengths = rng.integers(1, most + 1, size=plans)
-        found = [env.random_plan(rng, int(length)) for length in lengths]
+        tried = [env.random_plan(rng, int(length)) for length in lengths]
     # Random plans repeat; each is tried once.
-    yield from dict.fromkeys(plan for plan in found if plan != turn.executed)
+    yield from dict.fromkeys(plan for plan in tried if plan != turn.executed)
 
 
 def _try(env: TextEnv, plan: Plan, prompter: Prompter, turn: Turn) -> Turn:
@@ -190,12 +189,12 @@ def _try(env: TextEnv, plan: Plan, prompter: Prompter, turn: Turn) -> Turn:
     answer = f" {prompter.action_sep} ".join(executed)
     # A placeholder, whose states relabelling replaces with the true ones; `turn_options` reads
     # only where the plan led.
-    text = world_model_reply("unknown", "", "unknown", answer, order=prompter.response_format)
+    text = world_model_response("unknown", "", "unknown", answer, order=prompter.response_format)
     return Turn(
         state=turn.state,
         actions_left=turn.actions_left,
-        reply_text=text,
-        reply=parse_reply(
+        response_text=text,
+        response=parse_response(
             text,
             mode="add_worldmodel",
             action_sep=prompter.action_sep,

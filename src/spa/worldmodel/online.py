@@ -34,13 +34,13 @@ def with_world_model_reward(
         return list(episodes)
 
     def rewarded(turn: Turn) -> Turn:
-        reply = turn.reply
-        if not reply.well_formed or reply.observation is None:
+        response = turn.response
+        if not response.well_formed or response.observation is None:
             return turn
         # An observation describes a single state, so all its cells count.
-        seen = score_state(reply.observation, turn.target, None).unit_accuracy
+        seen = score_state(response.observation, turn.target, None).unit_accuracy
         # A prediction counts for the changed cells only, since copying the other cells is easy.
-        foreseen = score_state(reply.prediction, turn.next_target, turn.target).changed_f1
+        foreseen = score_state(response.prediction, turn.next_target, turn.target).changed_f1
         paid = observation * seen + prediction * foreseen_changes(foreseen, within)
         return replace(turn, reward=turn.reward + paid)
 

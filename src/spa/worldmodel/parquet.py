@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from spa.errors import DataError
 from spa.formats.blocks import as_unicode
-from spa.types import WorldModelRow
+from spa.types import SFTExample
 
 TRAIN_FILE = "wm_train.parquet"
 VAL_FILE = "wm_val.parquet"
@@ -44,14 +44,16 @@ IMAGES = pa.field("images", pa.list_(pa.binary()))
 """A column of PNG files, in data whose prompts show pictures."""
 
 
-def write_parquet(path: Path | str, rows: Sequence[WorldModelRow]) -> None:
+def write_parquet(path: Path | str, examples: Sequence[SFTExample]) -> None:
     """Write examples; the file appears complete or not at all.
 
     Lone surrogates, which UTF-8 cannot hold, become U+FFFD. Raises DataError if the file cannot be
     written (disk full, no permission); what stood at `path` before is then untouched.
     """
-    schema = SCHEMA.append(IMAGES) if any(row.images for row in rows) else SCHEMA
-    write_table(path, pa.Table.from_pylist([_record(row) for row in rows], schema=schema))
+    schema = SCHEMA.append(IMAGES) if any(example.images for example in examples) else SCHEMA
+    write_table(
+        path, pa.Table.from_pylist([_record(example) for example in examples], schema=schema)
+    )
 
 
 def write_table(path: Path | str, table: pa.Table) -> None:
@@ -81,35 +83,35 @@ def write_table(path: Path | str, table: pa.Table) -> None:
 def puzzles_in(files: Iterable[Path]) -> frozenset[str] | None:
     """Content hashes of the puzzles in data sets; None if one of the files does not say whose its
     examples are."""
-    found: set[str] = set()
+    puzzles: set[str] = set()
     for file in files:
         if file.suffix != ".parquet" or "puzzle_hash" not in pq.read_schema(file).names:
             return None
-        found.update(pq.read_table(file, columns=["puzzle_hash"]).column(0).to_pylist())
-    return frozenset(found)
+        puzzles.update(pq.read_table(file, columns=["puzzle_hash"]).column(0).to_pylist())
+    return frozenset(puzzles)
 
 
-def _record(row: WorldModelRow) -> dict[str, Any]:
+def _record(example: SFTExample) -> dict[str, Any]:
     return {
-        "data_source": row.tag,
+        "data_source": example.tag,
         "prompt": [
             {"role": message["role"], "content": as_unicode(message["content"])}
-            for message in row.prompt
+            for message in example.prompt
         ],
-        "response": as_unicode(row.response),
+        "response": as_unicode(example.response),
         "ability": "world_model",
-        "reward_model": json.dumps({"style": "rule", "ground_truth": row.next_state}),
-        "extra_info": json.dumps(row.extra),
-        "episode_id": row.episode_id,
-        "turn": row.turn,
-        "puzzle_seed": row.puzzle_seed,
-        "puzzle_hash": row.puzzle_hash,
-        "success": row.success,
-        "reward": row.reward,
-        "state": as_unicode(row.state),
-        "next_state": as_unicode(row.next_state),
-        "executed": [as_unicode(action) for action in row.executed],
-        "predicted": None if row.predicted is None else as_unicode(row.predicted),
-        "observed": None if row.observed is None else as_unicode(row.observed),
-        "images": list(row.images),
+        "reward_model": json.dumps({"style": "rule", "ground_truth": example.next_state}),
+        "extra_info": json.dumps(example.extra),
+        "episode_id": example.episode_id,
+        "turn": example.turn,
+        "puzzle_seed": example.puzzle_seed,
+        "puzzle_hash": example.puzzle_hash,
+        "success": example.success,
+        "reward": example.reward,
+        "state": as_unicode(example.state),
+        "next_state": as_unicode(example.next_state),
+        "executed": [as_unicode(action) for action in example.executed],
+        "predicted": None if example.predicted is None else as_unicode(example.predicted),
+        "observed": None if example.observed is None else as_unicode(example.observed),
+        "images": list(example.images),
     }

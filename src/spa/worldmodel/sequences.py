@@ -15,7 +15,7 @@ import numpy as np
 from spa.errors import ConfigError
 from spa.prompts.template import ChatTemplate
 from spa.seeds import stream
-from spa.types import IMAGE, WorldModelRow
+from spa.types import IMAGE, SFTExample
 from spa.worldmodel.sft_masks import SFTMask, sft_mask
 
 
@@ -23,18 +23,18 @@ from spa.worldmodel.sft_masks import SFTMask, sft_mask
 class TrainingSequence:
     """One training sequence.
 
-    token_ids: int32 [T]; mask: bool [T], True on tokens that carry loss. `rows` counts the data
+    token_ids: int32 [T]; mask: bool [T], True on tokens that carry loss. `examples` counts the data
     examples inside.
     """
 
     token_ids: np.ndarray
     mask: np.ndarray
-    rows: int
+    examples: int
     images: tuple[bytes, ...] = ()  # the pictures inside, as PNG files
 
 
-def row_sequences(
-    rows: Sequence[WorldModelRow],
+def training_sequences(
+    examples: Sequence[SFTExample],
     template: ChatTemplate,
     *,
     max_length: int,
@@ -50,16 +50,16 @@ def row_sequences(
     fit into one sequence get several.
     """
     mask_of = sft_mask(loss_on)
-    groups: dict[str, list[WorldModelRow]] = {}
-    for index, row in enumerate(rows):
+    groups: dict[str, list[SFTExample]] = {}
+    for index, example in enumerate(examples):
         # No later turn continues a branch (a plan tried in a copy of the game). Among the turns
         # of its episode it would break the runs that `_mergeable` finds.
-        line = f"{row.episode_id}#{row.extra.get('branch', 0)}"
-        groups.setdefault(line if merge_turns else str(index), []).append(row)
+        line = f"{example.episode_id}#{example.extra.get('branch', 0)}"
+        groups.setdefault(line if merge_turns else str(index), []).append(example)
     sequences = []
     dropped = 0
     for group in groups.values():
-        for run in _mergeable(sorted(group, key=lambda row: row.turn)):
+        for run in _mergeable(sorted(group, key=lambda example: example.turn)):
             # Examples that fit keep their whole conversation. Only longer ones are cut.
             whole, fitting = _longest_that_fits(run, template, max_length, mask_of)
             sequences += [] if whole is None else [whole]
@@ -67,7 +67,7 @@ def row_sequences(
             if not truncate:
                 dropped += len(part)
                 continue
-            found: list[TrainingSequence] = []
+            made: list[TrainingSequence] = []
             while part:
                 # The sequence takes as many of the last examples as fit. The examples before them
                 # get a sequence of their own.
@@ -76,32 +76,32 @@ def row_sequences(
                     part = part[:-1]
                     dropped += 1
                 else:
-                    found.append(sequence)
-                    part = part[: -sequence.rows]
+                    made.append(sequence)
+                    part = part[: -sequence.examples]
             # The sequences were found from the last examples back to the first.
-            sequences += reversed(found)
+            sequences += reversed(made)
     return sequences, dropped
 
 
-def spread_evenly(rows: Sequence[int], size: int, order: Sequence[int]) -> list[list[int]]:
+def spread_evenly(examples: Sequence[int], size: int, order: Sequence[int]) -> list[list[int]]:
     """Batches of sequence indices that hold nearly equal numbers of examples, and at most `size`
     unless a single sequence holds more.
 
-    `rows` is the number of examples of each sequence, `order` a permutation of their indices:
-    sequences with equally many examples are dealt in this order. There are ceil(sum(rows) /
+    `examples` is the number of examples of each sequence, `order` a permutation of their indices:
+    sequences with equally many examples are dealt in this order. There are ceil(sum(examples) /
     size) batches, or as many more as it takes because sequences are not cut apart; how many depends
-    on `rows` and `size` alone.
+    on `examples` and `size` alone.
     """
     # Greedy balancing: the largest first, each into the emptiest batch.
-    largest_first = sorted(order, key=lambda index: -rows[index])
-    count = -(-sum(rows) // size)
+    largest_first = sorted(order, key=lambda index: -examples[index])
+    count = -(-sum(examples) // size)
     while True:
         batches: list[list[int]] = [[] for _ in range(count)]
         loads = [(0, number) for number in range(count)]  # the emptiest batch comes first
         for index in largest_first:
             load, number = loads[0]
             batches[number].append(index)
-            heapq.heapreplace(loads, (load + rows[index], number))
+            heapq.heapreplace(loads, (load + examples[index], number))
         # A sequence that is larger than a batch gets a batch of its own.
         if all(load <= size or len(batches[number]) == 1 for load, number in loads):
             # Where sequences are larger than a batch there may be fewer of them than batches.
@@ -109,7 +109,9 @@ def spread_evenly(rows: Sequence[int], size: int, order: Sequence[int]) -> list[
         count += 1
 
 
-def batch_order(rows: Sequence[int], size: int, *, seed: int, skip: int = 0) -> Iterator[list[int]]:
+def batch_order(
+    examples: Sequence[int], size: int, *, seed: int, skip: int = 0
+) -> Iterator[list[int]]:
     """Endless batches of sequence indices (see `spread_evenly`): every epoch has each sequence
     once, in an order sampled from a stream of its own. `skip` batches are passed over, so that a
     resumed run sees what it would have seen."""
@@ -117,7 +119,7 @@ def batch_order(rows: Sequence[int], size: int, *, seed: int, skip: int = 0) -> 
     passed = 0
     while True:
         rng = stream(seed, "sft/order", epoch)
-        batches = spread_evenly(rows, size, rng.permutation(len(rows)).tolist())
+        batches = spread_evenly(examples, size, rng.permutation(len(examples)).tolist())
         # The sizes of the sequences determine which batch they are in, so the order of the batches
         # is shuffled, too.
         for number in rng.permutation(len(batches)):
@@ -127,24 +129,24 @@ def batch_order(rows: Sequence[int], size: int, *, seed: int, skip: int = 0) -> 
         epoch += 1
 
 
-def _mergeable(rows: list[WorldModelRow]) -> list[list[WorldModelRow]]:
+def _mergeable(examples: list[SFTExample]) -> list[list[SFTExample]]:
     """Runs of examples in which each example's conversation begins with the one before, its
     response included."""
-    runs: list[list[WorldModelRow]] = []
-    for row in rows:
+    runs: list[list[SFTExample]] = []
+    for example in examples:
         if runs:
             before = runs[-1][-1]
             # Prompts are compared as text: an example with another history begins a new run.
             conversation = (*before.prompt, {"role": "assistant", "content": before.response})
-            if row.prompt[: len(conversation)] == conversation:
-                runs[-1].append(row)
+            if example.prompt[: len(conversation)] == conversation:
+                runs[-1].append(example)
                 continue
-        runs.append([row])
+        runs.append([example])
     return runs
 
 
 def _longest_that_fits(
-    run: list[WorldModelRow], template: ChatTemplate, max_length: int, mask_of: SFTMask
+    run: list[SFTExample], template: ChatTemplate, max_length: int, mask_of: SFTMask
 ) -> tuple[TrainingSequence | None, int]:
     """The sequence of the first examples of a run that fit uncut, and their number."""
     best: TrainingSequence | None = None
@@ -162,14 +164,16 @@ def _longest_that_fits(
 
 
 def _sequence(
-    rows: list[WorldModelRow], template: ChatTemplate, max_length: int | None, mask_of: SFTMask
+    examples: list[SFTExample], template: ChatTemplate, max_length: int | None, mask_of: SFTMask
 ) -> TrainingSequence | None:
     """One sequence with the loss of the last examples, as many as fit; None if the last turn alone
     does not fit."""
-    last = rows[-1]
+    last = examples[-1]
     prefill = _prefill_of(last.response)
     messages = (*last.prompt, {"role": "assistant", "content": last.response})
-    trained = {len(row.prompt) for row in rows}  # positions of the responses that carry loss
+    trained = {
+        len(example.prompt) for example in examples
+    }  # positions of the responses that carry loss
     while True:
         head = 2 if messages[0]["role"] == "system" else 1
         ids, mask = _tokenize(messages, head, trained, template, prefill, mask_of, last.images)
@@ -178,7 +182,7 @@ def _sequence(
             return TrainingSequence(
                 token_ids=np.asarray(ids, np.int32),
                 mask=np.asarray(mask, np.bool_),
-                rows=kept,
+                examples=kept,
                 images=last.images,
             )
         if len(messages) <= head + 1:
@@ -218,13 +222,13 @@ def _tokenize(
         return list(islice(left, text.count(IMAGE)))
 
     def masked(message: dict[str, str], tokens: list[int]) -> list[bool]:
-        found = mask_of(message, tokens, template)
-        if len(found) != len(tokens):
+        mask = mask_of(message, tokens, template)
+        if len(mask) != len(tokens):
             raise ConfigError(
-                f"sft.data.loss_on: the mask of a message has {len(found)} values, but the message has "
+                f"sft.data.loss_on: the mask of a message has {len(mask)} values, but the message has "
                 f"{len(tokens)} tokens. Return one bool per token."
             )
-        return found
+        return mask
 
     ids = template.start(tuple(messages[:head]), prefill, shown(messages[head - 1]["content"]))
     mask = [False] * len(ids)
@@ -232,13 +236,15 @@ def _tokenize(
         text = messages[position]["content"]
         # Published examples may begin with other text. In play the prefill comes first.
         text = text[max(0, text.find(prefill)) :]
-        reply = template.reply_ids(text, prefill)
-        ids += reply
+        response_ids = template.response_ids(text, prefill)
+        ids += response_ids
         response = {"role": "assistant", "content": text.removeprefix(prefill)}
-        mask += masked(response, reply) if position in trained else [False] * len(reply)
+        mask += (
+            masked(response, response_ids) if position in trained else [False] * len(response_ids)
+        )
         if position + 1 < len(messages):
             text = messages[position + 1]["content"]
-            delta = template.follow(text, prefill, reply=reply, images=shown(text))
+            delta = template.follow(text, prefill, response=response_ids, images=shown(text))
             ids += delta
             # A mask may also train on the user message before a trained response.
             later = position + 2 in trained

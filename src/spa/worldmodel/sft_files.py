@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from spa.errors import DataError, one_line
 from spa.formats.blocks import find_block
-from spa.formats.registry import parse_reply
-from spa.types import IMAGE, Message, WorldModelRow
+from spa.formats.registry import parse_response
+from spa.types import IMAGE, Message, SFTExample
 
 LAYOUTS = (("prompt", "response"), ("prompt", "completion"), ("messages",), ("conversations",))
 """Accepted columns, in the order of their precedence. The last column of a layout has the assistant
@@ -41,7 +41,7 @@ _JSON_MESSAGES = re.compile(r'\s*\[\s*\{\s*"(role|content|from|value)"')
 Record = dict[str, Any]
 
 
-def read_examples(path: Path | str, *, last_response_only: bool = False) -> list[WorldModelRow]:
+def read_examples(path: Path | str, *, last_response_only: bool = False) -> list[SFTExample]:
     """The examples of a file. Of a chat, all assistant messages or the last one are trained on.
 
     Metadata that a file does not have is taken from the example itself. States and actions come
@@ -56,8 +56,8 @@ def read_examples(path: Path | str, *, last_response_only: bool = False) -> list
 
 def located_examples(
     path: Path | str, *, last_response_only: bool = False
-) -> Iterator[tuple[str, WorldModelRow]]:
-    """The examples of `read_examples`, each with the file and row that it is from."""
+) -> Iterator[tuple[str, SFTExample]]:
+    """The examples of `read_examples`, each with the file and example that it is from."""
     path = Path(path)
     records = read_records(path)
     layout = find_layout(path, columns_of([record for _, record in records])) if records else ()
@@ -285,7 +285,7 @@ def _conversation(
 
 def _example(
     record: Record, prompt: tuple[Message, ...], response: str, where: str, index: int, path: Path
-) -> WorldModelRow:
+) -> SFTExample:
     if not prompt or not response.strip():
         raise DataError(
             f"{where}: an assistant message is empty or has no message before it; remove or repair "
@@ -313,11 +313,11 @@ def _example(
         return value
 
     # Published files have no metadata: states and actions are read from the response.
-    reply = parse_reply(response, mode="add_worldmodel", max_actions=100)
+    parsed = parse_response(response, mode="add_worldmodel", max_actions=100)
     pictures = given("images", list, [])
     if record.get("image") is not None:
         pictures = [*pictures, record["image"]]
-    return WorldModelRow(
+    return SFTExample(
         prompt=prompt,
         response=response,
         tag=given("data_source", str, ""),
@@ -329,7 +329,7 @@ def _example(
         reward=given("reward", float, 0.0),
         state=given("state", str, _block(response, "observation")),
         next_state=given("next_state", str, _block(response, "prediction")),
-        executed=tuple(given("executed", list, reply.actions, str)),
+        executed=tuple(given("executed", list, parsed.actions, str)),
         predicted=given("predicted", str, None),
         observed=given("observed", str, None),
         images=tuple(

@@ -15,25 +15,25 @@ import numpy as np
 from spa.errors import DataError
 from spa.formats.blocks import find_block, replace_state
 from spa.seeds import stream
-from spa.types import WorldModelRow
-from spa.worldmodel.rows import is_branch, rewritten_history
+from spa.types import SFTExample
+from spa.worldmodel.examples import is_counterfactual, rewritten_history
 
 States = Literal["ground_truth", "model", "random_coords"]
 # In "(3,1)=4" the coordinate is (3,1); the 4 is a digit on the board.
 _CELL = re.compile(r"\((\d+),(\d+)\)")
 
 
-def with_states(rows: Sequence[WorldModelRow], states: States, *, seed: int) -> list[WorldModelRow]:
+def with_states(examples: Sequence[SFTExample], states: States, *, seed: int) -> list[SFTExample]:
     """The examples with the states that an ablation asks for; `ground_truth` gives them back as they
     are."""
     if states == "model":
-        return believed_states(rows)
+        return predicted_states(examples)
     if states == "random_coords":
-        return random_coordinates(rows, seed=seed)
-    return list(rows)
+        return random_coordinates(examples, seed=seed)
+    return list(examples)
 
 
-def believed_states(rows: Sequence[WorldModelRow]) -> list[WorldModelRow]:
+def predicted_states(examples: Sequence[SFTExample]) -> list[SFTExample]:
     """Every response says again what the model itself had written, instead of the truth. The answer
     stays corrected.
 
@@ -41,18 +41,18 @@ def believed_states(rows: Sequence[WorldModelRow]) -> list[WorldModelRow]:
     does not).
     """
     responses = []
-    for row in rows:
-        if row.observed is None or row.predicted is None:
+    for example in examples:
+        if example.observed is None or example.predicted is None:
             raise DataError(
-                f"Episode {row.episode_id}, turn {row.turn}: the data lack the model's own "
+                f"Episode {example.episode_id}, turn {example.turn}: the data lack the model's own "
                 "predicted states; generate the data again with generate.states=model"
             )
-        text = replace_state(row.response, "prediction", row.predicted)
-        responses.append(replace_state(text, "observation", row.observed))
-    return _rewritten(rows, responses)
+        text = replace_state(example.response, "prediction", example.predicted)
+        responses.append(replace_state(text, "observation", example.observed))
+    return _rewritten(examples, responses)
 
 
-def random_coordinates(rows: Sequence[WorldModelRow], *, seed: int) -> list[WorldModelRow]:
+def random_coordinates(examples: Sequence[SFTExample], *, seed: int) -> list[SFTExample]:
     """Every coordinate `(r,c)` in the state blocks of the responses becomes a random one, so that
     the format is right and the content is noise.
 
@@ -60,21 +60,28 @@ def random_coordinates(rows: Sequence[WorldModelRow], *, seed: int) -> list[Worl
     Grids, digits behind coordinates (`(1,2)=4`), and words stay. Raises DataError if a tag's
     states have no coordinates.
     """
-    ranges = {tag: _range(tag, rows) for tag in dict.fromkeys(row.tag for row in rows)}
+    ranges = {
+        tag: _range(tag, examples) for tag in dict.fromkeys(example.tag for example in examples)
+    }
     responses = []
-    for index, row in enumerate(rows):
-        rng, (low, high) = stream(seed, "random_coordinates", index), ranges[row.tag]
-        text = row.response
+    for index, example in enumerate(examples):
+        rng, (low, high) = stream(seed, "random_coordinates", index), ranges[example.tag]
+        text = example.response
         for tag in ("observation", "prediction"):
             # some response formats have no prediction
-            if tag == "observation" or find_block(row.response, tag) is not None:
-                text = replace_state(text, tag, _scattered(_block(row, tag), rng, low, high))
+            if tag == "observation" or find_block(example.response, tag) is not None:
+                text = replace_state(text, tag, _scattered(_block(example, tag), rng, low, high))
         responses.append(text)
-    return _rewritten(rows, responses)
+    return _rewritten(examples, responses)
 
 
-def _range(tag: str, rows: Sequence[WorldModelRow]) -> tuple[int, int]:
-    states = (text for row in rows if row.tag == tag for text in (row.state, row.next_state))
+def _range(tag: str, examples: Sequence[SFTExample]) -> tuple[int, int]:
+    states = (
+        text
+        for example in examples
+        if example.tag == tag
+        for text in (example.state, example.next_state)
+    )
     numbers = [int(number) for text in states for cell in _CELL.findall(text) for number in cell]
     if not numbers:
         raise DataError(
@@ -88,23 +95,23 @@ def _scattered(text: str, rng: np.random.Generator, low: int, high: int) -> str:
     return _CELL.sub(lambda _: "({},{})".format(*rng.integers(low, high + 1, size=2)), text)
 
 
-def _block(row: WorldModelRow, tag: str) -> str:
-    span = find_block(row.response, tag)
+def _block(example: SFTExample, tag: str) -> str:
+    span = find_block(example.response, tag)
     if span is None:
         raise DataError(
-            f"Episode {row.episode_id}, turn {row.turn}: the response must have exactly one "
+            f"Episode {example.episode_id}, turn {example.turn}: the response must have exactly one "
             f"{tag} block; run `spa data filter` to remove other responses"
         )
-    return row.response[span[0] : span[1]].strip("\n")
+    return example.response[span[0] : span[1]].strip("\n")
 
 
-def _rewritten(rows: Sequence[WorldModelRow], responses: Sequence[str]) -> list[WorldModelRow]:
+def _rewritten(examples: Sequence[SFTExample], responses: Sequence[str]) -> list[SFTExample]:
     by_turn = {
-        (row.episode_id, row.turn): text
-        for row, text in zip(rows, responses, strict=True)
-        if not is_branch(row)
+        (example.episode_id, example.turn): text
+        for example, text in zip(examples, responses, strict=True)
+        if not is_counterfactual(example)
     }
     return [
-        replace(row, response=text, prompt=rewritten_history(row, by_turn))
-        for row, text in zip(rows, responses, strict=True)
+        replace(example, response=text, prompt=rewritten_history(example, by_turn))
+        for example, text in zip(examples, responses, strict=True)
     ]

@@ -77,7 +77,7 @@ def filter_table(
     verdicts: list[str] = []
     for record in table.to_pylist():
         prompt, response = split_record(record, layout)
-        verdict = check_row(prompt, response, options)
+        verdict = check_example(prompt, response, options)
         if verdict == KEPT and options.dedup:
             # Prompts are lists or JSON strings, and a list cannot be in a set.
             key = (prompt if isinstance(prompt, str) else json.dumps(prompt, default=str), response)
@@ -88,7 +88,7 @@ def filter_table(
     return table.filter(mask), Counter(verdicts)
 
 
-def check_row(prompt: Any, response: Any, options: FilterOptions) -> str:
+def check_example(prompt: Any, response: Any, options: FilterOptions) -> str:
     """`KEPT`, or why the example goes."""
     if not prompt or (isinstance(prompt, str) and prompt.strip() in ("", "[]")):
         return EMPTY

@@ -105,7 +105,7 @@ def _text(report: dict[str, Any]) -> str:
     score = report["rewards"]
     model = report["world_model"]
     bits = report["collapse"]
-    lines = [f"{report['rollouts']} rollouts ({stacks}), {report['format']['replies']} responses"]
+    lines = [f"{report['rollouts']} rollouts ({stacks}), {report['format']['responses']} responses"]
     if score["mean"] is not None:
         lines.append(f"mean reward {score['mean']:.3f}, standard deviation {score['std']:.3f}")
     if score["by_turn"]:
@@ -146,18 +146,19 @@ def _text(report: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _drift_text(row: dict[str, Any]) -> str:
+def _drift_text(example: dict[str, Any]) -> str:
     # The copy baseline is shown only if it was counted for all of these predictions.
     beside = (
-        f" (copy baseline {row['copy_right']})"
-        if row.get("with_states") == row["predictions"]
+        f" (copy baseline {example['copy_right']})"
+        if example.get("with_states") == example["predictions"]
         else ""
     )
-    return f"{row['at']}: {row['right']} of {row['predictions']}{beside}"
+    return f"{example['at']}: {example['right']} of {example['predictions']}{beside}"
 
 
 def _likelihood_lines(known: dict[str, Any]) -> list[str]:
-    """Whether cross-entropy fell by dynamics or by copying, or why that cannot be told."""
+    """Describe whether cross-entropy fell by dynamics or by copying, or why that cannot be
+    determined."""
     if known["why_not"]:
         return [
             f"the cross-entropy is not split into changed and copied tokens, because {known['why_not']}"

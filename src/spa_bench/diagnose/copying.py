@@ -1,5 +1,4 @@
-"""Whether cross-entropy of states falls because dynamics are learned or because the state before is
-copied.
+"""Split the cross-entropy of states into learned dynamics and copies of the state before.
 
 A token of a predicted state is `copied` if every cell or word that it holds is the one that stood
 at its place in the state before, and `changed` otherwise. A model that learns to copy gets the
@@ -59,7 +58,7 @@ def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict
         split: [{"step": step, **_row(known[step])} for step in sorted(known) if known[step]]
         for split, known in steps.items()
     }
-    falls = {split: fall(found[0], found[-1]) for split, found in rows.items() if len(found) > 1}
+    falls = {split: fall(lines[0], lines[-1]) for split, lines in rows.items() if len(lines) > 1}
     why = ""
     if not scored:
         why = "the rollouts have no log-probs"
@@ -71,7 +70,7 @@ def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict
         why = "all rollouts come from the same training step"
     return {
         "why_not": why,
-        "steps": {split: found for split, found in rows.items() if found},
+        "steps": {split: lines for split, lines in rows.items() if lines},
         "falls": falls,
     }
 
@@ -92,8 +91,8 @@ def state_tokens(rollout: Rollout, tokenizer: Any) -> Iterator[StateToken]:
         if trained
     ]
     for turn, span in enumerate(spans):
-        reply = [ids[place] for place in span]
-        text = _text(tokenizer, reply)
+        response = [ids[place] for place in span]
+        text = _text(tokenizer, response)
         # The true states if the record has them, otherwise the response's own observation.
         known = turn + 1 < len(rollout.states)
         if rollout.cut and not known:
@@ -105,7 +104,7 @@ def state_tokens(rollout: Rollout, tokenizer: Any) -> Iterator[StateToken]:
         after = rollout.states[turn + 1] if known else None
         # Prefixes are decoded instead of single tokens, because a character may span several
         # tokens.
-        ends = [len(_text(tokenizer, reply[: count + 1])) for count in range(len(reply))]
+        ends = [len(_text(tokenizer, response[: count + 1])) for count in range(len(response))]
         for token, (copied, right) in _judged(
             text[slice(*block)], block[0], before, after, ends
         ).items():
@@ -131,20 +130,20 @@ def _judged(
         if after is None
         else {place: unit for place, (unit, _, _) in placed_units(after).items()}
     )
-    found: dict[int, tuple[bool, bool | None]] = {}
+    verdicts: dict[int, tuple[bool, bool | None]] = {}
     for place, (unit, start, end) in placed_units(said).items():
         # Token i covers characters ends[i-1] to ends[i]. A unit may span several tokens.
         first = bisect_right(ends, offset + start)
         last = bisect_right(ends, offset + end - 1)
         for token in range(first, last + 1):
-            copied, right = found.get(token, (True, None if new is None else True))
-            found[token] = (
+            copied, right = verdicts.get(token, (True, None if new is None else True))
+            verdicts[token] = (
                 copied and old.get(place) == unit,
                 right and new is not None and new.get(place) == unit,
             )
     return {
         token: (copied, None if new is None else bool(right))
-        for token, (copied, right) in found.items()
+        for token, (copied, right) in verdicts.items()
     }
 
 

@@ -1,5 +1,5 @@
-"""What is wrong with rollouts: masks, tokens, rewards, format, repetition, collapse, world model.
-Pure functions."""
+"""Findings about rollouts: masks, tokens, rewards, format, repetition, collapse, world model. Pure
+functions."""
 
 import math
 import re
@@ -70,8 +70,8 @@ def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
             chat.append(("assistant", tag + text))
         elif span:
             # A prompt can end with the tag that the response begins with.
-            found = _FORCED.search(text)
-            tag = found[0] if found else ""
+            match = _FORCED.search(text)
+            tag = match[0] if match else ""
             chat.append(("user", text.removesuffix(tag)))
     return replace(rollout, chat=tuple(chat))
 
@@ -80,7 +80,7 @@ def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
     """Masks of another length than their tokens, or that train on nothing, on all tokens of several
     turns, or on tokens without a log-prob. With a tokenizer: also masks that train on the header
     of another role's message."""
-    found: dict[str, list[str]] = {
+    findings: dict[str, list[str]] = {
         "another_length": [],
         "nothing_trained": [],
         "all_trained": [],
@@ -92,26 +92,26 @@ def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
     ]
     for rollout, ids, mask in known:
         if len(ids) != len(mask):
-            found["another_length"].append(rollout.where)
+            findings["another_length"].append(rollout.where)
             continue
         if not any(mask):
-            found["nothing_trained"].append(rollout.where)
+            findings["nothing_trained"].append(rollout.where)
         # With one response there may be no text of the environment to mask.
-        elif all(mask) and len(rollout.replies) > 1:
-            found["all_trained"].append(rollout.where)
+        elif all(mask) and len(rollout.responses) > 1:
+            findings["all_trained"].append(rollout.where)
         if any(
             trained and math.isnan(score)
             # strict=False: a record without log-probs has none to compare.
             for trained, score in zip(mask, rollout.logprobs or (), strict=False)
         ):
-            found["without_logprob"].append(rollout.where)
+            findings["without_logprob"].append(rollout.where)
         if tokenizer is not None and any(
             _ROLE.search(tokenizer.decode(span)) for span in _spans(ids, mask)
         ):
-            found["others_trained"].append(rollout.where)
+            findings["others_trained"].append(rollout.where)
     return {
         "with_mask": len(known),
-        **found,
+        **findings,
         "replaced": sum(rollout.replaced for rollout in rollouts),
     }
 
@@ -143,7 +143,7 @@ def retokenized(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:
             spans += 1
             if list(tokenizer.encode(tokenizer.decode(span), add_special_tokens=False)) != span:
                 changed.append(rollout.where)
-    return {"replies": spans, "changed": changed}
+    return {"responses": spans, "changed": changed}
 
 
 def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
@@ -176,17 +176,17 @@ def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 def formats(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     """Of every tag that occurs: the responses that have it, those where it is not one closed block,
     and those that lack it though a message before asks for it."""
-    replies = [reply for rollout in rollouts for reply in rollout.replies]
+    responses = [response for rollout in rollouts for response in rollout.responses]
     tags = {}
     for tag in TAGS:
-        having = [reply for reply in replies if _has(reply, tag)]
+        having = [response for response in responses if _has(response, tag)]
         lacking = sum(_lacking(rollout.chat, tag) for rollout in rollouts)
         if having or lacking:
-            broken = sum(find_block(reply, tag) is None for reply in having)
-            tags[tag] = {"replies": len(having), "broken": broken, "lacking": lacking}
+            broken = sum(find_block(response, tag) is None for response in having)
+            tags[tag] = {"responses": len(having), "broken": broken, "lacking": lacking}
     return {
-        "replies": len(replies),
-        "empty": sum(not reply.strip() for reply in replies),
+        "responses": len(responses),
+        "empty": sum(not response.strip() for response in responses),
         "tags": tags,
     }
 
@@ -211,33 +211,33 @@ def repetition(rollouts: Sequence[Rollout], n: int = 4) -> dict[str, Any]:
     """The mean share of a response's n-grams of words that it had before, and responses where it is
     over a half."""
     shares = []
-    for reply in (reply for rollout in rollouts for reply in rollout.replies):
-        words = reply.split()
+    for response in (response for rollout in rollouts for response in rollout.responses):
+        words = response.split()
         grams = [tuple(words[index : index + n]) for index in range(len(words) - n + 1)]
         # Share of n-grams that are repeats: 0 for all different, near 1 for a loop.
         shares.append(1 - len(set(grams)) / len(grams) if grams else 0.0)
     return {
         "mean": fmean(shares) if shares else 0.0,
-        "replies_over_half": sum(share > 0.5 for share in shares),
+        "responses_over_half": sum(share > 0.5 for share in shares),
     }
 
 
 def collapse(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """How much first responses differ, in bits: in all, within a group, and the difference of both,
-    which is what a response tells about its prompt (mutual information; plug-in, so too high for
-    small groups). Answers count where there are answer blocks, else whole responses."""
+    """Diversity of first responses in bits: in all, within a group, and the difference of both,
+    which is the information of a response about its prompt (mutual information; plug-in, so too
+    high for small groups). Answers count where there are answer blocks, else whole responses."""
     groups: dict[str, list[str]] = defaultdict(list)
     for rollout in rollouts:
-        if rollout.replies:
+        if rollout.responses:
             # Only the first response: the prompts of later responses differ within a group.
-            reply = rollout.replies[0]
-            span = find_block(reply, "answer")
-            groups[rollout.group].append(reply if span is None else inside(reply, "answer"))
+            response = rollout.responses[0]
+            span = find_block(response, "answer")
+            groups[rollout.group].append(response if span is None else inside(response, "answer"))
     total = sum(map(len, groups.values()))
     if not total:
         return {}
     # I(prompt; response) = H(response) - H(response | prompt).
-    every = entropy(Counter(reply for values in groups.values() for reply in values))
+    every = entropy(Counter(response for values in groups.values() for response in values))
     within = sum(len(values) / total * entropy(Counter(values)) for values in groups.values())
     return {
         "groups": len(groups),
@@ -270,11 +270,11 @@ def findings(report: Mapping[str, Any]) -> list[str]:
             )
     if count := report["masks"]["replaced"]:
         out.append(
-            f"{count} of {report['format']['replies']} responses were tokenized again before the next turn. The "
+            f"{count} of {report['format']['responses']} responses were tokenized again before the next turn. The "
             "conversation continued from tokens that differ from the sampled tokens, so the loss skips these responses"
         )
     if places := report["tokens"].get("changed"):
-        of = report["tokens"]["replies"]
+        of = report["tokens"]["responses"]
         out.append(
             f"{len(places)} of {of} responses give different tokens when tokenized again (first: {places[0]})"
         )
@@ -287,20 +287,20 @@ def findings(report: Mapping[str, Any]) -> list[str]:
     for tag, counts in report["format"]["tags"].items():
         if counts["broken"]:
             out.append(
-                f"{counts['broken']} of {counts['replies']} responses with <{tag}> do not have exactly one closed "
+                f"{counts['broken']} of {counts['responses']} responses with <{tag}> do not have exactly one closed "
                 f"<{tag}> block"
             )
         if counts["lacking"]:
             out.append(
-                f"{counts['lacking']} of {report['format']['replies']} responses lack the requested <{tag}> block"
+                f"{counts['lacking']} of {report['format']['responses']} responses lack the requested <{tag}> block"
             )
     if report["format"]["empty"]:
         out.append(
-            f"{report['format']['empty']} of {report['format']['replies']} responses are empty"
+            f"{report['format']['empty']} of {report['format']['responses']} responses are empty"
         )
-    if report["repetition"]["replies_over_half"]:
+    if report["repetition"]["responses_over_half"]:
         out.append(
-            f"in {report['repetition']['replies_over_half']} responses more than half of the text is repetition"
+            f"in {report['repetition']['responses_over_half']} responses more than half of the text is repetition"
         )
     bits = report["collapse"]
     # Three groups or fewer cannot show whether responses depend on the prompt. Less than 0.1 bit is
@@ -347,12 +347,14 @@ def _world_findings(report: Mapping[str, Any]) -> list[str]:
             f"{model['copied']} of {model['prediction']} predictions repeat the observation, so the model is copying "
             "instead of predicting"
         )
-    # Only rows in which all predictions have true states are compared. In other rows, copying is
+    # Only examples in which all predictions have true states are compared. In other examples, copying is
     # judged on fewer predictions.
-    rows = [
-        row for row in report["drift"]["by_turn"] if row.get("with_states") == row["predictions"]
+    examples = [
+        example
+        for example in report["drift"]["by_turn"]
+        if example.get("with_states") == example["predictions"]
     ]
-    right, copy = (sum(row[name] for row in rows) for name in ("right", "copy_right"))
+    right, copy = (sum(example[name] for example in examples) for name in ("right", "copy_right"))
     if right < copy:
         out.append(
             f"{right} predictions are correct, but copies of the state before the actions would be correct {copy} times"

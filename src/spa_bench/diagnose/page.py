@@ -1,4 +1,4 @@
-"""What `spa diagnose` found, as one HTML page in the report's style: the findings, then tables and
+"""Results of `spa diagnose` as one HTML page in the report's style: the findings, then tables and
 curves."""
 
 from collections import defaultdict
@@ -66,17 +66,20 @@ def _charts(report: Mapping[str, Any]) -> dict[str, list[Chart]]:
     return charts
 
 
-def _drift_chart(title: str, label: str, rows: Sequence[Mapping[str, Any]]) -> Chart:
+def _drift_chart(title: str, label: str, examples: Sequence[Mapping[str, Any]]) -> Chart:
     lines = [
         Series(
             "predictions",
-            tuple((float(row["at"]), row["right"] / row["predictions"]) for row in rows),
+            tuple(
+                (float(example["at"]), example["right"] / example["predictions"])
+                for example in examples
+            ),
         )
     ]
     known = tuple(
-        (float(row["at"]), row["copy_right"] / row["with_states"])
-        for row in rows
-        if "with_states" in row
+        (float(example["at"]), example["copy_right"] / example["with_states"])
+        for example in examples
+        if "with_states" in example
     )
     if known:
         lines.append(Series("copy baseline", known, color=1))

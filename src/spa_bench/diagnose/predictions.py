@@ -28,14 +28,14 @@ class Prediction:
 
 
 def predictions(rollout: Rollout) -> Iterator[Prediction]:
-    """What the responses of a rollout predict, response by response."""
-    for turn, place, reply in _turns(rollout):
-        if text := inside(reply, "prediction"):
+    """Yield the predictions of a rollout, response by response."""
+    for turn, place, response in _turns(rollout):
+        if text := inside(response, "prediction"):
             # Prediction t is about state t + 1, so both states have to be in the record.
             known = turn + 1 < len(rollout.states)
             yield Prediction(
                 turn=turn,
-                actions=_count_actions(rollout, turn, reply),
+                actions=_count_actions(rollout, turn, response),
                 text=text,
                 before=rollout.states[turn] if known else None,
                 after=rollout.states[turn + 1] if known else None,
@@ -50,7 +50,7 @@ def _turns(rollout: Rollout) -> Iterator[tuple[int, int, str]]:
 
 
 def _right(rollout: Rollout, text: str, *, state: int, message: int) -> bool | None:
-    """Whether a text is this state of the record, or, without a record, is in this message;
+    """Return whether a text is this state of the record, or, without a record, is in this message;
     None if neither exists."""
     if state < len(rollout.states):
         return words(text) == words(rollout.states[state])
@@ -61,11 +61,11 @@ def _right(rollout: Rollout, text: str, *, state: int, message: int) -> bool | N
     return words(text) in words(rollout.chat[message][1])
 
 
-def _count_actions(rollout: Rollout, turn: int, reply: str) -> int | None:
+def _count_actions(rollout: Rollout, turn: int, response: str) -> int | None:
     # The recorded, executed actions are preferred, since an answer may name more of them.
     if turn < len(rollout.actions):
         return len(rollout.actions[turn])
-    answer = inside(reply, "answer")
+    answer = inside(response, "answer")
     return len(split_actions(answer, max_actions=_MOST)) if answer else None
 
 
@@ -75,8 +75,8 @@ def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     judged, those that repeat the observation."""
     counts: Counter[str] = Counter()
     for rollout in rollouts:
-        for turn, place, reply in _turns(rollout):
-            said, told = (inside(reply, tag) for tag in ("observation", "prediction"))
+        for turn, place, response in _turns(rollout):
+            said, told = (inside(response, tag) for tag in ("observation", "prediction"))
             # Without recorded states, the observation is judged by the
             # message before the response, the prediction by the one after.
             for name, text, state, message in (
@@ -93,10 +93,10 @@ def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 
 
 def drift(rollouts: Sequence[Rollout]) -> dict[str, list[dict[str, Any]]]:
-    """How far predictions are from what came: `by_actions`, with k actions between the two states,
+    """Error of the predictions by distance: `by_actions`, with k actions between the two states,
     and `by_turn`.
 
-    Each row has `at` (k, or the turn from 1), `predictions`, and of these `right`. Where true
+    Each example has `at` (k, or the turn from 1), `predictions`, and of these `right`. Where true
     states are known: `with_states`, `cells_wrong` (share of cells and words that differ from the
     true state, as in `spa.worldmodel.accuracy`), and `copy_right` and
     `copy_cells_wrong`, what repeating the state before would have scored.
@@ -111,15 +111,15 @@ def drift(rollouts: Sequence[Rollout]) -> dict[str, list[dict[str, Any]]]:
 def _rows(
     held: Sequence[Prediction], key: Callable[[Prediction], int | None]
 ) -> list[dict[str, Any]]:
-    found: dict[int, list[Prediction]] = defaultdict(list)
+    by_distance: dict[int, list[Prediction]] = defaultdict(list)
     for said in held:
         if (at := key(said)) is not None:
-            found[at].append(said)
-    return [{"at": at, **_row(found[at])} for at in sorted(found)]
+            by_distance[at].append(said)
+    return [{"at": at, **_example(by_distance[at])} for at in sorted(by_distance)]
 
 
-def _row(held: Sequence[Prediction]) -> dict[str, Any]:
-    row: dict[str, Any] = {
+def _example(held: Sequence[Prediction]) -> dict[str, Any]:
+    example: dict[str, Any] = {
         "predictions": len(held),
         "right": sum(bool(said.right) for said in held),
     }
@@ -132,18 +132,18 @@ def _row(held: Sequence[Prediction]) -> dict[str, Any]:
     if pairs:
         model = total_score([score_state(text, after, before) for text, before, after in pairs])
         copy = total_score([score_state(before, after, before) for _, before, after in pairs])
-        row |= {
+        example |= {
             "with_states": len(pairs),
             "cells_wrong": 1 - model.unit_accuracy,
             "copy_right": sum(words(before) == words(after) for _, before, after in pairs),
             "copy_cells_wrong": 1 - copy.unit_accuracy,
         }
-    return row
+    return example
 
 
-def inside(reply: str, tag: str) -> str:
+def inside(response: str, tag: str) -> str:
     """The text of the first block of this tag in a response; "" if there is none."""
-    _, opening, rest = reply.partition(f"<{tag}>")
+    _, opening, rest = response.partition(f"<{tag}>")
     block, closer, _ = rest.partition(f"</{tag}>")
     return block.strip() if opening and closer else ""
 

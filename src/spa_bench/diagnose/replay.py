@@ -17,8 +17,7 @@ CLOSE = 1e-6  # rewards that differ by at most this are equal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Game:
-    """What a rollout is played again in: a game of one player, how its states are written, and its
-    limits."""
+    """Game that replays a rollout: an environment of one player, its state text, and its limits."""
 
     env: TextEnv
     state_text: StateText
@@ -87,14 +86,14 @@ def _play(rollout: Rollout, game: Game) -> list[_Step]:
         options["noise_seed"] = rollout.noise_seed
     env.reset(seed=rollout.seed, options=options)
     over = False
-    for turn, reply in enumerate(rollout.replies):
+    for turn, response in enumerate(rollout.responses):
         if over:
             break
         before = _see(env, game)
         reward = 0.0
         taken = list[str]()
         # All actions of a turn are parsed before the first one is played, as in the rollout loop.
-        mapped = [(name, env.to_action(name)) for name in _plan(rollout, turn, reply, game)]
+        mapped = [(name, env.to_action(name)) for name in _plan(rollout, turn, response, game)]
         for name, action in [(name, action) for name, action in mapped if action is not None][
             :left
         ]:
@@ -108,13 +107,13 @@ def _play(rollout: Rollout, game: Game) -> list[_Step]:
     return [*steps, _Step(*_see(env, game))]
 
 
-def _plan(rollout: Rollout, turn: int, reply: str, game: Game) -> tuple[str, ...]:
+def _plan(rollout: Rollout, turn: int, response: str, game: Game) -> tuple[str, ...]:
     if turn < len(rollout.actions):
         return rollout.actions[turn]
-    text = inside(reply, "answer")
+    text = inside(response, "answer")
     # A response without an answer block is itself the action in the formats of other stacks.
-    if not text and "<answer>" not in reply:
-        return (reply.strip(),)
+    if not text and "<answer>" not in response:
+        return (response.strip(),)
     return split_actions(text, action_sep=game.action_sep, max_actions=game.max_actions_per_turn)
 
 
@@ -124,8 +123,8 @@ def _see(env: TextEnv, game: Game) -> tuple[str, str]:
 
 
 def _compare(rollout: Rollout, steps: Sequence[_Step]) -> tuple[str, int | None]:
-    """What can be compared, and the first turn (from 1) that the record begins in another state
-    than the replay. The text after the last response is not compared: it need not be a state."""
+    """Return the kind of comparison, and the first turn (from 1) whose recorded state differs from
+    the replay. The text after the last response is not compared: it need not be a state."""
     if rollout.states:
         # strict=False here and below: the replay may end before the record, which `_first_other`
         # counts as a difference.

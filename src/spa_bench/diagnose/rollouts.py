@@ -69,8 +69,8 @@ class Rollout:
     cut: bool = False  # a replay differs from the record, so later states are not known
 
     @property
-    def replies(self) -> tuple[str, ...]:
-        """What the model wrote, response by response."""
+    def responses(self) -> tuple[str, ...]:
+        """The responses of the model, in order."""
         return tuple(text for role, text in self.chat if role == "assistant")
 
 
@@ -364,12 +364,12 @@ def _chat(value: Any, role: str) -> Chat:
             if value.startswith("<|im_start|>") or role != "assistant"
             else f"<|im_start|>{role}\n{value}"
         )
-        found = (
+        chats = (
             tuple((name, text) for name, text in _HEADER.findall(begins))
             if "<|im_start|>" in value
             else ()
         )
-        return found or (((role, value),) if value else ())
+        return chats or (((role, value),) if value else ())
     out = []
     for message in value if isinstance(value, list) else []:
         name = str(message.get("role") or message.get("from") or role)
@@ -415,16 +415,16 @@ def _logprobs(
     row: Mapping[str, Any], ids: tuple[int, ...] | None, mask: tuple[bool, ...] | None
 ) -> tuple[float, ...] | None:
     """One for each token, or one for each that is trained on; None if there are others, or none."""
-    found = next((row[name] for name in _LOGPROBS if isinstance(row.get(name), list)), None)
+    values = next((row[name] for name in _LOGPROBS if isinstance(row.get(name), list)), None)
     if (
-        found is None
+        values is None
         or ids is None
-        or not all(score is None or _is_number(score) for score in found)
+        or not all(score is None or _is_number(score) for score in values)
     ):
         return None
-    if mask is not None and len(found) == sum(mask) < len(ids) == len(mask):
-        return tuple(_spread({"logprobs": found, "mask": mask}))
-    return tuple(map(_score, found)) if len(found) == len(ids) else None
+    if mask is not None and len(values) == sum(mask) < len(ids) == len(mask):
+        return tuple(_spread({"logprobs": values, "mask": mask}))
+    return tuple(map(_score, values)) if len(values) == len(ids) else None
 
 
 def _number(row: Mapping[str, Any], *names: str) -> int | None:
@@ -434,11 +434,11 @@ def _number(row: Mapping[str, Any], *names: str) -> int | None:
         row,
         *(row[name] for name in ("info", "extra_info") if isinstance(row.get(name), Mapping)),
     ]
-    found = (place[name] for place in places for name in names if _is_number(place.get(name)))
-    return next((int(value) for value in found if float(value).is_integer()), None)
+    numbers = (place[name] for place in places for name in names if _is_number(place.get(name)))
+    return next((int(value) for value in numbers if float(value).is_integer()), None)
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is one that can be computed with: no NaN, nothing infinite or beyond what a float
-    holds."""
+    """Return whether it is a number to compute with: no NaN, nothing infinite or beyond the range
+    of a float."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST

@@ -238,5 +238,5 @@ ESTIMATORS: Mapping[str, Estimator] = {
     "leave-one-out mean per turn index": lambda g: per_index(g, own=False),
     "group mean per turn index": lambda g: per_index(g, own=True),
 }
-"""What is tried. The last two and "reward to go minus group mean" are specimens; everything else is what
-trains here."""
+"""Estimators under test. The last two and "reward to go minus group mean" are specimens; everything
+else trains here."""

@@ -15,7 +15,7 @@ SPECIMENS = (
 
 
 def verdicts(world: World, *, group_size: int, critic_error: float = 0.0) -> dict[str, Verdict]:
-    """What every estimator does in a world, by name."""
+    """Verdicts on every estimator in a world, by name."""
     episodes = enumerate_episodes(world)
     groups = groups_of(episodes, group_size, critic_error=critic_error)
     return {name: judge(episodes, groups, estimator) for name, estimator in ESTIMATORS.items()}
@@ -27,8 +27,8 @@ def tables(*, group_size: int = 4, critic_error: float = 0.0) -> list[str]:
     head = ("estimator", "scale", "bias", "angle", "noise")
     for world in WORLDS:
         lines += [f"### {world.name}", "", f"{world.text[0].upper()}{world.text[1:]}.", ""]
-        found = verdicts(world, group_size=group_size, critic_error=critic_error)
-        rows = [(name, *_cells(verdict)) for name, verdict in found.items()]
+        verdict_of = verdicts(world, group_size=group_size, critic_error=critic_error)
+        rows = [(name, *_cells(verdict)) for name, verdict in verdict_of.items()]
         lines += [Table(head, rows, right=range(1, 5)).markdown(), ""]
     return [*lines, *_published_bias()]
 
@@ -48,10 +48,10 @@ def _published_bias() -> list[str]:
     rows = []
     for name in SPECIMENS:
         # Parameters are numbered by state and action: index 1 is `go` in `start`.
-        found = [
+        biased = [
             judge(episodes, groups_of(episodes, size), ESTIMATORS[name]).mean[1] for size in sizes
         ]
-        rows.append((name, *(f"{float(value):.6g}" for value in found)))
+        rows.append((name, *(f"{float(value):.6g}" for value in biased)))
     head = ("estimator", *(f"G = {size}" for size in sizes))
     return [
         "### The published bias",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an action may lead to. `state` None ends the episode."""
+    """A possible result of an action. `state` None ends the episode."""
 
     probability: float
     reward: float
@@ -74,7 +74,7 @@ def enumerate_episodes(world: World) -> Episodes:
     }
     # Keyed by state and turn, since the value of a state depends on the turns that are left.
     known: dict[tuple[str, int], float] = {}
-    found: list[tuple[float, list[tuple[str, int, float]]]] = []
+    episodes: list[tuple[float, list[tuple[str, int, float]]]] = []
 
     def value(state: str | None, turn: int) -> float:
         if state is None or turn == world.max_turns:
@@ -90,7 +90,7 @@ def enumerate_episodes(world: World) -> Episodes:
     # Depth first over every action and outcome; each leaf is one episode with its probability.
     def play(state: str | None, probability: float, turns: list[tuple[str, int, float]]) -> None:
         if state is None or len(turns) == world.max_turns:
-            found.append((probability, turns))
+            episodes.append((probability, turns))
             return
         for number, outcomes in enumerate(world.actions[state].values()):
             for outcome in outcomes:
@@ -98,12 +98,12 @@ def enumerate_episodes(world: World) -> Episodes:
                 play(outcome.state, chance, [*turns, (state, number, outcome.reward)])
 
     play(world.start, 1.0, [])
-    depth = max(len(turns) for _, turns in found)
-    rewards = torch.zeros(len(found), depth, dtype=torch.float64)
-    states = torch.full((len(found), depth), -1)
+    depth = max(len(turns) for _, turns in episodes)
+    rewards = torch.zeros(len(episodes), depth, dtype=torch.float64)
+    states = torch.full((len(episodes), depth), -1)
     values = torch.zeros_like(rewards)
-    scores = torch.zeros(len(found), depth, width, dtype=torch.float64)
-    for row, (_, turns) in enumerate(found):
+    scores = torch.zeros(len(episodes), depth, width, dtype=torch.float64)
+    for row, (_, turns) in enumerate(episodes):
         for turn, (state, action, reward) in enumerate(turns):
             rewards[row, turn], states[row, turn], values[row, turn] = (
                 reward,
@@ -114,7 +114,7 @@ def enumerate_episodes(world: World) -> Episodes:
             # grad log softmax: 1 at the chosen action minus pi at every action of the state.
             scores[row, turn, part] = -pi[state]
             scores[row, turn, offsets[state] + action] += 1.0
-    chances = torch.tensor([chance for chance, _ in found], dtype=torch.float64)
+    chances = torch.tensor([chance for chance, _ in episodes], dtype=torch.float64)
     return Episodes(
         probability=chances, rewards=rewards, states=states, scores=scores, values=values
     )

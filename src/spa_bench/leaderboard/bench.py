@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from spa.config.schema import Config
-from spa.config.stages import Stage
+from spa.config.stages import StageName
 from spa.envs.cards import mean_optimum
 from spa.errors import ConfigError, TrainingError
 from spa.run.files import write_atomic
@@ -33,8 +33,8 @@ from spa_sweeps.compare import continued, self_play_batches, training_of
 from spa_sweeps.grid import (
     Plan,
     PoolOf,
-    Run,
     StageJob,
+    TrainingRun,
     Work,
     do_task,
     finish_grid,
@@ -48,14 +48,14 @@ METHODS = (
     "vanilla", "spa", "spa_shuffled", "planned", "plan_first", "choose_plan", "branched_data", "scout_data", "echo",
     "paw", "right_beliefs", "replay", "relabelled_rollouts", "rwml", "act_focus", "gigpo", "turn_rloo", "turn_ppo",
 )  # fmt: skip
-"""What is compared if no method is named."""
+"""Methods of the leaderboard if none is named."""
 RESULTS = "leaderboard.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchScale:
-    """How big a bench is: its boards, what is changed in all of them, and about how many hours a
-    stage takes."""
+    """Size of a bench: its boards, the overrides of all of them, and the approximate hours of a
+    stage."""
 
     boards: Mapping[str, Setting]
     hours: Mapping[str, float]
@@ -87,7 +87,7 @@ BENCHES: Mapping[str, BenchScale] = {
             # The shipped presets of this size keep states out of the policy loss and replay
             # examples with true states in PPO; here every method starts from plain PPO.
             "actor_rollout_ref.actor.loss_mask=sampled",
-            "actor_rollout_ref.actor.replay.rows=0",
+            "actor_rollout_ref.actor.replay.examples=0",
             "actor_rollout_ref.actor.replay.loss_on=null",
         ),
     ),
@@ -102,14 +102,14 @@ BENCHES: Mapping[str, BenchScale] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What is to be run: for every board and method (by its label) its trainings, one per seed."""
+    """Work of a bench: for every board and method (by its label) its trainings, one per seed."""
 
     scale: str
     root: Path
     seeds: int
     names: tuple[str, ...]
     overrides: tuple[str, ...]
-    trainings: Mapping[tuple[str, str], tuple[Run, ...]]
+    trainings: Mapping[tuple[str, str], tuple[TrainingRun, ...]]
 
     @property
     def boards(self) -> list[str]:
@@ -125,7 +125,7 @@ class Bench:
     def hours(self, devices: int) -> float:
         """About how long what is missing takes, with one stage at a time on each device. A stage
         takes as long as the finished ones of that board and kind, or else as the scale says."""
-        took: dict[tuple[Stage, str], list[float]] = {}
+        took: dict[tuple[StageName, str], list[float]] = {}
         for task in self.grid.tasks:
             if task.done:
                 known = Manifest.read(task.folder)
@@ -192,7 +192,7 @@ def make_bench(
 
 def _training(
     scale: str, board: str, name: str, seed: int, *, root: Path, overrides: Sequence[str]
-) -> Run:
+) -> TrainingRun:
     """The training of a method on a board, in `<root>/<board>/seed_<n>/<method>`. A method without
     self-play continues until it has played as many episodes in all as those with it."""
     setting = BENCHES[scale].boards[board]
@@ -270,13 +270,13 @@ def _q_learning(
 ) -> dict[str, list[dict[str, Any]]]:
     """Board -> what a table reaches with as many actions, seed by seed; only what is there already
     unless `train`."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    results_of: dict[str, list[dict[str, Any]]] = {}
     for (board, _), trainings in made.trainings.items():
         # One Q-learning table per board and seed is compared with all methods.
-        if board in budgets and board not in found:
+        if board in budgets and board not in results_of:
             parts = [q_learning(one, round(budgets[board]), learn=train) for one in trainings]
-            found[board] = [part for part in parts if part is not None]
-    return found
+            results_of[board] = [part for part in parts if part is not None]
+    return results_of
 
 
 def _train(made: Bench, parallel: int, pool: PoolOf, work: Work) -> TrainingError | None:
@@ -292,11 +292,11 @@ def results(made: Bench) -> dict[str, Any]:
     them. Trainings that are not finished are left out and named."""
     read = {key: read_trainings(trainings) for key, trainings in made.trainings.items()}
     # A mean over fewer seeds than those of other methods would not be comparable.
-    found = {key: parts if len(parts) == made.seeds else [] for key, parts in read.items()}
+    seeds_of = {key: parts if len(parts) == made.seeds else [] for key, parts in read.items()}
     rows = []
     optima = dict[tuple[str, int], float | None]()
     for (board, name), trainings in made.trainings.items():
-        for result in found[board, name]:
+        for result in seeds_of[board, name]:
             training = trainings[result.seed]
             # All methods of a board and seed have the same puzzles, so the optimum is computed
             # once.
@@ -313,9 +313,11 @@ def results(made: Bench) -> dict[str, Any]:
         "descriptions": {label(name): method(name).description for name in made.names},
         "rows": rows,
         "not_run": [
-            f"{board}/{name}" for (board, name), parts in found.items() if len(parts) < made.seeds
+            f"{board}/{name}"
+            for (board, name), parts in seeds_of.items()
+            if len(parts) < made.seeds
         ],
-        **leaderboard(rows, found),
+        **leaderboard(rows, seeds_of),
         "versions": versions(),
     }
 
@@ -326,8 +328,8 @@ def _played(made: Bench, board: str) -> dict[str, Any]:
 
 
 def optimum(cfg: Config) -> float | None:
-    """What the best policy reaches on the puzzles of validation within the cap of actions, as cards
-    measure it; None if that is not known."""
+    """Success rate of the best policy on the validation puzzles within the action limit, as
+    reference scores measure it; None if unknown."""
     worker = setup.make_worker(cfg, None, mode=cfg.ctx_manager.mode)
     shares = []
     for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
@@ -335,5 +337,5 @@ def optimum(cfg: Config) -> float | None:
         look = worker.peek_reset(spec) if spec.member == 0 else None
         if look is not None:
             shares.append(look.env.best_success(cfg.most_actions(spec.tag)))
-    found = mean_optimum(shares)
-    return None if found is None else round(float(found), 4)
+    rate = mean_optimum(shares)
+    return None if rate is None else round(float(rate), 4)

@@ -24,7 +24,7 @@ from spa_report.security import page_policy
 from spa_sweeps.results import SeedResult, per_puzzle
 
 MEASURES = {"environment_steps": "environment steps", "tokens": "tokens"}
-"""What is the same for all methods of a table, and how it is written."""
+"""Budgets that all methods of a table share, with their names in text."""
 BASELINE = "vanilla"
 
 
@@ -77,7 +77,9 @@ def at_budget(curve: Sequence[Mapping[str, float]], measure: str, budget: float)
     return round(float(np.interp(budget, xs, ys)), 4)
 
 
-def leaderboard(rows: Sequence[Row], found: Mapping[tuple[str, str], Sequence[SeedResult]]) -> Row:
+def leaderboard(
+    rows: Sequence[Row], seeds_of: Mapping[tuple[str, str], Sequence[SeedResult]]
+) -> Row:
     """`budgets`: per measure and board what the thriftiest training of all had used at its end.
     `leaderboard`: per measure the methods in the order of their interquartile mean. `differences`:
     per method Pass@1 after as many PPO episodes as all have, minus that of the reference and of its
@@ -99,11 +101,11 @@ def leaderboard(rows: Sequence[Row], found: Mapping[tuple[str, str], Sequence[Se
             row[f"at_{measure}"] = (
                 None if budget is None else at_budget(row["curve"], measure, budget)
             )
-    names = list(dict.fromkeys(name for _, name in found))
+    names = list(dict.fromkeys(name for _, name in seeds_of))
     return {
         "budgets": budgets,
         "leaderboard": {measure: _entries(rows, names, measure) for measure in MEASURES},
-        "differences": {name: _differences(found, name) for name in names},
+        "differences": {name: _differences(seeds_of, name) for name in names},
     }
 
 
@@ -138,8 +140,8 @@ def _entries(rows: Sequence[Row], names: Sequence[str], measure: str) -> list[Ro
 
 
 def _values(rows: Sequence[Row], name: str, board: str, measure: str) -> list[float]:
-    found = [row[f"at_{measure}"] for row in rows if (row["method"], row["env"]) == (name, board)]
-    return [value for value in found if value is not None]
+    values = [row[f"at_{measure}"] for row in rows if (row["method"], row["env"]) == (name, board)]
+    return [value for value in values if value is not None]
 
 
 def _scores(
@@ -156,18 +158,18 @@ def _scores(
     ]
 
 
-def _differences(found: Mapping[tuple[str, str], Sequence[SeedResult]], name: str) -> Row:
+def _differences(seeds_of: Mapping[tuple[str, str], Sequence[SeedResult]], name: str) -> Row:
     """Of each seed that all the method's boards have, the puzzles of all boards make one
     difference."""
     out: Row = {}
     for key, other in (("reference", REFERENCE), ("control", f"{name}{SHUFFLED}")):
         boards = [
             board
-            for board, method in found
-            if method == name and found[board, name] and found.get((board, other))
+            for board, method in seeds_of
+            if method == name and seeds_of[board, name] and seeds_of.get((board, other))
         ]
         sides = [
-            {board: _after(found[board, method]) for board in boards} for method in (name, other)
+            {board: _after(seeds_of[board, method]) for board in boards} for method in (name, other)
         ]
         # Only seeds that both methods have on every board: differences are paired within a seed.
         shared = (
@@ -205,7 +207,7 @@ def _after(results: Sequence[SeedResult]) -> dict[int, dict[str, float]]:
 
 
 def tables(result: Mapping[str, Any]) -> list[tuple[str, str, Table]]:
-    """What the page shows: titles, texts and tables."""
+    """Tables of the page, with their titles and texts."""
     rows = result["rows"]
     boards = list(dict.fromkeys(row["env"] for row in rows))
     out: list[tuple[str, str, Table]] = []
@@ -266,10 +268,10 @@ def tables(result: Mapping[str, Any]) -> list[tuple[str, str, Table]]:
 
 def _q_rows(result: Mapping[str, Any], boards: Sequence[str]) -> list[list[str]]:
     """Tabular Q-learning after as many environment steps, and no tokens."""
-    found = result.get("q_learning", {})
+    q_learning = result.get("q_learning", {})
     rows = []
     for kind in (OTHER, SAME):
-        means = [_mean(part[kind] for part in found.get(board, ())) for board in boards]
+        means = [_mean(part[kind] for part in q_learning.get(board, ())) for board in boards]
         if any(mean is not None for mean in means):
             rows.append([f"Q-learning, {kind}", *map(percent, means), "–", "–", "–"])
     return rows
@@ -340,7 +342,7 @@ INTRODUCTION = (
 
 
 def verdicts(result: Mapping[str, Any]) -> list[str]:
-    """What the tables say, in words: which methods help, where, and at what cost."""
+    """Summarize the tables in words: which methods help, where, and at what cost."""
     gaps = result["differences"]
     against = {name: gap["reference"] for name, gap in gaps.items() if gap["reference"]}
     controls = {name: gap["control"] for name, gap in gaps.items() if gap["control"]}
@@ -386,8 +388,8 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
     return [
         *lines,
         *(
-            f"Tokens sampled per training, including self-play{alone}: {', '.join(found)}."
-            for alone, found in sorted(cost.items())
+            f"Tokens sampled per training, including self-play{alone}: {', '.join(boards)}."
+            for alone, boards in sorted(cost.items())
         ),
     ]
 
@@ -405,8 +407,8 @@ def _sorted_out(
         names[side].setdefault(_alone(boards[name], every), []).append(entry)
     return [
         f"{side}{alone}: {', '.join(entries)}."
-        for side, found in zip(sides, names, strict=True)
-        for alone, entries in found.items()
+        for side, listed in zip(sides, names, strict=True)
+        for alone, entries in listed.items()
     ]
 
 
@@ -427,8 +429,8 @@ def _known(rows: Sequence[Row], name: str, board: str | None = None) -> float | 
 
 
 def _seen(rows: Sequence[Row], name: str) -> str:
-    """How many of the puzzles of the predictions were trained on, or that they were not counted; "" if
-    none."""
+    """Describe how many of the predictions' puzzles were trained on, or that they were not counted;
+    "" if there are none."""
     known = [
         row["world_model"]
         for row in rows

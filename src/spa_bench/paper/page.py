@@ -149,9 +149,11 @@ def _table(table: Mapping[str, Any]) -> list[str]:
         lines += ["", f"These experiments were not run: {', '.join(missing)}."]
     described = {row["method"]: row["description"] for row in finished}
     lines += ["", *(f"* {method}: {text}" for method, text in described.items())]
-    for model, found in table["interquartile_mean"].items():
-        if found:
-            means = "; ".join(f"{method} {interval_text(value)}" for method, value in found.items())
+    for model, averages in table["interquartile_mean"].items():
+        if averages:
+            means = "; ".join(
+                f"{method} {interval_text(value)}" for method, value in averages.items()
+            )
             places = dict.fromkeys(row["environment"] for row in finished if row["model"] == model)
             lines.append(
                 f"* interquartile mean of Pass@1 over {', '.join(places)} and seeds, {model}: {means}"
@@ -162,15 +164,15 @@ def _table(table: Mapping[str, Any]) -> list[str]:
 def _world_model(parts: Sequence[Mapping[str, float]]) -> str:
     """Mean over seeds of the exactly right observations and predictions after SFT."""
     # A result may lack one of the two numbers for some seeds.
-    found = [
+    lines = [
         [part[name] for part in parts if name in part]
         for name in ("observation_exact", "prediction_exact")
     ]
-    return " / ".join(f"{100 * sum(values) / len(values):.0f}" for values in found if values) or "–"
+    return " / ".join(f"{100 * sum(values) / len(values):.0f}" for values in lines if values) or "–"
 
 
 def _settings(result: Mapping[str, Any]) -> list[str]:
-    """How each environment is played: what is changed in which shipped configuration."""
+    """Describe each environment's setting: the shipped configuration and its overrides."""
     rows = [row for table in result["tables"].values() for row in table["rows"]]
     # An environment has the same preset and changes in all tables, so it does not matter which row
     # is read last.
@@ -194,7 +196,7 @@ def _curves(name: str, table: Mapping[str, Any], images: Path, page: Path) -> li
     lines = []
     places = dict.fromkeys((row["model"], row["environment"]) for row in table["rows"])
     for model, environment in places:
-        found = [
+        charts = [
             row
             for row in table["rows"]
             if (row["model"], row["environment"]) == (model, environment)
@@ -202,7 +204,7 @@ def _curves(name: str, table: Mapping[str, Any], images: Path, page: Path) -> li
         for k in (1, 8):
             rows = [
                 row
-                for row in found
+                for row in charts
                 if row["curve"] and all(f"pass@{k}" in part for part in row["curve"])
             ]
             # A curve with a single validation is one point, which the table already contains.
@@ -238,9 +240,9 @@ def curve_chart(title: str, rows: Sequence[Mapping[str, Any]], k: int) -> Chart:
     return Chart(title=title, help="", series=tuple(series), percent=True)
 
 
-def _perplexity(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+def _perplexity(measured: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     lines = [f"## {NAMES['perplexity']}", ""]
-    for model, rows in found.items():
+    for model, rows in measured.items():
         lines += [
             f"Perplexity of the state text per token under {model}. Brackets give the perplexity per symbol.",
             "",

@@ -26,7 +26,7 @@ NAMES: Mapping[str, str] = {name: table["title"] for name, table in _PAPER["tabl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How an environment is played at a scale: a shipped configuration and what is changed in it."""
+    """Setting of an environment at a scale: a shipped configuration and its overrides."""
 
     preset: str
     overrides: tuple[str, ...] = ()
@@ -34,9 +34,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """What is run: models, how each environment is played, overrides of every experiment, and about
-    how many hours a stage takes on one `device`. `words`: environments and methods that the tables
-    call otherwise."""
+    """Content of a scale: models, settings of the environments, overrides of every experiment, and
+    the approximate hours of a stage on one `device`. `words`: environments and methods with other
+    names in the tables."""
 
     models: tuple[str, ...]
     settings: Mapping[str, Setting]

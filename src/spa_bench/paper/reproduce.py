@@ -23,7 +23,7 @@ from spa_sweeps.compare import training_of
 from spa_sweeps.grid import (
     Plan,
     PoolOf,
-    Run,
+    TrainingRun,
     Work,
     do_task,
     finish_grid,
@@ -39,25 +39,25 @@ PERPLEXITY_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku", "WebShop")
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """What is to be run: tables, and for every experiment its trainings, one per seed."""
+    """Work of a reproduction: tables, and for every experiment its trainings, one per seed."""
 
     scale: str
     root: Path
     tables: tuple[PaperTable, ...]
-    trainings: Mapping[str, tuple[Run, ...]]  # experiment id -> one training per seed
+    trainings: Mapping[str, tuple[TrainingRun, ...]]  # experiment id -> one training per seed
     models: tuple[str, ...]  # whose state perplexity is measured
     overrides: tuple[str, ...]
 
     @property
     def experiments(self) -> list[Experiment]:
         """Every experiment once."""
-        found = {
+        by_id = {
             row.id: row
             for table in self.tables
             for row in table.experiments
             if row.id in self.trainings
         }
-        return list(found.values())
+        return list(by_id.values())
 
     @cached_property
     def grid(self) -> Plan:
@@ -115,7 +115,9 @@ def make_plan(
     )
 
 
-def _training(row: Experiment, scale: str, root: Path, overrides: Sequence[str], seed: int) -> Run:
+def _training(
+    row: Experiment, scale: str, root: Path, overrides: Sequence[str], seed: int
+) -> TrainingRun:
     """The training of an experiment with one seed, in
     `<root>/<model>/<environment>/seed_<n>/<method>`."""
     setting = SCALES[scale].settings[row.environment]
@@ -158,7 +160,9 @@ def run_tables(
             trainings, lambda: replace(made).grid, parallel=parallel, pool=pool, work=work
         )
     measured = {model: _perplexity(made, model, measure=train) for model in made.models}
-    result = results(made, {model: found for model, found in measured.items() if found})
+    result = results(
+        made, {model: perplexities for model, perplexities in measured.items() if perplexities}
+    )
     write_atomic(
         made.root / RESULTS,
         [json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"],
@@ -188,14 +192,14 @@ def _perplexity(made: Reproduction, model: str, *, measure: bool) -> dict[str, A
 def results(made: Reproduction, perplexity: Mapping[str, Any]) -> dict[str, Any]:
     """The content of `results.json`: per table its rows and findings. Trainings that are not
     finished are left out."""
-    found = {key: read_trainings(trainings) for key, trainings in made.trainings.items()}
+    seeds_of = {key: read_trainings(trainings) for key, trainings in made.trainings.items()}
     return {
         "scale": made.scale,
         "seeds": max(map(len, made.trainings.values()), default=0),
         "root": str(made.root),
         "overrides": list(made.overrides),
         "tables": {
-            table.name: _table(made, table, found)
+            table.name: _table(made, table, seeds_of)
             for table in made.tables
             # Perplexity is a table without trainings and has a section of its own.
             if table.name != "perplexity"
@@ -206,12 +210,12 @@ def results(made: Reproduction, perplexity: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _table(
-    made: Reproduction, table: PaperTable, found: Mapping[str, list[SeedResult]]
+    made: Reproduction, table: PaperTable, seeds_of: Mapping[str, list[SeedResult]]
 ) -> dict[str, Any]:
     by_model: dict[str, dict[tuple[str, str], list[SeedResult]]] = defaultdict(dict)
     for row in table.experiments:
-        if found.get(row.id):
-            by_model[row.model][row.environment, row.method] = found[row.id]
+        if seeds_of.get(row.id):
+            by_model[row.model][row.environment, row.method] = seeds_of[row.id]
     judged = []
     # Claims compare methods that started from the same model, so each model is judged separately.
     for model, of_model in by_model.items():
@@ -225,7 +229,7 @@ def _table(
     return {
         "title": table.title,
         "rows": [
-            _row(made, row, found.get(row.id, []))
+            _row(made, row, seeds_of.get(row.id, []))
             for row in table.experiments
             if row.id in made.trainings
         ],

@@ -30,8 +30,8 @@ def rates(results: Sequence[SeedResult], moment: str) -> dict[str, dict[str, flo
 
 
 def judge(finding: Finding, results: Mapping[str, Sequence[SeedResult]]) -> dict[str, Any]:
-    """Whether a claim was found here, JSON-ready. `results` are those of the finding's environment
-    by method.
+    """Judge a claim by the results, JSON-ready. `results` are those of the finding's environment by
+    method.
 
     `reproduced`, `contradicted` (the interval lies on the other side), `no difference found`, or
     `not run`. A claim that nothing is gained, or lost, is reproduced if the interval leaves no

@@ -1,4 +1,4 @@
-"""What tabular Q-learning makes of as many actions as a training has taken."""
+"""Tabular Q-learning with as many actions as a training has taken."""
 
 import hashlib
 import json
@@ -10,10 +10,10 @@ from spa.config.stages import values_of
 from spa.run.files import read_object, write_atomic
 from spa_bench.q_learning import validation
 from spa_sweeps.budget import budget
-from spa_sweeps.grid import Run
+from spa_sweeps.grid import TrainingRun
 
 
-def q_learning(training: Run, steps: int, *, learn: bool) -> dict[str, Any] | None:
+def q_learning(training: TrainingRun, steps: int, *, learn: bool) -> dict[str, Any] | None:
     """Tabular Q-learning with `steps` actions on the puzzles of this training
     (`validation.validate_tables`), kept next to it; None if it is not there and is not to `learn`, or if the
     environment has no table."""
@@ -23,11 +23,11 @@ def q_learning(training: Run, steps: int, *, learn: bool) -> dict[str, Any] | No
     puzzles = _puzzles(training.ppo)
     if known.get("steps") == steps and known.get("puzzles", puzzles) == puzzles:
         return known
-    found = validation.validate_tables(training.ppo, steps) if learn else None
-    if found is not None:
-        found = {**found, "puzzles": puzzles}
-        write_atomic(path, [json.dumps(found)])
-    return found
+    rates = validation.validate_tables(training.ppo, steps) if learn else None
+    if rates is not None:
+        rates = {**rates, "puzzles": puzzles}
+        write_atomic(path, [json.dumps(rates)])
+    return rates
 
 
 def _puzzles(cfg: Config) -> str:
@@ -37,20 +37,20 @@ def _puzzles(cfg: Config) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def comparison_lines(trainings: Sequence[Run]) -> list[str]:
+def comparison_lines(trainings: Sequence[TrainingRun]) -> list[str]:
     """Tabular Q-learning after as many actions as each of these trainings has taken."""
     lines = []
     for seed, training in enumerate(trainings):
         # The budget is what the training had used at its last PPO step, self-play included.
         steps = round(max(used.environment_steps for used in budget(training).values()))
-        found = q_learning(training, steps, learn=True)
+        rates = q_learning(training, steps, learn=True)
         lines.append(
             f"Tabular Q-learning (seed {seed}) "
             + (
-                f"solves {found[validation.OTHER]:.1%} of held-out puzzles after {steps:,} actions in training puzzles."
-                f" After {found['tries']:,} tries of each held-out puzzle, tabular Q-learning solves "
-                f"{found[validation.SAME]:.1%}. No other method trains on held-out puzzles."
-                if found
+                f"solves {rates[validation.OTHER]:.1%} of held-out puzzles after {steps:,} actions in training puzzles."
+                f" After {rates['tries']:,} tries of each held-out puzzle, tabular Q-learning solves "
+                f"{rates[validation.SAME]:.1%}. No other method trains on held-out puzzles."
+                if rates
                 else "did not run, because the environment does not list its actions or cannot be copied."
             )
         )

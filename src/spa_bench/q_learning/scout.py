@@ -97,7 +97,7 @@ def best(known: dict[str, tuple[float, int]], rng: np.random.Generator) -> str:
 
 def table_engine(values: Values, *, max_actions: int) -> ScriptedEngine:
     """Play by a finished table; a uniformly random one in a state that it does not know."""
-    return ScriptedEngine(lambda prompt: _reply_by(values, prompt, max_actions))
+    return ScriptedEngine(lambda prompt: _response_by(values, prompt, max_actions))
 
 
 class Scout(ScriptedEngine):
@@ -108,7 +108,7 @@ class Scout(ScriptedEngine):
     def __init__(
         self, *, max_actions: int, most: int, template: ChatTemplate | None = None
     ) -> None:
-        super().__init__(self._reply, template)
+        super().__init__(self._response, template)
         self.max_actions = max_actions
         self.most = most
         self._tables: dict[tuple[str, str], Values] = {}
@@ -116,13 +116,13 @@ class Scout(ScriptedEngine):
         # of its table gets the table that starts from its current state.
         self._table_of: dict[str, Values] = {}
 
-    def _reply(self, prompt: Prompt) -> str:
+    def _response(self, prompt: Prompt) -> str:
         env = prompt.context
         state = env.state_text("grid")
         table = self._table_of.get(prompt.episode_id)
         if table is None or state not in table:
             table = self._table_of[prompt.episode_id] = self._explored(env, state)
-        return _reply_by(table, prompt, self.max_actions)
+        return _response_by(table, prompt, self.max_actions)
 
     def _explored(self, env: TextEnv, state: str) -> Values:
         key = (env.puzzle_text(), state)
@@ -144,8 +144,8 @@ class Scout(ScriptedEngine):
             self._table_of.pop(name, None)
 
 
-def _reply_by(values: Values, prompt: Prompt, most: int) -> str:
-    """What a table does at a prompt, as a response; what is drawn is the prompt's own."""
+def _response_by(values: Values, prompt: Prompt, most: int) -> str:
+    """Response of a Q-table to a prompt; its randomness is the prompt's own."""
     rng = np.random.Generator(np.random.PCG64(prompt.seed))
     return formatted(
         prompt, f" {prompt.action_sep} ".join(_plan(values, prompt.context, rng, most))

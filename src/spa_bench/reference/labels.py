@@ -155,7 +155,7 @@ def with_symmetries(labels: Sequence[Label]) -> list[Label]:
 
 
 def player_success(env: TextEnv, play: Player, limit: int) -> bool:
-    """Whether a player wins from the current state within `limit` actions."""
+    """Return whether a player wins from the current state within `limit` actions."""
     for _ in range(limit):
         action = env.to_action(play(env.state_text("grid")))
         assert action is not None

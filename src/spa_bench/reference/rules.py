@@ -4,14 +4,13 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spa.planning.written_search import GOAL, breadth_first
-
 from spa.envs.base import TextEnv
 from spa.envs.frozen_lake_maps import TURNS, moves
 from spa.envs.hidden_dynamics_lake import HiddenDynamicsLake, world_of
 from spa.envs.limits import checked_step
 from spa.envs.solvers.frozen_lake import shortest_path
 from spa.envs.sudoku import Sudoku
+from spa.formats.search import GOAL, breadth_first
 from spa.seeds import stream, stream_seed
 
 Table = Mapping[tuple[str, str], str]
@@ -40,7 +39,7 @@ def count_table(env: TextEnv, moves: int, *, seed: int) -> Table:
 
 
 def table_success(env: TextEnv, table: Table, limit: int) -> bool:
-    """Whether a breadth-first search over a counted table wins from the current state within
+    """Return whether a breadth-first search over a counted table wins from the current state within
     `limit` actions. Holes and goal are read from the state's text."""
     text = env.state_text("coords")
 

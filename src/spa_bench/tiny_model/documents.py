@@ -1,4 +1,4 @@
-"""The documents that the built-in model is pre-trained on: how to reply, how to quote, and where
+"""The documents that the built-in model is pre-trained on: how to respond, how to quote, and where
 cells lie.
 
 They replace the abilities of an instruct model. A conversation shows unrelated states: every turn
@@ -19,7 +19,7 @@ import numpy as np
 from spa.envs.base import StateText, TextEnv
 from spa.envs.registry import make_env
 from spa.envs.shown import Shown
-from spa.formats.registry import world_model_reply
+from spa.formats.registry import world_model_response
 from spa.prompts.render import Prompter, PromptMode
 from spa.types import Message
 
@@ -98,7 +98,7 @@ class Documents:
         for turn in range(1, int(rng.choice(turns)) + 1):
             count = limit if rng.random() < 0.5 else int(rng.integers(1, limit + 1))
             messages.append(
-                {"role": "assistant", "content": self._reply(env, prompter, shown.text, count)}
+                {"role": "assistant", "content": self._response(env, prompter, shown.text, count)}
             )
             left = max(1, left - count)
             # Rewards are random as well, so no document connects an action with its reward.
@@ -109,7 +109,7 @@ class Documents:
         # The last message is a prompt without a response, so it is dropped.
         return tuple(messages[:-1])
 
-    def _reply(self, env: TextEnv, prompter: Prompter, state: str, count: int) -> str:
+    def _response(self, env: TextEnv, prompter: Prompter, state: str, count: int) -> str:
         # Random actions come from another puzzle, so that not even the
         # legal actions tell anything about the state that is shown.
         env.reset(seed=int(self.rng.integers(2**31)))
@@ -118,7 +118,7 @@ class Documents:
         answer = f" {prompter.action_sep} ".join(self._action(env, cells, i) for i in range(count))
         if predicted is None:
             return f"<think>{self.rng.choice(THOUGHTS)}</think><answer>{answer}</answer>"
-        return world_model_reply(state, "", predicted, answer)
+        return world_model_response(state, "", predicted, answer)
 
     def _action(self, env: TextEnv, cells: Sequence[tuple[int, int] | None], position: int) -> str:
         """The response's action at `position`, by habit if the player's cells are known and there
@@ -161,8 +161,8 @@ class Documents:
 
 def player_cell(state: str) -> tuple[int, int] | None:
     """Row and column of the player in a coordinate sentence; None if it names none."""
-    found = _PLAYER.search(state)
-    return None if found is None else (int(found.group(1)[1]), int(found.group(1)[3]))
+    match = _PLAYER.search(state)
+    return None if match is None else (int(match.group(1)[1]), int(match.group(1)[3]))
 
 
 def corrupted(state: str, rng: np.random.Generator) -> str:

@@ -41,7 +41,7 @@ WORDS = (
 )  # fmt: skip
 # Pieces of responses, cut where the format changes between
 # blocks, of message headers, and of states after a move.
-REPLY_PIECES = (
+RESPONSE_PIECES = (
     "<think>", "</think>", "<answer>",
     "</answer>", "</think><answer>", "<observation>\n", "\n</observation><prediction>\n",
     "\n</prediction></think><answer>", "<observation>", "</observation>",
@@ -66,7 +66,7 @@ def pretrain_tiny(
     sentences = [line for state in states for line in state.splitlines() if "(" in line]
     # The first call cuts whole states out of the texts. The second call finds the phrases inside
     # coordinate sentences.
-    phrases = [*fixed_phrases(texts, states), *fixed_phrases(sentences, ()), *REPLY_PIECES]
+    phrases = [*fixed_phrases(texts, states), *fixed_phrases(sentences, ()), *RESPONSE_PIECES]
     tokenizer = build_tokenizer([p for p in phrases if p.strip()], WORDS)
     model = new_model(len(tokenizer), seed, tokenizer)
     documents = Documents(stream(seed, "pretrain/documents"))
@@ -176,14 +176,14 @@ def tokenize(
     mask = [False] * len(ids)
     # Messages alternate: system and first prompt, then response, prompt, response ...
     for i in range(2, len(document), 2):
-        reply = template.reply_ids(document[i]["content"], PREFILL)
+        response = template.response_ids(document[i]["content"], PREFILL)
         delta = (
-            template.follow(document[i + 1]["content"], PREFILL, reply=reply)
+            template.follow(document[i + 1]["content"], PREFILL, response=response)
             if i + 1 < len(document)
             else []
         )
-        ids += [*reply, *delta]
-        mask += [True] * len(reply) + [False] * len(delta)
+        ids += [*response, *delta]
+        mask += [True] * len(response) + [False] * len(delta)
     return ids, mask
 
 

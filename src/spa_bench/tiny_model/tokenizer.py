@@ -32,12 +32,12 @@ def fixed_phrases(texts: Iterable[str], varying: Iterable[str]) -> list[str]:
     cut = re.compile(
         "|".join([*map(re.escape, sorted(varying, key=len, reverse=True)), _VARYING.pattern])
     )
-    found: dict[str, None] = {}
+    phrases: dict[str, None] = {}
     for text in texts:
         for piece in cut.split(text):
             if len(piece) > 1:
-                found[piece] = None
-    return list(found)
+                phrases[piece] = None
+    return list(phrases)
 
 
 def build_tokenizer(phrases: Iterable[str], words: Iterable[str]) -> PreTrainedTokenizerFast:

@@ -1,4 +1,4 @@
-"""What a shop holds: products, and goals that say which product a customer wants."""
+"""Content of a shop: products, and goals that say which product a customer wants."""
 
 import re
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What a customer asks for, and the product that the request was written about."""
+    """A customer's request, and the product that it was written about."""
 
     asin: str
     instruction: str
@@ -74,7 +74,7 @@ def price_limit(price: float, seed_text: str) -> float:
 
 
 def price_phrase(limit: float) -> str:
-    """How an instruction states the limit."""
+    """Phrase of an instruction that states the price limit."""
     return "" if limit >= NO_PRICE_LIMIT else f", and price lower than {limit:.2f} dollars"
 
 

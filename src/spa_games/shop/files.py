@@ -146,10 +146,10 @@ def _price(row: Row, asin: str) -> tuple[float, str]:
     value = row.values.get("pricing")
     if not value:
         return 100.0, "$100.00"
-    if not isinstance(value, str) or not (found := _PRICE.findall(value)):
+    if not isinstance(value, str) or not (amounts := _PRICE.findall(value)):
         raise row.fail("pricing", "a price such as '$12.50' or '$5.00 to $9.00'")
     # A range such as `$5.00 to $9.00` has two prices.
-    prices = [float(text.replace(",", "")) for text in found[:2]]
+    prices = [float(text.replace(",", "")) for text in amounts[:2]]
     if len(prices) == 1:
         return prices[0], f"${prices[0]:.2f}"
     low = min(prices)

@@ -22,54 +22,54 @@ GOALS_PER_PRODUCT = 6
 # Without A, E, I, O and U, random letters hardly ever spell a word.
 _ASIN_LETTERS = "0123456789BCDFGHJKLMNPQRSTVWXYZ"
 
-Draw = Callable[[], float]
+Uniform = Callable[[], float]
 T = TypeVar("T")
 
 
 def generated_products(seed: int = 0) -> tuple[Product, ...]:
     """1,024 products of 32 kinds, the same for the same seed everywhere, in mixed order."""
-    draw = uniforms(stream(seed, "shop/products"))
+    uniform = uniforms(stream(seed, "shop/products"))
     products = [
-        _product(kind, number, draw) for number in range(PER_KIND) for kind in vocabulary().kinds
+        _product(kind, number, uniform) for number in range(PER_KIND) for kind in vocabulary().kinds
     ]
     # `search` breaks ties in catalogue order, which should favour no kind.
-    return tuple(shuffled(products, draw))
+    return tuple(shuffled(products, uniform))
 
 
 def generated_goals(products: tuple[Product, ...], seed: int = 0) -> tuple[Goal, ...]:
     """Up to six different requests per product, each met by that product; requests that read the
     same are dropped."""
-    draw = uniforms(stream(seed, "shop/goals"))
+    uniform = uniforms(stream(seed, "shop/goals"))
     kind_of = {kind.query: kind for kind in vocabulary().kinds}
     return distinct_goals(
-        _goal(product, kind_of[product.query], number, draw)
+        _goal(product, kind_of[product.query], number, uniform)
         for product in products
         for number in range(GOALS_PER_PRODUCT)
     )
 
 
-def _pick(items: tuple[T, ...], draw: Draw) -> T:
-    return items[int(draw() * len(items))]
+def _pick(items: tuple[T, ...], uniform: Uniform) -> T:
+    return items[int(uniform() * len(items))]
 
 
-def _some(items: tuple[T, ...], low: int, high: int, draw: Draw) -> tuple[T, ...]:
+def _some(items: tuple[T, ...], low: int, high: int, uniform: Uniform) -> tuple[T, ...]:
     """From `low` to `high` different items, in their own order."""
-    count = min(low + int(draw() * (high - low + 1)), len(items))
-    chosen = sorted(shuffled(range(len(items)), draw)[:count])
+    count = min(low + int(uniform() * (high - low + 1)), len(items))
+    chosen = sorted(shuffled(range(len(items)), uniform)[:count])
     return tuple(items[place] for place in chosen)
 
 
-def _product(kind: ProductKind, number: int, draw: Draw) -> Product:
-    asin = "B0" + "".join(_pick(tuple(_ASIN_LETTERS), draw) for _ in range(8))
+def _product(kind: ProductKind, number: int, uniform: Uniform) -> Product:
+    asin = "B0" + "".join(_pick(tuple(_ASIN_LETTERS), uniform) for _ in range(8))
     words = vocabulary()
-    brand = (_pick(words.brand_starts, draw) + _pick(words.brand_ends, draw)).capitalize()
-    attributes = _some(kind.attributes, 2, 5, draw)
-    options = tuple((name, _some(values, 2, 6, draw)) for name, values in kind.options)
+    brand = (_pick(words.brand_starts, uniform) + _pick(words.brand_ends, uniform)).capitalize()
+    attributes = _some(kind.attributes, 2, 5, uniform)
+    options = tuple((name, _some(values, 2, 6, uniform)) for name, values in kind.options)
     low, high = kind.prices
     # The price is uniform in its logarithm and ends in .99.
-    price = round(math.exp(math.log(low) + draw() * (math.log(high) - math.log(low)))) - 0.01
-    shown = _some(attributes, 1, 2, draw)
-    rating = f"{2.5 + 2.5 * draw():.1f} of 5"
+    price = round(math.exp(math.log(low) + uniform() * (math.log(high) - math.log(low)))) - 0.01
+    shown = _some(attributes, 1, 2, uniform)
+    rating = f"{2.5 + 2.5 * uniform():.1f} of 5"
     listed = ", ".join(attribute.title() for attribute in shown)
     # Model numbers keep the titles of one kind apart.
     title = f"{brand} {kind.noun.title()}, {listed}, Model {number + 1:02d}"
@@ -79,9 +79,9 @@ def _product(kind: ProductKind, number: int, draw: Draw) -> Product:
         category=kind.category,
         query=kind.query,
         product_category=kind.path,
-        description=_description(kind, brand, attributes, draw),
-        features=tuple(f"{attribute.capitalize()}." for attribute in shuffled(attributes, draw)),
-        reviews=_some(words.praise, 0, 3, draw),
+        description=_description(kind, brand, attributes, uniform),
+        features=tuple(f"{attribute.capitalize()}." for attribute in shuffled(attributes, uniform)),
+        reviews=_some(words.praise, 0, 3, uniform),
         rating=rating,
         price=price,
         price_text=f"${price:.2f}",
@@ -90,23 +90,25 @@ def _product(kind: ProductKind, number: int, draw: Draw) -> Product:
     )
 
 
-def _description(kind: ProductKind, brand: str, attributes: tuple[str, ...], draw: Draw) -> str:
+def _description(
+    kind: ProductKind, brand: str, attributes: tuple[str, ...], uniform: Uniform
+) -> str:
     openings = (
         f"{kind.noun.capitalize()} by {brand}",
         f"From {brand}: {kind.noun}",
         f"{brand} makes this {kind.noun} for everyday use",
     )
-    return f"{_pick(openings, draw)}. {', '.join(attributes).capitalize()}."
+    return f"{_pick(openings, uniform)}. {', '.join(attributes).capitalize()}."
 
 
-def _goal(product: Product, kind: ProductKind, number: int, draw: Draw) -> Goal:
-    attributes = _some(product.attributes, 1, 3, draw)
+def _goal(product: Product, kind: ProductKind, number: int, uniform: Uniform) -> Goal:
+    attributes = _some(product.attributes, 1, 3, uniform)
     options: tuple[OptionChoice, ...] = tuple(
-        (name, _pick(values, draw)) for name, values in product.options
+        (name, _pick(values, uniform)) for name, values in product.options
     )
     limit = price_limit(product.price, f"{product.asin}/{number}")
     openings = ("i am looking for", "i need", "find me", "i would like to buy", "show me", "i want")
-    wanted = f"{_pick(openings, draw)} {', '.join(attributes)} {kind.noun}"
+    wanted = f"{_pick(openings, uniform)} {', '.join(attributes)} {kind.noun}"
     chosen = ", and ".join(f"{name}: {value}" for name, value in options)
     return Goal(
         asin=product.asin,

@@ -26,7 +26,7 @@ ALIASES = {"< prev": "prev", "next >": "next"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Where a visitor is. Everything that a page shows follows from it, the shop and the goal."""
+    """Current position of a visitor. Every page follows from it, the shop and the goal."""
 
     kind: Kind = "search"
     keywords: str = ""
@@ -54,7 +54,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a visitor sees."""
+    """A page as a visitor sees it."""
 
     blocks: tuple[Block, ...]
     has_search_bar: bool = False
@@ -66,7 +66,7 @@ class Page:
         return tuple(link for block in self.blocks for link in block.links)
 
     def target(self, label: str) -> View | None:
-        """Where clicking a label leads, whatever its case; None if there is no such link."""
+        """View that a click on a label leads to, in any case; None if there is no such link."""
         wanted = " ".join(label.lower().split())
         wanted = ALIASES.get(wanted, wanted)
         return next((link.view for link in self.links if link.label == wanted), None)
@@ -87,16 +87,18 @@ def render(shop: Shop, goal: Goal, view: View) -> Page:
 
 
 def _results(shop: Shop, view: View) -> Page:
-    found = shop.search(view.keywords)
+    products = shop.search(view.keywords)
     # The number of pages is rounded up. A search without hits has one empty page.
-    pages = max(1, -(-len(found) // PER_PAGE))
+    pages = max(1, -(-len(products) // PER_PAGE))
     links = [Link("back to search", View())]
     if view.page > 1:
         links.append(Link("prev", replace(view, page=view.page - 1)))
     if view.page < pages:
         links.append(Link("next", replace(view, page=view.page + 1)))
-    blocks = [Block(f"Results, page {view.page} of {pages} ({len(found)} products)", tuple(links))]
-    for product in found[(view.page - 1) * PER_PAGE : view.page * PER_PAGE]:
+    blocks = [
+        Block(f"Results, page {view.page} of {pages} ({len(products)} products)", tuple(links))
+    ]
+    for product in products[(view.page - 1) * PER_PAGE : view.page * PER_PAGE]:
         link = Link(product.asin.lower(), replace(view, kind="item", asin=product.asin))
         blocks.append(Block(f"{link.label}: {product.title}, {product.price_text}", (link,)))
     return Page(tuple(blocks), end_of_results=view.page >= pages)

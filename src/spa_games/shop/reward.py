@@ -92,7 +92,7 @@ def title_nouns(title: str) -> set[str]:
 
 
 def has_attribute(product: Product, attribute: str) -> bool:
-    """Whether an attribute is among the product's own, or in its title, features or
+    """Return whether an attribute is among the product's own, or in its title, features or
     description."""
     if any(similar(own, attribute) for own in product.attributes):
         return True
@@ -101,7 +101,7 @@ def has_attribute(product: Product, attribute: str) -> bool:
 
 
 def meets(value: str, wish: OptionChoice) -> bool:
-    """Whether an option value is what was asked for.
+    """Return whether an option value meets a wish.
 
     As in the original, a value is compared with the name and the value of the wish together
     ("length 40 feet"). It is compared with the colour alone if the wish is one, and with the value
@@ -115,7 +115,8 @@ def meets(value: str, wish: OptionChoice) -> bool:
 
 
 def similar(one: str, other: str) -> bool:
-    """Whether two short texts have nearly the same words: a token-set ratio above 85 of 100."""
+    """Return whether two short texts have nearly the same words: a token-set ratio above 85 of
+    100."""
     return round(fuzz.token_set_ratio(one, other, processor=utils.default_process)) > THRESHOLD
 
 

@@ -15,7 +15,8 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def document(product: Product) -> str:
-    """What is searched: title, description, first feature and options, in lower case."""
+    """Searchable text of a product: title, description, first feature and options, in lower
+    case."""
     options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in product.options)
     first = product.features[0] if product.features else ""
     return " ".join([product.title, product.description, first, options]).lower()

@@ -34,9 +34,9 @@ def solve(numbers: Sequence[int], target: int) -> str | None:
     None if there is none. Raises ValueError for more than `MAX_NUMBERS` numbers that signs alone do
     not solve.
     """
-    found = sign_solution(numbers, target)
-    if found is not None:
-        return found
+    solution = sign_solution(numbers, target)
+    if solution is not None:
+        return solution
     if len(numbers) > MAX_NUMBERS:
         raise ValueError(
             f"The Countdown solver takes at most {MAX_NUMBERS} numbers, got {len(numbers)}"
@@ -65,9 +65,9 @@ def _search(terms: list[_Term], target: Fraction, seen: set[tuple[Fraction, ...]
     for first, second in combinations(range(len(terms)), 2):
         rest = [term for place, term in enumerate(terms) if place not in (first, second)]
         for combined in _combine(terms[first], terms[second]):
-            found = _search([*rest, combined], target, seen)
-            if found is not None:
-                return found
+            solution = _search([*rest, combined], target, seen)
+            if solution is not None:
+                return solution
     return None
 
 

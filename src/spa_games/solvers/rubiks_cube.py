@@ -32,8 +32,8 @@ def solve(cube: str) -> tuple[str, ...]:
 
 def distance(cube: str, *, limit: int = 14) -> int | None:
     """The fewest quarter turns that solve `cube`; None if more than `limit` are needed."""
-    found = _search(cube, limit)
-    return None if found is None else len(found)
+    path = _search(cube, limit)
+    return None if path is None else len(path)
 
 
 def _search(cube: str, limit: int) -> tuple[str, ...] | None:

@@ -65,7 +65,7 @@ class GameChat:
             )
         return messages
 
-    def answer(self, reply: str) -> str | None:
+    def answer(self, response: str) -> str | None:
         """Execute a response; the next user message, or None if that was the last one. An
         environment that fails ends the episode with `StopReason.ERROR`. Raises ValueError after the
         end.
@@ -78,8 +78,8 @@ class GameChat:
         prefill = self.prompter.prefill
         # Parser and penalties must see what the trainer sees: a response that begins with the
         # prefill.
-        after = after_prefill(reply, prefill)
-        text = prefill + (reply if after is None else after)
+        after = after_prefill(response, prefill)
+        text = prefill + (response if after is None else after)
         # The limit of actions is for the whole episode, so the actions of earlier turns count.
         used = sum(len(turn.executed) for turn in self.turns)
         left = self.prompter.max_actions_per_traj - used
@@ -126,13 +126,13 @@ class GameChat:
 
     @property
     def success(self) -> bool:
-        """Whether the goal was reached."""
+        """True if the goal was reached."""
         return self.stop is StopReason.SUCCESS
 
     @property
     def states(self) -> tuple[str, ...]:
-        """What should be known before each response, and at last: what predictions are measured
-        against."""
+        """Target state before each response, and after the last one: predictions are measured
+        against them."""
         return (
             *(turn.target for turn in self.turns),
             *(turn.next_target for turn in self.turns[-1:]),
@@ -162,14 +162,14 @@ def token_episode(
     logprobs: list[float] = []
     mask: list[int] = []
     while True:
-        reply, scores = generate(prompt + ids)
-        ids = ids + reply
+        response, scores = generate(prompt + ids)
+        ids = ids + response
         logprobs = logprobs + scores
-        mask = mask + [1] * len(reply)
-        told = chat.answer(chat.prompter.prefill + template.decode_reply(reply))
+        mask = mask + [1] * len(response)
+        told = chat.answer(chat.prompter.prefill + template.decode_response(response))
         if told is None:
             break
-        answer = template.follow(told, chat.prompter.prefill, reply=reply)
+        answer = template.follow(told, chat.prompter.prefill, response=response)
         ids = ids + answer
         # The game's tokens have no log-prob of the policy; 0 keeps the columns equally long.
         logprobs = logprobs + [0.0] * len(answer)

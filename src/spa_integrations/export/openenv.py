@@ -29,7 +29,7 @@ class GameAction(Action):
 
 
 class GameObservation(Observation):
-    """What the player sees. `rules` only after a reset."""
+    """Observation of the player. `rules` only after a reset."""
 
     state: str = Field(description="the state, rendered as a string")
     legal_actions: list[str] = Field(

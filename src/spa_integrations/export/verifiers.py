@@ -31,7 +31,7 @@ class SpaConfig(vf.TasksetConfig):
 
 
 class SpaData(vf.TaskData):
-    """What a puzzle is made of, again and the same, wherever the task is played."""
+    """Data of a puzzle: it yields the same puzzle wherever the task is played."""
 
     tag: str
     config: str
@@ -130,7 +130,7 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
             chat.begin(data.seed, stream_seed(data.seed, "verifiers/noise", interaction.trace.id))
             segment = await interaction.turn()
             while not segment.terminated:
-                told = chat.answer(whole_reply(segment))
+                told = chat.answer(whole_response(segment))
                 if told is None:
                     break
                 segment = await interaction.turn(told)
@@ -141,7 +141,7 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
         record(chat, interaction.trace)
 
 
-def whole_reply(segment: vf.Segment) -> str:
+def whole_response(segment: vf.Segment) -> str:
     """The last response of a segment with its thoughts, which clients and servers may have moved to
     a field of their own: all of the response where its think block was taken for open."""
     for message in reversed(segment.messages):
@@ -150,11 +150,11 @@ def whole_reply(segment: vf.Segment) -> str:
                 said = message.content or ""
                 return f"{thoughts}</think>{said}" if said else thoughts
             break
-    return segment.last_reply
+    return segment.last_response
 
 
 def record(chat: GameChat, trace: vf.Trace) -> None:
-    """What happened in the game, on the trace of its player."""
+    """Record the game's results on the trace of its player."""
     trace.record_reward("score", chat.score)
     trace.record_metric("success", float(chat.success))
     trace.info["spa"] = {

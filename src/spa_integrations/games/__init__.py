@@ -20,15 +20,15 @@ from spa_integrations.games.randomness import OwnRandomness
 def load_package(bridge: str, module: str | None = None) -> Any:
     """The library behind a bridge, or one of its modules; raises ConfigError that names the extra
     to install."""
-    row: Library = load_plugin("libraries", bridge)
+    example: Library = load_plugin("libraries", bridge)
     try:
         # Some libraries sample random numbers or configure the root logger when they are imported.
         with OwnRandomness(0), _own_logging():
-            return importlib.import_module(module or row.package)
+            return importlib.import_module(module or example.package)
     except ImportError as error:
-        extra = install_hint(row.extra) if row.extra else f"pip install {row.package}"
+        extra = install_hint(example.extra) if example.extra else f"pip install {example.package}"
         raise ConfigError(
-            f"env_type {bridge + ':…'!r} needs the package {row.package}: {extra} ({type(error).__name__}: {error})"
+            f"env_type {bridge + ':…'!r} needs the package {example.package}: {extra} ({type(error).__name__}: {error})"
         ) from error
 
 

@@ -31,7 +31,8 @@ FUNCTIONS |= {"sinh", "cosh", "tanh", "erf", "Abs", "Si", "Ci", "Ei", "li"}
 
 @lru_cache
 def evaluates(data: type) -> bool:
-    """Whether the module of a data set runs text as Python (`eval`, SymPy's `parse_expr`)."""
+    """Return whether the module of a data set runs text as Python (`eval`, SymPy's
+    `parse_expr`)."""
     # The source of the scorer's module decides: a data set that only compares strings can take any
     # answer.
     source = inspect.getsource(sys.modules[data.__module__])
@@ -41,8 +42,8 @@ def evaluates(data: type) -> bool:
 
 
 def is_harmless(answer: str) -> bool:
-    """Whether an answer is a Python literal, or a formula of numbers, single letters and known
-    functions."""
+    """Return whether an answer is a Python literal, or a formula of numbers, single letters and
+    known functions."""
     try:
         # A literal executes nothing. Other text must pass the checks of a formula below.
         ast.literal_eval(answer)

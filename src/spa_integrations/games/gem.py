@@ -127,10 +127,10 @@ class Gem(TextEnv):
     def random_action(self, rng: Any) -> str:
         """A move that GEM draws, or one like its prompt's examples, that the game can read."""
         # After the end any move will do, because it is not played.
-        drawn = (self._draw(rng) for _ in range(TRIES))
-        return next((move for move in drawn if self.over or self._tried(move)), self._draw(rng))
+        sampled = (self._sample(rng) for _ in range(TRIES))
+        return next((move for move in sampled if self.over or self._tried(move)), self._sample(rng))
 
-    def _draw(self, rng: Any) -> str:
+    def _sample(self, rng: Any) -> str:
         try:
             # GEM samples from the global generators, which are seeded from `rng` here.
             with OwnRandomness(int(rng.integers(2**31))):

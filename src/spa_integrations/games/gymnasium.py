@@ -94,7 +94,7 @@ class GymnasiumGame(TextEnv):
         self.own = OwnRandomness(stream_seed(puzzle, "gymnasium/puzzle"))
         with self.own:
             self.seen, self.info = self.game.reset(seed=puzzle)
-            self.drawing = self._draw()
+            self.grid = self._render_grid()
         # After the reset: the board comes from the puzzle seed, later outcomes from the noise seed.
         self.renew_noise(noise)
         self.over, self.start = False, self.state_text("grid_and_coords")
@@ -119,7 +119,7 @@ class GymnasiumGame(TextEnv):
                 # Discrete spaces may start at another number than 0.
                 number = index + int(self.game.action_space.start)
                 self.seen, reward, ended, cut, self.info = self.game.step(number)
-                self.drawing = self._draw()
+                self.grid = self._render_grid()
             self.over = bool(ended or cut)
             # A truncated episode is not won, whatever its last reward.
             won = bool(ended) and bool(
@@ -133,7 +133,7 @@ class GymnasiumGame(TextEnv):
         }
         return self.state_text("grid"), float(reward), bool(ended), bool(cut), info
 
-    def _draw(self) -> str:
+    def _render_grid(self) -> str:
         if self.game.render_mode != "ansi":
             return ""
         # The line with the last action, such as `(Right)`, is not part of the state.
@@ -143,9 +143,9 @@ class GymnasiumGame(TextEnv):
         """The drawing, the observed values, or both."""
         values = self.seen if isinstance(self.seen, str) else content(self.seen)
         values = clean(values) if isinstance(self.values, spaces.Text) else f"Observation: {values}"
-        if not self.drawing or mode == "coords":
+        if not self.grid or mode == "coords":
             return values
-        return clean(self.drawing) if mode == "grid" else f"{clean(self.drawing)}\n{values}"
+        return clean(self.grid) if mode == "grid" else f"{clean(self.grid)}\n{values}"
 
     def action_names(self) -> tuple[str, ...]:
         """The labels."""
@@ -161,8 +161,8 @@ class GymnasiumGame(TextEnv):
         )
 
     def instruction(self, mode: StateText) -> str:
-        """What the environment's own documentation says before its tables."""
-        return rules(self.game.unwrapped, drawn=bool(self.drawing))
+        """Introduction of the environment's own documentation, before its tables."""
+        return rules(self.game.unwrapped, has_grid=bool(self.grid))
 
     def puzzle_text(self) -> str:
         """The id and the first state; what the environment hides is not known."""

@@ -59,7 +59,7 @@ class Match:
         return twin
 
     def told(self, *kinds: str, since: int = 0) -> str:
-        """What player 0 has been told, of these kinds, from that message on."""
+        """Messages of these kinds to player 0, from index `since` on."""
         messages = self.game.state.observations[0][since:]
         return "\n".join(str(text) for _, text, kind in messages if kind_name(kind) in kinds)
 
@@ -107,10 +107,10 @@ class Match:
         for _, text, _ in reversed(self.game.state.observations[self.game.state.current_player_id]):
             # Some boards list the moves, such as `Available Moves: [0], [4]`; each bracket is one
             # move.
-            if found := re.search(
+            if match := re.search(
                 r"(?i)(?:available|valid|legal|possible) (?:moves|actions)[^\[\n]*(\[.*)", str(text)
             ):
-                return list(dict.fromkeys(re.findall(r"\[[^\[\]\n]{1,40}\]", found[1])))
+                return list(dict.fromkeys(re.findall(r"\[[^\[\]\n]{1,40}\]", match[1])))
         return []
 
     def candidate(self, rng: Any) -> str:

@@ -66,7 +66,7 @@ class PettingZooGame(TextEnv):
         """PettingZoo's classic games."""
         classic = load_package("pettingzoo", "pettingzoo.classic")
         return [
-            found.name for found in pkgutil.iter_modules(classic.__path__) if "_v" in found.name
+            module.name for module in pkgutil.iter_modules(classic.__path__) if "_v" in module.name
         ]
 
     def reset(

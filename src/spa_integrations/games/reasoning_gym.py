@@ -86,7 +86,7 @@ class ReasoningGym(QuestionGame):
             return 0.0
 
     def instruction(self, mode: StateText) -> str:
-        """What is asked."""
+        """Instruction of the task."""
         return "Answer the question with the result alone, in the form that it asks for."
 
     def example_actions(self) -> tuple[str, ...]:

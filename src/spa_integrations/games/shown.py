@@ -1,5 +1,4 @@
-"""What Gymnasium environments show and say, as text: coloured drawings, small values, rules, names
-of actions."""
+"""Text form of Gymnasium environments: coloured grids, small values, rules, names of actions."""
 
 import inspect
 import re
@@ -17,20 +16,20 @@ NAMES = {
     "FrozenLake8x8": ("Left", "Down", "Right", "Up"),
     "Taxi": ("South", "North", "East", "West", "Pickup", "Dropoff"),
 }
-"""What Gymnasium's pages call the actions, which the environments themselves only number."""
+"""Names of actions in Gymnasium's documentation; the environments themselves only number them."""
 MARKS = {4: "[{}]", 34: "({})", 35: "{{{}}}"}
-"""How a colour is written: a background (41 to 47), blue, magenta; any other in asterisks."""
+"""Markers of colours: a background (41 to 47), blue, magenta; any other in asterisks."""
 MARKED = "Marked cells: [x] by the background, (x) blue, {x} magenta, *x* otherwise."
 MOST_NUMBERS = 200
 """Numbers of the largest array that is written out."""
 
 
-def uncoloured(drawing: str) -> str:
+def uncoloured(grid: str) -> str:
     """A terminal drawing with its colours as marks."""
     # ANSI colours: `ESC [ 41 m x ESC [ 0 m`. A colour carries meaning (the player's cell), so it
     # becomes a mark instead of being dropped. Colours may nest; then each adds its mark.
     coloured = r"((?:\x1b\[[\d;]*[1-9][\d;]*m)+)([^\x1b]*)(?:\x1b\[0?m)+"
-    return re.sub(r"\x1b\[[\d;]*m", "", re.sub(coloured, _marks, drawing))
+    return re.sub(r"\x1b\[[\d;]*m", "", re.sub(coloured, _marks, grid))
 
 
 def _marks(match: re.Match[str]) -> str:
@@ -51,7 +50,7 @@ def _mark(colour: str, text: str) -> str:
 
 
 def is_small(space: Any) -> bool:
-    """Whether a space's values are text, or few whole numbers."""
+    """Return whether a space's values are text, or few whole numbers."""
     if isinstance(space, spaces.Tuple | spaces.Dict):
         return all(map(is_small, space.values() if isinstance(space, spaces.Dict) else space))
     # Pixels are integers too, but there are far more than a text can show.
@@ -66,11 +65,12 @@ def is_small(space: Any) -> bool:
     )
 
 
-def rules(env: Any, *, drawn: bool) -> str:
-    """What the environment's own documentation says before its tables, at most 1,500 characters."""
+def rules(env: Any, *, has_grid: bool) -> str:
+    """Introduction of the environment's own documentation, before its tables, at most 1,500
+    characters."""
     # Gymnasium's docstrings describe the game first, then its spaces in tables.
     text = re.split(
         r"\n\s*#+ (?:Action|Observation) Space", inspect.getdoc(type(env)) or type(env).__name__
     )[0]
     text = clean(re.sub(r"!\[.*?\]\(.*?\)|^\s*#+ .*$", "", text, flags=re.M)[:1500])
-    return f"{text}\n{MARKED}" if drawn else text
+    return f"{text}\n{MARKED}" if has_grid else text

@@ -1,4 +1,4 @@
-"""What bridges share: texts that fit between tags, and a puzzle's content as text."""
+"""Helpers that integrations share: texts that fit between tags, and a puzzle's content as text."""
 
 import json
 import re

@@ -98,7 +98,7 @@ class TextWorldGame(TextEnv):
         return self.state_text("grid"), float(reward), bool(self.over), False, info
 
     def state_text(self, mode: StateText) -> str:
-        """What is in sight: the room, what is in it, its exits, what is carried. The same for every
+        """Visible state: the room, its contents, its exits, and the inventory. The same for every
         mode."""
         ending = (
             "\nYou have won." if self.now["won"] else "\nYou have lost." if self.now["lost"] else ""

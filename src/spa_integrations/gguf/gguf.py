@@ -30,7 +30,7 @@ READ_AS_THEY_ARE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What an import made."""
+    """Result of an import."""
 
     folder: Path
     name: str
@@ -147,9 +147,9 @@ def read_fields(file: Path) -> dict[str, str]:
             # `.rope.scal` matches `<architecture>.rope.scaling.*` and `.rope.scale_linear`.
             if k in wanted or ".rope.scal" in k
         }
-        found = {name: one_line(values.get(key, "")) for name, key in keys.items()}
+        fields = {name: one_line(values.get(key, "")) for name, key in keys.items()}
         parts = int(values.get("split.count", 1))
-        scaling = _scaling(reader, values, found["architecture"])
+        scaling = _scaling(reader, values, fields["architecture"])
     except Exception as error:  # the type depends on the code that reads a wrong value first
         raise ModelError(
             f"{file} is damaged or truncated ({one_line(error)}). Download the file again."
@@ -164,12 +164,12 @@ def read_fields(file: Path) -> dict[str, str]:
             f"{file} scales rotary positions ({scaling}), but transformers does not read this scaling from a GGUF, so "
             "the logits would be wrong. Use the original weights (safetensors)."
         )
-    return found
+    return fields
 
 
 def _scaling(reader: Any, values: dict[str, Any], architecture: str) -> str:
-    """What in the file scales rotary positions, "" if nothing does. llama.cpp takes a factor
-    without a type for a linear one."""
+    """Name the scaling of rotary positions in the file, "" if there is none. llama.cpp treats a
+    factor without a type as a linear one."""
     if architecture == "gemma4":
         return ""  # transformers knows the factors, which are the same for every Gemma 4
     # Factors per frequency are tensors of the file, not fields.
@@ -197,10 +197,10 @@ def plain_model(file: Path) -> Any:
     Raises ModelError if weights are missing, and what transformers raises.
     """
     source: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
-    found: Any = AutoModelForCausalLM.from_pretrained(
+    causal_lm: Any = AutoModelForCausalLM.from_pretrained(
         **source, dtype=torch.float32, output_loading_info=True
     )
-    loaded, info = found
+    loaded, info = causal_lm
     # A GGUF of adapters or of a part of the model loads without an error, but its other weights are
     # random.
     if info["missing_keys"]:

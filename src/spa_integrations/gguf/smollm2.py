@@ -45,10 +45,10 @@ def get_smollm2() -> Imported | None:
 
 def check_sum(file: Path) -> None:
     """Raises ModelError if a file is not the model that the presets were measured with."""
-    found = sha256(file)
-    if found != SHA256:
+    digest = sha256(file)
+    if digest != SHA256:
         raise ModelError(
-            f"{file.name} has the sha256 {found}, not {SHA256}, so the file is damaged or has other content. Download "
+            f"{file.name} has the sha256 {digest}, not {SHA256}, so the file is damaged or has other content. Download "
             "the file again."
         )
 

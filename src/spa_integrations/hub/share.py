@@ -19,8 +19,8 @@ from spa.run.files import read_lines
 from spa.run.manifest import SUMMARY, Manifest
 from spa.tables import Table
 from spa.worldmodel.columns import COLUMNS
+from spa.worldmodel.examples import by_reason
 from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
-from spa.worldmodel.rows import by_reason
 
 PAPER = "https://arxiv.org/abs/2510.15047"
 DATA_FILES = (TRAIN_FILE, VAL_FILE, SUMMARY)
@@ -38,7 +38,7 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubUpload:
-    """What goes to the Hub: its kind, its files by their name there, and its card."""
+    """An upload to the Hub: its kind, its files by their name there, and its card."""
 
     kind: Kind
     files: Mapping[str, Path]
@@ -137,8 +137,8 @@ def data_card(folder: Path, name: str) -> str:
         "configs": [{"config_name": "default", "data_files": splits}],
     }
     facts = {
-        "examples for training": summary.get("rows_train"),
-        "examples for validation": summary.get("rows_val"),
+        "examples for training": summary.get("examples_train"),
+        "examples for validation": summary.get("examples_val"),
         "puzzles": summary.get("puzzles"),
         "self-play episodes": summary.get("episodes"),
         "turns left out": by_reason(counts if isinstance(counts, dict) else {}),
@@ -189,7 +189,7 @@ def model_card(folder: Path, name: str) -> str:
 
 
 def _stages(stage_dir: Path) -> str:
-    """How the model of a stage was trained, as its record says."""
+    """Describe how the model of a stage was trained, from its record."""
     known = Manifest.read(stage_dir)
     if known is None:
         return ""
@@ -213,13 +213,13 @@ def _card(head: Mapping[str, Any], name: str, text: str, facts: Mapping[str, Any
 def _settings(path: Path) -> dict[str, Any]:
     """Settings that say how a run was played, from its saved configuration."""
     config = _parsed(path, yaml.safe_load)
-    found = {}
+    settings = {}
     for key in SHOWN:
         value: Any = config
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
-        found[f"`{key}`"] = ", ".join(map(str, value)) if isinstance(value, list) else value
-    return found
+        settings[f"`{key}`"] = ", ".join(map(str, value)) if isinstance(value, list) else value
+    return settings
 
 
 def _last_validation(path: Path, step: int) -> dict[str, float]:
@@ -231,7 +231,7 @@ def _last_validation(path: Path, step: int) -> dict[str, float]:
     for _, line in read_lines(path):
         if not isinstance(line.get("step"), int) or line["step"] > step:
             continue
-        found = {
+        metrics = {
             key: value
             for key, value in line.items()
             if key.startswith(("val/", "val-env/"))
@@ -239,7 +239,7 @@ def _last_validation(path: Path, step: int) -> dict[str, float]:
         }
         # A line without validation keeps the figures of the last validation.
         last = {
-            key: value for key, value in found.items() if isinstance(value, int | float)
+            key: value for key, value in metrics.items() if isinstance(value, int | float)
         } or last
     return last
 
@@ -250,12 +250,12 @@ def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = parse(path.read_text(encoding="utf-8"))
+        content = parse(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise DataError(_unreadable(path, one_line(error)[:200])) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise DataError(_unreadable(path, "the file does not contain a mapping"))
-    return found
+    return content
 
 
 def _unreadable(path: Path, why: str) -> str:

@@ -48,7 +48,7 @@ function embedded(data) {
   const sentence = (board) => board.words.map(([word]) => word).join(" ");
   const words = ({ id, episode }) => {
     const { error, turns } = data.replays[id];
-    return [episode, error, ...turns.flatMap((turn) => [sentence(turn.state), turn.reply, sentence(turn.next_state)])].join("\n").toLowerCase();
+    return [episode, error, ...turns.flatMap((turn) => [sentence(turn.state), turn.response, sentence(turn.next_state)])].join("\n").toLowerCase();
   };
   const matches = (row, filters) => Object.entries(filters).every(([key, value]) =>
     value === "" || (key === "q" ? words(row).includes(value.toLowerCase()) : String(row[key]) === value));
@@ -561,7 +561,7 @@ function showTurn() {
     pair("After the actions", board(turn.next_state, "true", "true"), turn.predicted ? claimed(turn.predicted, "predicted", turn.prediction_wrong) : null),
     ...(turn.options || []).map((each) => pair(`Considered: ${each.plan}`, board(each.state, "predicted", "true"))));
   const trees = [turn.imagined && turn.imagined.length ? plannerTree(turn.imagined) : null, turn.search && turn.search.length > 1 ? writtenTree(turn.search) : null];
-  const reply = turn.tokens ? tokenBox(turn.tokens) : make("section", {}, make("h3", { text: "Response" }), make("pre", { class: "text", text: turn.reply }));
+  const reply = turn.tokens ? tokenBox(turn.tokens) : make("section", {}, make("h3", { text: "Response" }), make("pre", { class: "text", text: turn.response }));
   $("#turn").replaceChildren(make("p", { class: "facts" }, ...amounts.filter(Boolean)), make("h3", { text: "Actions" }), actions(turn), boards, ...trees.filter(Boolean), reply);
 }
 function toTurn(index) {

@@ -20,10 +20,10 @@ moves."""
 def shortest_moves(room: Room) -> tuple[int, ...] | None:
     """A shortest solution of `room` as indices into up, down, left, right; None if there is
     none."""
-    found = _meet(room)
-    if found is None:
+    meeting = _meet(room)
+    if meeting is None:
         return None
-    ahead, behind, boxes, player = found
+    ahead, behind, boxes, player = meeting
     deltas = room.deltas()
     moves = []
     # Walk from the meeting state back to the start, then from the meeting state to the goal.
@@ -41,9 +41,9 @@ def shortest_moves(room: Room) -> tuple[int, ...] | None:
 
 def fewest_moves(room: Room) -> int | None:
     """The length of a shortest solution; None if there is none."""
-    found = _meet(room)
+    meeting = _meet(room)
     # Each list begins with the layer of zero moves, which adds nothing to the length.
-    return None if found is None else len(found[0]) + len(found[1]) - 2
+    return None if meeting is None else len(meeting[0]) + len(meeting[1]) - 2
 
 
 @lru_cache(maxsize=4096)
@@ -136,7 +136,7 @@ def _advance(
 def _pushes(boxes: int, players: int, free: int, stride: int) -> list[tuple[int, int]]:
     """Each push that one of `players` can make onto `free` cells: the boxes and the player's cell
     after it, as bits."""
-    found = []
+    successors = []
     free &= ~boxes
     for step in (stride, 1):
         # Pushes towards higher numbers: boxes with a player on the cell before and a free cell
@@ -146,19 +146,19 @@ def _pushes(boxes: int, players: int, free: int, stride: int) -> list[tuple[int,
             # This expression isolates the lowest bit that is set.
             box = down & -down
             down ^= box
-            found.append((boxes ^ box ^ box << step, box))
+            successors.append((boxes ^ box ^ box << step, box))
         up = players >> step & boxes & free << step
         while up:
             box = up & -up
             up ^= box
-            found.append((boxes ^ box ^ box >> step, box))
-    return found
+            successors.append((boxes ^ box ^ box >> step, box))
+    return successors
 
 
 def _pulls(boxes: int, players: int, free: int, stride: int) -> list[tuple[int, int]]:
     """Each push that may have led here, from `free` cells: the boxes and the player's cell before
     it, as bits."""
-    found = []
+    predecessors = []
     free &= ~boxes
     for step in (stride, 1):
         # Undo pushes towards higher numbers: players with the pushed box on the cell after and a
@@ -167,13 +167,13 @@ def _pulls(boxes: int, players: int, free: int, stride: int) -> list[tuple[int, 
         while down:
             player = down & -down
             down ^= player
-            found.append((boxes ^ player << step ^ player, player >> step))
+            predecessors.append((boxes ^ player << step ^ player, player >> step))
         up = players & boxes << step & free >> step
         while up:
             player = up & -up
             up ^= player
-            found.append((boxes ^ player >> step ^ player, player << step))
-    return found
+            predecessors.append((boxes ^ player >> step ^ player, player << step))
+    return predecessors
 
 
 def _step_back(

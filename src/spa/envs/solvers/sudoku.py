@@ -45,11 +45,11 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
         cols[col] = cols[col] ^ bit
         boxes[box] = boxes[box] ^ bit
     cells = list(board)
-    found: list[Board] = []
+    solutions: list[Board] = []
 
     def search(empty: list[int]) -> None:
         if not empty:
-            found.append(tuple(cells))
+            solutions.append(tuple(cells))
             return
         fewest = size + 1
         where = -1
@@ -67,7 +67,7 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
                     break
         row, col, box = house[where]
         rest = [cell for cell in empty if cell != where]
-        while options and len(found) < limit:
+        while options and len(solutions) < limit:
             bit = options & -options
             options ^= bit
             cells[where] = bit.bit_length() - 1
@@ -82,12 +82,12 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
         cells[where] = 0
 
     search([cell for cell, digit in enumerate(board) if not digit])
-    return found
+    return solutions
 
 
 def stays_unique(board: Board, size: int, cell: int) -> bool:
-    """Whether `board`, which has one solution, still has just one when the digit of `cell` is
-    removed.
+    """Return whether `board`, which has one solution, still has only one when the digit of `cell`
+    is removed.
 
     A second solution would differ in `cell` itself: it is enough to look for one with each other
     digit there.

@@ -1,4 +1,4 @@
-"""Every order of a world-model reply through all three stages, with the built-in model and budgets of a few tokens."""
+"""Every order of a world-model response through all three stages, with the built-in model and budgets of a few tokens."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from spa.config.load import load_config
 from spa.stages import ppo_run, selfplay, sft
-from spa.worldmodel.rows import is_branch
+from spa.worldmodel.examples import is_counterfactual
 from spa.worldmodel.sft_files import read_examples
 
 SETTINGS = (
@@ -40,16 +40,19 @@ def test_all_stages(order, tmp_path):
         "tiny", [*SETTINGS, f"agent_proxy.response_format={order}", f"trainer.run_dir={tmp_path}"]
     )
     data = selfplay.run_self_play(cfg, directory=tmp_path / "data")
-    rows = read_examples(data / "wm_train.parquet")
+    examples = read_examples(data / "wm_train.parquet")
     # there, branches are what is chosen from
-    assert any(is_branch(row) for row in rows) == (order != "choose_plan")
-    assert all(("<prediction>" in row.response) == (order != "no_prediction") for row in rows)
+    assert any(is_counterfactual(example) for example in examples) == (order != "choose_plan")
+    assert all(
+        ("<prediction>" in example.response) == (order != "no_prediction") for example in examples
+    )
     if order == "plan_first":
         assert all(
-            f"I do {', then '.join(row.executed)}. <prediction>" in row.response for row in rows
+            f"I do {', then '.join(example.executed)}. <prediction>" in example.response
+            for example in examples
         )
     if order == "choose_plan":
-        assert all(row.response.count("I could do ") == 2 for row in rows)
+        assert all(example.response.count("I could do ") == 2 for example in examples)
     tuned = sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
     measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
     assert ("val/wm/prediction_em" in measured) == (order != "no_prediction")

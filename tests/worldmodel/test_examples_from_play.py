@@ -7,28 +7,28 @@ import pytest
 
 from spa.envs.pool import EpisodeSpec
 from spa.envs.registry import make_env
-from spa.formats.registry import world_model_reply
+from spa.formats.registry import world_model_response
 from spa.prompts.render import Prompter
 from spa.rollout.loop import collect
 from spa.types import Completion, Prompt, SamplingParams
 from spa.worldmodel.accuracy import world_model_metrics
-from spa.worldmodel.rows import episode_rows
+from spa.worldmodel.examples import episode_examples
 
 
 class Babbler:
-    """Random actions (some do not exist), invented states, and a broken reply now and then."""
+    """Random actions (some do not exist), invented states, and a broken response now and then."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        return [self._reply(prompt) for prompt in prompts]
+        return [self._response(prompt) for prompt in prompts]
 
-    def _reply(self, prompt: Prompt) -> Completion:
+    def _response(self, prompt: Prompt) -> Completion:
         rng = np.random.default_rng(prompt.seed)
         actions = [
             prompt.context.random_action(rng) if rng.random() < 0.9 else "fly" for _ in range(4)
         ]
-        text = world_model_reply("3_P \\g<0>", "hm", "nowhere", " || ".join(actions)).removeprefix(
-            prompt.prefill
-        )
+        text = world_model_response(
+            "3_P \\g<0>", "hm", "nowhere", " || ".join(actions)
+        ).removeprefix(prompt.prefill)
         if rng.random() < 0.2:
             text = text.replace("</prediction>", "")
         return Completion(text=text, token_ids=None, logprobs=None, finish_reason="stop")
@@ -41,7 +41,7 @@ class Babbler:
 
 
 @pytest.mark.parametrize("env_type", ["frozen_lake", "sokoban"])
-def test_every_row_is_what_the_environment_does(env_type):
+def test_every_example_is_what_the_environment_does(env_type):
     specs = [
         EpisodeSpec(
             episode_id=f"{i}",
@@ -67,9 +67,9 @@ def test_every_row_is_what_the_environment_does(env_type):
     kept = lost = 0
     for episode in episodes:
         assert not episode.error
-        rows, dropped = episode_rows(episode, action_sep="||")
-        kept, lost = kept + len(rows), lost + dropped.total()
-        by_turn = {row.turn: row for row in rows}
+        examples, dropped = episode_examples(episode, action_sep="||")
+        kept, lost = kept + len(examples), lost + dropped.total()
+        by_turn = {example.turn: example for example in examples}
         env = make_env(env_type)
         env.reset(seed=episode.puzzle_seed, options={"noise_seed": episode.noise_seed})
         for index, turn in enumerate(episode.turns):
@@ -80,7 +80,9 @@ def test_every_row_is_what_the_environment_does(env_type):
                 env.step(chosen)
             if index in by_turn:
                 answer = " || ".join(turn.executed)
-                truth = world_model_reply(before, "hm", env.state_text("grid_and_coords"), answer)
+                truth = world_model_response(
+                    before, "hm", env.state_text("grid_and_coords"), answer
+                )
                 assert by_turn[index].response == truth
                 assert before in by_turn[index].prompt[-1]["content"]
     assert kept > 8 and lost > 0

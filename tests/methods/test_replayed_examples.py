@@ -1,11 +1,11 @@
-"""Replayed rows behind a batch: numbers by hand."""
+"""Replayed examples behind a batch: numbers by hand."""
 
 import numpy as np
 import pytest
 import torch
 from helpers.batches import plain_streams
 
-from spa.methods.replay import with_rows
+from spa.methods.replay import with_sequences
 from spa.stages.ppo_updates import with_replayed
 from spa.types import PPOBatch
 
@@ -31,12 +31,12 @@ def batch() -> PPOBatch:
     )
 
 
-def test_rows_stand_behind_the_episodes():
-    rows = [
+def test_examples_stand_behind_the_episodes():
+    examples = [
         (np.array([7, 8, 9, 10], np.int32), np.array([False, False, True, True])),
         (np.array([7, 8], np.int32), np.array([False, True])),
     ]
-    longer = with_rows(batch(), rows)
+    longer = with_sequences(batch(), examples)
     assert longer.input_ids.tolist() == [[1, 2, 3, 0], [4, 5, 6, 0], [7, 8, 9, 10], [7, 8, 0, 0]]
     assert longer.lengths.tolist() == [3, 3, 4, 2]
     assert longer.ce_weights.tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 1], [1, 0, 0]]
@@ -48,8 +48,8 @@ def test_rows_stand_behind_the_episodes():
 @pytest.mark.parametrize(
     ("epochs", "mini_batches"), [(1, [[1, 2, 3], [0, 4, 5]]), (2, [[1, 2], [0, 3], [1, 4], [0, 5]])]
 )
-def test_equally_many_rows_are_in_each_mini_batch_of_all_epochs(epochs, mini_batches):
-    rows = [(np.array([7, 8], np.int32), np.array([False, True]))] * 4
-    longer = with_rows(batch(), rows)
+def test_equally_many_examples_are_in_each_mini_batch_of_all_epochs(epochs, mini_batches):
+    examples = [(np.array([7, 8], np.int32), np.array([False, True]))] * 4
+    longer = with_sequences(batch(), examples)
     plan = with_replayed([torch.tensor([1]), torch.tensor([0])] * epochs, longer)
     assert [part.tolist() for part in plan] == mini_batches

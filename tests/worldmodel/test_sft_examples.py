@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worldmodel_examples import make_episode, make_turn, reply
+from worldmodel_examples import make_episode, make_turn, response_to
 
 from spa.errors import ConfigError, DataError
 from spa.seeds import derange
-from spa.types import StopReason, WorldModelRow
-from spa.worldmodel.rows import (
+from spa.types import SFTExample, StopReason
+from spa.worldmodel.examples import (
     corrected_messages,
-    episode_rows,
+    episode_examples,
     shuffle_next_states,
     split_by_puzzle,
 )
@@ -21,14 +21,14 @@ from spa.worldmodel.rows import (
 def three_turns(name: str = "train/0", puzzle: str = "p0"):
     return make_episode(
         [
-            make_turn(reply("w0", "w1", "Left"), state=f"{name} s0", next_state=f"{name} s1"),
+            make_turn(response_to("w0", "w1", "Left"), state=f"{name} s0", next_state=f"{name} s1"),
             make_turn(
                 "<think>lost</think><answer>Left</answer>",
                 state=f"{name} s1",
                 next_state=f"{name} s2",
             ),
             make_turn(
-                reply("w2", "w3", "Up"),
+                response_to("w2", "w3", "Up"),
                 state=f"{name} s2",
                 next_state=f"{name} s3",
                 executed=("Up",),
@@ -39,97 +39,106 @@ def three_turns(name: str = "train/0", puzzle: str = "p0"):
     )
 
 
-def test_rows_carry_the_corrected_history_and_count_what_was_dropped():
+def test_examples_carry_the_corrected_history_and_count_what_was_dropped():
     episode = three_turns()
-    rows, dropped = episode_rows(episode, action_sep="||")
+    examples, dropped = episode_examples(episode, action_sep="||")
     assert dropped == Counter(malformed=1)
-    assert [row.turn for row in rows] == [0, 2]
-    assert rows[0].prompt == episode.messages[:2]
-    assert rows[0].response == reply("train/0 s0", "train/0 s1", "Left")
-    assert [message["content"] for message in rows[1].prompt if message["role"] == "assistant"] == [
-        rows[0].response,
+    assert [example.turn for example in examples] == [0, 2]
+    assert examples[0].prompt == episode.messages[:2]
+    assert examples[0].response == response_to("train/0 s0", "train/0 s1", "Left")
+    assert [
+        message["content"] for message in examples[1].prompt if message["role"] == "assistant"
+    ] == [
+        examples[0].response,
         "<think>lost</think><answer>Left</answer>",
     ]
-    assert [message for message in rows[1].prompt if message["role"] == "user"] == [
+    assert [message for message in examples[1].prompt if message["role"] == "user"] == [
         message for message in episode.messages if message["role"] == "user"
     ]
-    assert rows[1].response == reply("train/0 s2", "train/0 s3", "Up")
-    assert (rows[1].predicted, rows[1].observed, rows[1].executed) == ("w3", "w2", ("Up",))
+    assert examples[1].response == response_to("train/0 s2", "train/0 s3", "Up")
+    assert (examples[1].predicted, examples[1].observed, examples[1].executed) == (
+        "w3",
+        "w2",
+        ("Up",),
+    )
     # the episode itself is as it was played
-    assert episode.messages[2]["content"] == reply("w0", "w1", "Left")
+    assert episode.messages[2]["content"] == response_to("w0", "w1", "Left")
 
 
 def test_corrected_messages_are_the_history_of_a_next_turn():
     episode = three_turns()
-    rows, _ = episode_rows(episode, action_sep="||")
+    examples, _ = episode_examples(episode, action_sep="||")
     assert corrected_messages(episode, action_sep="||") == (
-        *rows[1].prompt,
-        {"role": "assistant", "content": rows[1].response},
+        *examples[1].prompt,
+        {"role": "assistant", "content": examples[1].response},
     )
 
 
-def test_an_episode_that_failed_gives_no_rows():
+def test_an_episode_that_failed_gives_no_examples():
     # A failed episode keeps no turns.
     failed = make_episode((), stop=StopReason.ERROR, error="step returned None")
-    rows, dropped = episode_rows(failed, action_sep="||")
-    assert rows == [] and dropped == Counter(episode_error=1)
+    examples, dropped = episode_examples(failed, action_sep="||")
+    assert examples == [] and dropped == Counter(episode_error=1)
 
 
 def test_an_episode_without_its_messages_is_a_data_error():
     with pytest.raises(DataError, match="train/9 has 3 turns but only 0 assistant"):
-        episode_rows(
+        episode_examples(
             make_episode(three_turns().turns, name="train/9", messages=()), action_sep="||"
         )
 
 
-def rows_of(puzzles) -> list[WorldModelRow]:
+def rows_of(puzzles) -> list[SFTExample]:
     return [
-        row
+        example
         for i, p in enumerate(puzzles)
-        for row in episode_rows(three_turns(f"e{i}", str(p)), action_sep="||")[0]
+        for example in episode_examples(three_turns(f"e{i}", str(p)), action_sep="||")[0]
     ]
 
 
 @given(st.lists(st.integers(0, 12), max_size=20), st.floats(0.01, 0.99), st.integers(0, 5))
 def test_no_puzzle_is_on_both_sides(puzzles, fraction, seed):
-    rows = rows_of(puzzles)
-    train, val = split_by_puzzle(rows, val_fraction=fraction, seed=seed)
+    examples = rows_of(puzzles)
+    train, val = split_by_puzzle(examples, val_fraction=fraction, seed=seed)
     train_puzzles, val_puzzles = (
-        {row.puzzle_hash for row in train},
-        {row.puzzle_hash for row in val},
+        {example.puzzle_hash for example in train},
+        {example.puzzle_hash for example in val},
     )
     assert not train_puzzles & val_puzzles
-    assert len(train) + len(val) == len(rows)
+    assert len(train) + len(val) == len(examples)
     count = len(set(puzzles))
     if count >= 2:
         assert train and val
         assert len(val_puzzles) == min(max(round(fraction * count), 1), count - 1)
     else:
         assert not val
-    again = split_by_puzzle(rows[::-1], val_fraction=fraction, seed=seed)
-    assert {row.puzzle_hash for row in again[1]} == val_puzzles
+    again = split_by_puzzle(examples[::-1], val_fraction=fraction, seed=seed)
+    assert {example.puzzle_hash for example in again[1]} == val_puzzles
 
 
 @given(st.sets(st.integers(0, 12)), st.sets(st.integers(0, 20)), st.integers(0, 5))
 def test_puzzles_of_earlier_rounds_keep_their_side(early, late, seed):
     sides = [
-        {row.puzzle_hash for row in part}
+        {example.puzzle_hash for example in part}
         for part in split_by_puzzle(rows_of(early), val_fraction=0.2, seed=seed)
     ]
     both = rows_of(early | late)
     train, val = split_by_puzzle(
         both, val_fraction=0.2, seed=seed, trained=sides[0], validated=sides[1]
     )
-    assert sides[0] <= {row.puzzle_hash for row in train} and sides[1] <= {
-        row.puzzle_hash for row in val
+    assert sides[0] <= {example.puzzle_hash for example in train} and sides[1] <= {
+        example.puzzle_hash for example in val
     }
     assert len(train) + len(val) == len(both)
 
 
 def test_another_seed_splits_otherwise():
-    rows = rows_of(range(40))
+    examples = rows_of(range(40))
     sides = {
-        frozenset(row.puzzle_hash for row in split_by_puzzle(rows, val_fraction=0.2, seed=s)[1])
+        frozenset(
+            example.puzzle_hash
+            for example in split_by_puzzle(examples, val_fraction=0.2, seed=s)[1]
+        )
         for s in range(4)
     }
     assert len(sides) == 4 and {len(side) for side in sides} == {8}
@@ -142,19 +151,19 @@ def test_an_impossible_fraction_is_refused(fraction):
 
 
 def test_shuffling_moves_only_predictions():
-    rows = rows_of(range(6))
-    shuffled = shuffle_next_states(rows, 3)
+    examples = rows_of(range(6))
+    shuffled = shuffle_next_states(examples, 3)
     swapped = {}
-    for row, new in zip(rows, shuffled, strict=True):
-        head, tail = row.response.split(row.next_state)
+    for example, new in zip(examples, shuffled, strict=True):
+        head, tail = example.response.split(example.next_state)
         assert new.response.startswith(head) and new.response.endswith(tail)
-        swapped[row.next_state] = new.response[len(head) : len(new.response) - len(tail)]
+        swapped[example.next_state] = new.response[len(head) : len(new.response) - len(tail)]
         assert new.extra.pop("shuffled") is True
         assert (new.next_state, new.state, new.extra, new.turn) == (
-            row.next_state,
-            row.state,
-            row.extra,
-            row.turn,
+            example.next_state,
+            example.state,
+            example.extra,
+            example.turn,
         )
     assert sorted(swapped) == sorted(swapped.values())
     assert all(true != false for true, false in swapped.items())
@@ -164,25 +173,27 @@ def test_shuffling_moves_only_predictions():
         ]
         assert history == [first.response, "<think>lost</think><answer>Left</answer>"]
         assert [m for m in second.prompt if m["role"] == "user"] == [
-            m for m in rows[shuffled.index(second)].prompt if m["role"] == "user"
+            m for m in examples[shuffled.index(second)].prompt if m["role"] == "user"
         ]
-    assert "w1" not in rows[0].response and rows == rows_of(range(6))
+    assert "w1" not in examples[0].response and examples == rows_of(range(6))
     assert (
-        shuffle_next_states(rows, 3) == shuffle_next_states(rows, 3) != shuffle_next_states(rows, 4)
+        shuffle_next_states(examples, 3)
+        == shuffle_next_states(examples, 3)
+        != shuffle_next_states(examples, 4)
     )
 
 
 def test_states_stay_within_their_environment():
-    rows = rows_of(range(4))
+    examples = rows_of(range(4))
     other = make_episode(three_turns("lake").turns, name="lake", tag="FrozenLake")
-    mixed = rows + episode_rows(other, action_sep="||")[0]
-    for row in shuffle_next_states(mixed, 0):
-        assert ("lake s" in row.response) == (row.tag == "FrozenLake")
+    mixed = examples + episode_examples(other, action_sep="||")[0]
+    for example in shuffle_next_states(mixed, 0):
+        assert ("lake s" in example.response) == (example.tag == "FrozenLake")
 
 
-def test_shuffling_unfiltered_rows_says_what_to_do():
-    row = rows_of([1])[0]
-    broken = replace(row, response="no blocks")
+def test_shuffling_unfiltered_examples_says_what_to_do():
+    example = rows_of([1])[0]
+    broken = replace(example, response="no blocks")
     with pytest.raises(DataError, match=r"e0, turn 0.*spa data filter"):
         shuffle_next_states([broken], 0)
 

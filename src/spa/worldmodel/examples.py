@@ -14,7 +14,7 @@ from spa.formats.blocks import find_block, replace_state
 from spa.formats.plans import Option, imagined, with_options
 from spa.formats.registry import relabel_turn
 from spa.seeds import derange, stream
-from spa.types import Episode, Message, StopReason, Turn, WorldModelRow
+from spa.types import Episode, Message, SFTExample, StopReason, Turn
 from spa.worldmodel.parquet import write_parquet
 
 __all__ = [
@@ -22,10 +22,10 @@ __all__ = [
     "by_reason",
     "corrected_messages",
     "coverage_sample",
-    "episode_rows",
+    "episode_examples",
     "hidden_share",
-    "is_branch",
-    "make_row",
+    "is_counterfactual",
+    "make_example",
     "rewritten_history",
     "shuffle_next_states",
     "split_by_puzzle",
@@ -37,13 +37,13 @@ _WORD = re.compile(r"\w+")
 
 
 def by_reason(counts: Mapping[str, int]) -> str:
-    """What was left out as text: "3 no_prediction, 1 duplicate", or "none"."""
+    """Counts of dropped examples as text: "3 no_prediction, 1 duplicate", or "none"."""
     return ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "none"
 
 
-def episode_rows(
+def episode_examples(
     episode: Episode, *, action_sep: str, options: Sequence[Sequence[Option]] = ()
-) -> tuple[list[WorldModelRow], Counter[str]]:
+) -> tuple[list[SFTExample], Counter[str]]:
     """One example per turn that can be relabelled, and how many turns were dropped for which
     reason.
 
@@ -57,24 +57,26 @@ def episode_rows(
     if episode.stop is StopReason.ERROR:
         # A failed episode keeps no turns, but it counts.
         return [], Counter({EPISODE_ERROR: max(1, len(episode.turns))})
-    replies = assistant_positions(episode)
+    responses = assistant_positions(episode)
     corrected = _corrected(episode, action_sep, options)
-    messages = _with_replies(episode.messages, replies, corrected)
-    rows: list[WorldModelRow] = []
+    messages = _with_responses(episode.messages, responses, corrected)
+    examples: list[SFTExample] = []
     dropped: Counter[str] = Counter()
     for index, (turn, relabelled) in enumerate(zip(episode.turns, corrected, strict=True)):
         if relabelled.text is None:
             dropped[relabelled.reason] += 1
             continue
-        rows.append(make_row(episode, index, turn, messages[: replies[index]], relabelled.text))
-    return rows, dropped
+        examples.append(
+            make_example(episode, index, turn, messages[: responses[index]], relabelled.text)
+        )
+    return examples, dropped
 
 
 def corrected_messages(episode: Episode, *, action_sep: str) -> tuple[Message, ...]:
     """The episode's messages with every response that can be relabelled replaced by its corrected
     text."""
     corrected = _corrected(episode, action_sep)
-    return _with_replies(episode.messages, assistant_positions(episode), corrected)
+    return _with_responses(episode.messages, assistant_positions(episode), corrected)
 
 
 def _corrected(
@@ -88,7 +90,7 @@ def _corrected(
 
 
 def assistant_positions(episode: Episode) -> list[int]:
-    """Where the responses stand in the episode's messages. Raises DataError if there are fewer than
+    """Indices of the responses in the episode's messages. Raises DataError if there are fewer than
     turns."""
     positions = [
         index for index, message in enumerate(episode.messages) if message["role"] == "assistant"
@@ -102,7 +104,7 @@ def assistant_positions(episode: Episode) -> list[int]:
     return positions
 
 
-def _with_replies(
+def _with_responses(
     messages: Sequence[Message], positions: Sequence[int], corrected: Sequence[Relabelled]
 ) -> tuple[Message, ...]:
     out = list(messages)
@@ -112,11 +114,11 @@ def _with_replies(
     return tuple(out)
 
 
-def make_row(
+def make_example(
     episode: Episode, index: int, turn: Turn, prompt: tuple[Message, ...], response: str
-) -> WorldModelRow:
+) -> SFTExample:
     """The example of turn `index`: `response` after the conversation `prompt`."""
-    return WorldModelRow(
+    return SFTExample(
         prompt=prompt,
         response=response,
         tag=episode.tag,
@@ -129,8 +131,8 @@ def make_row(
         state=turn.target,
         next_state=turn.next_target,
         executed=turn.executed,
-        predicted=turn.reply.prediction,
-        observed=turn.reply.observation,
+        predicted=turn.response.prediction,
+        observed=turn.response.observation,
         images=episode.images[: index + 1],  # one per turn so far
         extra={
             "state_text": episode.state_text,
@@ -143,32 +145,32 @@ def make_row(
     )
 
 
-def hidden_share(rows: Sequence[WorldModelRow]) -> float:
+def hidden_share(examples: Sequence[SFTExample]) -> float:
     """Share of the words of the observations that no system or user message of the prompt holds, in
     0 to 1. Examples whose prompts show pictures do not count."""
     words = 0
     hidden = 0
-    for row in rows:
-        if row.images:
+    for example in examples:
+        if example.images:
             continue
         # Earlier responses do not count: in play the model writes them, so what appears only in
         # them was guessed.
-        texts = [message["content"] for message in row.prompt if message["role"] != "assistant"]
+        texts = [message["content"] for message in example.prompt if message["role"] != "assistant"]
         shown = {word for text in texts for word in _WORD.findall(text)}
-        target = _WORD.findall(row.state)
+        target = _WORD.findall(example.state)
         words += len(target)
         hidden += sum(word not in shown for word in target)
     return hidden / words if words else 0.0
 
 
 def split_by_puzzle(
-    rows: Sequence[WorldModelRow],
+    examples: Sequence[SFTExample],
     *,
     val_fraction: float,
     seed: int,
     trained: Collection[str] = (),
     validated: Collection[str] = (),
-) -> tuple[list[WorldModelRow], list[WorldModelRow]]:
+) -> tuple[list[SFTExample], list[SFTExample]]:
     """Training and validation examples; a puzzle is on one side only.
 
     `val_fraction` is the share of puzzles, rounded, but at least one puzzle stays on each side;
@@ -180,16 +182,16 @@ def split_by_puzzle(
     if not 0 < val_fraction < 1:
         raise ConfigError(f"val_fraction must be above 0 and below 1, got {val_fraction}")
     # Sorted, since a set has no order that a seed could fix.
-    puzzles = sorted({row.puzzle_hash for row in rows}.difference(trained, validated))
+    puzzles = sorted({example.puzzle_hash for example in examples}.difference(trained, validated))
     count = min(max(round(val_fraction * len(puzzles)), 1), len(puzzles) - 1)
     order = stream(seed, "world_model_split").permutation(len(puzzles))
     held_out = {puzzles[index] for index in order[: max(count, 0)]}.union(validated)
-    train = [row for row in rows if row.puzzle_hash not in held_out]
-    val = [row for row in rows if row.puzzle_hash in held_out]
+    train = [example for example in examples if example.puzzle_hash not in held_out]
+    val = [example for example in examples if example.puzzle_hash in held_out]
     return train, val
 
 
-def shuffle_next_states(rows: Sequence[WorldModelRow], seed: int) -> list[WorldModelRow]:
+def shuffle_next_states(examples: Sequence[SFTExample], seed: int) -> list[SFTExample]:
     """The control data set: every prediction block holds the next state of another example.
 
     The states are permuted over all examples of an environment tag, so their distribution stays the
@@ -200,29 +202,37 @@ def shuffle_next_states(rows: Sequence[WorldModelRow], seed: int) -> list[WorldM
     Call it on the training examples after the split. Raises DataError for an example without
     exactly one prediction block.
     """
-    responses = list(rows)
-    for tag in sorted({row.tag for row in rows}):
-        indices = [index for index, row in enumerate(rows) if row.tag == tag]
-        states = [_predicted_state(rows[index]) for index in indices]
+    responses = list(examples)
+    for tag in sorted({example.tag for example in examples}):
+        indices = [index for index, example in enumerate(examples) if example.tag == tag]
+        states = [_predicted_state(examples[index]) for index in indices]
         donors = derange(states, stream(seed, f"shuffled_next_states/{tag}"))
         for index, donor in zip(indices, donors, strict=True):
-            response = replace_state(rows[index].response, "prediction", states[donor])
+            response = replace_state(examples[index].response, "prediction", states[donor])
             responses[index] = replace(
-                rows[index], response=response, extra={**rows[index].extra, "shuffled": True}
+                examples[index],
+                response=response,
+                extra={**examples[index].extra, "shuffled": True},
             )
     responses = _shuffled_options(responses, seed)
     # Branches repeat turn numbers, and no later prompt contains their responses.
-    by_turn = {(row.episode_id, row.turn): row.response for row in responses if not is_branch(row)}
-    return [replace(row, prompt=rewritten_history(row, by_turn)) for row in responses]
+    by_turn = {
+        (example.episode_id, example.turn): example.response
+        for example in responses
+        if not is_counterfactual(example)
+    }
+    return [replace(example, prompt=rewritten_history(example, by_turn)) for example in responses]
 
 
-def _shuffled_options(rows: Sequence[WorldModelRow], seed: int) -> list[WorldModelRow]:
+def _shuffled_options(examples: Sequence[SFTExample], seed: int) -> list[SFTExample]:
     """The examples with the states of their imagined plans permuted over all examples of a tag; the
     prediction is again that of the chosen plan."""
-    out = list(rows)
-    for tag in dict.fromkeys(row.tag for row in rows):
+    out = list(examples)
+    for tag in dict.fromkeys(example.tag for example in examples):
         known = [
-            (index, imagined(row.response)) for index, row in enumerate(rows) if row.tag == tag
+            (index, imagined(example.response))
+            for index, example in enumerate(examples)
+            if example.tag == tag
         ]
         states = [state for _, options in known for _, state in options]
         dealt = (
@@ -230,56 +240,58 @@ def _shuffled_options(rows: Sequence[WorldModelRow], seed: int) -> list[WorldMod
         )
         for index, options in known:
             if options:
-                row = rows[index]
+                example = examples[index]
                 others = [(plan, states[next(dealt)]) for plan, _ in options]
-                text = with_options(row.response, others, row.executed)
-                chosen = next((state for plan, state in others if plan == row.executed), None)
+                text = with_options(example.response, others, example.executed)
+                chosen = next((state for plan, state in others if plan == example.executed), None)
                 text = text if chosen is None else replace_state(text, "prediction", chosen)
-                out[index] = replace(row, response=text)
+                out[index] = replace(example, response=text)
     return out
 
 
-def is_branch(row: WorldModelRow) -> bool:
-    """Whether the example tells of a plan that was tried in a copy (`spa.worldmodel.branches`) and
-    is in no history."""
-    return bool(row.extra.get("branch"))
+def is_counterfactual(example: SFTExample) -> bool:
+    """Return whether the example describes a plan that was tried in a copy
+    (`spa.worldmodel.branches`) and is in no history."""
+    return bool(example.extra.get("branch"))
 
 
-def coverage_sample(rows: Sequence[WorldModelRow], seed: int) -> list[WorldModelRow]:
+def coverage_sample(examples: Sequence[SFTExample], seed: int) -> list[SFTExample]:
     """As many examples as there are, sampled with replacement, each with the weight 1 / count of
     its kind: tag, executed actions, and whether the state changed. So rare outcomes (a move that is
     blocked) weigh as much as common ones. They come in their old order."""
-    kinds = [(row.tag, row.executed, row.state != row.next_state) for row in rows]
+    kinds = [
+        (example.tag, example.executed, example.state != example.next_state) for example in examples
+    ]
     counts = Counter(kinds)
     weights = np.array([1.0 / counts[kind] for kind in kinds])
     # Sampling by weight: a point on the running sum picks the example whose interval holds it.
     ends = np.cumsum(weights)
-    draws = stream(seed, "coverage").random(len(rows)) * (ends[-1] if len(rows) else 0.0)
-    places = np.minimum(np.searchsorted(ends, draws, side="right"), len(rows) - 1)
-    return [rows[place] for place in np.sort(places)]
+    points = stream(seed, "coverage").random(len(examples)) * (ends[-1] if len(examples) else 0.0)
+    places = np.minimum(np.searchsorted(ends, points, side="right"), len(examples) - 1)
+    return [examples[place] for place in np.sort(places)]
 
 
-def _predicted_state(row: WorldModelRow) -> str:
-    span = find_block(row.response, "prediction")
+def _predicted_state(example: SFTExample) -> str:
+    span = find_block(example.response, "prediction")
     if span is None:
         raise DataError(
-            f"Episode {row.episode_id}, turn {row.turn}: the response must have exactly one "
+            f"Episode {example.episode_id}, turn {example.turn}: the response must have exactly one "
             "prediction block; run `spa data filter` to remove other responses"
         )
     # Remove only the newlines that relabelling put around the state.
-    return row.response[span[0] : span[1]].removeprefix("\n").removesuffix("\n")
+    return example.response[span[0] : span[1]].removeprefix("\n").removesuffix("\n")
 
 
 def rewritten_history(
-    row: WorldModelRow, responses: dict[tuple[str, int], str]
+    example: SFTExample, responses: dict[tuple[str, int], str]
 ) -> tuple[Message, ...]:
     """The example's prompt with its earlier responses replaced by `responses`, by (episode id,
     turn)."""
     history: list[Message] = []
     turn = 0
-    for message in row.prompt:
+    for message in example.prompt:
         if message["role"] == "assistant":
-            content = responses.get((row.episode_id, turn), message["content"])
+            content = responses.get((example.episode_id, turn), message["content"])
             history.append({"role": "assistant", "content": content})
             turn += 1
         else:

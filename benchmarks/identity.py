@@ -1,6 +1,6 @@
 """Do the commands notice what the schema says? Settings drawn at random are changed under finished work.
 
-    python benchmarks/identity_draws.py [FOLDER] [--draws 60] [--seed 0] [--commands run,compare,try,ablate,reproduce]
+    python benchmarks/identity.py [FOLDER] [--draws 60] [--seed 0] [--commands run,compare,try,ablate,reproduce]
 
 Each command is run once on a very short `tiny` in FOLDER. Then each drawn setting is changed and the command given
 again: where the schema says `result`, it must be refused with the key's name; otherwise the finished work must be
@@ -63,8 +63,8 @@ def other(kind: Any, key: Key, value: Any) -> Any:
 def files(folder: Path) -> dict[str, str]:
     """The checksums of all files that say what was done."""
     written = (".lock", "results.json", "results.md")
-    found = (path for path in folder.rglob("*") if path.is_file() and path.name not in written)
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name not in written)
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
@@ -83,7 +83,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "run": ["run", *tiny],
         "compare": ["compare", *tiny, "compare.parallel=1"],
         "try": ["try", *tiny, f"{TRIED}=3e-4,1e-4", "--parallel", "1"],
-        "ablate": ["ablate", "believed_states", *tiny, "--parallel", "1"],
+        "ablate": ["ablate", "predicted_states", *tiny, "--parallel", "1"],
         "reproduce": ["reproduce", *table, *SHORT, "--parallel", "1"],
     }
 
@@ -102,8 +102,8 @@ def definite(cfg: Config) -> Config:
     return with_precision(cfg, precision_of(cfg))
 
 
-def draw(words: Sequence[str], name: str, kind: Any, key: Key) -> str:
-    """What became of one changed setting: `refused`, `reused`, `impossible`, or what went wrong."""
+def try_setting(words: Sequence[str], name: str, kind: Any, key: Key) -> str:
+    """Classify one changed setting: `refused`, `reused`, `impossible`, or the error."""
     overrides = [word for word in words if "=" in word and not word.startswith(TRIED)]
     before = definite(load_config("tiny", overrides))
     path = name.replace("custom_envs.*", f"custom_envs.{TAG}")
@@ -119,13 +119,13 @@ def draw(words: Sequence[str], name: str, kind: Any, key: Key) -> str:
     ]
     expected = "refused" if key.affects == "result" and stages else "reused"
     status, said = given([*words, change])
-    found = "refused" if status == 2 else "reused" if status == 0 else f"status {status}"
+    outcome = "refused" if status == 2 else "reused" if status == 0 else f"status {status}"
     if path not in said:
-        if found == "refused":
-            found = f"refused without its name: {said}"
+        if outcome == "refused":
+            outcome = f"refused without its name: {said}"
         elif key.affects == "rounding" and stages:
-            found = "reused, and not said"
-    return found if found == expected else f"WRONG: {found}, expected {expected}"
+            outcome = "reused, and not said"
+    return outcome if outcome == expected else f"WRONG: {outcome}, expected {expected}"
 
 
 def main() -> int:
@@ -133,8 +133,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", nargs="?", default="runs/identity_draws")
-    parser.add_argument("--draws", type=int, default=60)
+    parser.add_argument("folder", nargs="?", default="runs/identity")
+    parser.add_argument("--samples", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--commands", default="run,compare,try,ablate,reproduce")
     options = parser.parse_args()
@@ -169,7 +169,7 @@ def main() -> int:
         order = stream(options.seed, f"identity draws of {command}").permutation(len(keys))
         for index in order[: options.draws].tolist():
             name, kind, key = keys[index]
-            outcome = draw(lines[command], name, kind, key)
+            outcome = try_setting(lines[command], name, kind, key)
             if files(folder) != before:
                 outcome, before = f"WRONG: files were changed ({outcome})", files(folder)
             counts[f"{command}: {key.affects}: {outcome.partition(':')[0]}"] += 1

@@ -1,4 +1,4 @@
-"""The layouts of a world-model reply: written, parsed, relabelled and scored alike."""
+"""The layouts of a world-model response: written, parsed, relabelled and scored alike."""
 
 import pytest
 from helpers.play import groups, play
@@ -10,12 +10,12 @@ from spa.envs.registry import make_env
 from spa.errors import ConfigError
 from spa.formats.blocks import MARKERS
 from spa.formats.plans import plan_sentence
-from spa.formats.registry import parse_reply, world_model_reply
+from spa.formats.registry import parse_response, world_model_response
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.render import Prompter
-from spa.types import Episode, ParsedReply
+from spa.types import Episode, ParsedResponse
 from spa.worldmodel.accuracy import world_model_metrics
-from spa.worldmodel.rows import episode_rows
+from spa.worldmodel.examples import episode_examples
 
 ORDERS = ("prediction_first", "plan_first", "answer_first", "no_prediction")
 orders = st.sampled_from(ORDERS)
@@ -32,8 +32,10 @@ hostile = st.lists(st.sampled_from([*MARKERS, "||", "Left", "\n"]) | plain, max_
 def test_what_was_written_in_a_layout_is_read_back_in_it(
     observation, thoughts, prediction, actions, order
 ):
-    text = world_model_reply(observation, thoughts, prediction, " || ".join(actions), order=order)
-    assert parse_reply(text, mode="add_worldmodel", order=order) == ParsedReply(
+    text = world_model_response(
+        observation, thoughts, prediction, " || ".join(actions), order=order
+    )
+    assert parse_response(text, mode="add_worldmodel", order=order) == ParsedResponse(
         think=thoughts.strip(),
         observation=observation.strip(),
         prediction=None if order == "no_prediction" else prediction.strip(),
@@ -43,24 +45,24 @@ def test_what_was_written_in_a_layout_is_read_back_in_it(
 
 
 @given(plain, plain, labels, orders, orders)
-def test_a_reply_in_another_layout_is_malformed_and_its_actions_still_count(
+def test_a_response_in_another_layout_is_malformed_and_its_actions_still_count(
     observation, prediction, actions, one, other
 ):
-    text = world_model_reply(observation, "", prediction, "||".join(actions), order=one)
-    reply = parse_reply(text, mode="add_worldmodel", order=other)
+    text = world_model_response(observation, "", prediction, "||".join(actions), order=one)
+    response = parse_response(text, mode="add_worldmodel", order=other)
     same = {one, other} <= {"prediction_first", "plan_first"} or one == other
-    assert (reply.well_formed, reply.actions) == (same, tuple(actions))
+    assert (response.well_formed, response.actions) == (same, tuple(actions))
 
 
 @given(hostile, orders, st.sampled_from(["base", "add_worldmodel"]))
 def test_no_text_makes_the_parser_raise(text, order, mode):
-    reply = parse_reply(text, mode=mode, order=order)
-    assert not reply.well_formed or reply.actions
+    response = parse_response(text, mode=mode, order=order)
+    assert not response.well_formed or response.actions
 
 
 def test_a_layout_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="plan_first"):
-        parse_reply("", mode="add_worldmodel", order="plan")  # type: ignore[arg-type]
+        parse_response("", mode="add_worldmodel", order="plan")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -69,19 +71,21 @@ def test_every_layout_is_played_relabelled_and_scored(order):
         groups(3, 1), random_engine(max_actions=3), mode="add_worldmodel", response_format=order
     )
     for episode in episodes:
-        assert all(turn.reply.well_formed and turn.penalty == 0 for turn in episode.turns)
+        assert all(turn.response.well_formed and turn.penalty == 0 for turn in episode.turns)
         assert Episode.from_json(episode.to_json()) == episode
-        rows, dropped = episode_rows(episode, action_sep="||")
-        assert len(rows) == len(episode.turns) and not dropped
-        for row in rows:
-            reply = parse_reply(row.response, mode="add_worldmodel", order=order)
+        examples, dropped = episode_examples(episode, action_sep="||")
+        assert len(examples) == len(episode.turns) and not dropped
+        for example in examples:
+            response = parse_response(example.response, mode="add_worldmodel", order=order)
             assert (
-                reply.well_formed
-                and reply.observation == row.state
-                and reply.actions == row.executed
+                response.well_formed
+                and response.observation == example.state
+                and response.actions == example.executed
             )
-            assert reply.prediction == (None if order == "no_prediction" else row.next_state)
-            assert reply.think == (plan_sentence(row.executed) if order == "plan_first" else "")
+            assert response.prediction == (None if order == "no_prediction" else example.next_state)
+            assert response.think == (
+                plan_sentence(example.executed) if order == "plan_first" else ""
+            )
     found = world_model_metrics(episodes)
     assert found["wm/format_rate"] == 1.0 and ("wm/prediction_em" in found) == (
         order != "no_prediction"
@@ -91,20 +95,22 @@ def test_every_layout_is_played_relabelled_and_scored(order):
 def test_a_plan_is_corrected_to_what_was_executed_and_other_thoughts_stay():
     state = "goal (G) is at (0,0)"
 
-    def reply(_):
-        return world_model_reply(
+    def response(_):
+        return world_model_response(
             state, " The goal is up. I do Up, then jump. ", state, "Up || jump", order="plan_first"
         )
 
     (episode, *_) = play(
         groups(1, 1),
-        ScriptedEngine(reply),
+        ScriptedEngine(response),
         mode="add_worldmodel",
         response_format="plan_first",
         max_turn=1,
     )
-    (row,), _ = episode_rows(episode, action_sep="||")
-    assert parse_reply(row.response, mode="add_worldmodel").think == "The goal is up. I do Up."
+    (example,), _ = episode_examples(episode, action_sep="||")
+    assert (
+        parse_response(example.response, mode="add_worldmodel").think == "The goal is up. I do Up."
+    )
 
 
 def test_the_plan_first_prompt_asks_for_the_plan_by_name():
