@@ -60,7 +60,9 @@ def located_examples(
     """The examples of `read_examples`, each with the file and example that it is from."""
     path = Path(path)
     records = read_records(path)
-    layout = find_layout(path, columns_of([record for _, record in records])) if records else ()
+    if not records:
+        return
+    layout = find_layout(path, columns_of([record for _, record in records]))
     for index, (where, record) in enumerate(records):
         messages, begin = _conversation(record, layout, where)
         trained = [
