@@ -223,7 +223,18 @@ def test_a_path_among_the_defaults_is_refused_in_plain_words(tmp_path, name):
     (tmp_path / "other.yaml").write_text("model_path: x\n")
     with pytest.raises(ConfigError, match="Write only the file name") as caught:
         load_config(path)
-    assert str(caught.value).startswith(f"{path}: `defaults` names ")
+    assert str(caught.value).startswith(f"{path}: `defaults` names '{name}'")
+
+
+@pytest.mark.parametrize("text", ["defaults: [tiny]\n", ""])
+def test_a_file_of_another_folder_is_named_as_it_is_written(tmp_path, text):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "y.yaml").write_text(f"{text}agent_proxy: {{max_turn: 4}}\n")
+    path = tmp_path / "mine" / "m.yaml"
+    path.parent.mkdir()
+    path.write_text("defaults: [tiny, ../x/y, _self_]\n")
+    with pytest.raises(ConfigError, match=r"`defaults` names '\.\./x/y', .* copy or link"):
+        load_config(path)
 
 
 @pytest.mark.parametrize("entry", ["missing", "folder/missing", "{folder: missing}"])

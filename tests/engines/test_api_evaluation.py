@@ -52,6 +52,8 @@ def test_goes_on_after_the_server_refused(tmp_path, name):
     assert found["episodes"] == 4 and found["format_rate"] == 1.0
     assert result["usage"] == {
         "requests": 4,
+        "retries": 0,
+        "empty_responses": 0,
         "prompt_tokens": 44,
         "completion_tokens": 20,
         "cost": pytest.approx((44 + 200) / 1e6),
@@ -157,14 +159,36 @@ def test_several_models_stand_in_one_table(tmp_path, monkeypatch, capsys):
         out = capsys.readouterr().out
         assert out.count("percent of optimum") == 1 and out.count("Brackets") == 1
         assert "random" in out and "mine" in out and "mine: 2 requests" in out
-        names = [f"{name}-test-FrozenLakeNoSlip.json" for name in ("random", "mine")]
-        assert all((tmp_path / "runs/test/eval" / name).is_file() for name in names)
+        names = [f"{name}-evaluate_api_llm-FrozenLakeNoSlip.json" for name in ("random", "mine")]
+        assert all((tmp_path / "runs/evaluate_api_llm/eval" / name).is_file() for name in names)
         # a model that fails does not hide the results before it
         assert cli.main([*command, "seed.val=7"]) == 2
         captured = capsys.readouterr()
         assert "random on unseen puzzles" in captured.out and "expired" in captured.err
         # Intervals are printed as they are, not escaped as markup.
         assert "[" in captured.out and "\\[" not in captured.out
+
+
+def test_retries_and_empty_responses_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    busy = failing(429, "slow down", retry_after_ms="1")
+    with Server(acts=[busy, good(), good(""), busy, busy, good("")]) as server:
+        (tmp_path / "my_api.yaml").write_text(
+            "defaults: [evaluate_api_llm]\n"
+            "model_config: {model_name: mine, max_concurrency: 1}\n"
+            "model_info:\n"
+            f"  mine: {{provider_name: custom, model_name: m, base_url: '{server.address}'}}\n"
+        )
+        command = "eval api --config my_api.yaml --puzzles 3 agent_proxy.max_turn=1 --quiet"
+        assert cli.main(command.split()) == 0
+        again = capsys.readouterr().out
+        assert cli.main(command.split()) == 0
+        assert len(server.requests) == 6
+    for out in (again, capsys.readouterr().out):
+        text = " ".join(out.split())
+        assert "api plays 3 puzzles of SimpleSokoban, 1 attempts each" in text
+        assert "3 requests, 3 retries, 2 empty responses, 33 input tokens" in text
+    assert (tmp_path / "runs/evaluate_api_llm/eval").is_dir()
 
 
 def test_refused_requests_cost_their_episodes_and_can_be_asked_again(tmp_path):

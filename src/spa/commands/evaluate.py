@@ -227,6 +227,16 @@ def _evaluate(
             f"write {output}.\n"
         )
         return None
+    if target.api is not None:
+        # Requests cost money, so the user learns first what they are for.
+        val = cfg.es_manager.val
+        say(
+            [
+                f"{model} plays {val.env_groups} puzzles of {', '.join(val.env_configs.tags)}, "
+                f"{val.group_size} attempts each. To change that, use --puzzles, --samples or "
+                "es_manager.val.env_configs={tags: [TAG], n_groups: null}."
+            ]
+        )
     result_file(output)
     one = api.run_evaluation(target, cfg, output, ks=ks, prices=prices, eval_set=chosen)
     if chosen is not None:
@@ -426,7 +436,13 @@ def remarks(result: dict[str, Any]) -> list[str]:
             else " (give --prices to compute the cost)"
         )
         tokens = f"{used['prompt_tokens']:,} input tokens and {used['completion_tokens']:,} output tokens"
-        lines.append(f"{used['requests']:,} requests, {tokens}{cost}.")
+        counts = [
+            f"{used[name]:,} {label}"
+            for name, label in (("retries", "retries"), ("empty_responses", "empty responses"))
+            if used.get(name)
+        ]
+        requests = ", ".join([f"{used['requests']:,} requests", *counts])
+        lines.append(f"{requests}, {tokens}{cost}.")
     for tag, metrics in result["tags"].items():
         if metrics["errors"]:
             lines.append(

@@ -241,6 +241,8 @@ def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
     the package."""
     where = f"{folder / name}.yaml" if folder else name
     try:
+        if folder is not None:
+            _check_defaults(folder / f"{name}.yaml")
         with _ONE_AT_A_TIME:
             composed = _composed(name, folder)
     except MissingConfigException as error:
@@ -259,6 +261,22 @@ def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
     if not isinstance(tree, dict):
         raise ConfigError(f"cannot read {where}: the top level must be a mapping of keys to values")
     return tree
+
+
+def _check_defaults(path: Path) -> None:
+    """Raises ConfigError if the `defaults` of a file name another folder, which Hydra would take for
+    a section of the configuration."""
+    with path.open(encoding="utf-8-sig") as file:
+        tree = yaml.safe_load(file)
+    entries = tree.get("defaults") if isinstance(tree, dict) else None
+    for entry in entries if isinstance(entries, list) else ():
+        # Hydra's own `/tiny` is a name with a slash and no folder.
+        if isinstance(entry, str) and "/" in entry.strip("/"):
+            raise ConfigError(
+                f"{path}: `defaults` names {entry!r}, which is neither a shipped configuration "
+                "(`spa config list`) nor a YAML file in the same folder. Write only the file name, "
+                f"without a folder; copy or link a file of another folder into {path.parent}."
+            )
 
 
 def _composed(name: str, folder: Path | None) -> DictConfig:

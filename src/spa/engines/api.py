@@ -100,6 +100,7 @@ class ApiResponse:
     reasoning: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    retries: int = 0
     episode: str = ""  # id of the episode that the request was made for
 
 
@@ -208,6 +209,7 @@ class ApiEngine:
         self.usage = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0}
         self._usage_lock = threading.Lock()
         self._reached = False  # whether a request was sent; the first one is sent alone
+        self._sent = threading.local()  # requests that a thread has sent for one response
         self._pacer = Pacer(per_minute)
         self._key = api_key(entry)
         self._sdk_error = openai.APIError
@@ -349,6 +351,7 @@ class ApiEngine:
     def _pace(self, _: Any) -> None:
         """Wait for the slot of a request, which may be a retry."""
         self._pacer.wait()
+        self._sent.count = getattr(self._sent, "count", 0) + 1
         # An interruption closes the client during the wait.
         if self._client.is_closed():
             raise Unanswered(f"{self.address}: the connection was closed")
@@ -361,6 +364,7 @@ class ApiEngine:
         ]
         # `extra_body` passes on fields that the SDK does not know, such as top_k.
         request = {"model": self.name, "messages": sendable, "extra_body": dict(settings)}
+        self._sent.count = 0
         try:
             response = self._read(self._send(request))
         except self._sdk_error as error:
@@ -371,6 +375,7 @@ class ApiEngine:
             raise Unanswered(
                 f"{self.address}: reading the server's response failed with {type(error).__name__}"
             ) from None
+        response = replace(response, retries=max(0, self._sent.count - 1))
         watchdog.beat()
         self._count(
             prompt_tokens=response.prompt_tokens, completion_tokens=response.completion_tokens

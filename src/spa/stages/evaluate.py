@@ -499,8 +499,9 @@ class EpisodeFile:
 def usage(
     responses: Path, prices: tuple[float, float] | None, episodes: Set[str]
 ) -> dict[str, float]:
-    """Sum the API usage of these episodes: requests, tokens, and the cost if prices are given. The
-    file may hold other episodes, of an earlier evaluation of more puzzles."""
+    """Sum the API usage of these episodes: requests, their retries, tokens, the cost if prices are
+    given, and the number of empty responses. The file may hold other episodes, of an earlier
+    evaluation of more puzzles."""
     kept = [row for _, row in read_lines(responses)] if responses.is_file() else []
     # A planner's questions have the name of their episode, then # and more.
     rows = [row for row in kept if str(row.get("episode")).partition("#")[0] in episodes]
@@ -509,6 +510,8 @@ def usage(
     )
     used: dict[str, float] = {
         "requests": len(rows),
+        "retries": sum(row.get("retries", 0) for row in rows),
+        "empty_responses": sum(not row.get("text") for row in rows),
         "prompt_tokens": read,
         "completion_tokens": written,
     }
