@@ -21,6 +21,7 @@ import transformers
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
+from spa.models.attention import flash_missing, register_packed
 from spa.models.shapes import known_config
 
 SHAPE = "Qwen2.5-1.5B"
@@ -59,12 +60,17 @@ def model_config(options: argparse.Namespace) -> Any:
     return config
 
 
-def random_model(config: Any, *, seed: int = 0) -> Any:
+def default_attention() -> str:
+    """What spa trains with on this device, in bfloat16; on a CPU SDPA."""
+    return "sdpa" if flash_missing(device(), torch.bfloat16) else register_packed()
+
+
+def random_model(config: Any, *, seed: int = 0, attention: str | None = None) -> Any:
     """A causal LM with seeded random float32 weights on the device, in evaluation mode."""
     torch.manual_seed(seed)
     with device():
         model = transformers.AutoModelForCausalLM.from_config(
-            config, attn_implementation="sdpa", dtype=torch.float32
+            config, attn_implementation=attention or default_attention(), dtype=torch.float32
         )
     return model.eval()
 

@@ -1,14 +1,20 @@
-"""One PPO step of the paper's size: 32 groups of 8 episodes, 5 turns of 400 tokens; seconds of every part, peak memory.
+"""Where the time of a PPO step of the paper's size goes: 32 groups of 8 episodes, 5 turns of 400 tokens.
 
-Environments are replaced by random user messages, so everything that the GPU does is there and nothing else. The filter
-keeps a quarter of the groups. Two steps are made and the second is reported, since only then the optimizers hold their
-moments. It is shown that trainer and sampler compute the same log-probs.
+Prints the seconds of every part, the largest first, the share of the time in which the GPU is idle, and peak memory.
+Tokens are random, so that lengths are fixed. Environments of FrozenLake play random moves, and their prompts are
+rendered and tokenized, if gymnasium is installed. The filter keeps a quarter of the groups. Two steps are made and the
+second is reported, since only then the optimizers hold their moments. Trainer and sampler have to compute the same
+log-probs.
 """
 
+import importlib.util
+import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import common
@@ -57,6 +63,64 @@ class Clock:
         self.spent[name] = self.spent.get(name, 0.0) + time.perf_counter() - start
 
 
+class Idle:
+    """Mean share of the time in which no kernel ran, by nvidia-smi; None without it."""
+
+    def __enter__(self) -> "Idle":
+        command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+        self.share: float | None = None
+        self.process = None
+        if torch.cuda.is_available():
+            self.process = subprocess.Popen(
+                [*command, "-i", "0", "-lms", "100"], stdout=subprocess.PIPE, text=True
+            )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            busy = [float(line) for line in self.process.communicate()[0].split()]
+            self.share = 1 - sum(busy) / len(busy) / 100 if busy else None
+
+
+class Lakes:
+    """Environments of all episodes, which play a random move per turn."""
+
+    def __init__(self, rows: int, clock: Clock) -> None:
+        from spa.envs.registry import make_env
+        from spa.models.load import load_tokenizer
+        from spa.prompts.render import Prompter
+
+        self.clock = clock
+        self.rng = np.random.default_rng(0)
+        self.prompter = Prompter()
+        self.tokenizer = load_tokenizer("builtin:tiny")
+        self.envs = []
+        with clock("environments"):
+            for row in range(rows):
+                env = make_env("frozen_lake", {"is_slippery": False})
+                env.reset(seed=row // MEMBERS)
+                self.envs.append(env)
+        with clock("prompts and tokens"):
+            for env in self.envs:
+                self.tokenizer(self.prompter.first_messages(env)[1]["content"])
+
+    def turn(self, number: int) -> None:
+        """Play a move in every environment, and make the next prompts."""
+        with self.clock("environments"):
+            for env in self.envs:
+                action = env.to_action(env.random_action(self.rng))
+                assert action is not None
+                if env.step(action)[2]:
+                    env.reset(seed=number)
+        with self.clock("prompts and tokens"):
+            for env in self.envs:
+                message = self.prompter.next_message(
+                    env, turn=number + 1, actions_left=10, reward=0.0
+                )
+                self.tokenizer(message["content"])
+
+
 @dataclass(frozen=True)
 class Size:
     """Number of episodes, turns and tokens."""
@@ -84,7 +148,10 @@ def main() -> None:
     )
     engine = LocalEngine(actor.model, common.BareTemplate(), autocast=torch.bfloat16)  # type: ignore[arg-type]
     step(engine, actor, critic, config, size, seed=0)
-    measured = step(engine, actor, critic, config, size, seed=1)
+    with Idle() as idle:
+        measured = step(engine, actor, critic, config, size, seed=1)
+    measured["gpu_idle_share"] = idle.share
+    measured["cuda_graphs"] = engine.decoder is not None
     # The policy's update alone: forward and backward pass and optimizer, as prime-rl counts its trainer.
     seconds = measured["seconds"]["update actor"]
     lengths = [measured["longest_episode_tokens"]] * measured["trained_episodes"]
@@ -102,8 +169,7 @@ def step(
 ) -> dict[str, Any]:
     """One PPO step; returns what it took."""
     clock = Clock()
-    with clock("rollout"):
-        batch = play(engine, config, size, seed=seed)
+    batch = play(engine, config, size, clock, seed=seed)
     keep, _ = select_groups(
         batch.scores, batch.group_ids, ratio=0.25, kind="std", strategy="top_k", include_zero=False
     )
@@ -122,16 +188,20 @@ def step(
     }
     with clock("new weights"):
         engine.load_weights(actor.model, version=seed + 1)
-    engine.forget([str(row) for row in range(len(batch))])
+    with clock("saving"), tempfile.TemporaryDirectory() as folder:
+        save(actor, critic, Path(folder))
+    spent = dict(sorted(clock.spent.items(), key=lambda part: -part[1]))
     return {
         "correctness": {"kl_trainer_sampler": kl, "logprob_gap_max": float(gap.abs().max())},
         "episodes": len(batch),
         "trained_episodes": len(kept),
         "sampled_tokens": int(batch.mask.sum()),
         "longest_episode_tokens": int(batch.lengths.max()),
-        "seconds": {name: round(value, 2) for name, value in clock.spent.items()},
-        "seconds_total": round(sum(clock.spent.values()), 2),
-        "grad_norms": {name: round(values["grad_norm"], 4) for name, values in metrics.items()},
+        "seconds": {name: round(value, 2) for name, value in spent.items()},
+        "seconds_total": round(sum(spent.values()), 2),
+        # A run saves every `trainer.save_freq` steps only.
+        "seconds_without_saving": round(sum(spent.values()) - spent["saving"], 2),
+        "grad_norms": {name: round(found["grad_norm"], 4) for name, found in metrics.items()},
     }
 
 
@@ -142,7 +212,15 @@ def trainable(model: Any) -> Trainable:
     return Trainable(model=model, optimizer=make_optimizer(model, lr=1e-6), autocast=torch.bfloat16)
 
 
-def play(engine: LocalEngine, config: Any, size: Size, *, seed: int) -> EpisodeBatch:
+def save(actor: Trainable, critic: Trainable, folder: Path) -> None:
+    """Weights and optimizer states, as a checkpoint has them."""
+    actor.model.save_pretrained(folder)
+    torch.save(critic.model.state_dict(), folder / "critic.pt")
+    for name, part in (("actor", actor), ("critic", critic)):
+        torch.save(part.optimizer.state_dict(), folder / f"{name}_optimizer.pt")
+
+
+def play(engine: LocalEngine, config: Any, size: Size, clock: Clock, *, seed: int) -> EpisodeBatch:
     """Every episode: a prompt shared by its group, then responses and random messages in turn."""
     rng, rows = np.random.default_rng(seed), size.groups * size.members
     shared = rng.integers(0, config.vocab_size, (size.groups, size.first), dtype=np.int32)
@@ -150,6 +228,7 @@ def play(engine: LocalEngine, config: Any, size: Size, *, seed: int) -> EpisodeB
     sampled = [np.zeros(size.first, bool) for _ in range(rows)]
     logprobs = [np.zeros(size.first, np.float32) for _ in range(rows)]
     turns = [np.full(size.first, -1) for _ in range(rows)]
+    lakes = Lakes(rows, clock) if importlib.util.find_spec("gymnasium") else None
     for turn in range(size.turns):
         prompts = [
             Prompt(
@@ -161,9 +240,11 @@ def play(engine: LocalEngine, config: Any, size: Size, *, seed: int) -> EpisodeB
             )
             for row in range(rows)
         ]
-        for row, response in enumerate(
-            engine.generate(prompts, SamplingParams(max_tokens=size.new))
-        ):
+        with clock("sampling"):
+            responses = engine.generate(prompts, SamplingParams(max_tokens=size.new))
+        if lakes is not None:
+            lakes.turn(turn + 1)
+        for row, response in enumerate(responses):
             assert response.token_ids is not None and response.logprobs is not None
             message = rng.integers(
                 0, config.vocab_size, size.later if turn + 1 < size.turns else 0, dtype=np.int32
@@ -178,6 +259,7 @@ def play(engine: LocalEngine, config: Any, size: Size, *, seed: int) -> EpisodeB
             turns[row] = np.concatenate(
                 [turns[row], np.full(len(response.token_ids) + len(message), turn)]
             )
+    engine.forget([str(row) for row in range(rows)])
     scores = rng.normal(size=rows).astype(np.float32)
     return batched(ids, sampled, logprobs, turns, scores, size)
 

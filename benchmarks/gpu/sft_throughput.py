@@ -1,4 +1,4 @@
-"""Fine-tuning: tokens/s and MFU of full optimizer steps on packed rows of 2,048 tokens.
+"""Fine-tuning: tokens/s and MFU of full optimizer steps on packed micro-batches.
 
 First it is shown that packing and chunked log-probs give the numbers of the plain forward pass.
 """
@@ -9,28 +9,57 @@ from typing import Any
 import common
 import torch
 
+from spa.models.attention import register_packed
 from spa.models.forward import pack_rows, token_logprobs
 from spa.models.load import save_activations
 from spa.training.optim import make_optimizer
 from spa.training.update import Trainable
 
-TOKENS = 2048  # of a packed micro-batch
-GLOBAL_BATCH = 16  # micro-batches per step
+GLOBAL_BATCH = 32768  # tokens per step
 PROMPT = 0.6  # share of a row that carries no loss
 
 
 def main() -> None:
     """Measure with and without recomputed activations; print JSON."""
-    options = common.argument_parser(__doc__ or "").parse_args()
-    tokens, rows = (256, 2) if options.tiny else (TOKENS, GLOBAL_BATCH)
+    parser = common.argument_parser(__doc__ or "")
+    parser.add_argument(
+        "--tokens", type=int, default=8192, help="tokens of a micro-batch (default: 8192)"
+    )
+    parser.add_argument(
+        "--attention",
+        choices=("packed", "sdpa"),
+        help="packed needs no mask (default: packed on a GPU that has the kernel)",
+    )
+    parser.add_argument(
+        "--compile", action="store_true", help="compile the layers (use_torch_compile)"
+    )
+    options = parser.parse_args()
+    tokens, rows = (
+        (256, 2) if options.tiny else (options.tokens, max(1, GLOBAL_BATCH // options.tokens))
+    )
+    register_packed()
+    attention = options.attention or common.default_attention()
     config = common.model_config(options)
-    result: dict[str, Any] = {"correctness": check(config)}
+    result: dict[str, Any] = {
+        "correctness": check(config, attention),
+        "attention": attention,
+        "compiled": options.compile,
+        "tokens_per_micro_batch": tokens,
+    }
     peak = common.matrix_peak()
     result["measured_bf16_tflops"] = round(peak / 1e12, 1)
     for checkpointing in (False, True):
         name = "recomputed activations" if checkpointing else "kept activations"
         try:
-            result[name] = measure(config, tokens, rows, peak, checkpointing=checkpointing)
+            result[name] = measure(
+                config,
+                tokens,
+                rows,
+                peak,
+                attention=attention,
+                checkpointing=checkpointing,
+                compiled=options.compile,
+            )
         except torch.OutOfMemoryError:
             result[name] = "out of memory"
         if torch.cuda.is_available():
@@ -57,10 +86,10 @@ def batch(config: Any, tokens: int, *, seed: int) -> tuple[torch.Tensor, torch.T
     return ids.to(common.device()), mask.to(common.device()), lengths
 
 
-def check(config: Any) -> dict[str, float]:
+def check(config: Any, attention: str) -> dict[str, float]:
     """Largest differences of log-probs: chunked against whole logits in float32, packed against padded, bfloat16
     against float32. Raises SystemExit if they are not small."""
-    model = common.random_model(config)
+    model = common.random_model(config, attention=attention)
     ids, mask, _ = batch(config, 512, seed=1)
     with torch.no_grad():
         ours, _ = token_logprobs(model, ids, mask)
@@ -85,15 +114,24 @@ def check(config: Any) -> dict[str, float]:
 
 
 def measure(
-    config: Any, tokens: int, rows: int, peak: float, *, checkpointing: bool
+    config: Any,
+    tokens: int,
+    rows: int,
+    peak: float,
+    *,
+    attention: str,
+    checkpointing: bool,
+    compiled: bool,
 ) -> dict[str, float]:
     """Three optimizer steps after two for warming up."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    model = common.random_model(config)
+    model = common.random_model(config, attention=attention)
     if checkpointing:
         save_activations(model)
     pack_rows(model)
+    if compiled:
+        model.base_model.compile(dynamic=True)
     model.train()
     part = Trainable(
         model=model,

@@ -17,9 +17,10 @@ def run(name: str, monkeypatch, capsys, *options: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def test_fine_tuning(monkeypatch, capsys):
-    found = run("sft_throughput", monkeypatch, capsys)
-    assert found["shape"] == "tiny"
+@pytest.mark.parametrize("attention", ["packed", "sdpa"])
+def test_fine_tuning(attention, monkeypatch, capsys):
+    found = run("sft_throughput", monkeypatch, capsys, "--attention", attention)
+    assert (found["shape"], found["attention"]) == ("tiny", attention)
     assert found["correctness"]["chunked_against_whole"] < 1e-4
     assert found["correctness"]["packed_against_padded"] < 1e-4
     assert found["kept activations"]["tokens_per_s"] > 0
@@ -43,8 +44,14 @@ def test_a_ppo_step(monkeypatch, capsys):
     assert found["correctness"]["kl_trainer_sampler"] < 1e-3
     assert (found["episodes"], found["trained_episodes"], found["sampled_tokens"]) == (8, 2, 96)
     assert found["trained_tokens_per_s"] > 0
+    assert found["gpu_idle_share"] is None and found["cuda_graphs"] is False
+    assert list(found["seconds"].values()) == sorted(found["seconds"].values(), reverse=True)
+    assert found["seconds_without_saving"] <= found["seconds_total"]
     assert set(found["seconds"]) == {
-        "rollout",
+        "environments",
+        "prompts and tokens",
+        "sampling",
+        "saving",
         "score policy",
         "score critic",
         "update critic",

@@ -150,11 +150,11 @@ def varlen_attention(
 
     query_starts, key_starts: int32 [B + 1], where each sequence begins, and the end. lengths: int32
     [B], keys in use of each sequence, by default all up to the next one (inference only). A
-    sequence's last query belongs to its last key. On CUDA a flash kernel that needs half precision;
-    on a CPU one sequence after another, for tests.
+    sequence's last query belongs to its last key. On CUDA a flash kernel in half precision; in
+    float32 and on a CPU one sequence after another, for tests.
     """
     starts = (query_starts, key_starts)
-    if not query.is_cuda:
+    if not query.is_cuda or query.dtype == torch.float32:
         return _attention_by_sequence(query, key, value, *starts, scale, lengths)
     longest = (longest_query, longest_key)
     # The operator below `torch.nn.attention.varlen`, whose Python function has another signature in
@@ -181,7 +181,7 @@ def _attention_by_sequence(
             x.transpose(0, 1)
             for x in (queries, key[first : first + count], value[first : first + count])
         )
-        seen = torch.ones(len(queries), count, dtype=torch.bool).tril(count - len(queries))
+        seen = queries.new_ones(len(queries), count, dtype=torch.bool).tril(count - len(queries))
         parts.append(
             nn.functional.scaled_dot_product_attention(
                 some, keys, values, attn_mask=seen, scale=scale, enable_gqa=True
