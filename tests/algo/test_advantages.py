@@ -93,6 +93,29 @@ def test_bi_level_gae_golden():
     torch.testing.assert_close(returns, expected("bi_level", "returns"))
 
 
+def test_reinforce_plus_plus_counts_rewards_of_later_turns_as_parity_says():
+    """A return that starts again at every token without training, as verl's, loses the reward of the
+    second turn in the first. On one turn both are equal."""
+
+    def restarted(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        returns, running = torch.zeros_like(rewards), 0.0
+        for token in reversed(range(len(rewards))):
+            running = float(rewards[token]) + running
+            returns[token] = running
+            running *= float(mask[token])
+        return returns
+
+    two_turns = torch.tensor([[True, True, False, False, True, True]])
+    at_the_end = torch.tensor([[0.0, 0.0, 0.0, 0.0, 0.0, 1.0]])
+    _, ours = reinforce_plus_plus(at_the_end, two_turns, 1.0)
+    assert ours[two_turns].tolist() == [1.0, 1.0, 1.0, 1.0]
+    theirs = restarted(at_the_end[0], two_turns[0])
+    assert theirs[two_turns[0]].tolist() == [0.0, 0.0, 1.0, 1.0]
+    one_turn = torch.tensor([[True, True, True, True, True, True]])
+    _, ours = reinforce_plus_plus(at_the_end, one_turn, 1.0)
+    assert ours[0].tolist() == restarted(at_the_end[0], one_turn[0]).tolist()
+
+
 def test_reinforce_plus_plus_golden_skips_environment_text():
     advantages, returns = reinforce_plus_plus(row("rewards"), row("mask").bool(), GOLDEN["gamma"])
     torch.testing.assert_close(advantages, expected("reinforce_plus_plus"))
