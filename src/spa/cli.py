@@ -17,7 +17,6 @@ from spa.commands.arguments import (
     split_overrides,
     value_options,
 )
-from spa.commands.old_names import CHANGED, RENAMED, new_words, notice
 from spa.commands.table import COMMANDS, Command, actions, overview, overview_of
 from spa.errors import SpaError
 
@@ -115,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(text)
         return 0
     # Unknown words fail here, before the imports below, so that a typo is reported at once.
-    if args[0] not in TOP and args[0] not in RENAMED and args[0] not in CHANGED:
+    if args[0] not in TOP:
         sys.stderr.write(f"spa: {_unknown(args[0])}\n")
         return 2
     from spa.errors import EnvFault
@@ -128,9 +127,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         # a traceback.
         verbosity_from(os.environ)
         with stoppable():
-            if (new := new_words(args)) is not None:
-                sys.stderr.write(printable(notice(args, new)))
-                args = new
             run, options = prepare(args)
             status = run(options)
             # A full disk or a closed pipe may raise only at this flush. Inside the try such an
@@ -190,10 +186,8 @@ def _printed_at_once(args: Sequence[str]) -> str | None:
 def _unknown(word: str) -> str:
     import difflib
 
-    near = difflib.get_close_matches(word, [*TOP, *RENAMED, *CHANGED], n=1)
-    # Old names are offered under their new name.
-    new = new_words(near) if near and near[0] not in TOP else None
-    hint = f" Did you mean `spa {' '.join(new or near)}`?" if near else ""
+    near = difflib.get_close_matches(word, TOP, n=1)
+    hint = f" Did you mean `spa {near[0]}`?" if near else ""
     return f"there is no command {word!r}.{hint} `spa --help` lists all commands."
 
 

@@ -236,8 +236,6 @@ class Episode:
     def from_json(cls, data: dict[str, Any]) -> Episode:
         """The inverse of `to_json`."""
         data = dict(data)
-        if "reply_order" in data:  # the former name of response_format
-            data["response_format"] = data.pop("reply_order")
         # JSON has neither int16 nor float32, so the types are put back.
         dtypes = {
             "token_ids": np.int32,

@@ -16,9 +16,7 @@ from typing import Any, Literal
 
 from omegaconf import OmegaConf
 
-from spa.config.fields import flatten
 from spa.config.problems import Problems, show
-from spa.renamed import current_setting
 
 Status = Literal["supported", "mapped", "ignored", "refused"]
 
@@ -141,8 +139,6 @@ STATE_TEXTS = {"text": "grid", "text_with_coordinates": "grid_and_coords"}
 LOSS_MASKS = {True: "sampled", False: "all_after_system"}
 # At most this many ignored keys are named in one warning.
 MOST_NAMES = 12
-GONE = ("gate.max_extra_rounds", "gate.extra_steps", "gate.time_cap_s")
-"""Our own former keys, accepted without effect: the gate trains nothing."""
 
 
 @functools.cache
@@ -159,8 +155,8 @@ def original_keys() -> dict[str, OriginalKey]:
 
 
 def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] = ()) -> list[str]:
-    """Take the original's keys, and former names of ours, out of the resolved `tree`: mapped ones
-    become ours, refused ones are noted.
+    """Take the original's keys out of the resolved `tree`: mapped ones become ours, refused ones are
+    noted.
 
     `written`: the keys that overrides gave a value, in their order; of a mapped key and ours, the
     last one wins. Returns the lines to warn with.
@@ -189,16 +185,6 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
             notes += _renamed(tree, key, value, entry.to, problems)
         elif not entry.harmless(value):
             problems.add(key, f"cannot be {show(value)} in spa: {entry.note}")
-    for key, value in flatten(tree).items():
-        to, own = current_setting(key, value)
-        if (to, own) != (key, value):
-            notes += _rename_setting(tree, key, to, own, keep=not outdone(key, to))
-    for key in GONE:
-        if _has(tree, key):
-            _pop(tree, key)
-            notes.append(
-                f"{key} has no effect, because the gate only measures the world model; remove the key"
-            )
     if ignored:
         more = f" and {len(ignored) - MOST_NAMES} more" if len(ignored) > MOST_NAMES else ""
         notes.append(
@@ -245,29 +231,6 @@ def _put(tree: dict[str, Any], key: str, value: Any, to: str, own: Any) -> list[
     if node.get(last) == own:
         return []
     node[last] = own
-    return [f"{key}={_written(value)} is read as {to}={_written(own)}"]
-
-
-def _rename_setting(tree: dict[str, Any], key: str, to: str, own: Any, *, keep: bool) -> list[str]:
-    """Give the value of a former key of ours to its new name in the same section, or drop it."""
-    *parents, last = key.split(".")
-    name = to.rpartition(".")[2]
-    section = tree
-    for parent in parents:
-        section = section[parent]
-    value = section[last]
-    if not keep:
-        del section[last]
-        return []
-    # The new name keeps the position of the old one: the order of a mixture of policies decides
-    # which policy plays which episode.
-    renamed = {
-        name if old == last else old: own if old == last else item
-        for old, item in section.items()
-        if old == last or old != name
-    }
-    section.clear()
-    section.update(renamed)
     return [f"{key}={_written(value)} is read as {to}={_written(own)}"]
 
 

@@ -16,7 +16,6 @@ from spa.evaluation.statistics import (
     paired_by_puzzle,
 )
 from spa.examples.source import source_of
-from spa.renamed import current_metrics
 from spa.run.files import read_lines, read_object
 from spa.run.manifest import Manifest
 from spa.stages.evaluate import reference_scores
@@ -114,7 +113,7 @@ def _world_model(path: Path) -> dict[str, float]:
 def _in_play(path: Path, before: int, after: int) -> dict[str, float]:
     """Accuracy on held-out puzzles, as `<name>_before` and `<name>_after` PPO; empty where
     responses hold no states."""
-    lines = {line["step"]: current_metrics(line) for _, line in read_lines(path)}
+    lines = {line["step"]: line for _, line in read_lines(path)}
     return {
         f"{name}_{moment}": round(value, 4)
         for name in IN_PLAY

@@ -9,7 +9,6 @@ import pytest
 from helpers.light import HEAVY
 
 from spa.cli import COMMANDS, TOP, execute, main, make_parser, parse
-from spa.commands.old_names import CHANGED, RENAMED, new_words
 from spa.commands.table import actions, groups, overview, overview_of
 from spa.errors import ConfigError
 
@@ -96,78 +95,6 @@ def test_a_command_with_actions_explains_them(capsys):
 
 def test_an_unknown_command_gets_the_nearest_name(capsys):
     assert "Did you mean `spa report`?" in failed(capsys, "reprt")
-    assert "Did you mean `spa run --stages selfplay`?" in failed(capsys, "generte")
-
-
-OLD = [
-    ("generate tiny a=1", "run tiny --stages selfplay a=1"),
-    ("sft tiny --dry-run", "run tiny --stages sft --dry-run"),
-    ("ppo tiny", "run tiny --stages ppo"),
-    ("baseline tiny", "run tiny --method vanilla"),
-    ("baseline --quiet tiny state_estimation a=1", "run --quiet tiny --method state_estimation a=1"),
-    ("try tiny algorithm.gamma=1,0.9 seed.val=3 --root out", "compare tiny --sweep algorithm.gamma=1,0.9 seed.val=3 --output-dir out"),
-    ("try tiny tags=[a,b] --seeds 2", "compare tiny tags=[a,b] --seeds 2"),
-    ("ablate echo tiny --seeds 2", "compare tiny --methods spa,echo --seeds 2"),
-    ("ablate --list", "config list methods"),
-    ("eval random demo --samples 2", "eval random --config demo --samples 2"),
-    ("eval --k 1,8 runs/x my.yaml", "eval --k 1,8 runs/x --config my.yaml"),
-    ("eval-world-model random tiny --steps 2", "eval random --world-model --config tiny --rollout-steps 2"),
-    ("eval-world-model runs/demo --greedy", "eval runs/demo --world-model --greedy"),
-    (
-        "state-perplexity builtin:tiny FrozenLake Sudoku --states 5",
-        "eval builtin:tiny --state-perplexity --tags FrozenLake,Sudoku --states 5",
-    ),
-    ("envs", "env list"),
-    ("envs --config my.yaml", "env list --config my.yaml"),
-    ("envs list", "env list --libraries"),
-    ("envs list textarena", "env list textarena"),
-    ("envs --config my.yaml sample Game -n 3", "env sample Game -n 3 --config my.yaml"),
-    ("envs measure Game", "env measure Game"),
-    ("prompt Sudoku demo --seed 3 a=1", "env prompt Sudoku --config demo --seed 3 a=1"),
-    ("prompt Sudoku", "env prompt Sudoku"),
-    ("play Sudoku --lines", "env play Sudoku --lines"),
-    ("reproduce main --scale tiny", "bench paper main --scale tiny"),
-    ("bench-methods spa", "bench methods spa"),
-    ("credit-lab", "bench estimators"),
-    ("serve Game", "env serve Game"),
-    ("shop --port 0", "env shop --port 0"),
-    ("new-env my_game", "env new my_game"),
-    ("check-env my_game:Game size=3", "env check my_game:Game size=3"),
-    ("filter --out-dir x", "data filter --out-dir x"),
-    ("push runs/demo/data me/data", "model push runs/demo/data me/data"),
-    ("pull me/data", "model pull me/data"),
-    ("import-gguf smollm2", "model import-gguf smollm2"),
-    ("pretrain-tiny", "model pretrain-tiny"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("old", "new"), OLD)
-def test_an_old_name_becomes_the_new_command(old: str, new: str):
-    assert new_words(old.split()) == new.split()
-
-
-def test_every_old_name_is_known_and_no_new_one_is_touched():
-    assert {old.split()[0] for old, _ in OLD} == {*RENAMED, *CHANGED, "eval"}
-    assert not {*RENAMED, *CHANGED} & set(TOP)
-    for new in ("eval runs/demo --samples 2", "eval a b --config demo", "run demo", "config list"):
-        assert new_words(new.split()) is None
-
-
-def test_every_folder_that_is_evaluated_is_a_policy(tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for folder in ("a/ppo", "demo"):
-        Path(folder).mkdir(parents=True)
-        Path(folder, "config.yaml").write_text("defaults: [tiny]\n")
-        assert new_words(["eval", "random", folder]) is None
-
-
-def test_an_old_name_runs_the_new_command_and_prints_one_line(capsys):
-    assert main(["envs", "sample", "FrozenLake"]) == 0
-    printed = capsys.readouterr()
-    assert "FrozenLake, seed 0" in printed.out
-    assert printed.err.splitlines() == [
-        "`spa envs` is an old command name. This version still accepts the old form. Use the new form: spa env sample FrozenLake"
-    ]
 
 
 def test_the_flags_are_settings():

@@ -7,9 +7,6 @@ from spa.config.fields import flatten
 from spa.config.load import config_names, load_config
 from spa.config.tree import schema_keys, to_plain
 from spa.errors import ConfigError
-from spa.renamed import SETTINGS, VALUES
-from spa.run.fingerprint import Fingerprint
-from spa.run.hashing import fingerprint_of
 from spa_original import compat
 from spa_original.compat import original_keys
 
@@ -334,65 +331,8 @@ def test_of_the_originals_key_and_ours_the_override_written_last_wins():
     assert load_config("tiny", both[::-1]).state_text == "coords"
 
 
-def test_a_former_value_of_ours_is_read_with_a_word(caplog):
-    with caplog.at_level(logging.WARNING, "spa.config"):
-        cfg = load_config("tiny", ["sft.data.loss_on=response_and_shown"])
-    assert cfg.sft.data.loss_on == "act_obs"
-    assert warnings(caplog) == [
-        "sft.data.loss_on=response_and_shown is read as sft.data.loss_on=act_obs"
-    ]
-
-
 def test_a_mask_is_a_name_that_exists_or_a_path():
     with pytest.raises(ConfigError, match="did you mean 'act_obs'"):
         load_config("tiny", ["sft.data.loss_on=act_ob"])
     own = "sft.data.loss_on=my_module:mask"
     assert load_config("tiny", [own]).sft.data.loss_on == "my_module:mask"
-
-
-OLD = (
-    ["agent_proxy.reply_order=plan_first", "imagine.plans=every_action", "imagine.depth=2"],
-    ["generate.rows_of=own_round", "generate.policy=branched", "generate.states=truth"],
-    ["generate.mixture={scout: 1, branched: 2, random: 1}", "generate.states=truth"],
-    ["imagine.n=4", "imagine.spoil=0.5", "imagine.dynamics=oracle", "imagine.plans=drawn"],
-    ["actor_rollout_ref.actor.world_loss.tokens=right_beliefs"],
-)
-NEW = (
-    ["agent_proxy.response_format=plan_first", "imagine.proposals=exhaustive", "imagine.depth=2"],
-    ["generate.train_on=current_round", "generate.policy=counterfactual"],
-    ["generate.mixture={q_learning: 1, counterfactual: 2, random: 1}"],
-    ["imagine.n=4", "imagine.noise_prob=0.5", "imagine.dynamics=simulator"],
-    ["actor_rollout_ref.actor.world_loss.tokens=correct_predictions"],
-)
-
-
-@pytest.mark.parametrize(("old", "new"), list(zip(OLD, NEW, strict=True)))
-def test_former_names_of_ours_are_read(old, new):
-    former, current = load_config("tiny", old), load_config("tiny", new)
-    assert former == current
-    # The order of a mixture decides who plays which episode.
-    assert list(former.generate.mixture or ()) == list(current.generate.mixture or ())
-
-
-def test_of_a_former_and_a_current_name_the_last_override_wins():
-    both = ["agent_proxy.reply_order=plan_first", "agent_proxy.response_format=answer_first"]
-    assert load_config("tiny", both).agent_proxy.response_format == "answer_first"
-    assert load_config("tiny", both[::-1]).agent_proxy.response_format == "plan_first"
-
-
-def test_former_names_lead_to_keys_of_the_schema():
-    assert {*VALUES, *SETTINGS.values()} - KNOWN == {
-        "generate.mixture.counterfactual",
-        "generate.mixture.q_learning",
-    }
-    assert not KNOWN & {*SETTINGS}
-
-
-def test_a_record_with_former_names_has_the_same_fingerprint():
-    current = fingerprint_of(load_config("tiny", ["generate.policy=counterfactual"]), "selfplay")
-    record = current.to_json()
-    renamed = {new: old for old, new in SETTINGS.items()}
-    record["settings"] = {renamed.get(key, key): value for key, value in record["settings"].items()}
-    record["settings"]["generate.policy"] = "branched"
-    assert "agent_proxy.reply_order" in record["settings"]
-    assert Fingerprint.from_json(record).digest == current.digest

@@ -27,7 +27,6 @@ import pytest
 
 from spa.cli import COMMANDS, TOP
 from spa.cli import main as spa
-from spa.commands.old_names import new_words
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -163,9 +162,6 @@ def run(command: Command, workplace: Path, capfd: pytest.CaptureFixture[str]) ->
         return finish(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args], Path.cwd()
         )
-    assert new_words(args) is None, (
-        f"line {command.line}: this is an old command name; write spa {shlex.join(new_words(args) or [])}"
-    )
     name = name_of(args)
     if name not in COMMANDS:
         return 0 if args == ["--help"] or (name in TOP and args[1:] == ["--help"]) else 2
@@ -274,7 +270,6 @@ def test_commands_in_the_text_exist(page: Path):
     ):
         words = line.split()
         assert name_of(words) in (*COMMANDS, *TOP), line
-        assert new_words(words) is None, line
 
 
 def test_the_readme_is_short_and_has_its_two_commands():

@@ -219,7 +219,7 @@ def test_what_cannot_be_asked_is_refused(tmp_path, changes, why):
 
 def test_games_of_free_text_are_refused():
     class Telling(Countdown):
-        def appraise(self, text: str) -> float | None:
+        def state_value(self, text: str) -> float | None:
             return 0.0
 
     env = Telling()

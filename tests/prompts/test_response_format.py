@@ -127,18 +127,6 @@ def test_default_trajectories_do_not_mention_the_layout():
     assert "response_format" not in episode.to_json()
 
 
-def test_trajectories_with_the_former_name_of_the_format_are_read():
-    (episode,) = play(
-        groups(1, 1),
-        random_engine(max_actions=2),
-        mode="add_worldmodel",
-        response_format="plan_first",
-    )
-    record = episode.to_json()
-    record["reply_order"] = record.pop("response_format")
-    assert Episode.from_json(record).response_format == "plan_first"
-
-
 @pytest.mark.parametrize(
     "wanted", ["generate.shuffle_next_states=true", "gate.enable=true", "generate.states=model"]
 )

@@ -151,10 +151,8 @@ def test_a_stage_that_fails_is_not_marked_as_done(base, tmp_path, monkeypatch):
 
 GATE = (
     "gate.enable=true",
-    "gate.max_extra_rounds=2",
-    "gate.extra_steps=1",
     "gate.entropy_min=0",
-)  # extras of older versions
+)
 OPEN = (
     "gate.format_min=0",
     "gate.observation_exact_min=0",

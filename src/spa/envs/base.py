@@ -53,12 +53,6 @@ class TextEnv(gymnasium.Env[str, Action]):
     """Attributes that `step` changes in place (lists, sets, streams), for `clone` to copy; all else
     is shared. None: the environment cannot be copied this way."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "appraise" in cls.__dict__:
-            # `appraise` is the former name of `state_value`, which older environments still define.
-            cls.state_value = cls.__dict__["appraise"]
-
     @abstractmethod
     def state_text(self, mode: StateText) -> str:
         """The current state as text, without trailing newline; defined in every state, terminal

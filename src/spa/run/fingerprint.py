@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from spa.config.stages import UNRECORDED, StageName, default_of, without_idle_replay
-from spa.renamed import current_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +56,11 @@ class Fingerprint:
         try:
             return cls(
                 stage=content["stage"],
-                settings=current_settings(content["settings"]),
+                settings=dict(content["settings"]),
                 content=dict(content["content"]),
                 parent=None if content["parent"] is None else cls.from_json(content["parent"]),
                 revision=int(content["revision"]),
-                numerics=current_settings(content["numerics"]),
+                numerics=dict(content["numerics"]),
                 environment=dict(content["environment"]),
             )
         except (KeyError, TypeError) as error:

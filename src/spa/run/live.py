@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from spa.renamed import current_metrics
 from spa.run.console import get_console, is_quiet, printable
 from spa.run.files import METRICS, complete_lines
 from spa.run.progress import clock
@@ -72,7 +71,7 @@ class StageProgress:
     def read(self) -> Self:
         """Read the new lines. A file that became shorter was replaced: read it from its start."""
         for row in self._new_rows(METRICS):
-            shown = headline(current_metrics(row))
+            shown = headline(row)
             self.values |= {
                 label: (shown[label], row["step"]) for label in LABELS if label in shown
             }

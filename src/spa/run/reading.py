@@ -18,7 +18,6 @@ from typing import Any
 import yaml
 
 from spa.errors import DataError
-from spa.renamed import current_metrics
 from spa.run.files import MANIFEST, read_lines, read_object
 from spa.run.lock import LOCK
 from spa.run.reading_shape import is_head, is_summary
@@ -305,9 +304,7 @@ def _by_step(path: Path) -> dict[int, dict[str, float]]:
         step = row.pop("step", None)
         if isinstance(step, int):
             values = {
-                key: float(value)
-                for key, value in current_metrics(row).items()
-                if isinstance(value, int | float)
+                key: float(value) for key, value in row.items() if isinstance(value, int | float)
             }
             # Lines of one step are merged; the last value of a key counts.
             table.setdefault(step, {}).update(values)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 from spa.errors import TrainingError
-from spa.renamed import current_metrics
 from spa.run.console import FILE_ONLY, ensure_logging
 from spa.run.files import (
     METRICS,
@@ -285,4 +284,4 @@ def _truncate(directory: Path, last_step: int) -> None:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The complete lines of a `metrics.jsonl` or `timings.jsonl`; an empty list if there is none."""
-    return [current_metrics(row) for _, row in read_lines(path)] if path.exists() else []
+    return [row for _, row in read_lines(path)] if path.exists() else []

@@ -12,7 +12,6 @@ from spa.distributed.world import current_world
 from spa.errors import TrainingError
 from spa.evaluation.text import on_puzzles
 from spa.examples.source import source_of
-from spa.renamed import current_metrics
 from spa.run.files import read_lines, write_atomic
 from spa.stages.builtin_games import unknown_game, unknown_game_warning
 from spa.types import Metrics
@@ -235,8 +234,7 @@ def _trend(lines: list[Metrics], name: str) -> str:
 
 def measurements(path: Path) -> list[Metrics]:
     """The lines of a `metrics.jsonl` that measure the world model."""
-    lines = (current_metrics(line) for _, line in read_lines(path))
-    return [line for line in lines if "val/wm/prediction_em" in line]
+    return [line for _, line in read_lines(path) if "val/wm/prediction_em" in line]
 
 
 def write_gate(directory: Path, gate: Gate) -> None:

@@ -21,7 +21,6 @@ from spa.models.load import BUILTIN
 from spa.models.precision import precision_of, with_precision
 from spa.policies.named import policy_named, policy_names
 from spa.prompts.template import ChatTemplate
-from spa.renamed import current_setting
 from spa.run.checkpoint import checkpoints_in, find_checkpoint, latest_checkpoint
 from spa.run.manifest import result_of
 from spa.stages import setup
@@ -65,7 +64,6 @@ def find_target(name: str) -> Target:
 
     Raises ModelError if a folder has no model, or if a name that can only be a path has no folder.
     """
-    _, name = current_setting("generate.policy", name)
     if name in (*policy_names(), API):
         return Target(name=name, label=name, model=None)
     folder = Path(name).expanduser()

@@ -20,7 +20,6 @@ from spa.config.stages import StageName
 from spa.distributed.world import current_world
 from spa.errors import DataError, ModelError
 from spa.examples.source import source_of
-from spa.renamed import current_metrics
 from spa.run.files import write_atomic
 from spa.run.manifest import result_of
 from spa.stages.gate import GATE_FILE
@@ -143,7 +142,7 @@ def summarize_rounds(rounds: Sequence[Round]) -> list[dict[str, Any]]:
 def _part(path: Path, names: Sequence[str], played: Sequence[str]) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        own = current_metrics(content.get("played", {}))
+        own = content.get("played", {})
         return {name: content[name] for name in names} | {
             name: own[name] for name in played if name in own
         }
