@@ -3,7 +3,8 @@
 Without files it reads README.md, docs/*.md and src/**/*.py. It prints `file:line: problem` for each refused word and
 for each sentence of more than 35 words. The exit status is 1 if a finished page (`DONE`), a source file or a named file
 has a problem; of other pages it prints only the number. It skips code blocks, inline code, tables, comments and
-generated pages. Of a source file it reads docstrings, and the texts of raised errors, log calls, help and settings.
+generated pages. Of a source file it reads docstrings, which must not begin with a question word, and the texts of
+raised errors, log calls, help and settings.
 """
 
 import ast
@@ -155,11 +156,23 @@ def texts(node: ast.AST) -> Iterator[tuple[int, str]]:
             yield from texts(child)
 
 
+QUESTION = re.compile(r"\s*(What|Who|Whose|How|Where|When|Why|Which|Whether)\b")
+
+
 def source_problems(text: str) -> Iterator[tuple[int, str]]:
     """(line number, problem) of a Python file."""
-    for start, message in messages(ast.parse(text)):
+    tree = ast.parse(text)
+    for start, message in messages(tree):
         for line, problem in problems(inspect.cleandoc(message)):
             yield start + line - 1, problem
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            word = QUESTION.match(str(node.value.value))
+            if word:
+                yield (
+                    node.lineno,
+                    f"a docstring begins with {word[1]!r}: use an imperative or a noun",
+                )
 
 
 def main(names: list[str]) -> int:

@@ -35,7 +35,7 @@ PromptMode = Literal["base", "add_worldmodel"]
 
 
 class StopReason(StrEnum):
-    """Why an episode ended."""
+    """Reason why an episode ended."""
 
     SUCCESS = "success"  # the environment says that the goal is reached
     FAILURE = "failure"  # the environment ended without the goal (hole, wrong answer)

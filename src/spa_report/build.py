@@ -69,7 +69,8 @@ def _build_readable(paths: Sequence[Path]) -> Report:
 
 
 def _problem(path: Path) -> str:
-    """Why a run alone is unreadable; empty if it is readable. Raises DataError if there is no run."""
+    """Return the reason why a run alone is unreadable; empty if it is readable. Raises DataError
+    if there is no run."""
     run = None
     try:
         run = open_run(path)

@@ -1,4 +1,4 @@
-"""Which episodes a report shows: a few that explain the result, chosen by rule and not by hand."""
+"""Episodes of a report: a few that explain the result, chosen by rule and not by hand."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

@@ -334,7 +334,8 @@ def short_name(key: str) -> str:
 
 
 def starts_again(made: Comparison) -> list[str]:
-    """Which finished self-play of the run's own folder cannot be used, and which settings changed."""
+    """List the finished self-play of the run's own folder that cannot be used, and the settings
+    that changed."""
     lines = []
     home = made.cache_dirs[0]
     for task in made.grid.missing:

@@ -642,7 +642,8 @@ def _make_links(links: dict[Path, Path]) -> None:
 
 
 def _problem(future: Future) -> str:
-    """Why a task failed; empty if it did not. Errors that are not the user's to solve are raised."""
+    """Return the reason why a task failed; empty if it did not. Errors that are not the user's
+    to solve are raised."""
     error = future.exception()
     if error is None:
         return ""

@@ -113,8 +113,8 @@ def sentences(summary: dict[str, Any]) -> list[str]:
 
 
 def equal_tokens(summary: dict[str, Any]) -> str | None:
-    """Which baseline samples as many tokens as the recipe; None if it is here, or if the recipe
-    samples no more than the baseline."""
+    """Find the baseline that samples as many tokens as the recipe; None if it is here, or if the
+    recipe samples no more than the baseline."""
     tokens = {
         arm: used["after"]
         for arm, used in summary.get("sampled_tokens", {}).items()

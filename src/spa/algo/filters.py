@@ -1,4 +1,4 @@
-"""Which groups to train on, by how much the scores of their members differ."""
+"""Select the groups to train on, by how much the scores of their members differ."""
 
 from typing import Literal
 

@@ -21,7 +21,7 @@ class StreakGuard:
 
     @property
     def reason(self) -> str | None:
-        """Why to stop, or None."""
+        """Reason to stop, or None."""
         return (
             f"In {self.run} consecutive checks, {self.advice}"
             if 0 < self.limit <= self.run
@@ -82,7 +82,7 @@ class VarianceGuard:
 
     @property
     def reason(self) -> str | None:
-        """Why to stop, or None."""
+        """Reason to stop, or None."""
         if not 0 < self.patience <= self.run:
             return None
         return (

@@ -196,8 +196,8 @@ def _relative_to_anchor(to_go: Tensor, present: Tensor, group: Tensor, anchors: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Visits:
-    """Which of N turns, in row order, meet the same state of a group (S states, V pairs of episode
-    and state)."""
+    """Sets of the N turns, in row order, that meet the same state of a group (S states, V pairs
+    of episode and state)."""
 
     state: Tensor  # int64   [N]  number of the state, below S
     visit: Tensor  # int64   [N]  number of the pair, below V

@@ -271,8 +271,8 @@ def plan_evaluation(
     output: str | Path | None = None,
     suffix: str = "",
 ) -> tuple[Target, Config, Path]:
-    """Which model is evaluated, its configuration, and the file of the result. Raises ConfigError
-    or ModelError."""
+    """Resolve the evaluated model, its configuration, and the file of the result. Raises
+    ConfigError or ModelError."""
     if isinstance(model, Model):
         target, cfg = open_config(model.target.name, config or model.config, overrides)
     else:

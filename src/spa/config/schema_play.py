@@ -120,7 +120,7 @@ class EnvSpec:
 
 @section
 class EnvConfigs:
-    """Which tags are played, and in how many groups each."""
+    """Tags that are played, and the number of groups of each."""
 
     tags: Annotated[
         tuple[Name, ...],

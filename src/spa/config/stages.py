@@ -1,4 +1,4 @@
-"""Which stages a section of the configuration belongs to, and what each key affects there."""
+"""Stages that a section of the configuration belongs to, and the effect of each key there."""
 
 import functools
 from collections.abc import Iterator, Mapping

@@ -29,7 +29,7 @@ class LostEpisodes:
                 self._read(line)
 
     def reason(self, episode_id: str) -> str | None:
-        """Why an episode is not played; None if it is."""
+        """Return the reason why an episode is not played; None if it is."""
         mark = self._marks.get(episode_id)
         return mark[0] if mark else None
 

@@ -1,4 +1,4 @@
-"""Which episodes are played: tags, groups, members and their seeds."""
+"""Specifications of played episodes: tags, groups, members and their seeds."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

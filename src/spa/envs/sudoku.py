@@ -150,8 +150,8 @@ def read_move(text: str) -> tuple[int, int, int] | None:
 
 
 def _labelled(text: str, starts: list[int]) -> tuple[int, int] | None:
-    """Which of the numbers, by the places where they start, is the row and which the column, if the
-    text names them."""
+    """Find the row and the column among the numbers, by the places where they start, if the text
+    names them."""
     matches = [named.search(text) for named in _NAMED]
     places = [
         starts.index(match.start(1))

@@ -104,7 +104,7 @@ def by_difficulty(groups: Sequence[Group], *, seed: int, resamples: int) -> list
 
 
 def not_computed(ks: Iterable[int], samples: int) -> dict[str, str]:
-    """Why a wanted Pass@k is missing: k attempts cannot be told from fewer."""
+    """Reason for a missing Pass@k: k attempts cannot be told from fewer."""
     return {
         f"pass@{k}": f"Pass@{k} needs {k} samples per puzzle, but the validation has {samples}. "
         "Raise es_manager.val.group_size."

@@ -87,8 +87,8 @@ def entities(text: str) -> Entities:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Which symbol of the grid goes with which entities of the sentence at a cell, learned from
-    true states.
+    """Match symbols of the grid with the entities of the sentence at a cell, learned from true
+    states.
 
     offset: what the sentence counts from, 0 or 1. pairs: the (entities at a cell, symbol drawn
     there) that occur.

@@ -94,7 +94,7 @@ def _longer(value: torch.Tensor, rows: int, width: int, fill: int) -> torch.Tens
 
 
 def cannot_correct(cfg: Config, template: ChatTemplate) -> str:
-    """Why no rollout can be corrected; empty if they can."""
+    """Return the reason why no rollout can be corrected; empty if they can."""
     if cfg.ctx_manager.mode == "base":
         return "responses with ctx_manager.mode=base contain no states to correct"
     if format_of(cfg.agent_proxy.response_format).lists_plans:

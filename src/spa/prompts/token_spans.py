@@ -1,4 +1,4 @@
-"""Which tokens hold a piece of the text that they decode to.
+"""Tokens that hold a piece of the text that they decode to.
 
 A character may be several tokens (bytes). Until the last of them, it decodes to other characters,
 and with some tokenizers (Gemma, Mistral) to more of them than it is. So lengths of decoded prefixes

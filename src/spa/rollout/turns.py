@@ -78,8 +78,8 @@ def take_turn(
 def stop_after(
     turn: Turn, ended: bool, prompter: Prompter, *, turns: int, used_actions: int
 ) -> StopReason | None:
-    """Why an episode stops after its `turns`-th turn, with `used_actions` taken in all; None if it
-    continues."""
+    """Return the reason why an episode stops after its `turns`-th turn, with `used_actions`
+    taken in all; None if it continues."""
     if ended:
         return StopReason.SUCCESS if turn.infos[-1].get("success") else StopReason.FAILURE
     if used_actions >= prompter.max_actions_per_traj:

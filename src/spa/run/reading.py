@@ -213,7 +213,7 @@ def stage_rank(stage: StageFolder) -> tuple[float, int]:
 
 
 def problem_text(error: Exception) -> str:
-    """Why a run is unreadable, in one line."""
+    """Reason why a run is unreadable, in one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -1,4 +1,5 @@
-"""Which games the bundled model was made for: those whose actions and states it was pretrained on."""
+"""Games that the bundled model was made for: those whose actions and states it was pretrained
+on."""
 
 import re
 

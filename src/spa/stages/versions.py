@@ -1,4 +1,4 @@
-"""Which versions compute the numbers."""
+"""Versions of the packages that compute the numbers."""
 
 import platform
 from importlib import metadata

@@ -1,4 +1,5 @@
-"""Which tokens of an episode carry the policy loss, when it is not simply those that were sampled."""
+"""Tokens of an episode that carry the policy loss, when it is not simply those that were
+sampled."""
 
 from collections.abc import Sequence
 

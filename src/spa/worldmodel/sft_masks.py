@@ -1,4 +1,4 @@
-"""Which tokens of a conversation carry the loss of SFT and of replay: `sft.data.loss_on`."""
+"""Tokens of a conversation that carry the loss of SFT and of replay: `sft.data.loss_on`."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -95,7 +95,7 @@ def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
 
 
 def _stand_ins(result: Mapping[str, Any]) -> list[str]:
-    """Which methods stand for those of the paper, where they have other names."""
+    """Methods in place of the paper's, where they have other names."""
     estimation = SCALES[result["scale"]].named("state_estimation")
     if estimation == "state_estimation":
         return []

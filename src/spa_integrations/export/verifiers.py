@@ -20,8 +20,8 @@ from spa_integrations.export.chat import GameChat, make_chat
 
 
 class SpaConfig(vf.TasksetConfig):
-    """Which puzzles: `tag` of `config` (a preset or a YAML file), seeds `first_seed` to `first_seed
-    + puzzles - 1`."""
+    """Puzzles to play: `tag` of `config` (a preset or a YAML file), seeds `first_seed` to
+    `first_seed + puzzles - 1`."""
 
     tag: str = "FrozenLake"
     config: str = "base"
