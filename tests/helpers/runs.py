@@ -111,7 +111,7 @@ def make_base(folder: Path) -> Path:
         random_engine(template, max_actions=3), specs, setup.train_sampling(cfg)
     )
     rows = [
-        TrainingSequence(token_ids=e.token_ids, mask=e.sampled, rows=1)
+        TrainingSequence(token_ids=e.token_ids, mask=e.sampled, examples=1)
         for e in played
         if e.sampled is not None
     ]

@@ -72,7 +72,7 @@ def test_every_layout_and_format_gives_the_same_tokens(layout, suffix, tmp_path)
     assert template("qwen2").tokenizer.decode(first.token_ids) == text.removesuffix("\n")
     answers = 2 if len(ROWS[layout]) == 1 else 1
     assert trained(first) == ("How can I help?<|im_end|>" if answers == 2 else "") + "5<|im_end|>"
-    assert (first.rows, second.rows, val) == (answers, answers, [])
+    assert (first.examples, second.examples, val) == (answers, answers, [])
     (last, _), _ = sequences(path, "sft.data.last_response_only=true")
     assert trained(last) == "5<|im_end|>"
     assert (last.token_ids == first.token_ids).all()

@@ -427,7 +427,7 @@ def test_examples_that_are_too_long_stop_only_where_that_is_asked_for(base, data
     )
     cut = small_config(base, tmp_path, f"sft.data.max_length={longest - 1}")
     sequences, _ = sft.load_data(cut, template_of(base), data)
-    assert sum(example.rows for example in sequences) == len(rows_of(data)[0])
+    assert sum(sequence.examples for sequence in sequences) == len(rows_of(data)[0])
     strict = small_config(
         base, tmp_path, f"sft.data.max_length={longest - 1}", "sft.data.truncation=error"
     )

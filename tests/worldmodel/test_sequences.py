@@ -104,7 +104,7 @@ def test_responses_without_thoughts_begin_with_their_answer(merge):
 def test_merged_turns_hold_the_same_tokens_and_the_loss_of_all_rows(name):
     (merged,) = sequences(examples_of(), name)
     separate = sequences(examples_of(), name, merge=False)
-    assert merged.rows == 3
+    assert merged.examples == 3
     np.testing.assert_array_equal(merged.token_ids, separate[-1].token_ids)
     assert merged.mask.sum() == sum(sequence.mask.sum() for sequence in separate)
     for sequence in separate:
@@ -250,7 +250,7 @@ def test_only_rows_that_are_too_long_lose_responses_when_turns_are_merged():
     separate = sequences(examples_of(), merge=False)
     limit = len(separate[-1].token_ids) - 1
     whole, cut = sequences(examples_of(), max_length=limit)
-    assert (whole.rows, cut.rows) == (2, 1)
+    assert (whole.examples, cut.examples) == (2, 1)
     np.testing.assert_array_equal(whole.token_ids, separate[1].token_ids)
     (alone,) = sequences(examples_of((2,)), max_length=limit, merge=False)
     np.testing.assert_array_equal(cut.token_ids, alone.token_ids)
