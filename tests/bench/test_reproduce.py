@@ -11,8 +11,12 @@ from helpers.grids import in_this_process
 from helpers.stages import mark_finished
 
 from spa import cli
+from spa.commands.fit import GB, gpu_memory
 from spa.errors import ConfigError, ModelError, TrainingError
+from spa.models.speed import card_for, gpus
+from spa.stages.hours import stage_times
 from spa.stages.methods import METHODS
+from spa.stages.token_budget import shape_of, with_token_budgets
 from spa_bench.paper import reproduce
 from spa_bench.paper.page import write_page
 from spa_bench.paper.paper import NAMES, SCALES, Finding, paper_table
@@ -305,8 +309,19 @@ def test_stages_of_a_training_take_the_sum_of_their_hours(capsys, tmp_path, monk
     args = ["bench", "paper", "sft_epochs", "--scale", "full", "--only", "sft_epochs_5"]
     assert cli.main([*args, "--parallel", "4", "--seeds", "1", "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert "about 3.5 hours with 4 at a time (one GPU each: selfplay 0.5 h" in out
+    assert "about 3.5 hours with 4 at a time (measured on one GPU each)" in out
     assert ("This machine has no GPU." in out) is not torch.cuda.is_available()
+
+
+def test_hours_of_the_full_scale_are_those_of_doctor_fit(tmp_path):
+    """One estimator: the three stages in a row take what `spa doctor --fit` says of the same run."""
+    plan = reproduce.make_plan(["sft_epochs"], "full", tmp_path, seeds=1, only=["sft_epochs_5"])
+    ((training,),) = plan.trainings.values()
+    gb, _, name = gpu_memory()
+    cfg = with_token_budgets(training.ppo, gb * GB)
+    machine = gpus(card_for(gb, name), 1, vllm=True)
+    times = stage_times(cfg, shape_of(cfg.model_path), machine)
+    assert plan.hours(1) == pytest.approx(sum(time.seconds or 0 for time in times) / 3600, rel=0.02)
 
 
 def test_command_lines(capsys, tmp_path, monkeypatch):

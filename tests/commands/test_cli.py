@@ -202,7 +202,7 @@ def test_all_problems_of_a_configuration_are_reported_together(capsys):
         (["eval", "random"], "name a configuration"),
         (["doctor", "trainer.threads=4"], "only with --fit CONFIG"),
         (["doctor", "--gpu-memory", "80"], "only with --fit CONFIG"),
-        (["doctor", "runs/demo", "--fit", "tiny"], "RUN and --fit are two separate checks"),
+        (["doctor", "./nothing", "--fit", "tiny"], "nothing: the model folder does not exist"),
         (["eval", "random", "--config", "demo", "--prices", "1,2"], "remove --prices"),
         (["doctor", "--fit", "base", "--gpu-memory", "0"], "--gpu-memory must be greater than 0"),
         (

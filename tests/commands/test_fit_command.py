@@ -1,7 +1,8 @@
 import pytest
+import torch
 
 from spa.cli import main
-from spa.commands.fit import GB, advice, fits, phases, report_memory
+from spa.commands.fit import CHANGES, GB, advice, fits, phases, report_fit
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.stages.token_budget import shape_of, with_token_budgets
@@ -179,7 +180,88 @@ def test_a_cpu_and_numbers_of_ones_own_keep_what_they_have():
 
 
 def test_the_budget_is_printed(capsys):
-    report_memory("one_gpu", [], gpu_gb=80.0)
+    report_fit("one_gpu", [], gpu_gb=80.0)
     assert (
         "Tokens of a micro-batch: SFT 16384, policy 16384, critic 16384" in capsys.readouterr().out
     )
+
+
+def fit(capsys, *arguments: str) -> tuple[int, str]:
+    status = main(["doctor", "--fit", *arguments])
+    return status, capsys.readouterr().out
+
+
+def test_several_gpus_hold_shards_and_whole_copies(capsys):
+    cfg, shape = load_config("_2_sokoban"), shape_of(MODEL)
+    one, four = (
+        {phase.stage: phase.parts for phase in phases(cfg, shape, ranks)} for ranks in (1, 4)
+    )
+    for stage, name in (
+        ("fine-tuning", "model (weights, gradients, Adam)"),
+        ("PPO, updating", "policy (weights, gradients, Adam)"),
+        ("PPO, updating", "critic (weights, gradients, Adam)"),
+        ("PPO, playing", "keys and values"),
+    ):
+        assert four[stage][name] * 4 == pytest.approx(one[stage][name], rel=0.01)
+    # Each rank plays with a whole policy, and the first one keeps a whole critic.
+    assert four["PPO, playing"]["whole copies of the sharded models"] == 8 * shape.parameters
+    whole = load_config("_2_sokoban", ["actor_rollout_ref.actor.strategy=ddp"])
+    parts = phases(whole, shape, 4)[-1].parts
+    assert parts["policy (weights, gradients, Adam)"] == 16 * shape.parameters
+    status, out = fit(capsys, "_2_sokoban", "--gpus", "4", "--gpu-memory", "80")
+    assert status == 0 and "4 GPUs with 80 GB each (as given)" in out
+    assert "Memory of each GPU, sharded (strategy=fsdp):" in out
+    assert "With strategy=ddp, the peak is 61.1 GB." in out
+    assert "torchrun --nproc-per-node 4 -m spa run _2_sokoban\n" in out
+
+
+def test_hours_disk_and_a_command_that_fits(capsys):
+    arguments = ["_2_sokoban", "--gpus", "4", "--gpu-memory", "24", "Qwen/Qwen2.5-1.5B-Instruct"]
+    status, out = fit(capsys, *arguments)
+    assert status == 1 and "does not fit" in out
+    assert "Time (estimate, not measured: " in out and "RTX 4090" in out
+    for line in ("  self-play  about", "  SFT        about", "  PPO        about", "Disk: up to "):
+        assert line in out
+    words = out.split("Command: torchrun --nproc-per-node 4 -m spa run ")[1].split()
+    assert words[:2] == ["_2_sokoban", "model_path=Qwen/Qwen2.5-1.5B-Instruct"]
+    changed = load_config(words[0], words[1:])
+    assert all(fits(phase, 24) for phase in phases(changed, shape_of(MODEL), 4))
+    assert "It changes the algorithm" not in out
+    status, out = fit(capsys, "_2_sokoban", "--gpu-memory", "40")
+    assert status == 1 and "It changes the algorithm: lora.rank=64." in out
+
+
+def test_a_model_replaces_that_of_the_configuration(capsys):
+    status, out = fit(capsys, "_2_sokoban", "--gpu-memory", "48", "Qwen/Qwen2.5-0.5B-Instruct")
+    assert status == 0 and "Qwen/Qwen2.5-0.5B-Instruct: 0.49 billion parameters" in out
+    assert "Command: spa run _2_sokoban model_path=Qwen/Qwen2.5-0.5B-Instruct\n" in out
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.keys[0])
+def test_the_keys_of_a_change_make_the_configuration_that_was_estimated(change):
+    wide = ["actor_rollout_ref.actor.use_dynamic_bsz=true", "sft.data.max_token_len_per_gpu=65536"]
+    shape = shape_of(MODEL)
+    typed = phases(load_config("_2_sokoban", [*wide, *change.keys]), shape, 4)
+    changed = phases(change.apply(load_config("_2_sokoban", wide)), shape, 4)
+    assert typed == changed
+
+
+def test_a_dry_run_says_what_a_run_takes_here(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["run", "one_gpu", "--dry-run", "--seed", "1", "trainer.save_freq=50"]) == 0
+    out = capsys.readouterr().out
+    assert "configuration one_gpu is valid" in out and "; no GPU, " in out
+    assert "Warning: this machine has no GPU." in out and "spa doctor --fit CONFIG --gpus N" in out
+    assert "Memory: up to " in out and "Disk: up to " in out
+    assert "Command: spa run one_gpu trainer.save_freq=50 --seed 1\n" in out
+    assert main(["run", "tiny", "--dry-run", "--stages", "ppo"]) == 0
+    out = capsys.readouterr().out
+    assert "builtin:tiny: 0.9 million parameters" in out and "Warning" not in out
+    assert "  PPO " in out and "  SFT " not in out
+
+
+def test_a_wrong_number_of_gpus(capsys):
+    assert main(["doctor", "--fit", "base", "--gpus", "0"]) == 2
+    assert "--gpus must be at least 1, got 0" in capsys.readouterr().err
+    assert main(["doctor", "--gpus", "2"]) == 2
+    assert "--gpus and --gpu-memory have an effect only with --fit" in capsys.readouterr().err

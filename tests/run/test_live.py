@@ -146,6 +146,7 @@ def test_the_time_is_an_estimate_from_measured_stages_or_not_said(tmp_path: Path
         (61, "about 1 minute"),
         (600, "about 10 minutes"),
         (9000, "about 2.5 hours"),
+        (400_000, "about 111 hours"),
     ],
 )
 def test_durations_are_for_people(seconds: float, text: str):

@@ -57,10 +57,19 @@ def doctor_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=Path,
         metavar="RUN",
-        help="folder of a run whose files are checked for damage",
+        help="folder of a run whose files are checked for damage; with --fit, a model that replaces "
+        "the one of the configuration",
     )
     parser.add_argument(
-        "--fit", metavar="CONFIG", help="estimate the GPU memory that a configuration needs"
+        "--fit",
+        metavar="CONFIG",
+        help="estimate the GPU memory, the hours and the disk that a configuration needs",
+    )
+    parser.add_argument(
+        "--gpus",
+        type=int,
+        metavar="N",
+        help="number of GPUs of one machine, with --fit (default: 1)",
     )
     parser.add_argument(
         "--gpu-memory",
@@ -75,21 +84,26 @@ def doctor(options: argparse.Namespace) -> int:
     options without effect."""
     if options.gpu_memory is not None and not options.gpu_memory > 0:
         raise ConfigError(f"--gpu-memory must be greater than 0, got {options.gpu_memory:g}")
+    if options.gpus is not None and options.gpus < 1:
+        raise ConfigError(f"--gpus must be at least 1, got {options.gpus}")
     if options.fit is not None:
-        if options.run is not None:
-            raise ConfigError(
-                "RUN and --fit are two separate checks; remove the folder of the run or --fit"
-            )
         from spa.commands import fit
 
-        return fit.report_memory(options.fit, options.overrides, gpu_gb=options.gpu_memory)
-    if options.run is not None and not options.overrides and options.gpu_memory is None:
+        return fit.report_fit(
+            options.fit,
+            options.overrides,
+            model=None if options.run is None else str(options.run),
+            count=options.gpus or 1,
+            gpu_gb=options.gpu_memory,
+        )
+    places = (options.gpu_memory, options.gpus)
+    if options.run is not None and not options.overrides and places == (None, None):
         return check_run(options.run)
     # Overrides and memory size apply only to --fit. If they were ignored silently, the output would
     # look like an answer to them.
-    if options.run is not None or options.overrides or options.gpu_memory is not None:
+    if options.run is not None or options.overrides or places != (None, None):
         raise ConfigError(
-            "overrides and --gpu-memory have an effect only with --fit CONFIG; add --fit CONFIG, or "
+            "overrides, --gpus and --gpu-memory have an effect only with --fit CONFIG; add --fit CONFIG, or "
             "remove the other options"
         )
     required = list(required_packages())

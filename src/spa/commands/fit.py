@@ -1,19 +1,37 @@
-"""`spa doctor --fit CONFIG`: will it fit into the memory of a GPU, and if not, what to change."""
+"""Estimates of a run before it starts: memory of each GPU, hours, disk, and the command to type.
 
-from collections.abc import Callable, Iterator, Sequence
+`spa doctor --fit CONFIG` prints them for GPUs that are named, `spa run CONFIG --dry-run` for this
+machine.
+"""
+
+import shlex
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
+import torch
+
+from spa.algo.estimators import estimator_named
+from spa.config.hardware import threads_of
 from spa.config.load import load_config
 from spa.config.schema import ActorConfig, Config, CriticConfig
+from spa.config.schema_models import FSDPConfig
+from spa.config.stages import STAGES, StageName
 from spa.models import memory
+from spa.models.build import is_tiny
 from spa.models.memory import FULL, HALF, ModelShape
+from spa.models.precision import on_cpu, precision_of
+from spa.models.speed import Machine, card_for, gpus, this_cpu
+from spa.run.announce import duration
 from spa.run.console import write_out
-from spa.stages.token_budget import USABLE, kept_in_ppo, shape_of, with_token_budgets
+from spa.stages.hours import CHARACTERS, TINY_CHARACTERS, StageTime, stage_times
+from spa.stages.ppo_models import keys_of
+from spa.stages.token_budget import USABLE, cut_of, kept_in_ppo, shape_of, with_token_budgets
 
 GB = 1e9
 # The size that is assumed without a GPU: an A100 or H100 of 80 GB.
 DEFAULT_GB = 80.0
+BYTES_OF_TOKEN = 40  # of an episode in `trajectories/`: text, ids, log-probs (measured)
 SEQUENCES = 64  # `max_num_seqs` of vLLM in the advice
 
 
@@ -30,36 +48,99 @@ class Phase:
         return sum(self.parts.values())
 
 
-def report_memory(config: str, overrides: Sequence[str], *, gpu_gb: float | None = None) -> int:
-    """Print the estimate and advice; 0 if everything fits, else 1. Raises SpaError."""
-    cfg = load_config(config, list(overrides))
-    size, source = (gpu_gb, "as given") if gpu_gb else gpu_memory()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The place of a run: `count` GPUs of `memory_gb` each, or (0) the CPU of this machine. `said`: the
+    source of the memory. `name`: the name of the GPU in CUDA."""
+
+    count: int
+    memory_gb: float
+    said: str
+    name: str = ""
+
+    @property
+    def gpu_bytes(self) -> float | None:
+        """Bytes of each GPU; None without one."""
+        return self.memory_gb * GB if self.count else None
+
+    @property
+    def ranks(self) -> int:
+        """The processes of a run."""
+        return max(self.count, 1)
+
+    def machine(self, cfg: Config) -> Machine:
+        """The speed of this place."""
+        if self.count:
+            card = card_for(self.memory_gb, self.name)
+            return gpus(card, self.count, vllm=cfg.actor_rollout_ref.rollout.name == "vllm")
+        dtype = precision_of(cfg)["actor_rollout_ref.model.dtype"]
+        threads = threads_of(cfg) or torch.get_num_threads()
+        return this_cpu(torch.bfloat16 if dtype == "bfloat16" else torch.float32, threads)
+
+    def line(self) -> str:
+        """The place in words."""
+        if not self.count:
+            return f"no GPU, {self.memory_gb:.0f} GB of main memory"
+        plural = "s" if self.count > 1 else ""
+        each = " each" if self.count > 1 else ""
+        many = f"{self.count} GPU{plural}" if self.count > 1 else "GPU"
+        return f"{many} with {self.memory_gb:.0f} GB{each} ({self.said})"
+
+
+def report_fit(
+    config: str,
+    overrides: Sequence[str],
+    *,
+    model: str | None = None,
+    count: int = 1,
+    gpu_gb: float | None = None,
+) -> int:
+    """Print memory, hours, disk, and the command; 0 if everything fits, perhaps with the changes that
+    keep the algorithm, else 1. Raises SpaError."""
+    own = [*overrides, *([f"model_path={model}"] if model else [])]
+    cfg = load_config(config, own)
+    size, said, name = (gpu_gb, "as given", "") if gpu_gb else gpu_memory()
+    place = Place(count=count, memory_gb=size, said=said, name=name)
     shape = shape_of(cfg.model_path, code=cfg.actor_rollout_ref.model.trust_remote_code)
-    cfg = with_token_budgets(cfg, size * GB)
-    out = [
-        f"{cfg.model_path}: {shape.parameters / 1e9:.2f} billion parameters; GPU with {size:.0f} GB ({source})",
-        "",
-    ]
-    estimated = phases(cfg, shape)
-    for phase in estimated:
-        mark = " " if fits(phase, size) else "!"
-        out.append(f"{mark} {phase.stage:<14} {phase.total / GB:7.1f} GB")
-        out += [
-            f"      {name:<32} {value / GB:7.1f} GB" for name, value in phase.parts.items() if value
-        ]
-    tight = [phase for phase in estimated if not fits(phase, size)]
-    out += ["", f"Tokens of a micro-batch: {tokens_of_micro_batches(cfg)}", ""]
-    if not tight:
-        out.append("The configuration fits.")
-    else:
-        out.append(
-            "The configuration does not fit. Apply these changes in order; each line includes the "
-            "changes above it:"
-        )
-        out += advice(cfg, shape, size)
-    out += ["", margin(size)]
-    write_out("\n".join(out) + "\n")
+    cfg = with_token_budgets(cfg, place.gpu_bytes)
+    tight = not all_fit(cfg, shape, place)
+    write_out("\n".join(fit_lines(cfg, shape, place, [config, *own])) + "\n")
     return 1 if tight else 0
+
+
+def fit_lines(
+    cfg: Config,
+    shape: ModelShape,
+    place: Place,
+    arguments: Sequence[str],
+    *,
+    stages: Collection[StageName] = STAGES,
+) -> Iterator[str]:
+    """Describe what stages take in a place. `arguments`: the configuration and overrides of their command."""
+    millions = shape.parameters / 1e6
+    size = f"{millions / 1e3:.2f} billion" if millions > 100 else f"{millions:.1f} million"
+    cfg = with_token_budgets(cfg, place.gpu_bytes)
+    yield f"{cfg.model_path}: {size} parameters; {place.line()}"
+    yield ""
+    yield from _memory_lines(cfg, shape, place)
+    needed, enough = changes(cfg, shape, place) if place.count else ([], True)
+    if not enough:
+        return
+    for change in needed:
+        cfg = change.apply(cfg)
+    yield ""
+    times = stage_times(cfg, shape, place.machine(cfg), stages=stages, characters=_characters(cfg))
+    yield from _time_lines(cfg, shape, place, times)
+    yield ""
+    # Checkpoints that are kept, and the one that is written before the oldest is deleted.
+    kept = disk(cfg, shape, stages) / GB
+    logged = BYTES_OF_TOKEN * sum(time.tokens for time in times) / GB
+    yield f"Disk: up to {kept:.2f} GB for checkpoints and {logged:.2f} GB for episodes (estimate)."
+    yield ""
+    count = place.count if cfg.launcher == "local" else 1  # Ray starts its workers itself
+    yield f"Command: {command(arguments, count, needed)}"
+    if changed := [change.text for change in needed if not change.same]:
+        yield f"It changes the algorithm: {'; '.join(changed)}."
 
 
 def tokens_of_micro_batches(cfg: Config) -> str:
@@ -72,17 +153,133 @@ def tokens_of_micro_batches(cfg: Config) -> str:
     return ", ".join(f"{name} {value}" for name, value in parts.items())
 
 
-def gpu_memory() -> tuple[float, str]:
-    """GB of the first GPU, or of the one that the estimate assumes, and which of the two."""
-    import torch
+def _characters(cfg: Config) -> float:
+    """Characters of a token in prompts. The bundled model's tokens are whole phrases."""
+    return TINY_CHARACTERS if is_tiny(cfg.model_path) else CHARACTERS
 
+
+def _memory_lines(cfg: Config, shape: ModelShape, place: Place) -> Iterator[str]:
+    size = place.memory_gb
+    found = phases(cfg, shape, place.ranks)
+    if not place.count:
+        largest = max(found, key=lambda phase: phase.total)
+        yield f"Memory: up to {largest.total / GB:.1f} GB ({largest.stage}; estimate)"
+        if not fits(largest, size):
+            yield "This does not fit. See docs/scaling.md for settings that take less memory."
+        return
+    if place.count > 1:
+        yield f"Memory of each GPU, {_strategy(cfg)}:"
+    for phase in found:
+        mark = " " if fits(phase, size) else "!"
+        yield f"{mark} {phase.stage:<14} {phase.total / GB:7.1f} GB"
+        for name, value in phase.parts.items():
+            if value:
+                yield f"      {name:<34} {value / GB:7.1f} GB"
+    if place.count > 1:
+        other = "ddp" if _strategy(cfg) == SHARDED else "fsdp"
+        yield f"  With strategy={other}, the peak is {_peak(_with_strategy(cfg, other), shape, place):.1f} GB."
+    yield ""
+    yield f"Tokens of a micro-batch: {tokens_of_micro_batches(cfg)}"
+    yield ""
+    if all(fits(phase, size) for phase in found):
+        yield "The configuration fits."
+    else:
+        yield (
+            "The configuration does not fit. Apply these changes in order; each line includes the "
+            "changes above it:"
+        )
+        yield from advice(cfg, shape, size, ranks=place.ranks)
+    yield ""
+    yield margin(size)
+
+
+def _peak(cfg: Config, shape: ModelShape, place: Place) -> float:
+    """GB of the largest phase."""
+    return max(phase.total for phase in phases(cfg, shape, place.ranks)) / GB
+
+
+def _time_lines(
+    cfg: Config, shape: ModelShape, place: Place, times: Sequence[StageTime]
+) -> Iterator[str]:
+    yield f"Time (estimate, {place.machine(cfg).source}):"
+    for time in times:
+        known = "unknown" if time.seconds is None else duration(time.seconds)
+        yield f"  {NAMES[time.stage]:<10} {known:<18} {time.work}"
+    total = sum(time.seconds or 0.0 for time in times)
+    if len(times) > 1:
+        yield f"  {'total':<10} {duration(total)}"
+    if not place.count and total > LONG_S:
+        yield (
+            "  Warning: this machine has no GPU. For an estimate on GPUs, run: spa doctor --fit "
+            "CONFIG --gpus N --gpu-memory GB"
+        )
+    if place.count and cfg.actor_rollout_ref.rollout.name != "vllm":
+        faster = _with_engine(cfg, "vllm")
+        ppo = stage_times(faster, shape, place.machine(faster), stages=["ppo"])[0]
+        yield (
+            f"  With vLLM (actor_rollout_ref.rollout.name=vllm), PPO takes {duration(ppo.seconds or 0)} and "
+            f"{_peak(faster, shape, place):.1f} GB."
+        )
+
+
+NAMES = {"selfplay": "self-play", "sft": "SFT", "ppo": "PPO"}
+LONG_S = 24 * 3600.0
+SHARDED, WHOLE = "sharded (strategy=fsdp)", "whole copies (strategy=ddp)"
+
+
+def _strategy(cfg: Config) -> str:
+    return WHOLE if cfg.actor_rollout_ref.actor.strategy == "ddp" else SHARDED
+
+
+def command(arguments: Sequence[str], count: int, needed: Sequence["Change"]) -> str:
+    """The command to type: `spa run`, or torchrun for several GPUs, with the changes that it needs."""
+    run = f"torchrun --nproc-per-node {count} -m spa run" if count > 1 else "spa run"
+    return f"{run} {shlex.join([*arguments, *(one for change in needed for one in change.keys)])}"
+
+
+def disk(cfg: Config, shape: ModelShape, stages: Collection[StageName] = STAGES) -> int:
+    """Bytes of the checkpoints that stages keep, and of one more of each, which is written before the
+    oldest is deleted."""
+    # Adam has two numbers for each parameter that is trained.
+    rank = cfg.actor_rollout_ref.model.lora_rank
+    trained = memory.adapter_parameters(shape, rank) if rank else shape.parameters
+    each = FULL * (shape.parameters + 2 * trained)
+    critic = estimator_named(cfg.algorithm.adv_estimator, keys_of(cfg.algorithm)).needs_values
+    own, sft = cfg.trainer, cfg.sft.trainer
+    total = 0
+    if "ppo" in stages:
+        saves = max(own.total_training_steps // max(own.save_freq, 1), 1)
+        total += each * (2 if critic else 1) * (min(own.max_actor_ckpt_to_keep or saves, saves) + 1)
+    if "sft" in stages:
+        saves = max((sft.total_training_steps or 0) // (sft.save_freq or 10**9), 1)
+        total += each * (min(sft.keep or saves, saves) + 1)
+    return total
+
+
+def this_machine(cfg: Config) -> Place:
+    """The GPUs that a command uses which is started here, or the CPU."""
+    from spa.commands.doctor import memory as main_memory
+
+    if on_cpu(cfg):
+        return Place(count=0, memory_gb=main_memory()[0] / GB, said="")
+    gb, said, name = gpu_memory()
+    trainer = cfg.trainer
+    hosts = trainer.nnodes if cfg.launcher == "ray" else 1
+    count = trainer.n_gpus_per_node * hosts
+    return Place(count=count, memory_gb=gb, said=said, name=name)
+
+
+def gpu_memory() -> tuple[float, str, str]:
+    """GB of the first GPU, or of the one that the estimate assumes, how they are known, and the
+    GPU's name."""
     if torch.cuda.is_available():
-        return torch.cuda.get_device_properties(0).total_memory / GB, torch.cuda.get_device_name(0)
-    return DEFAULT_GB, "assumed; set --gpu-memory"
+        name = torch.cuda.get_device_name(0)
+        return torch.cuda.get_device_properties(0).total_memory / GB, name, name
+    return DEFAULT_GB, "assumed; set --gpu-memory", ""
 
 
 def fits(phase: Phase, gpu_gb: float) -> bool:
-    """Return whether a phase fits into the memory of a GPU."""
+    """Return whether a phase fits into a GPU, or into main memory."""
     return phase.total <= USABLE * gpu_gb * GB
 
 
@@ -96,8 +293,13 @@ def margin(gpu_gb: float) -> str:
     )
 
 
-def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
-    """Playing and updating, in fine-tuning and in PPO."""
+def all_fit(cfg: Config, shape: ModelShape, place: Place) -> bool:
+    """Return whether every phase fits."""
+    return all(fits(phase, place.memory_gb) for phase in phases(cfg, shape, place.ranks))
+
+
+def phases(cfg: Config, shape: ModelShape, ranks: int = 1) -> list[Phase]:
+    """Playing and updating, in fine-tuning and in PPO, on the first of `ranks` GPUs."""
     train = cfg.es_manager.train
     rollout = cfg.actor_rollout_ref.rollout
     actor = cfg.actor_rollout_ref.actor
@@ -110,14 +312,16 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     # All episodes of a step play at once, each with a cache of the full context; validation plays
     # no more of them at a time. vLLM holds `max_num_seqs` of them and lets the others wait; the
     # local engine keeps every cache.
-    episodes = train.env_groups * train.group_size
+    # Every rank plays its own groups.
+    episodes = -(-train.env_groups // ranks) * train.group_size
     if own_copy:
         episodes = min(episodes, rollout.max_num_seqs)
     kv = memory.cache(shape, episodes, rollout.max_model_len, width=wide)
     engine = wide * shape.parameters if own_copy else 0
     played = {"engine (copy of the weights)": engine, "keys and values": kv}
-    kept = kept_in_ppo(cfg, shape)
-    critic = kept["critic (weights, gradients, Adam)"] > 0
+    kept = kept_in_ppo(cfg, shape, ranks)
+    # Only an estimator with values needs a critic. Its state may lie on the CPU.
+    critic = estimator_named(cfg.algorithm.adv_estimator, keys_of(cfg.algorithm)).needs_values
     # Policy and critic are updated one after the other.
     passes = [(actor, model), *([(cfg.critic, cfg.critic.model)] if critic else [])]
     updates = [
@@ -133,6 +337,7 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
     sft_tokens = sft.data.max_token_len_per_gpu
     if not isinstance(sft_tokens, int):
         sft_tokens = sft.data.micro_batch_size_per_gpu * sft.data.max_length
+    sft_cut = cut_of(sft.model.strategy, sft.model.fsdp_config, ranks)
     return [
         Phase(
             stage="self-play",
@@ -142,8 +347,11 @@ def phases(cfg: Config, shape: ModelShape) -> list[Phase]:
         Phase(
             stage="fine-tuning",
             parts={
-                "model (weights, gradients, Adam)": memory.training_state(
-                    shape, lora_rank=sft.model.lora_rank
+                "model (weights, gradients, Adam)": sft_cut.of(
+                    memory.training_state(shape, lora_rank=sft.model.lora_rank)
+                ),
+                "whole copy of the sharded model": (
+                    FULL * shape.parameters if sft_cut.count > 1 else 0
                 ),
                 "activations": memory.activations(
                     shape,
@@ -179,35 +387,64 @@ def _tokens(part: ActorConfig | CriticConfig, longest: int) -> int:
     return part.ppo_micro_batch_size_per_gpu * longest
 
 
-Change = tuple[str, Callable[[Config], Config]]
-"""An override as the user writes it, and the configuration with it applied."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change that makes a run smaller: in words, as keys of a command, and the configuration with it."""
+
+    text: str
+    keys: tuple[str, ...]
+    apply: Callable[[Config], Config]
+    same: bool  # the algorithm stays
 
 
-def advice(cfg: Config, shape: ModelShape, gpu_gb: float) -> Iterator[str]:
+def changes(cfg: Config, shape: ModelShape, place: Place) -> tuple[list[Change], bool]:
+    """The changes that make every phase fit, those that leave the algorithm alone first, and whether
+    they suffice."""
+    needed = []
+    for change in CHANGES:
+        if all_fit(cfg, shape, place):
+            break
+        if _lowered(cfg, change, shape, place.memory_gb, place.ranks):
+            cfg = change.apply(cfg)
+            needed.append(change)
+    return needed, all_fit(cfg, shape, place)
+
+
+def _lowered(
+    cfg: Config, change: Change, shape: ModelShape, gpu_gb: float, ranks: int
+) -> list[tuple[Phase, Phase]]:
+    """The phases that are too large and become smaller by a change, before and after it."""
+    pairs = zip(phases(cfg, shape, ranks), phases(change.apply(cfg), shape, ranks), strict=True)
+    return [
+        (before, after)
+        for before, after in pairs
+        if not fits(before, gpu_gb) and after.total < before.total
+    ]
+
+
+def advice(cfg: Config, shape: ModelShape, gpu_gb: float, *, ranks: int = 1) -> Iterator[str]:
     """Changes that make every phase fit, those that leave the algorithm alone first. A change that
     lowers no phase that is too large is left out."""
-    for heading, changes in (("Same algorithm", SAME), ("Other algorithm", OTHER)):
+    for heading, same in (("Same algorithm", True), ("Other algorithm", False)):
         yield f"  {heading}:"
         helped = False
-        for text, change in changes:
-            changed = change(cfg)
-            pairs = zip(phases(cfg, shape), phases(changed, shape), strict=True)
-            lower = [
-                (before, after)
-                for before, after in pairs
-                if not fits(before, gpu_gb) and after.total < before.total
-            ]
-            if not lower:
+        for change in CHANGES:
+            if change.same is not same or not (
+                lower := _lowered(cfg, change, shape, gpu_gb, ranks)
+            ):
                 continue
             helped = True
-            cfg = changed
+            cfg = change.apply(cfg)
             before, after = max(lower, key=lambda pair: pair[0].total)
-            yield f"    {text:<74} {before.stage} {before.total / GB:.1f} -> {after.total / GB:.1f} GB"
-            if all(fits(phase, gpu_gb) for phase in phases(cfg, shape)):
+            yield (
+                f"    {change.text:<74} {before.stage} {before.total / GB:.1f} -> "
+                f"{after.total / GB:.1f} GB"
+            )
+            if all(fits(phase, gpu_gb) for phase in phases(cfg, shape, ranks)):
                 return
         if not helped:
-            yield "    no other setting saves memory on one GPU"
-        if changes is SAME:
+            yield "    no other setting saves memory"
+        if same and ranks == 1:
             yield "    on several GPUs, set strategy=fsdp and fsdp_config.offload_policy=true"
     yield (
         "  use a smaller model or a GPU with more memory, because no setting reduces the remaining "
@@ -254,38 +491,114 @@ def _with_models(cfg: Config, **values: Any) -> Config:
     )
 
 
-SAME: tuple[Change, ...] = (
-    (
-        "dtype=bfloat16 (actor, critic and sft.model)",
-        lambda cfg: _with_models(cfg, dtype="bfloat16"),
-    ),
-    (
-        "micro_batch_size_per_gpu=1 actor_rollout_ref.actor.use_dynamic_bsz=false",
-        _small_micro_batches,
-    ),
-    (
-        "sft.data.micro_batch_size_per_gpu=1 sft.data.max_token_len_per_gpu=null",
-        _small_sft_micro_batches,
-    ),
-    (
-        "enable_gradient_checkpointing=true (actor, critic and sft.model)",
-        lambda cfg: _with_models(cfg, enable_gradient_checkpointing=True),
-    ),
-    (
-        f"actor_rollout_ref.rollout.name=vllm and .max_num_seqs={SEQUENCES}",
-        _fewer_sequences,
-    ),
-)
-# These changes also alter the result: an update sees fewer examples, only adapters are trained, or
+def _with_engine(cfg: Config, name: Literal["local", "vllm"]) -> Config:
+    arr = cfg.actor_rollout_ref
+    return replace(cfg, actor_rollout_ref=replace(arr, rollout=replace(arr.rollout, name=name)))
+
+
+def _with_strategy(cfg: Config, strategy: Literal["ddp", "fsdp"]) -> Config:
+    """The configuration with all models distributed this way."""
+    arr = cfg.actor_rollout_ref
+    return replace(
+        cfg,
+        actor_rollout_ref=replace(
+            arr,
+            actor=replace(arr.actor, strategy=strategy),
+            ref=replace(arr.ref, strategy=strategy),
+        ),
+        critic=replace(cfg.critic, strategy=strategy),
+        sft=replace(cfg.sft, model=replace(cfg.sft.model, strategy=strategy)),
+    )
+
+
+def _offloaded(cfg: Config) -> Config:
+    """The configuration with all shards on the CPU."""
+
+    def off(options: FSDPConfig) -> FSDPConfig:
+        return replace(options, offload_policy=True)
+
+    arr, critic, sft = cfg.actor_rollout_ref, cfg.critic, cfg.sft
+    return replace(
+        cfg,
+        actor_rollout_ref=replace(
+            arr,
+            actor=replace(arr.actor, fsdp_config=off(arr.actor.fsdp_config)),
+            ref=replace(arr.ref, fsdp_config=off(arr.ref.fsdp_config)),
+        ),
+        critic=replace(
+            critic, model=replace(critic.model, fsdp_config=off(critic.model.fsdp_config))
+        ),
+        sft=replace(sft, model=replace(sft.model, fsdp_config=off(sft.model.fsdp_config))),
+    )
+
+
+# The last three also alter the result: an update sees fewer examples, only adapters are trained, or
 # another estimator is used.
-OTHER: tuple[Change, ...] = (
-    ("es_manager.train.env_groups=16 (fewer puzzles per step)", _fewer_puzzles),
-    (
-        "lora.rank=64",
-        lambda cfg: _with_models(cfg, lora_rank=64),
+CHANGES: tuple[Change, ...] = (
+    Change(
+        text="dtype=bfloat16 (actor, critic and sft.model)",
+        keys=("actor_rollout_ref.model.dtype=bfloat16",),
+        apply=lambda cfg: _with_models(cfg, dtype="bfloat16"),
+        same=True,
     ),
-    (
-        "algorithm.adv_estimator=grpo (no critic)",
-        lambda cfg: replace(cfg, algorithm=replace(cfg.algorithm, adv_estimator="grpo")),
+    Change(
+        text="micro_batch_size_per_gpu=1 actor_rollout_ref.actor.use_dynamic_bsz=false",
+        keys=("micro_batch_size_per_gpu=1", "actor_rollout_ref.actor.use_dynamic_bsz=false"),
+        apply=_small_micro_batches,
+        same=True,
+    ),
+    Change(
+        text="sft.data.micro_batch_size_per_gpu=1 sft.data.max_token_len_per_gpu=null",
+        keys=("sft.data.micro_batch_size_per_gpu=1", "sft.data.max_token_len_per_gpu=null"),
+        apply=_small_sft_micro_batches,
+        same=True,
+    ),
+    Change(
+        text="enable_gradient_checkpointing=true (actor, critic and sft.model)",
+        keys=(
+            "actor_rollout_ref.model.enable_gradient_checkpointing=true",
+            "critic.model.enable_gradient_checkpointing=true",
+            "sft.model.enable_gradient_checkpointing=true",
+        ),
+        apply=lambda cfg: _with_models(cfg, enable_gradient_checkpointing=True),
+        same=True,
+    ),
+    Change(
+        text=f"actor_rollout_ref.rollout.name=vllm and .max_num_seqs={SEQUENCES}",
+        keys=(
+            "actor_rollout_ref.rollout.name=vllm",
+            f"actor_rollout_ref.rollout.max_num_seqs={SEQUENCES}",
+        ),
+        apply=_fewer_sequences,
+        same=True,
+    ),
+    Change(
+        text="fsdp_config.offload_policy=true (actor, reference, critic and sft.model)",
+        keys=(
+            "actor_rollout_ref.actor.fsdp_config.offload_policy=true",
+            "actor_rollout_ref.ref.fsdp_config.offload_policy=true",
+            "critic.model.fsdp_config.offload_policy=true",
+            "sft.model.fsdp_config.offload_policy=true",
+        ),
+        apply=_offloaded,
+        same=True,
+    ),
+    Change(
+        text="es_manager.train.env_groups=16 (fewer puzzles per step)",
+        keys=("es_manager.train.env_groups=16",),
+        apply=_fewer_puzzles,
+        same=False,
+    ),
+    Change(
+        text="lora.rank=64",
+        keys=("lora.rank=64",),
+        apply=lambda cfg: _with_models(cfg, lora_rank=64),
+        same=False,
+    ),
+    Change(
+        text="algorithm.adv_estimator=grpo (no critic)",
+        keys=("algorithm.adv_estimator=grpo",),
+        apply=lambda cfg: replace(cfg, algorithm=replace(cfg.algorithm, adv_estimator="grpo")),
+        same=False,
     ),
 )

@@ -1,6 +1,7 @@
 """`spa run`."""
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,8 @@ from spa.commands.arguments import (
     settings,
     whole_number,
 )
-from spa.errors import ConfigError
+from spa.errors import ConfigError, SpaError
+from spa.run.console import write_out
 
 if TYPE_CHECKING:  # imports the configuration, which `--help` does not need
     from spa.launch.job import Job
@@ -66,7 +68,8 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="check the configuration and the files, and exit without training",
+        help="check the configuration and the files, print memory, hours, disk and the command, and "
+        "exit without training",
     )
 
 
@@ -142,7 +145,39 @@ def _dry_run(
     )
     used = [folders[stage] for stage in stages]
     where = " and ".join([", ".join(used[:-1]), used[-1]] if used[:-1] else used)
-    return say([f"configuration {options.config} is valid; {options.method} would run in {where}"])
+    write_out(f"configuration {options.config} is valid; {options.method} would run in {where}\n\n")
+    return say([*_needed(options, cfg, stages, model)])
+
+
+def _needed(
+    options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], model: str
+) -> "Iterator[str]":
+    """Describe what the stages take on this machine, and the command to type."""
+    from spa.commands.fit import fit_lines, shape_of, this_machine
+    from spa.config.hardware import clamp_to_hardware
+    from spa.models.precision import precision_of, with_precision
+
+    try:
+        shape = shape_of(model, code=cfg.actor_rollout_ref.model.trust_remote_code)
+    # A model on the Hub may be out of reach here. The configuration is valid nevertheless.
+    except SpaError as error:
+        yield f"Memory and time are unknown: {error}"
+        return
+    place = this_machine(cfg)
+    arguments = [options.config]
+    if options.generate_data is not None:
+        arguments += [options.ckpt, options.generate_data]
+    arguments += settings(options)
+    for flag, value, usual in (
+        ("--stages", ",".join(options.stages or ()), ""),
+        ("--method", options.method, "spa"),
+        ("--seed", str(options.seed), "0"),
+        ("--from-scratch", "", None if options.from_scratch else ""),
+    ):
+        if value != usual:
+            arguments += [flag, value] if value else [flag]
+    cfg = with_precision(clamp_to_hardware(cfg, gpus=place.count)[0], precision_of(cfg))
+    yield from fit_lines(cfg, shape, place, arguments, stages=stages)
 
 
 def _done(cfg: Any, jobs: "list[Job]", result: Path | None) -> int:

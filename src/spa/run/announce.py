@@ -82,4 +82,5 @@ def duration(seconds: float) -> str:
         return "under a minute"
     if minutes < 90:
         return f"about {minutes:.0f} minute{'s' if round(minutes) > 1 else ''}"
-    return f"about {minutes / 60:.2g} hours"
+    hours = minutes / 60
+    return f"about {hours:.2g} hours" if hours < 10 else f"about {hours:,.0f} hours"

@@ -1,11 +1,11 @@
 """Micro-batches of as many tokens as fit into the memory of a GPU, where the configuration says
 `auto`."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from spa.algo.estimators import estimator_named
 from spa.config.schema import Config
-from spa.config.schema_models import ModelConfig
+from spa.config.schema_models import FSDPConfig, ModelConfig
 from spa.models import memory
 from spa.models.load import model_config
 from spa.models.memory import FULL, HALF, ModelShape
@@ -75,19 +75,54 @@ def budget(shape: ModelShape, free: float, settings: ModelConfig) -> int | None:
     return tokens if tokens >= LEAST else None
 
 
-def kept_in_ppo(cfg: Config, shape: ModelShape) -> dict[str, int]:
-    """Bytes of the models that PPO keeps in memory both while it plays and while it updates."""
-    actor = cfg.actor_rollout_ref.actor
-    lora_rank = cfg.actor_rollout_ref.model.lora_rank
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The parts that a model is cut into, and whether they lie in the memory of the CPU."""
+
+    count: int
+    offload: bool
+
+    def of(self, size: int) -> int:
+        """Bytes on each GPU of a state of `size` bytes."""
+        return 0 if self.offload and self.count > 1 else size // self.count
+
+
+def cut_of(strategy: str, options: FSDPConfig, ranks: int) -> Cut:
+    """The parts of a model on `ranks` GPUs."""
+    return Cut(shards(strategy, options.fsdp_size, ranks), options.offload)
+
+
+def shards(strategy: str, size: int, ranks: int) -> int:
+    """The number of parts of a model: `size` or all ranks with FSDP, one with whole copies."""
+    if strategy == "ddp":
+        return 1
+    return ranks if size < 1 else min(size, ranks)
+
+
+def kept_in_ppo(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, int]:
+    """Bytes of the models that PPO keeps both while it plays and while it updates, on the first of
+    `ranks` GPUs."""
+    part = cfg.actor_rollout_ref
+    actor, frozen, own = part.actor, part.ref, cfg.critic
+    lora_rank = part.model.lora_rank
     # A critic is as large as the policy. Estimators without values, such as grpo, need none.
     critic = estimator_named(cfg.algorithm.adv_estimator, keys_of(cfg.algorithm)).needs_values
-    value = memory.training_state(shape, lora_rank=cfg.critic.model.lora_rank) if critic else 0
+    value = memory.training_state(shape, lora_rank=own.model.lora_rank) if critic else 0
     wants_ref = (actor.use_kl_loss and actor.kl_loss_coef > 0) or cfg.algorithm.use_kl_in_reward
+    # With LoRA the reference is the policy with its adapters switched off: no copy.
+    ref = FULL * shape.parameters if wants_ref and lora_rank == 0 else 0
+    cut = cut_of(actor.strategy, actor.fsdp_config, ranks)
+    critic_cut = cut_of(own.strategy, own.model.fsdp_config, ranks)
+    # Shards cannot play or be saved: each rank also has the whole policy, the first one the whole
+    # critic.
+    whole = (cut.count > 1) + (critic and critic_cut.count > 1)
     return {
-        "policy (weights, gradients, Adam)": memory.training_state(shape, lora_rank=lora_rank),
-        "critic (weights, gradients, Adam)": value,
-        # With LoRA the reference is the policy with its adapters switched off: no copy.
-        "reference": FULL * shape.parameters if wants_ref and lora_rank == 0 else 0,
+        "policy (weights, gradients, Adam)": cut.of(
+            memory.training_state(shape, lora_rank=lora_rank)
+        ),
+        "critic (weights, gradients, Adam)": critic_cut.of(value),
+        "reference": cut_of(frozen.strategy, frozen.fsdp_config, ranks).of(ref),
+        "whole copies of the sharded models": FULL * shape.parameters * whole,
     }
 
 

@@ -26,6 +26,7 @@ from spa.stages import setup
 from spa.stages.methods import SHUFFLED, label, method
 from spa.stages.versions import versions
 from spa_bench.leaderboard.tables import leaderboard, row_of
+from spa_bench.paper.hours import hours_of
 from spa_bench.paper.paper import SCALES, Setting
 from spa_bench.q_learning.baseline import q_learning
 from spa_sweeps.budget import budget, learnt_tokens
@@ -136,11 +137,12 @@ class Bench:
         # used if there are none.
         known = {key: float(np.mean(hours)) for key, hours in took.items()}
         usual = BENCHES[self.scale].hours
-        return time_of(
-            self.grid,
-            lambda task: known.get((task.stage, _board(self, task)), usual[task.stage]),
-            workers=devices,
-        )
+
+        def hours(task: StageJob) -> float:
+            found = known.get((task.stage, _board(self, task)))
+            return hours_of(task, usual) if found is None else found
+
+        return time_of(self.grid, hours, workers=devices)
 
 
 def _board(made: Bench, task: StageJob) -> str:

@@ -89,6 +89,7 @@ def paper(options: argparse.Namespace) -> int:
 
 
 def _plan_lines(plan: Any, parallel: int) -> list[str]:
+    from spa_bench.paper.hours import assumed_card, known_shape
     from spa_bench.paper.paper import SCALES
     from spa_bench.paper.reproduce import command
     from spa_sweeps.grid import free_devices
@@ -111,11 +112,19 @@ def _plan_lines(plan: Any, parallel: int) -> list[str]:
     lines += [f"    {line}" for line in plan.grid.lines()]
     scale = SCALES[plan.scale]
     devices = free_devices(parallel)
-    usual = ", ".join(f"{name} {value:g} h" for name, value in scale.hours.items())
-    lines.append(
-        f"The stages take about {plan.hours(len(devices)):.1f} hours with {len(devices)} at a time "
-        f"(one {scale.device} each: {usual}). The stages of a training run one after the other."
+    source = (
+        f"measured on one {scale.device} each"
+        if scale.hours
+        else (f"estimate, one {assumed_card()} with vLLM each")
     )
+    lines.append(
+        f"The stages take about {plan.hours(len(devices)):.1f} hours with {len(devices)} at a time ({source}). "
+        "The stages of a training run one after the other."
+    )
+    models = {task.config.model_path for task in missing}
+    unknown = [] if scale.hours else [name for name in sorted(models) if not known_shape(name)]
+    if unknown:
+        lines.append(f"Without {', '.join(unknown)}, whose size is not known here.")
     if scale.device == "GPU" and "cpu" in devices:
         lines.append("This machine has no GPU.")
     return lines

@@ -35,8 +35,8 @@ class Setting:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
     """Content of a scale: models, settings of the environments, overrides of every experiment, and
-    the approximate hours of a stage on one `device`. `words`: environments and methods with other
-    names in the tables."""
+    the approximate hours of a stage on one `device` (empty: estimated). `words`: environments and
+    methods with other names in the tables."""
 
     models: tuple[str, ...]
     settings: Mapping[str, Setting]
@@ -66,7 +66,7 @@ SCALES: Mapping[str, Scale] = {
             environment: _setting(**setting) for environment, setting in scale["settings"].items()
         },
         words=scale["words"],
-        hours=scale["hours"],
+        hours=scale.get("hours", {}),
         device=scale["device"],
         seeds=scale["seeds"],
         common=tuple(scale.get("common", ())),

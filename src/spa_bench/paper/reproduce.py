@@ -16,6 +16,7 @@ from spa.run.files import read_object, write_atomic
 from spa.stages import state_perplexity
 from spa.stages.methods import method
 from spa.stages.versions import versions
+from spa_bench.paper.hours import hours_of
 from spa_bench.paper.page import write_page
 from spa_bench.paper.paper import NAMES, PERPLEXITY, SCALES, Experiment, PaperTable, paper_table
 from spa_bench.paper.verdicts import interquartile_means, judge, mean_curve, rates
@@ -68,8 +69,8 @@ class Reproduction:
 
     def hours(self, devices: int) -> float:
         """About how long what is missing takes, with one stage at a time on each device."""
-        usual = SCALES[self.scale].hours
-        return time_of(self.grid, lambda task: usual[task.stage], workers=devices)
+        measured = SCALES[self.scale].hours
+        return time_of(self.grid, lambda task: hours_of(task, measured), workers=devices)
 
 
 def make_plan(

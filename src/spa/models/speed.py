@@ -1,0 +1,169 @@
+"""The speed of training and sampling on a machine: plain arithmetic on a model's shape.
+
+Good to about a factor of two. Training reads its speed from what SFT of Qwen2.5-0.5B reached on an
+H200, and sampling with the local engine from the same card (`benchmarks/results/gpu`). Both are
+scaled to the data sheet of another GPU. The speed of vLLM is assumed.
+"""
+
+import time
+from dataclasses import dataclass
+from math import ceil, inf
+
+import torch
+
+from spa.models.memory import FULL, HALF, ModelShape, cache
+
+# SFT on the H200, packed: 0.160 s for a micro-batch of 2,048 tokens and 0.268 s for 8,192. So a
+# micro-batch costs a fixed time for each layer, and more tokens cost 17 % of the data sheet's
+# speed.
+LAYER_S = 0.0052
+TRAIN_SHARE = 0.17
+# Recomputed activations: 13,349 -> 7,305 tokens/s on an H100.
+RECOMPUTED = 1.8
+# A decode step of 256 sequences on the H200, as a share of the memory bandwidth.
+LOCAL_SHARE = 0.049
+# Assumed for vLLM: a share of the bandwidth, and a fixed time for each decoded token.
+VLLM_SHARE = 0.5
+VLLM_STEP_S = 0.002
+# One core of an AMD EPYC (`benchmarks/results/bench.json`): shares of its matrix speed in SFT and
+# in a decode step of 16 sequences, and what a layer costs besides its matrices.
+CPU_TRAIN_SHARE = 0.39
+CPU_DECODE_SHARE = 0.3
+CPU_LAYER_S = 0.0005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A GPU by its data sheet. `link`: bytes/s to another GPU of the same machine."""
+
+    name: str
+    memory_gb: float
+    flops: float  # dense bfloat16 products
+    bandwidth: float
+    link: float
+
+
+# The cards of a size that people rent or own most often. The first of a size is assumed where only
+# the memory is known.
+CARDS = (
+    Card(name="T4", memory_gb=16, flops=65e12, bandwidth=0.32e12, link=10e9),
+    Card(name="RTX 4090", memory_gb=24, flops=165e12, bandwidth=1.01e12, link=20e9),
+    Card(name="RTX 3090", memory_gb=24, flops=71e12, bandwidth=0.94e12, link=20e9),
+    Card(name="L4", memory_gb=24, flops=121e12, bandwidth=0.3e12, link=20e9),
+    Card(name="A10", memory_gb=24, flops=125e12, bandwidth=0.6e12, link=20e9),
+    Card(name="RTX 5090", memory_gb=32, flops=210e12, bandwidth=1.79e12, link=40e9),
+    Card(name="A100", memory_gb=40, flops=312e12, bandwidth=1.56e12, link=300e9),
+    Card(name="L40S", memory_gb=48, flops=362e12, bandwidth=0.86e12, link=20e9),
+    Card(name="A6000", memory_gb=48, flops=155e12, bandwidth=0.77e12, link=20e9),
+    Card(name="H100", memory_gb=80, flops=989e12, bandwidth=3.35e12, link=300e9),
+    Card(name="A100", memory_gb=80, flops=312e12, bandwidth=2.04e12, link=300e9),
+    Card(name="H200", memory_gb=141, flops=989e12, bandwidth=4.8e12, link=300e9),
+    Card(name="B200", memory_gb=192, flops=2250e12, bandwidth=8e12, link=600e9),
+)
+
+
+def card_for(memory_gb: float, name: str = "") -> Card:
+    """The card of a GPU that CUDA calls `name`, or the first of the nearest size."""
+    named = [card for card in CARDS if card.name in name] if name else []
+    return min(named or CARDS, key=lambda card: abs(card.memory_gb - memory_gb))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The speed of a machine: one process's speed, and the number of processes.
+
+    train_flops: FLOP/s of the products of a training pass. layer_s: seconds that a layer of a
+    micro-batch costs besides. read: bytes/s of decoding. decode_flops: FLOP/s of decoding. step_s
+    and decode_layer_s: seconds of a decode step besides, in all and by layer. source: the
+    origin of the numbers.
+    """
+
+    ranks: int
+    train_flops: float
+    layer_s: float
+    read: float
+    decode_flops: float = inf
+    step_s: float = 0.0
+    decode_layer_s: float = 0.0
+    link: float = inf
+    source: str
+
+    def train_seconds(
+        self,
+        shape: ModelShape,
+        tokens: float,
+        micro: int,
+        *,
+        forward_only: bool = False,
+        recomputed: bool = False,
+        shards: int = 1,
+    ) -> float:
+        """Seconds that forward and backward passes over `tokens` tokens take in micro-batches of
+        `micro` tokens, spread over the ranks."""
+        own = tokens / self.ranks
+        passes = ceil(own / micro)
+        seconds = (
+            passes * shape.layers * self.layer_s + own * 6 * shape.parameters / self.train_flops
+        )
+        # A backward pass costs twice a forward pass.
+        seconds *= 1 / 3 if forward_only else RECOMPUTED if recomputed else 1
+        # Shards are gathered in bfloat16 for each pass, and gradients are summed in float32.
+        moved = shape.parameters * (HALF if forward_only else 2 * HALF + FULL)
+        return seconds + passes * moved * (shards - 1) / shards / self.link
+
+    def decode_seconds(
+        self, shape: ModelShape, sequences: int, length: float, tokens: float, at_a_time: int
+    ) -> float:
+        """Seconds that sampling `tokens` tokens takes in each of `sequences` conversations, whose
+        mean length is `length`, with `at_a_time` of them together on a rank."""
+        own = ceil(sequences / self.ranks)
+        rows = min(own, at_a_time)
+        read = HALF * shape.parameters + cache(shape, rows, round(length))
+        step = (
+            self.step_s
+            + shape.layers * self.decode_layer_s
+            + max(read / self.read, 2 * shape.parameters * rows / self.decode_flops)
+        )
+        return ceil(own / rows) * tokens * step
+
+
+def gpus(card: Card, count: int, *, vllm: bool) -> Machine:
+    """`count` GPUs of one machine."""
+    engine = "with vLLM at an assumed speed" if vllm else "with the local engine"
+    return Machine(
+        ranks=count,
+        train_flops=TRAIN_SHARE * card.flops,
+        layer_s=LAYER_S,
+        read=(VLLM_SHARE if vllm else LOCAL_SHARE) * card.bandwidth,
+        step_s=VLLM_STEP_S if vllm else 0.0,
+        link=card.link,
+        source=f"not measured: from Qwen2.5-0.5B on an H200, scaled to the data sheet of the "
+        f"{card.name}, {engine}",
+    )
+
+
+def this_cpu(dtype: torch.dtype, threads: int) -> Machine:
+    """This machine's CPU, by the speed of a matrix product that takes a fraction of a second. CPU time
+    counts, so that the other work of a busy machine does not."""
+    size = 1024
+    a, b = torch.ones(2, size, size, dtype=dtype)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        torch.mm(a, b)  # the first product also prepares
+        began = time.process_time()
+        for _ in range(5):
+            torch.mm(a, b)
+        flops = 5 * 2 * size**3 / (time.process_time() - began) * threads
+    finally:
+        torch.set_num_threads(before)
+    return Machine(
+        ranks=1,
+        train_flops=CPU_TRAIN_SHARE * flops,
+        layer_s=CPU_LAYER_S,
+        read=inf,
+        decode_flops=CPU_DECODE_SHARE * flops,
+        decode_layer_s=CPU_LAYER_S,
+        source=f"not measured: from SmolLM2 on one core of an AMD EPYC, scaled to the "
+        f"{flops / 1e9:.0f} GFLOP/s of matrix products here, {threads} thread{'s' if threads > 1 else ''}",
+    )

@@ -1,0 +1,43 @@
+"""Hours of the stages of a scale: measured ones, or those that `spa doctor --fit` estimates."""
+
+from collections.abc import Mapping
+from functools import cache
+
+from spa.commands.fit import GB, gpu_memory
+from spa.config.stages import StageName
+from spa.errors import ModelError
+from spa.models.memory import ModelShape
+from spa.models.speed import card_for, gpus
+from spa.stages.hours import stage_times
+from spa.stages.token_budget import shape_of, with_token_budgets
+from spa_sweeps.grid import StageJob
+
+
+def hours_of(task: StageJob, measured: Mapping[StageName, float] | Mapping[str, float]) -> float:
+    """Hours of a stage on one GPU with vLLM, if none are measured; 0 if the size of its model is not
+    known here."""
+    if measured:
+        return measured[task.stage]
+    shape = known_shape(task.config.model_path)
+    if shape is None:
+        return 0.0
+    gb, _, name = gpu_memory()
+    machine = gpus(card_for(gb, name), 1, vllm=True)
+    cfg = with_token_budgets(task.config, gb * GB)
+    (time,) = stage_times(cfg, shape, machine, stages=[task.stage])
+    return (time.seconds or 0.0) / 3600
+
+
+@cache
+def known_shape(model: str) -> ModelShape | None:
+    """The shape of a model; None if it is on the Hub and out of reach."""
+    try:
+        return shape_of(model)
+    except ModelError:
+        return None
+
+
+def assumed_card() -> str:
+    """The GPU of the estimate."""
+    gb, _, name = gpu_memory()
+    return card_for(gb, name).name
