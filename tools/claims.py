@@ -25,9 +25,9 @@ NAMES = (
     r"SmolLM2-135M|Qwen2\.5-0\.5B|H100|H200|Python 3\.11|Apache-2\.0",
     r"95 % (?=CI|t? ?intervals?|bootstrap)",
     r"Pass@[18]\b",
-    r"[Ss]eeds? [0-4](?:, [0-4])*(?: (?:and|to) [0-4])?",
+    r"\| seed 0 \| seed 1 \| seed 2 \||(?<!\| )[Ss]eed [0-2]\b(?!,)",
+    r"[Ss]eeds (?:0, 1, 2|0, 1 and 2|1 and 2|0 to 2)\b",
     r"\[(\d{4})\](?=\(\S*/\1-)|\[(?:arXiv )?(\d{4}\.\d{5})\](?=\(https://arxiv\.org/abs/\2\))",
-    r"^\d\. ",
 )
 """Numbers that are no figures: boards, models, seeds, the k of Pass@k, links that carry their
 number."""
