@@ -26,7 +26,12 @@ def sample(tag: str, **settings):
     )
 
 
-@pytest.mark.parametrize("tag", BASE.custom_envs)
+def test_a_hidden_world_has_no_sample_which_would_tell_its_moves():
+    spec = BASE.custom_envs["HiddenDynamicsLake"]
+    assert sample_response(make_env(spec.env_type, spec.env_config), Prompter()) == ""
+
+
+@pytest.mark.parametrize("tag", sorted({*BASE.custom_envs} - {"HiddenDynamicsLake"}))
 def test_a_sample_moves_the_game_and_names_its_plan(tag):
     response = sample(tag)
     assert response.well_formed
