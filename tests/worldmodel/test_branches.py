@@ -13,7 +13,7 @@ from spa.formats.registry import parse_response
 from spa.policies.scripted import random_engine
 from spa.prompts.render import Prompter
 from spa.types import Episode, SFTExample
-from spa.worldmodel.branches import counterfactual_examples
+from spa.worldmodel.branches import counterfactual_examples, require_tries
 from spa.worldmodel.examples import (
     coverage_sample,
     episode_examples,
@@ -87,8 +87,10 @@ def test_free_text_actions_are_drawn_as_plans():
     tried = branches(episode, "sudoku", plans=6)
     assert {1, 2, 3} <= {len(example.executed) for example in tried}
     assert Counter(example.turn for example in tried)[0] == 6
+    countdown = make_env("countdown")
+    countdown.reset(seed=0)
     with pytest.raises(ConfigError, match=r"generate\.branches"):
-        branches(episode, "sudoku")
+        require_tries(countdown, "Countdown", None)
 
 
 def test_copies_of_a_slippery_game_slip_each_by_chance_of_its_own():
