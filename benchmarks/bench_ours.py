@@ -147,7 +147,9 @@ def sft_work(model: Any, rows: Rows, autocast: torch.dtype | None, max_tokens: i
     limit_kernel_caches()
     batch = [
         TrainingSequence(
-            token_ids=np.asarray(ids, np.int32), mask=np.arange(len(ids)) >= len(ids) // 2, examples=1
+            token_ids=np.asarray(ids, np.int32),
+            mask=np.arange(len(ids)) >= len(ids) // 2,
+            examples=1,
         )
         for ids in rows.batch(model.config.vocab_size)
     ]
