@@ -400,8 +400,8 @@ def smollm2_page() -> Iterator[Claim]:
     lead = over_seeds(one - other for one, other in zip(search, plain, strict=True))
     yield page, f"The difference is {points(lead)}"
     data = load("search/search_model_1600-0-data.json")
-    yield page, f"on {figure(data['examples_train'])} written searches"
-    yield page, f"on {figure(data['examples_train'])} examples of random play"
+    yield page, f"on {figure(data['rows_train'])} written searches"
+    yield page, f"on {figure(data['rows_train'])} examples of random play"
     yield (
         page,
         f"on {figure(evaluation('search_model_1600-0-sampled')['puzzles'])} unseen puzzles per seed",
@@ -927,7 +927,7 @@ def all_seeds() -> str:
 def examples_of(name: str) -> float:
     """The examples that an SFT has seen."""
     steps = read_lines("search", f"{name}-sft.jsonl")
-    return round(sum(step["train/examples"] for step in steps), -1)
+    return round(sum(step["train/rows"] for step in steps), -1)
 
 
 def ppo_setting(name: str) -> str:
