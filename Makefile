@@ -1,28 +1,26 @@
 # Each target works as the first command on a fresh clone: it installs what it needs into .venv first.
-#   make help            this list
-#   make install         .venv with the tested versions and nothing else (1.8 GB, a few minutes)
+#   make install         .venv with the tested versions and nothing else (1.8 GB, a few minutes); HASHES=1 checks their hashes
 #   make demo            SPA and plain PPO with the bundled model; under ten minutes on two cores
 #   make smollm2         fetch SmolLM2-135M-Instruct (100 MB), where model_path=smollm2 finds it
 #   make smol            written search and its baseline with SmolLM2 on the 4x4 lake; one seed, 70 minutes, resumes
-#   make smol-report     three seeds, with the controls; a day or more, resumes
-#   make hashed          .venv from scratch, from files with the hashes of the tested ones (torch differs by index)
 #   make test            all tests that need nothing beyond .venv
 #   make lint            ruff, pyright, and the words of README and docs
 #   make golden BASE=REV whether the working tree computes what commit REV computed, to the last bit; five minutes
 #   make docs            the documentation site, in site/
 #   make claims          recompute every number of README and the result pages from benchmarks/results
-#   make test-wheel      the wheel in a bare environment, up to a training step (1.4 GB)
-#   make test-browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
-#   make test-vllm       the vLLM engine on a CPU, in its own environment (3.5 GB)
-#   make test-ray        the Ray launcher on CPU workers, in its own environment (1.8 GB)
-#   make test-bridges    integrations with other libraries, one environment for each (0.9 GB)
-#   make test-hosts      torchrun and Ray across two hosts, made of network namespaces (Linux, root, ip)
-#   make chaos           fault-injection tests: a run killed 20 times ends like an undisturbed one; ten minutes
-#   make siege           fault-injection tests: bad environments, templates, servers, files, clocks; 20 minutes
-#   make overnight       fault-injection tests: faults at random moments of 300 PPO steps; half an hour
 #   make bench           time and memory against transformers, TRL, vLLM, Gymnasium; 20 minutes, environments of 6 GB
-#   make bench-quick     the same small, without vLLM; three minutes; fails if a ratio falls below the committed one
+#   make test-extra NAME=NAME   tests with an environment or half an hour of their own:
+#     wheel      the wheel in a bare environment, up to a training step (1.4 GB)
+#     browser    report and viewer in a real browser (needs Debian's apt, or chromium and chromedriver)
+#     vllm       the vLLM engine on a CPU (3.5 GB)
+#     ray        the Ray launcher on CPU workers (1.8 GB)
+#     bridges    integrations with other libraries, one environment for each (0.9 GB)
+#     hosts      torchrun and Ray across two hosts, made of network namespaces (Linux, root, ip)
+#     chaos      a run killed 20 times ends like an undisturbed one; ten minutes
+#     siege      bad environments, templates, servers, files, clocks; 20 minutes
+#     overnight  faults at random moments of 300 PPO steps; half an hour
 # make demo PYTHON=python3.12 chooses the interpreter of .venv; make test JOBS=8 runs 8 test processes.
+# make bench QUICK=1 takes three minutes without vLLM, and fails if a ratio falls below the committed one.
 
 PYTHON ?= python3
 VENV := .venv
@@ -36,13 +34,13 @@ ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 # A test that hangs prints where every thread is and fails; the other tests run on.
 NO_HANG := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
-.PHONY: help install demo smollm2 test test-wheel test-browser test-vllm test-ray test-bridges test-hosts chaos siege lint docs bench
-.PHONY: smol smol-report bench-quick hashed overnight golden claims
+.PHONY: help install demo smollm2 smol test lint golden docs claims bench test-extra
 
 help:
 	@sed -n 's/^# \{0,3\}//p;/^$$/q' $(firstword $(MAKEFILE_LIST))
 
-install: $(READY)
+HASHES ?=
+install: $(if $(HASHES),hashed,$(READY))
 
 demo: $(READY)
 	$(BIN)/spa compare demo
@@ -52,10 +50,6 @@ smollm2: $(READY)
 
 smol: smollm2
 	$(BIN)/spa compare smol_frozen_lake
-
-smol-report: smollm2
-	$(BIN)/spa compare smol_frozen_lake --seeds 3 \
-	  --methods random_format,search_model,search_simulator,actions_only,search_dealt,search_other_puzzle
 
 hashed:
 	$(PYTHON) -m venv --clear $(VENV)
@@ -67,40 +61,48 @@ hashed:
 test: $(READY)
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(NO_HANG)
 
-test-wheel:
+EXTRAS := wheel browser vllm ray bridges hosts chaos siege overnight
+test-extra:
+	@case " $(EXTRAS) " in \
+	  *" $(or $(NAME),-) "*) ;; \
+	  *) echo "make test-extra NAME=$(NAME): NAME is one of $(EXTRAS)" >&2; exit 2 ;; \
+	esac
+	@$(MAKE) --no-print-directory extra-$(NAME)
+
+extra-wheel:
 	PYTHON=$(PYTHON) $(ONE_THREAD) tests/wheel/check.sh .venv-wheel
 
-test-browser: $(READY)
+extra-browser: $(READY)
 	PIP_CONSTRAINT=constraints-cpu.txt tests/browser/install.sh $(BIN)/python
 	$(ONE_THREAD) $(BIN)/python -m pytest tests/browser/browser_pages.py
 
-test-vllm:
+extra-vllm:
 	PYTHON=$(PYTHON) tests/vllm/install.sh .venv-vllm
 	$(ONE_THREAD) VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/python -m pytest tests/vllm/vllm_engine.py
 
-test-ray:
+extra-ray:
 	PYTHON=$(PYTHON) tests/ray/install.sh .venv-ray
 	$(ONE_THREAD) GLOO_SOCKET_IFNAME=lo .venv-ray/bin/python -m pytest tests/ray/ray_launcher.py
 
 BRIDGES := reasoning_gym textarena textworld gem pettingzoo verifiers openenv
-test-bridges: $(BRIDGES:%=test-bridge-%)
+extra-bridges: $(BRIDGES:%=extra-bridge-%)
 
-test-bridge-%: $(READY)
+extra-bridge-%: $(READY)
 	tests/bridges/install.sh $(VENV) $* .venv-bridges/$*
 	$(ONE_THREAD) .venv-bridges/$*/bin/python -m pytest $(wildcard tests/bridges/test_$*.py tests/export/test_$*.py) tests/bridges/test_training.py
 
-test-hosts:
+extra-hosts:
 	PYTHON=$(PYTHON) tests/ray/install.sh .venv-ray
 	$(ONE_THREAD) tests/hosts/two_hosts.sh .venv-ray/bin/python
 
-chaos: $(READY)
+extra-chaos: $(READY)
 	PYTHON=$(PYTHON) tests/ray/install.sh .venv-ray
 	$(ONE_THREAD) $(BIN)/python tests/chaos/chaos.py --ray .venv-ray/bin/python
 
-siege: $(READY)
+extra-siege: $(READY)
 	$(ONE_THREAD) $(BIN)/python tests/siege/siege.py
 
-overnight: $(READY)
+extra-overnight: $(READY)
 	$(ONE_THREAD) $(BIN)/python tests/siege/overnight.py
 
 BASE ?= main
@@ -122,7 +124,10 @@ docs: $(READY)
 
 BENCH := $(ONE_THREAD) $(BIN)/python benchmarks/bench.py
 
-bench: smollm2 .venv-bench-trl/.ready .venv-bench-vllm/.ready
+QUICK ?=
+bench: $(if $(QUICK),bench-quick,bench-whole)
+
+bench-whole: smollm2 .venv-bench-trl/.ready .venv-bench-vllm/.ready
 	$(BENCH) --model smollm2 --trl .venv-bench-trl/bin/python --vllm .venv-bench-vllm/bin/python --output benchmarks/results/bench.json
 	$(ONE_THREAD) $(BIN)/python benchmarks/environments.py
 	$(ONE_THREAD) $(BIN)/python benchmarks/viewer.py --episodes 10000

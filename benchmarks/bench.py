@@ -1,4 +1,4 @@
-"""Everything that takes time in a run beside what others take for it, in one run: `make bench`, `make bench-quick`.
+"""Everything that takes time in a run beside what others take for it, in one run: `make bench`, `make bench QUICK=1`.
 
     python benchmarks/bench.py [--quick] [--check FILE] [--model FOLDER] [--trl PYTHON] [--vllm PYTHON] [--output FILE]
 

@@ -12,7 +12,7 @@ from spa.errors import ConfigError
 from tests.bridges.conformance import failures
 
 if importlib.util.find_spec("gem") is None:
-    pytest.skip("make test-bridges", allow_module_level=True)
+    pytest.skip("make test-extra NAME=bridges", allow_module_level=True)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from spa.types import SamplingParams, StopReason
 from tests.bridges.conformance import failures
 
 if importlib.util.find_spec("pettingzoo") is None or importlib.util.find_spec("pygame") is None:
-    pytest.skip("make test-bridges", allow_module_level=True)
+    pytest.skip("make test-extra NAME=bridges", allow_module_level=True)
 
 
 @pytest.mark.parametrize("task", ["tictactoe_v3", "connect_four_v3"])

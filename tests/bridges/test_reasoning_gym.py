@@ -6,7 +6,8 @@ from spa_integrations.games.answers import evaluates, is_harmless
 from tests.bridges.conformance import failures
 
 real = pytest.mark.skipif(
-    "not __import__('importlib').util.find_spec('reasoning_gym')", reason="make test-bridges"
+    "not __import__('importlib').util.find_spec('reasoning_gym')",
+    reason="make test-extra NAME=bridges",
 )
 
 

@@ -8,7 +8,7 @@ from spa.errors import ConfigError
 from tests.bridges.conformance import failures
 
 if importlib.util.find_spec("textarena") is None:
-    pytest.skip("make test-bridges", allow_module_level=True)
+    pytest.skip("make test-extra NAME=bridges", allow_module_level=True)
 
 
 @pytest.mark.parametrize("task", ["GuessTheNumber-v0", "TowerOfHanoi-v0", "TicTacToe-v0"])

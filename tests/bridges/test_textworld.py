@@ -7,7 +7,7 @@ from spa.errors import ConfigError
 from tests.bridges.conformance import failures
 
 if importlib.util.find_spec("textworld") is None:
-    pytest.skip("make test-bridges", allow_module_level=True)
+    pytest.skip("make test-extra NAME=bridges", allow_module_level=True)
 
 
 def test_challenges_conform():

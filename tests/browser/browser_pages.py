@@ -1,6 +1,6 @@
 """Report and viewer in a real browser: they open, work by mouse and by keyboard, complain of nothing and load nothing.
 
-Run by `make test-browser`.
+Run by `make test-extra NAME=browser`.
 """
 
 import base64

@@ -2,7 +2,7 @@
 
     python tests/chaos/chaos.py                     20 kills and every fault, a preset of a few steps
     python tests/chaos/chaos.py --kills 2 --faults torn --model FOLDER
-    python tests/chaos/chaos.py --ray PYTHON        and a worker of Ray's killed, by a Python that has Ray (make chaos)
+    python tests/chaos/chaos.py --ray PYTHON        and a worker of Ray's killed, by a Python that has Ray (make test-extra NAME=chaos)
     python tests/chaos/chaos.py --tiny              the preset tiny itself, killed three times (an hour)
 
 Every launch is a process of its own that runs `spa run`. It is forked from this one, which has imported the libraries

@@ -1,4 +1,4 @@
-"""The short form of `make chaos`: a run that is killed, and one whose newest checkpoint is harmed, end like any other."""
+"""The short form of `make test-extra NAME=chaos`: a run that is killed, and one whose newest checkpoint is harmed, end like any other."""
 
 import json
 import os

@@ -12,9 +12,6 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-sys.path.insert(0, str(Path(__file__).parent))
-from hashes import HASHED, OWN_INDEX, needed, pins  # the script beside this file
-
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 NAME = PROJECT["project"]["name"]
@@ -89,10 +86,34 @@ def matches(file: PurePosixPath, pattern: str) -> bool:
     )
 
 
-def test_the_tested_versions_lie_in_the_promised_ranges():
+def pins() -> dict[str, str]:
+    """Versions of constraints-cpu.txt by canonical name."""
     lines = (ROOT / "constraints-cpu.txt").read_text(encoding="utf-8").splitlines()
-    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
-    pins = {canonicalize_name(name): version for name, version in pins.items()}
+    pairs = [line.split("==") for line in lines if not line.startswith("#")]
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+def needed(package: str, extras: set[str]) -> set[str]:
+    """Names of everything that an installed package with these extras needs, itself left out."""
+    found: set[str] = set()
+    todo = [(package, frozenset(extras))]
+    done = set(todo)
+    while todo:
+        name, wanted = todo.pop()
+        for line in metadata.requires(name) or ():
+            asked = Requirement(line)
+            if asked.marker is None or any(
+                asked.marker.evaluate({"extra": extra}) for extra in ("", *wanted)
+            ):
+                found.add(canonicalize_name(asked.name))
+                new = {(asked.name, frozenset(asked.extras))} - done
+                done |= new
+                todo += new
+    return found - {package}
+
+
+def test_the_tested_versions_lie_in_the_promised_ranges():
+    tested = pins()
     extras = PROJECT["project"]["optional-dependencies"]
     required = [
         *PROJECT["project"]["dependencies"],
@@ -102,17 +123,19 @@ def test_the_tested_versions_lie_in_the_promised_ranges():
     ]
     for requirement in map(Requirement, required):
         if requirement.name != NAME:
-            assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), (
+            assert requirement.specifier.contains(tested[canonicalize_name(requirement.name)]), (
                 requirement
             )
     # an exact public version: an index with CPU builds then gives the CPU build
-    assert pins["torch"] == "2.13.0"
+    assert tested["torch"] == "2.13.0"
 
 
 def test_every_package_that_is_needed_has_hashes_of_the_tested_version():
     blocks = [
         block
-        for block in re.split(r"\n(?=\S)", HASHED.read_text(encoding="utf-8"))
+        for block in re.split(
+            r"\n(?=\S)", (ROOT / "requirements-hashed.txt").read_text(encoding="utf-8")
+        )
         if not block.startswith("#")
     ]
     hashed = {}
@@ -122,7 +145,7 @@ def test_every_package_that_is_needed_has_hashes_of_the_tested_version():
         hashed[name] = version
     known = pins()
     assert hashed.items() <= known.items()
-    assert (needed(NAME, {"dev"}) & known.keys()) - OWN_INDEX <= hashed.keys()
+    assert (needed(NAME, {"dev"}) & known.keys()) - {"torch"} <= hashed.keys()
     assert not re.search(r"--(?!hash)|https?:|file:", "\n".join(blocks))
 
 
@@ -161,7 +184,7 @@ def test_the_workflow_runs_on_every_version_of_python_that_is_promised():
     assert jobs["test"]["strategy"]["matrix"]["python"] == promised
     assert [job["steps"][-1]["run"] for job in jobs.values()] == [
         ".ci/run",
-        "make test-wheel",
+        "make test-extra NAME=wheel",
         "make demo",
     ]
 
@@ -177,21 +200,36 @@ def test_ci_runs_the_targets_that_readme_and_contributing_name():
         for code in re.findall(block, (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
         for target in re.findall(r"^make (\S+)", code, re.M)
     }
-    # An hour with SmolLM2, and the fault-injection tests.
-    too_long = {"smol", "chaos", "siege", "overnight"}
+    # An hour with SmolLM2, and the tests with environments or hours of their own.
+    too_long = {"smol", "test-extra"}
     assert named - too_long == {"demo", "docs", "lint", "test"}
     missing = [name for name in sorted(named - too_long) if f"make {name}\n" not in ci]
     assert not missing, f"not in CI: {missing}"
 
 
-def test_help_lists_every_target():
+def test_help_lists_every_target_and_no_more_than_twelve():
     made = subprocess.run(
         ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    phony = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
-    assert {name for line in phony for name in line.split()} == set(
-        re.findall(r"^make ([\w-]+)  ?", made, re.M)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    phony = {
+        name
+        for line in re.findall(r"^\.PHONY: (.*)$", makefile, re.M)
+        for name in line.split()
+        if name != "help"
+    }
+    assert phony == set(re.findall(r"^make ([\w-]+) (?: |[A-Z]+=[A-Z]+ )", made, re.M))
+    assert len(phony) <= 12
+    extras = set(re.findall(r"^extra-(\w+):", makefile, re.M))
+    assert extras == set(re.findall(r"^  (\w+)  ", made, re.M))
+    assert extras == set(re.findall(r"^EXTRAS := (.*)$", makefile, re.M)[0].split())
+
+
+def test_an_unknown_extra_test_is_refused_with_the_names():
+    made = subprocess.run(
+        ["make", "test-extra", "NAME=none"], cwd=ROOT, capture_output=True, text=True, check=False
     )
+    assert made.returncode == 2 and "NAME is one of wheel browser" in made.stderr
 
 
 def test_hooks_run_the_installed_ruff():

@@ -13,7 +13,7 @@ from spa.envs.registry import make_env
 from spa.errors import ConfigError
 
 if importlib.util.find_spec("openenv") is None:
-    pytest.skip("make test-bridges", allow_module_level=True)
+    pytest.skip("make test-extra NAME=bridges", allow_module_level=True)
 
 import uvicorn
 from openenv import GenericEnvClient

@@ -19,7 +19,7 @@ from spa_integrations.export.chat import make_chat
 from tests.engines.api_server import Server
 
 if importlib.util.find_spec("verifiers") is None:
-    pytest.skip("make test-bridges", allow_module_level=True)
+    pytest.skip("make test-extra NAME=bridges", allow_module_level=True)
 
 from spa_integrations.export import verifiers
 

@@ -1,6 +1,6 @@
 """Training across two hosts for real: torchrun with a rendezvous between them, and a Ray cluster that loses one.
 
-Not collected by `make test`: `make test-hosts` makes the hosts (network namespaces of this machine, by root) and an
+Not collected by `make test`: `make test-extra NAME=hosts` makes the hosts (network namespaces of this machine, by root) and an
 environment with Ray, and runs it.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray", reason="Ray is not installed: make test-hosts")
+pytest.importorskip("ray", reason="Ray is not installed: make test-extra NAME=hosts")
 
 from helpers.runs import SMALL, make_base
 from helpers.stages import assert_close

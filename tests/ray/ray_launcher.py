@@ -1,6 +1,6 @@
 """`launcher=ray` for real, on CPU workers: a killed worker is replaced, and the run ends as if nothing had happened.
 
-Not collected by `make test`, because Ray is a large install: `make test-ray` makes an environment and runs it.
+Not collected by `make test`, because Ray is a large install: `make test-extra NAME=ray` makes an environment and runs it.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray", reason="Ray is not installed: make test-ray")
+pytest.importorskip("ray", reason="Ray is not installed: make test-extra NAME=ray")
 
 import psutil
 from helpers.runs import make_base, small_config

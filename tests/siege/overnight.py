@@ -1,6 +1,6 @@
 """A night of PPO in which everything goes wrong: hundreds of steps of the smallest preset, with faults of every class.
 
-    python tests/siege/overnight.py                      300 steps: `make overnight`
+    python tests/siege/overnight.py                      300 steps: `make test-extra NAME=overnight`
     python tests/siege/overnight.py --steps 40 --seed 3
 
 Environments raise, exit, hang, die and return nonsense at drawn puzzles, the engine leaves drawn episodes without an

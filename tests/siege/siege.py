@@ -1,6 +1,6 @@
 """Besiege a run with other people's code and bad luck, and hold what comes out against one that nothing happened to.
 
-    python tests/siege/siege.py                          everything: `make siege`
+    python tests/siege/siege.py                          everything: `make test-extra NAME=siege`
     python tests/siege/siege.py --only config --cases 40
     python tests/siege/siege.py --only environments --faults raise exit
 

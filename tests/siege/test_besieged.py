@@ -1,4 +1,4 @@
-"""The short form of `make siege`: some of each of its cheap parts."""
+"""The short form of `make test-extra NAME=siege`: some of each of its cheap parts."""
 
 import json
 import os

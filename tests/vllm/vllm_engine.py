@@ -1,4 +1,4 @@
-"""vLLM for real, on a CPU: `make test-vllm`. Not collected by `make test`, because it needs an environment of its own."""
+"""vLLM for real, on a CPU: `make test-extra NAME=vllm`. Not collected by `make test`, because it needs an environment of its own."""
 
 import json
 from pathlib import Path
