@@ -1,4 +1,4 @@
-"""Add the pages of experiments/ to the documentation site: a hook of mkdocs.
+"""Add the pages of experiments/ and the generated references to the documentation site: a hook of mkdocs.
 
 The links between docs/ and experiments/ are those of the repository, where the two folders are
 neighbours. In the site, experiments/ is a folder of the pages.
@@ -7,13 +7,16 @@ neighbours. In the site, experiments/ is a folder of the pages.
 from pathlib import Path
 from typing import Any
 
+from config_reference import PAGES
 from mkdocs.structure.files import File, Files
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add the experiments to the files of the site."""
+    """Add the references and the experiments to the files of the site."""
+    for name, make in PAGES.items():
+        files.append(File.generated(config, name, content=make()))
     for path in sorted(EXPERIMENTS.rglob("*.md")):
         name = path.relative_to(EXPERIMENTS.parent).as_posix()
         files.append(File.generated(config, name, abs_src_path=str(path)))

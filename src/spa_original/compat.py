@@ -3,7 +3,7 @@ variables, presets and configuration keys (`original_keys.json`, with the origin
 file).
 
 A key of the table is `supported`, `mapped` to another, `ignored` (accepted without effect) or
-`refused` (an error unless its value is the original's own). `docs/parity.md` prints these tables.
+`refused` (an error unless its value is the original's own). The site's page `original-keys.md` prints these tables.
 """
 
 import functools
@@ -188,7 +188,7 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
     if ignored:
         more = f" and {len(ignored) - MOST_NAMES} more" if len(ignored) > MOST_NAMES else ""
         notes.append(
-            "these keys have no effect (docs/parity.md explains why): "
+            "these keys have no effect (reasons: page Keys of the original of the documentation): "
             f"{', '.join(ignored[:MOST_NAMES])}{more}"
         )
     return notes

@@ -311,7 +311,7 @@ def values_tried(
     if len({made.grid.links.get(folder, folder) for folder in ppo}) < len(arms):
         raise ConfigError(
             f"some values of {', '.join(tried)} lead to identical training runs. Sweep a key that "
-            "changes results. The column `affects` of docs/configuration.md shows which keys do."
+            "changes results, not only memory, speed, paths or logging."
         )
     return made
 

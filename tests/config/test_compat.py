@@ -58,7 +58,9 @@ def test_ignored_keys_change_nothing_and_are_named_once(caplog):
     with caplog.at_level(logging.WARNING):
         assert load_config("base", [f"{name}=17" for name in names]) == load_config("base")
     (line,) = warnings(caplog)
-    assert line.startswith("these keys have no effect (docs/parity.md explains why): ")
+    assert line.startswith(
+        "these keys have no effect (reasons: page Keys of the original of the documentation): "
+    )
     assert line.endswith(f" and {len(names) - compat.MOST_NAMES} more")
     caplog.clear()
     with caplog.at_level(logging.WARNING):
