@@ -28,8 +28,8 @@ from spa.models import attention
 from spa.models.allocator import limit_kernel_caches
 from spa.models.load import load_policy
 from spa.models.precision import PRECISION, processor_feature
-from spa.stages import sft
-from spa.stages.ppo_losses import ActorLoss
+from spa.recipes import sft
+from spa.recipes.ppo_losses import ActorLoss
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import make_optimizer
 from spa.training.update import Trainable, mini_batch, score_logprobs, update

@@ -22,10 +22,10 @@ import torch
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.base import TextEnv
+from spa.recipes import ppo_batch, ppo_rollouts, ppo_updates, setup
+from spa.recipes.ppo_losses import ActorLoss
+from spa.recipes.ppo_run import load_models
 from spa.rollout import worker
-from spa.stages import ppo_batch, ppo_rollouts, ppo_updates, setup
-from spa.stages.ppo_losses import ActorLoss
-from spa.stages.ppo_run import load_models
 from spa.training.update import update
 
 TAGS = (

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from spa.config.load import load_config
-from spa.stages import ppo, ppo_run
+from spa.recipes import ppo, ppo_run
 
 SETTLED = 20
 SHOWN = (1, 20, 50, 100, 150, 200)

@@ -52,8 +52,8 @@ def worker(strategy: str, groups: int, folder: Path) -> None:
     """One rank: train, and let rank 0 write what everybody took."""
     from spa.config.load import load_config
     from spa.distributed.world import joined
+    from spa.recipes import ppo_run
     from spa.run.recorder import Recorder
-    from spa.stages import ppo_run
 
     seconds: dict[str, list[float]] = defaultdict(list)
 

@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from spa.config.load import load_config
+from spa.recipes import evaluate
+from spa.recipes.policies import find_target
 from spa.run.console import set_verbosity
-from spa.stages import evaluate
-from spa.stages.policies import find_target
 from spa_report.charts import Chart, Series
 from spa_report.figures import save_chart
 

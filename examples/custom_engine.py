@@ -14,7 +14,7 @@ from torch import nn
 
 from spa.config.load import load_config
 from spa.engines.factory import EngineRequest
-from spa.stages import setup
+from spa.recipes import setup
 from spa.types import Completion, Prompt, SamplingParams
 
 

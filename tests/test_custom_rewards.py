@@ -11,8 +11,8 @@ from spa.custom_rewards import load_rewards
 from spa.errors import ConfigError
 from spa.evaluation.episode_metrics import episode_metrics
 from spa.policies.scripted import random_engine
-from spa.stages import setup
-from spa.stages.validation import validation_episodes
+from spa.recipes import setup
+from spa.recipes.validation import validation_episodes
 from spa.types import Episode, Turn
 
 LAKE = "FrozenLakeNoSlip"

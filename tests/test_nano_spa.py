@@ -19,11 +19,11 @@ from spa.methods.context import annotate_all
 from spa.models.build import load_template
 from spa.models.forward import token_logprobs
 from spa.prompts.template import ChatTemplate
-from spa.stages.ppo_batch import add_advantages, filter_groups
-from spa.stages.ppo_losses import ActorLoss
-from spa.stages.ppo_models import Models
-from spa.stages.ppo_rollouts import make_batch, method_context
-from spa.stages.sft import token_batch
+from spa.recipes.ppo_batch import add_advantages, filter_groups
+from spa.recipes.ppo_losses import ActorLoss
+from spa.recipes.ppo_models import Models
+from spa.recipes.ppo_rollouts import make_batch, method_context
+from spa.recipes.sft import token_batch
 from spa.training.update import mini_batch
 from spa.types import Episode, PPOBatch, SamplingParams, ScoredBatch
 from spa.worldmodel.examples import episode_examples

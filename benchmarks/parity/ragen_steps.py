@@ -5,7 +5,7 @@
 RAGEN is a checkout with its submodule verl. Needs verl's dependencies in an environment of their own. What runs is
 RayAgentTrainer.fit as it is, with RAGEN's configuration, masks, scores, normalization, filter, KL in the reward,
 advantages, actor and critic. Games, models and tokenizer are ours (tests/helpers/reference_ragen.py); the workers are
-in this process, not Ray's, and nothing is generated. tests/stages/test_reference_ragen.py holds our steps to the file.
+in this process, not Ray's, and nothing is generated. tests/recipes/test_reference_ragen.py holds our steps to the file.
 """
 
 import importlib.machinery

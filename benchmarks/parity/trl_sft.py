@@ -4,7 +4,7 @@
 
 Needs trl in an environment of its own. Loss, its division by the batch's targets, clipping, AdamW and schedules are
 TRL's and transformers'; only the rows and the model are ours (tests/helpers/reference_sft.py).
-tests/stages/test_reference_sft.py holds our fine-tuning to the file.
+tests/recipes/test_reference_sft.py holds our fine-tuning to the file.
 """
 
 import sys

@@ -4,7 +4,7 @@
 
 VERL is a checkout. Needs verl's dependencies (tensordict, ray, codetiming, torchdata) in an environment of their own.
 Advantages, KL terms, losses, aggregation, gradient clipping and schedules are verl's; only the batches and the model
-are ours (tests/helpers/reference_updates.py). tests/stages/test_reference_updates.py holds our updates to the file.
+are ours (tests/helpers/reference_updates.py). tests/recipes/test_reference_updates.py holds our updates to the file.
 """
 
 import os

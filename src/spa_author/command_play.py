@@ -47,7 +47,7 @@ def play(options: argparse.Namespace) -> int:
     from spa.api.environments import find_spec
     from spa.config.load import load_config
     from spa.envs.registry import make_env
-    from spa.stages.prompters import make_prompter
+    from spa.recipes.prompters import make_prompter
     from spa_author.terminal import play as play_game
 
     config = load_config(options.config)

@@ -22,10 +22,7 @@ from spa.config.schema import Config
 from spa.config.tree import schema_keys
 from spa.errors import ConfigError
 from spa.examples.source import source_of
-from spa.run.files import read_object, write_atomic
-from spa.run.manifest import changed_lines, changes
-from spa.run.stage import locked
-from spa.stages.methods import (
+from spa.recipes.methods import (
     REFERENCE,
     Method,
     configured,
@@ -34,6 +31,9 @@ from spa.stages.methods import (
     placed,
     warn_of_searches,
 )
+from spa.run.files import read_object, write_atomic
+from spa.run.manifest import changed_lines, changes
+from spa.run.stage import locked
 from spa_sweeps.grid import (
     FOLDERS,
     Plan,

@@ -27,6 +27,10 @@ from queue import Empty, SimpleQueue
 from spa.config.schema import Config, GenerateConfig
 from spa.config.stages import StageName
 from spa.errors import ConfigError, DataError, SpaError, TrainingError
+from spa.recipes import ppo_run
+from spa.recipes.imagination import check_planning
+from spa.recipes.pipeline import run_selfplay_round, run_sft_round
+from spa.recipes.rounds import Round, lost_checkpoint, rounds_of
 from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
 from spa.run.console import worker_console
 from spa.run.files import archive_files
@@ -52,10 +56,6 @@ from spa.run.signals import (
     stoppable_now,
     stopping_children,
 )
-from spa.stages import ppo_run
-from spa.stages.imagination import check_planning
-from spa.stages.pipeline import run_selfplay_round, run_sft_round
-from spa.stages.rounds import Round, lost_checkpoint, rounds_of
 
 log = logging.getLogger(__name__)
 

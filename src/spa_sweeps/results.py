@@ -16,10 +16,10 @@ from spa.evaluation.statistics import (
     paired_by_puzzle,
 )
 from spa.examples.source import source_of
+from spa.recipes.evaluate import reference_scores
+from spa.recipes.versions import versions
 from spa.run.files import read_lines, read_object
 from spa.run.manifest import Manifest
-from spa.stages.evaluate import reference_scores
-from spa.stages.versions import versions
 from spa_sweeps.budget import budget
 from spa_sweeps.grid import FOLDERS, TrainingRun, tasks_of, validation
 

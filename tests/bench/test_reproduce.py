@@ -14,9 +14,9 @@ from spa import cli
 from spa.commands.fit import GB, gpu_memory
 from spa.errors import ConfigError, ModelError, TrainingError
 from spa.models.speed import card_for, gpus
-from spa.stages.hours import stage_times
-from spa.stages.methods import METHODS
-from spa.stages.token_budget import shape_of, with_token_budgets
+from spa.recipes.hours import stage_times
+from spa.recipes.methods import METHODS
+from spa.recipes.token_budget import shape_of, with_token_budgets
 from spa_bench.paper import reproduce
 from spa_bench.paper.page import write_page
 from spa_bench.paper.paper import NAMES, SCALES, Finding, paper_table

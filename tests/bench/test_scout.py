@@ -10,9 +10,9 @@ from helpers.runs import small_config
 from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError
 from spa.policies.mixed import MixedEngine
+from spa.recipes import selfplay, setup
+from spa.recipes.policies import find_target, open_target
 from spa.run.manifest import SUMMARY
-from spa.stages import selfplay, setup
-from spa.stages.policies import find_target, open_target
 from spa.worldmodel.sft_files import read_examples
 from spa_bench.q_learning import validation as q_learning
 from spa_bench.q_learning.scout import (

@@ -414,7 +414,7 @@ def main() -> int:
     root = args.folder.resolve()
     if root.exists():
         shutil.rmtree(root)
-    import spa.stages.pipeline  # noqa: F401 - imported once for all launches
+    import spa.recipes.pipeline  # noqa: F401 - imported once for all launches
 
     started, before = time.monotonic(), children_cpu_s()
     finish(root / "undisturbed", words)

@@ -5,7 +5,7 @@ from spa.cli import main
 from spa.commands.fit import CHANGES, GB, advice, fits, phases, report_fit
 from spa.config.load import load_config
 from spa.config.schema import Config
-from spa.stages.token_budget import shape_of, with_token_budgets
+from spa.recipes.token_budget import shape_of, with_token_budgets
 
 MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 

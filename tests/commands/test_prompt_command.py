@@ -2,7 +2,7 @@ from spa.cli import main
 from spa.config.load import load_config
 from spa.envs.registry import make_env
 from spa.models.build import load_template
-from spa.stages.prompters import make_prompter
+from spa.recipes.prompters import make_prompter
 
 
 def told(name: str, tag: str, mode: str, seed: int = 10):

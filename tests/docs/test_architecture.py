@@ -156,7 +156,7 @@ def reached_from(module: str) -> set[str]:
 
 
 def test_the_loop_of_ppo_needs_nothing_of_what_it_is_put_together_from():
-    reached = reached_from("spa.stages.ppo")
+    reached = reached_from("spa.recipes.ppo")
     assert {"spa.run.stage", "spa.training.update"} <= reached
     assert {package(name) for name in reached} & {
         "envs",
@@ -176,7 +176,7 @@ def test_below_the_recipes_only_listed_modules_read_the_configuration():
     readers = {
         module
         for module, tree in modules().items()
-        if height.get(package(module), height["api"]) < height["stages"]
+        if height.get(package(module), height["api"]) < height["recipes"]
         and package(module) != "config"
         if any(name.startswith("spa.config") for name in imports(tree, module))
     }
@@ -194,7 +194,7 @@ def test_few_packages_use_the_life_cycle_of_a_stage():
         for module, tree in modules().items()
         if any(package(name) == "run" for name in imports(tree, module))
     }
-    assert users <= {"run", "stages", "stages.setup", "launch", "commands", "cli", "api"}
+    assert users <= {"run", "recipes", "recipes.setup", "launch", "commands", "cli", "api"}
 
 
 def test_formats_and_sources_of_examples_are_named_in_their_own_files_alone():

@@ -12,8 +12,8 @@ from metric_tables import GROUPS
 
 from spa.config.load import load_config
 from spa.formats.base import SearchScore, search_metrics
-from spa.stages import evaluate, pipeline
-from spa.stages.policies import find_target
+from spa.recipes import evaluate, pipeline
+from spa.recipes.policies import find_target
 from spa.types import Episode, ParsedResponse, Turn
 from spa.worldmodel.columns import COLUMNS
 from spa.worldmodel.parquet import IMAGES, SCHEMA

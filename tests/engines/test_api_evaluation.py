@@ -10,10 +10,10 @@ import spa
 from spa import cli
 from spa.config.load import load_config
 from spa.errors import ModelError
+from spa.recipes import evaluate, selfplay
+from spa.recipes.evaluate_world_model import measure_world_model
+from spa.recipes.policies import find_target
 from spa.run.fingerprint import Fingerprint
-from spa.stages import evaluate, selfplay
-from spa.stages.evaluate_world_model import measure_world_model
-from spa.stages.policies import find_target
 from spa.worldmodel.sft_files import read_examples
 
 BAD_KEY = failing(401, "bad key")

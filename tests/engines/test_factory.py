@@ -12,7 +12,7 @@ from spa.engines.api import ApiEngine
 from spa.engines.factory import ENGINES, make_engine
 from spa.errors import ConfigError
 from spa.policies.scripted import ScriptedEngine
-from spa.stages import selfplay
+from spa.recipes import selfplay
 from spa.worldmodel.sft_files import read_examples
 
 SMALL = [

@@ -18,7 +18,7 @@ from spa.envs.cards import (
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
-from spa.stages.prompters import make_prompter
+from spa.recipes.prompters import make_prompter
 
 BASE = load_config("base")
 SPECS = BASE.custom_envs

@@ -7,7 +7,7 @@ from spa.errors import ConfigError
 from spa.formats.search import explore
 from spa.planning.moves import readable_modes
 from spa.prompts.sample import sample_response
-from spa.stages.prompters import make_prompter
+from spa.recipes.prompters import make_prompter
 
 NAMES = ("Left", "Down", "Right", "Up")
 STEPS = {"Left": (0, -1), "Down": (1, 0), "Right": (0, 1), "Up": (-1, 0)}

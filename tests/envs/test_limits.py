@@ -31,9 +31,9 @@ from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
 from spa.planning.node import simulate
 from spa.policies.scripted import random_engine
+from spa.recipes import evaluate, setup
+from spa.recipes.policies import find_target
 from spa.run.signals import StopRequested, stoppable
-from spa.stages import evaluate, setup
-from spa.stages.policies import find_target
 from spa.types import Episode, StopReason
 
 FAULTS = {

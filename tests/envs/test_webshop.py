@@ -5,7 +5,7 @@ from shop_example import GOAL, HOSTILE, ITEM, NOTES, SHIRT, example_shop, write_
 
 from spa.config.load import load_config
 from spa.errors import ConfigError, DataError
-from spa.stages import setup
+from spa.recipes import setup
 from spa_games.shop.files import load_annotations, load_products
 from spa_games.shop.pages import View
 from spa_games.shop.reward import type_match

@@ -16,7 +16,7 @@ from spa.engines.factory import make_engine
 from spa.errors import ConfigError
 from spa.formats.search import breadth_first, explore, write_search
 from spa.policies.scripted import random_engine
-from spa.stages import setup
+from spa.recipes import setup
 from spa.types import StopReason
 from spa_author.checker import check
 

@@ -19,8 +19,7 @@ from spa.errors import ConfigError, SpaError, TrainingError
 from spa.evaluation.passk import outcomes
 from spa.formats.base import CONTROLS
 from spa.methods import Method
-from spa.run.reading import open_run
-from spa.stages.methods import (
+from spa.recipes.methods import (
     METHODS,
     baseline_config,
     configured,
@@ -28,6 +27,7 @@ from spa.stages.methods import (
     method,
     of_comparison,
 )
+from spa.run.reading import open_run
 from spa.worldmodel.sft_files import read_examples
 from spa_bench.paper.verdicts import mean_curve
 from spa_bench.q_learning.baseline import q_learning

@@ -15,8 +15,8 @@ from helpers.grids import in_this_process
 from helpers.stages import mark_finished
 
 from spa.errors import ConfigError, ModelError, TrainingError
+from spa.recipes.methods import METHODS, method
 from spa.run.manifest import MANIFEST, Manifest, result_of
-from spa.stages.methods import METHODS, method
 from spa_sweeps.compare import Arm, comparison
 from spa_sweeps.grid import (
     Plan,

@@ -10,8 +10,8 @@ from spa.config.schema import Config
 from spa.envs.pool import group_specs
 from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate
+from spa.recipes import setup, sft
 from spa.seeds import stream
-from spa.stages import setup, sft
 from spa.training.optim import make_optimizer
 from spa.training.update import MicroBatching, Trainable
 from spa.worldmodel.sequences import TrainingSequence

@@ -23,7 +23,7 @@ from spa.distributed.world import current_world, joined
 from spa.engines.factory import EngineKind
 from spa.models import forward
 from spa.policies.scripted import random_engine
-from spa.stages import ppo_run, sft
+from spa.recipes import ppo_run, sft
 
 OVERRIDES = (
     "es_manager.train.env_groups=5",

@@ -15,7 +15,7 @@ import torch
 from helpers.runs import make_base, small_config
 from helpers.stages import assert_close, metrics, weights
 
-from spa.stages import selfplay
+from spa.recipes import selfplay
 
 WORKER = Path(rank_worker.__file__)
 KINDS = [(stage, strategy) for stage in ("sft", "ppo") for strategy in ("ddp", "fsdp")]

@@ -12,9 +12,9 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.errors import DataError
 from spa.models.build import load_actor
+from spa.recipes import evaluate, ppo_run, selfplay, sft
+from spa.recipes.policies import find_target
 from spa.run.checkpoint import latest_checkpoint
-from spa.stages import evaluate, ppo_run, selfplay, sft
-from spa.stages.policies import find_target
 
 SETTINGS = (
     "state_text=coords",

@@ -11,8 +11,8 @@ from spa.config.load import load_config
 from spa.models import speed
 from spa.models.memory import HALF, cache
 from spa.models.speed import CARDS, Machine, card_for, gpus, this_cpu
-from spa.stages.hours import conversation, stage_times
-from spa.stages.token_budget import shape_of
+from spa.recipes.hours import conversation, stage_times
+from spa.recipes.token_budget import shape_of
 from spa_bench.leaderboard.bench import BENCHES
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

@@ -12,8 +12,8 @@ from spa.engines.local import LocalEngine
 from spa.evaluation.statistics import paired_difference
 from spa.models.load import BUILTIN, load_tokenizer, model_source
 from spa.policies.scripted import random_engine
+from spa.recipes import setup
 from spa.seeds import stream
-from spa.stages import setup
 from spa_bench.tiny_model.documents import HABITS, Documents
 
 HOSTILE = [

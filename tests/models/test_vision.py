@@ -21,8 +21,8 @@ from spa.models.forward import pack_rows, token_logprobs
 from spa.models.load import load_policy
 from spa.models.vision import from_png, to_png
 from spa.prompts.render import Prompter
-from spa.stages import evaluate, ppo_rollouts, ppo_run, selfplay, setup, sft
-from spa.stages.policies import find_target
+from spa.recipes import evaluate, ppo_rollouts, ppo_run, selfplay, setup, sft
+from spa.recipes.policies import find_target
 from spa.types import IMAGE, Episode, SamplingParams
 from spa.worldmodel.sequences import training_sequences
 from spa.worldmodel.sft_files import read_examples

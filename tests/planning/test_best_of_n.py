@@ -19,8 +19,8 @@ from spa.planning.best_of_n import BestOfNPlanner
 from spa.planning.requirements import require_dynamics
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.elsewhere import elsewhere
+from spa.recipes import setup
 from spa.rollout.episode_builder import EpisodeBuilder
-from spa.stages import setup
 from spa.types import Completion, Prompt
 from spa_games.countdown import Countdown
 

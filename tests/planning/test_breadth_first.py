@@ -16,7 +16,7 @@ from spa.formats.registry import world_model_response
 from spa.planning.breadth_first import BreadthFirstPlanner
 from spa.planning.requirements import require_dynamics
 from spa.policies.scripted import ScriptedEngine
-from spa.stages import setup
+from spa.recipes import setup
 from spa.types import Prompt, SamplingParams
 from spa_games.countdown import Countdown
 

@@ -11,8 +11,8 @@ from spa.envs.base import TextEnv
 from spa.envs.registry import make_env
 from spa.formats.registry import parse_response
 from spa.prompts.render import Prompter, format_reward
-from spa.stages import setup
-from spa.stages.methods import METHODS
+from spa.recipes import setup
+from spa.recipes.methods import METHODS
 
 CELL = re.compile(r"\(\s*\d+\s*,\s*\d+\s*\)")
 GAMES: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from spa.formats.plans import plan_sentence
 from spa.formats.registry import parse_response
 from spa.prompts.render import Prompter
 from spa.prompts.sample import SEEDS, sample_response
-from spa.stages.prompters import make_prompter
+from spa.recipes.prompters import make_prompter
 
 BASE = load_config("base")
 ORDERS = ("prediction_first", "plan_first", "answer_first", "no_prediction")

@@ -292,7 +292,7 @@ def main() -> int:
     shutil.rmtree(root, ignore_errors=True)
     places = [str(TESTS / "envs"), str(TESTS / "siege"), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(places)
-    import spa.stages.ppo  # noqa: F401 - imported once for all launches
+    import spa.recipes.ppo  # noqa: F401 - imported once for all launches
 
     siege, started = Siege(root, args.seed), time.monotonic()
     there, declared, command = root / "night", root / "declared", words(siege, args.steps)

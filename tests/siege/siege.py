@@ -79,7 +79,7 @@ def main() -> int:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(TESTS / "envs"), os.environ.get("PYTHONPATH", "")]
     )
-    import spa.stages.pipeline  # noqa: F401 - imported once for all launches
+    import spa.recipes.pipeline  # noqa: F401 - imported once for all launches
 
     siege, started, done = Siege(root, args.seed), time.monotonic(), list[str]()
     # one that takes too long says what it has found by then

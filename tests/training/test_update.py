@@ -14,7 +14,7 @@ from spa.config.schema import ActorConfig, CriticConfig
 from spa.engines.local import LocalEngine
 from spa.errors import TrainingError
 from spa.models.critic import Critic
-from spa.stages.ppo_losses import ActorLoss, CriticLoss
+from spa.recipes.ppo_losses import ActorLoss, CriticLoss
 from spa.training.batch import batch_episodes
 from spa.training.optim import Optimizer, make_optimizer
 from spa.training.update import (

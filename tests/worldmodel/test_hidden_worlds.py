@@ -12,7 +12,7 @@ from spa.envs.registry import make_env
 from spa.formats.registry import parse_response, world_model_response
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.render import Prompter
-from spa.stages import selfplay
+from spa.recipes import selfplay
 from spa.types import Episode, Prompt
 from spa.worldmodel.accuracy import world_model_metrics
 from spa.worldmodel.branches import counterfactual_examples

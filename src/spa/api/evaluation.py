@@ -18,9 +18,9 @@ from spa.evaluation.statistics import Interval
 from spa.evaluation.text import interval_text, percent
 from spa.policies.named import policy_names
 from spa.prompts.template import ChatTemplate
-from spa.stages import evaluate as recipe
-from spa.stages.evaluate_world_model import measure_world_model
-from spa.stages.policies import Target, find_target, slug
+from spa.recipes import evaluate as recipe
+from spa.recipes.evaluate_world_model import measure_world_model
+from spa.recipes.policies import Target, find_target, slug
 
 if TYPE_CHECKING:
     from spa.api.runs import Run

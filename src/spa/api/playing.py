@@ -20,11 +20,11 @@ from spa.errors import ConfigError, EnvFault
 from spa.models.load import BUILTIN
 from spa.policies.expert import require_solver
 from spa.prompts.template import ChatTemplate
+from spa.recipes import setup
+from spa.recipes.policies import API, Target, behind_api, engine_of, find_target
+from spa.recipes.prompters import make_prompter
 from spa.rollout.loop import check_room, collect
 from spa.seeds import stream_seed
-from spa.stages import setup
-from spa.stages.policies import API, Target, behind_api, engine_of, find_target
-from spa.stages.prompters import make_prompter
 from spa.types import Episode
 
 if TYPE_CHECKING:

@@ -71,7 +71,7 @@ class Run:
     @property
     def checkpoint(self) -> Path:
         """The newest checkpoint, a Hugging Face folder. Raises ModelError if there is none."""
-        from spa.stages.policies import find_target
+        from spa.recipes.policies import find_target
 
         target = find_target(str(self.path))
         return Path(str(target.model))
@@ -204,7 +204,7 @@ def plan_training(
     The recipe of a run whose folder holds a comparison is that comparison's.
     """
     from spa.launch.job import Job
-    from spa.stages.methods import of_comparison
+    from spa.recipes.methods import of_comparison
 
     chosen = tuple(stages)
     if method != "spa" and (chosen != ("ppo",) or ckpt is not None):
@@ -309,7 +309,7 @@ def configuration(
             "name or path instead"
         )
     if method != "spa":
-        from spa.stages.methods import baseline_config
+        from spa.recipes.methods import baseline_config
 
         loaded = baseline_config(str(config), texts, method)
     elif isinstance(config, Config):
@@ -318,6 +318,6 @@ def configuration(
         loaded = load_config(config, texts, stages=[stage for stage in stages if stage in STAGES])
     # Imported after the configuration is loaded, because it imports PyTorch: for the method `spa`,
     # a mistake in the configuration is reported without that delay.
-    from spa.stages.methods import seeded
+    from spa.recipes.methods import seeded
 
     return seeded(loaded, seed)

@@ -26,7 +26,7 @@ def list_names(options: argparse.Namespace) -> int:
 
         # Parts are pieces that other configurations include. A part alone is incomplete.
         return say([name for name in config_names() if name not in PARTS])
-    from spa.stages.methods import method, method_names
+    from spa.recipes.methods import method, method_names
 
     rows = []
     for name in method_names():

@@ -12,7 +12,7 @@ from spa.tables import Table
 def evaluate_world_model(model: str, options: argparse.Namespace) -> None:
     """Evaluate, write the result, print a table. Raises SpaError for what the user can solve."""
     from spa.api.evaluation import plan_evaluation
-    from spa.stages import evaluate_world_model
+    from spa.recipes import evaluate_world_model
 
     transitions = options.transitions or 1000
     target, cfg, output = plan_evaluation(

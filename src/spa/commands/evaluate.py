@@ -190,7 +190,7 @@ def _evaluate(
     evaluation set is decoded."""
     import spa.api.evaluation as api
     from spa.envs.eval_sets import eval_set
-    from spa.stages.openings import record_opening
+    from spa.recipes.openings import record_opening
 
     chosen = eval_set(options.eval_set) if options.eval_set else None
     overrides = [*(_plan(options.plan) if options.plan else ()), *options.overrides]

@@ -22,11 +22,11 @@ from spa.models.build import is_tiny
 from spa.models.memory import FULL, HALF, ModelShape
 from spa.models.precision import on_cpu, precision_of
 from spa.models.speed import Machine, card_for, gpus, this_cpu
+from spa.recipes.hours import CHARACTERS, TINY_CHARACTERS, StageTime, stage_times
+from spa.recipes.ppo_models import keys_of
+from spa.recipes.token_budget import USABLE, cut_of, kept_in_ppo, shape_of, with_token_budgets
 from spa.run.announce import duration
 from spa.run.console import write_out
-from spa.stages.hours import CHARACTERS, TINY_CHARACTERS, StageTime, stage_times
-from spa.stages.ppo_models import keys_of
-from spa.stages.token_budget import USABLE, cut_of, kept_in_ppo, shape_of, with_token_budgets
 
 GB = 1e9
 # The size that is assumed without a GPU: an A100 or H100 of 80 GB.

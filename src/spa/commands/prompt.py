@@ -32,7 +32,7 @@ def prompt(options: argparse.Namespace) -> int:
     from spa.api.environments import find_spec
     from spa.config.load import load_config
     from spa.envs.registry import make_env
-    from spa.stages.prompters import make_prompter
+    from spa.recipes.prompters import make_prompter
 
     cfg = load_config(options.config, options.overrides)
     spec = find_spec(options.tag, cfg)

@@ -16,8 +16,8 @@ DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
 def evaluate_states(model: str, options: argparse.Namespace) -> None:
     """Measure, write the result, print a table. Raises SpaError for what the user can solve."""
     from spa.config.load import load_config
-    from spa.stages import state_perplexity
-    from spa.stages.policies import find_target
+    from spa.recipes import state_perplexity
+    from spa.recipes.policies import find_target
 
     target = find_target(model)
     # Models without a configuration of their own are compared on the same prompts.

@@ -1,7 +1,7 @@
 """Evaluation sets: fixed puzzles that no training sees, with the rules by which they are played.
 
 A set names its puzzles by seed and content hash. Training and validation leave puzzles of the same
-content out (`spa.stages.setup.validation_hashes`).
+content out (`spa.recipes.setup.validation_hashes`).
 """
 
 import hashlib

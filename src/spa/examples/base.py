@@ -51,7 +51,7 @@ class Base(Play):
 
     def make(self, cfg: Config, puzzles: Puzzles, episodes: Sequence[Episode]) -> Examples:
         """Every episode's examples, with prompts of the base mode."""
-        from spa.stages import setup
+        from spa.recipes import setup
 
         worker = setup.make_worker(cfg, None, mode=self.mode)
         return super().make(cfg, replace(puzzles, worker=worker), episodes)

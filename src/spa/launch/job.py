@@ -14,11 +14,11 @@ from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import TrainingError
 from spa.models.precision import on_cpu, precision_of, with_precision
+from spa.recipes import pipeline, ppo_run, selfplay
+from spa.recipes.preflight import preflight
+from spa.recipes.token_budget import with_token_budgets
 from spa.run.manifest import result_of
 from spa.run.recorder import read_metrics
-from spa.stages import pipeline, ppo_run, selfplay
-from spa.stages.preflight import preflight
-from spa.stages.token_budget import with_token_budgets
 
 JobName = Literal["run", "generate", "sft", "ppo"]
 

@@ -20,8 +20,8 @@ from spa.distributed.world import current_world
 from spa.errors import ConfigError, TrainingError
 from spa.install import install_hint
 from spa.launch.job import Job, prepared
+from spa.recipes.pipeline import archive_stages
 from spa.run.console import same_verbosity, set_verbosity
-from spa.stages.pipeline import archive_stages
 
 
 def launch_on_ray(cfg: Config, job: Job) -> Path:

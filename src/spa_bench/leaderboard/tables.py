@@ -16,8 +16,8 @@ from spa.evaluation.statistics import (
     probability_of_improvement,
 )
 from spa.evaluation.text import interval_text, percent
+from spa.recipes.methods import REFERENCE, SHUFFLED
 from spa.run.usage import Budget
-from spa.stages.methods import REFERENCE, SHUFFLED
 from spa.tables import Table
 from spa_bench.q_learning.validation import OTHER, SAME
 from spa_report.security import page_policy

@@ -8,8 +8,8 @@ from spa.config.stages import StageName
 from spa.errors import ModelError
 from spa.models.memory import ModelShape
 from spa.models.speed import card_for, gpus
-from spa.stages.hours import stage_times
-from spa.stages.token_budget import shape_of, with_token_budgets
+from spa.recipes.hours import stage_times
+from spa.recipes.token_budget import shape_of, with_token_budgets
 from spa_sweeps.grid import StageJob
 
 

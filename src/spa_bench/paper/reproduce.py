@@ -12,10 +12,10 @@ from typing import Any
 
 from spa.config.load import load_config
 from spa.errors import ConfigError
+from spa.recipes import state_perplexity
+from spa.recipes.methods import method
+from spa.recipes.versions import versions
 from spa.run.files import read_object, write_atomic
-from spa.stages import state_perplexity
-from spa.stages.methods import method
-from spa.stages.versions import versions
 from spa_bench.paper.hours import hours_of
 from spa_bench.paper.page import write_page
 from spa_bench.paper.paper import NAMES, PERPLEXITY, SCALES, Experiment, PaperTable, paper_table

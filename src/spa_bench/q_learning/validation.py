@@ -12,8 +12,8 @@ from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.errors import ConfigError
+from spa.recipes import setup
 from spa.seeds import stream
-from spa.stages import setup
 from spa_bench.q_learning.scout import STEPS, Scout, Values, learn, require_copies, table_engine
 
 OTHER = "on other puzzles"

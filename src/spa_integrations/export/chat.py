@@ -15,8 +15,8 @@ from spa.errors import ConfigError
 from spa.formats.blocks import after_prefill
 from spa.prompts.render import Prompter, PromptMode
 from spa.prompts.template import ChatTemplate
+from spa.recipes.prompters import make_prompter
 from spa.rollout.turns import stop_after, take_turn
-from spa.stages.prompters import make_prompter
 from spa.types import Message, StopReason, Turn
 
 

@@ -1,0 +1,61 @@
+"""Games that the bundled model was made for: those whose actions and states it was pretrained
+on."""
+
+import re
+
+from spa.config.schema import Config
+from spa.envs.base import StateText, TextEnv
+from spa.envs.limits import EnvFault
+from spa.envs.registry import make_env
+from spa.errors import SpaError
+from spa.models.load import BUILTIN, BUILTIN_GAMES
+from spa.recipes.prompters import make_prompter
+
+# Number of puzzles whose first states give a game's vocabulary.
+PUZZLES = 20
+# Words and symbols without numbers, so that a larger board is the same game: "P at (0,2)" has P,
+# at, (, the comma and ).
+_WORD = re.compile(r"[^\W\d]+|[^\w\s]")
+
+
+def unknown_game(cfg: Config) -> str:
+    """The tag of a game that the bundled model was not made for; "" if there is none, or with
+    another model."""
+    if cfg.model_path != BUILTIN:
+        return ""
+    return next(
+        (tag for tag in cfg.es_manager.train.env_configs.tags if not _is_known(cfg, tag)), ""
+    )
+
+
+def unknown_game_warning(tag: str) -> str:
+    """Advise a user of the bundled model about a game that it was not trained on."""
+    return (
+        f"{BUILTIN} was not trained for {tag}: it knows only the actions and states of "
+        f"{', '.join(BUILTIN_GAMES)}. With {tag}, use it only to test that all stages run. "
+        f"To learn {tag}, use an instruct model such as model_path=smollm2 (make smollm2)"
+    )
+
+
+def _is_known(cfg: Config, tag: str) -> bool:
+    """Judged by the words of its actions and states, so that a game with another reward or other
+    boards is known."""
+    spec = cfg.custom_envs[tag]
+    if spec.env_type in BUILTIN_GAMES:
+        return True
+    mode = make_prompter(cfg, spec, "base").state_text
+    try:
+        actions, words = _vocabulary(make_env(spec.env_type, spec.env_config), mode)
+    except (EnvFault, SpaError):
+        return True  # an environment that cannot be made is reported elsewhere
+    known = (_vocabulary(make_env(game), mode) for game in BUILTIN_GAMES)
+    return any(actions == names and words <= seen for names, seen in known)
+
+
+def _vocabulary(env: TextEnv, mode: StateText) -> tuple[tuple[str, ...], set[str]]:
+    """The names of its actions, and the words and symbols of the first states of some puzzles."""
+    words: set[str] = set()
+    for seed in range(PUZZLES):
+        env.reset(seed=seed)
+        words |= set(_WORD.findall(env.state_text(mode)))
+    return env.action_names(), words

@@ -1,0 +1,342 @@
+"""World-model accuracy on puzzles outside training.
+
+Random play leads into the middle of games. In each state the model responds once, in the
+world-model format, as in the first turn of a conversation. Its prediction is compared with the
+state that its own answer led to, since the format puts the prediction before the answer. In an
+open-loop rollout its prediction replaces the true state over several steps. The likelihood of the
+transition that random play took is measured as well.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spa.config.schema import Config
+from spa.engines.base import Engine
+from spa.engines.local import LocalEngine
+from spa.errors import ConfigError, DataError, ModelError
+from spa.evaluation.likelihood import (
+    ResponseTokens,
+    likelihood_report,
+    response_sequence,
+    score_sequences,
+)
+from spa.evaluation.situations import (
+    Response,
+    Situation,
+    ask,
+    ceiling,
+    has_chance,
+    question_seed,
+    random_situation,
+    replay,
+)
+from spa.evaluation.world_model import Asked, prediction_report, rollout_report
+from spa.formats.registry import format_of
+from spa.prompts.template import ChatTemplate
+from spa.recipes import setup
+from spa.recipes.evaluate import settings, write_result
+from spa.recipes.policies import Target, behind_api, open_target, training_hashes
+from spa.recipes.versions import versions
+from spa.run.progress import ProgressLine
+from spa.seeds import stream_seed
+from spa.types import SamplingParams
+from spa.worldmodel.accuracy import is_exact
+
+log = logging.getLogger(__name__)
+
+Advance = Callable[[int, dict[str, str]], None]
+BASE = "world_model/puzzles"
+"""Stream of the base seed: these puzzles are neither validation's nor training's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """Engine, worker and sampling parameters of an evaluation."""
+
+    engine: Engine
+    worker: setup.RolloutWorker
+    sampling: SamplingParams
+    base_seed: int
+
+    def ask(
+        self, situations: Sequence[Situation], envs: list, shown: Sequence[str], step: int
+    ) -> list[Response | None]:
+        """One question per situation about the state that is shown."""
+        return ask(
+            self.engine,
+            self.sampling,
+            envs,
+            shown,
+            [self.worker.prompters[situation.tag] for situation in situations],
+            self.worker.template,
+            [question_seed(self.base_seed, situation.index, step) for situation in situations],
+        )
+
+
+def measure_world_model(
+    cfg: Config,
+    target: Target,
+    *,
+    output: Path,
+    transitions: int = 1000,
+    steps: int = 3,
+    greedy: bool = False,
+    loaded: tuple[Engine, ChatTemplate | None] | None = None,
+) -> dict[str, Any]:
+    """Ask `target` about `transitions` states per environment tag of validation, let it roll out
+    `steps` steps open loop from a fifth of them, write the result to `output` and return it.
+
+    loaded: the engine that answers as `target`, if there is one already; it stays open.
+
+    Raises DataError if an environment has not enough puzzles that were not trained on, ConfigError
+    if responses hold no predictions.
+    """
+    if not format_of(cfg.agent_proxy.response_format).predicts:
+        raise ConfigError(
+            f"agent_proxy.response_format={cfg.agent_proxy.response_format} has no predictions to measure; "
+            "choose a format with a prediction block"
+        )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    worker = setup.make_worker(cfg, None, mode="add_worldmodel")
+    target = behind_api(cfg, target)
+    responses = output.with_suffix(".responses.jsonl")
+    engine, worker = open_target(cfg, target, worker, responses=responses, loaded=loaded)
+    sampling = setup.val_sampling(cfg)
+    asking = Asking(
+        engine=engine,
+        worker=worker,
+        sampling=replace(sampling, temperature=0.0) if greedy else sampling,
+        base_seed=stream_seed(cfg.seed.val, BASE) % 2**31,
+    )
+    known = training_hashes(target.run) if target.run else frozenset()
+    tags = {}
+    with ProgressLine(
+        "eval-world-model", total=3 * len(cfg.es_manager.val.env_configs.tags)
+    ) as progress:
+        for tag in cfg.es_manager.val.env_configs.tags:
+            situations, chance = find_situations(asking, tag, transitions, known)
+            done = 3 * len(tags)
+
+            def advance(part: int, values: dict[str, str], done: int = done) -> None:
+                progress.update(done + part, values)
+
+            tags[tag] = world_model_report(
+                cfg, asking, situations, chance=chance, steps=steps, advance=advance
+            )
+    if loaded is None:
+        engine.close()
+    result = {
+        "policy": target.name,
+        "model": target.model,
+        "config": cfg.trainer.experiment_name,
+        "settings": {
+            **{k: v for k, v in settings(cfg).items() if k not in ("groups", "samples", "mode")},
+            "temperature": asking.sampling.temperature,
+            "transitions": transitions,
+        },
+        "tags": tags,
+        "versions": versions(),
+    }
+    write_result(output, result)
+    return result
+
+
+def find_situations(
+    asking: Asking, tag: str, count: int, known: frozenset[str]
+) -> tuple[list[Situation], bool]:
+    """`count` states of different puzzles, none of them among `known`; and whether chance decides
+    in this environment.
+
+    With chance, situations are at the start of a puzzle, so that what follows can be sampled again
+    for the ceiling.
+    """
+    env = asking.worker.make_env(tag)
+    prompter = asking.worker.prompters[tag]
+    chance = has_chance(env, prompter, base_seed=asking.base_seed)
+    situations: list[Situation] = []
+    # Some candidates are left out: their state allows no random action, or their puzzle was in
+    # training.
+    for index in range(4 * count + 100):
+        if len(situations) == count:
+            break
+        situation = random_situation(
+            env, prompter, tag=tag, index=index, base_seed=asking.base_seed, from_start=chance
+        )
+        if situation is not None and (situation.puzzle not in known or env.finite_puzzles):
+            situations.append(situation)
+    if len(situations) < count:
+        raise DataError(
+            f"{tag}: spa found only {len(situations)} of {count} states in puzzles outside "
+            "training; lower --transitions"
+        )
+    return situations, chance
+
+
+def world_model_report(
+    cfg: Config,
+    asking: Asking,
+    situations: list[Situation],
+    *,
+    chance: bool,
+    steps: int,
+    advance: Advance = lambda part, values: None,
+) -> dict[str, Any]:
+    """Everything about one environment tag. The function calls `advance` when responses, rollouts and
+    likelihood (1, 2, 3) end."""
+    worker = asking.worker
+    tag = situations[0].tag
+    env = worker.make_env(tag)
+    envs = [replay(worker.make_env(tag), situation) for situation in situations]
+    answers = asking.ask(situations, envs, [situation.state for situation in situations], 0)
+    answered = [
+        (situation, game, response)
+        for situation, game, response in zip(situations, envs, answers, strict=True)
+        if response is not None
+    ]
+    missing = len(situations) - len(answered)
+    if not answered:
+        raise ModelError(f"{tag}: none of {missing} questions has a response")
+    if missing:
+        log.warning(
+            "%s: %d of %d questions have no response and are left out. Run the same command again to ask "
+            "them again.",
+            tag,
+            missing,
+            len(situations),
+        )
+    situations, envs, responses = (list(part) for part in zip(*answered, strict=True))
+    asked = [
+        Asked(
+            tag=tag,
+            puzzle=situation.puzzle,
+            state=situation.known,
+            next_state=response.next_state,
+            observation=response.parsed.observation if response.parsed.well_formed else None,
+            prediction=response.parsed.prediction if response.parsed.well_formed else None,
+            # The whole answer: another outcome of chance may not end the game as early as this one.
+            ceiling=ceiling(
+                env, situation, response.parsed.actions[: cfg.most_actions(tag)], cfg.state_text
+            )
+            if chance
+            else 1.0,
+        )
+        for situation, response in zip(situations, responses, strict=True)
+    ]
+    report = prediction_report(asked, env.legend())
+    report["no_response"] = missing
+    known = {
+        "format": "format_rate",
+        "observation": "observation_exact",
+        "prediction": "prediction_exact",
+    }
+    shares = {label: report[name] for label, name in known.items()}
+    advance(
+        1, {label: f"{v['mean'] if isinstance(v, dict) else v:.3f}" for label, v in shares.items()}
+    )
+    rollouts = range(0, len(situations), 5)
+    hidden = any(situation.known != situation.state for situation in situations)
+    # Where a prediction tells what should be known of a state (`world_state_text`), it is not the
+    # text that prompts show. The legal actions of a predicted state are unknown, too. So neither
+    # can be shown as the next state.
+    if hidden or cfg.custom_envs[tag].show_legal_actions:
+        steps = 1
+    report["open_loop"] = open_loop_rollout(
+        asking,
+        [situations[i] for i in rollouts],
+        [envs[i] for i in rollouts],
+        [responses[i] for i in rollouts],
+        steps,
+    )
+    advance(2, {})
+    # In `choose_plan` the prediction only repeats the thoughts, so its likelihood says little.
+    chooses = format_of(cfg.agent_proxy.response_format).lists_plans
+    if isinstance(asking.engine, LocalEngine) and worker.template is not None and not chooses:
+        report["likelihood"] = likelihood(
+            cfg, asking.engine, worker.template, situations, responses
+        )
+    advance(3, {})
+    return report
+
+
+def open_loop_rollout(
+    asking: Asking, situations: list[Situation], envs: list, responses: list[Response], steps: int
+) -> list[dict[str, Any]]:
+    """The model's prediction is what it is shown next, while its answers are played in the real
+    game.
+
+    A rollout in which a response is not well formed is wrong in all its later steps; one whose game
+    has ended is over.
+    """
+    chains: list[list[tuple[bool, bool]]] = [[] for _ in situations]
+    alive = list(range(len(situations)))
+    for step in range(steps):
+        if step:
+            shown = [responses[i].parsed.prediction or "" for i in alive]
+            asked = asking.ask(
+                [situations[i] for i in alive], [envs[i] for i in alive], shown, step
+            )
+            # A copy, so that the caller's list keeps the responses of the first step.
+            responses = list(responses)
+            # A rollout without a response ends here.
+            answered = {
+                i: response
+                for i, response in zip(alive, asked, strict=True)
+                if response is not None
+            }
+            alive = list(answered)
+            for i, response in answered.items():
+                responses[i] = response
+        still = []
+        for i in alive:
+            response = responses[i]
+            copied = is_exact(situations[i].known, response.next_state)
+            if not response.parsed.well_formed:
+                chains[i] += [(False, False)] * (steps - step)
+                continue
+            chains[i].append((is_exact(response.parsed.prediction, response.next_state), copied))
+            if not response.over:
+                still.append(i)
+        alive = still
+        if not alive:
+            break
+    return rollout_report(chains, steps)
+
+
+def likelihood(
+    cfg: Config,
+    engine: LocalEngine,
+    template: ChatTemplate,
+    situations: list[Situation],
+    responses: list[Response],
+) -> dict[str, Any]:
+    """The likelihood of the transitions that random play took."""
+    form = format_of(cfg.agent_proxy.response_format)
+
+    def sequence(situation: Situation, response: Response, next_state: str) -> ResponseTokens:
+        text = form.write(
+            situation.known,
+            form.asked_plan(situation.actions),
+            next_state,
+            f" {cfg.action_sep(situation.tag)} ".join(situation.actions),
+        )
+        prompt = template.start(response.messages, "<think>")
+        return response_sequence(template, prompt, text, "<think>")
+
+    pairs = list(zip(situations, responses, strict=True))
+    # If the state does not change, the copy is the true next state and there is nothing to compare.
+    changed = [
+        i for i, (situation, _) in enumerate(pairs) if situation.known != situation.next_state
+    ]
+    sequences = [
+        sequence(situation, response, situation.next_state) for situation, response in pairs
+    ]
+    copies = [sequence(*pairs[i], pairs[i][0].known) for i in changed]
+    scored = score_sequences(engine.model, sequences + copies, autocast=engine.autocast)
+    return likelihood_report(
+        scored[: len(pairs)],
+        dict(zip(changed, scored[len(pairs) :], strict=True)),
+        vocabulary=engine.model.config.get_text_config(decoder=True).vocab_size,
+    )

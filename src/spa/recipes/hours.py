@@ -1,0 +1,226 @@
+"""The time that the stages of a configuration take, estimated before anything is run."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+
+from spa.algo.estimators import estimator_named
+from spa.config.schema import ActorConfig, Config, CriticConfig
+from spa.config.stages import StageName
+from spa.examples.source import source_of
+from spa.models.memory import ModelShape
+from spa.models.speed import Machine
+from spa.prompts.render import PromptMode
+from spa.recipes.ppo_models import keys_of
+from spa.recipes.rounds import rounds_of
+from spa.recipes.setup import first_puzzle, make_prompter, taught_mode
+from spa.recipes.token_budget import shards
+
+CHARACTERS = 3
+"""Characters of a token in prompts of coordinates and grids, measured with SmolLM2."""
+TINY_CHARACTERS = 16
+"""The same of the bundled model, whose tokens are phrases of the shipped games."""
+PREFILL_MICRO = 8192
+POLICY_S = 0.01
+"""Seconds of an episode that random play or another policy without a model plays, with what is made
+of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTime:
+    """The estimate of one stage. `seconds`: None where the work is not known before. `tokens`: of
+    all episodes that it plays."""
+
+    stage: StageName
+    seconds: float | None
+    tokens: float
+    work: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """The mean episode of a configuration: its turns, its prompts in tokens, and the tokens of a
+    response, at most and on average."""
+
+    turns: int
+    prompts: float
+    longest: int
+    limit: int
+
+    @property
+    def tokens(self) -> float:
+        """Prompts and responses. A response takes half of what it may take."""
+        return min(self.prompts + self.turns * self.longest / 2, self.limit)
+
+
+def conversation(
+    cfg: Config, mode: PromptMode, longest: int, *, characters: float = CHARACTERS
+) -> Conversation:
+    """The conversation of the first tag that is trained, whose prompts are rendered. Raises
+    ConfigError if the environment cannot be made."""
+    tag = cfg.es_manager.train.env_configs.tags[0]
+    spec = cfg.custom_envs[tag]
+    turns = cfg.max_turn(tag)
+    with first_puzzle(cfg, spec) as env:
+        prompter = make_prompter(cfg, spec, mode, env=env)
+        first = sum(len(message["content"]) for message in prompter.first_messages(env))
+        later = prompter.next_message(env, turn=2, actions_left=1, reward=0.0)
+    return Conversation(
+        turns=turns,
+        prompts=(first + (turns - 1) * len(later["content"])) / characters,
+        longest=longest,
+        limit=cfg.actor_rollout_ref.rollout.max_model_len,
+    )
+
+
+def stage_times(
+    cfg: Config,
+    shape: ModelShape,
+    machine: Machine,
+    *,
+    stages: Collection[StageName] = ("selfplay", "sft", "ppo"),
+    characters: float = CHARACTERS,
+) -> list[StageTime]:
+    """Seconds of stages on a machine. `characters`: of a token in prompts. Raises ConfigError."""
+    before = {"selfplay", "sft"} & set(stages)
+    times = _world_model_times(cfg, shape, machine, characters) if before else []
+    if "ppo" in stages:
+        times.append(_ppo_time(cfg, shape, machine, characters))
+    return [time for time in times if time.stage in stages]
+
+
+def _rollout(
+    cfg: Config, shape: ModelShape, machine: Machine, talk: Conversation, episodes: int
+) -> float:
+    """Seconds of playing episodes together."""
+    rollout = cfg.actor_rollout_ref.rollout
+    at_a_time = rollout.max_num_seqs if rollout.name == "vllm" else episodes
+    # Every turn waits for its longest response.
+    decoded = machine.decode_seconds(
+        shape, episodes, talk.tokens / 2, talk.turns * talk.longest, at_a_time
+    )
+    read = machine.train_seconds(shape, episodes * talk.prompts, PREFILL_MICRO, forward_only=True)
+    return decoded + read
+
+
+def _world_model_times(
+    cfg: Config, shape: ModelShape, machine: Machine, characters: float
+) -> list[StageTime]:
+    """Self-play and SFT of all rounds."""
+    played: float | None = 0.0
+    learned = 0.0
+    tokens_played = 0.0
+    episodes = 0
+    steps = 0
+    total_examples = 0
+    for own in rounds_of(cfg, Path(), Path()):
+        generate, sft = own.cfg.generate, own.cfg.sft
+        groups = own.cfg.es_manager.train
+        batch = groups.env_groups * groups.group_size
+        talk = conversation(
+            own.cfg,
+            taught_mode(own.cfg),
+            generate.sampling.response_length,
+            characters=characters,
+        )
+        count = generate.num_batches * batch
+        examples = ceil(count * talk.turns * (1 - generate.val_fraction))
+        plays = source_of(own.cfg).plays
+        if not plays:
+            # How many questions the searches ask is known only when they are written.
+            played = None
+            examples = generate.search.examples
+        elif played is not None:
+            if "self" in generate.policies:
+                # Each plan is imagined step by step before the best one is played.
+                plans = 1 + generate.imagine.n * (generate.imagine.depth - 1)
+                played += (
+                    plans * generate.num_batches * _rollout(own.cfg, shape, machine, talk, batch)
+                )
+            else:
+                played += POLICY_S * count
+        total_examples += examples
+        used = total_examples if generate.train_on == "all_rounds" else examples
+        trainer = sft.trainer
+        own_steps = trainer.total_training_steps or ceil(
+            trainer.total_epochs * used / sft.data.train_batch_size
+        )
+        # The turns of an episode are one sequence, of which each turn is an example.
+        merged = talk.turns if sft.data.merge_turns and plays else 1
+        sequence = min(talk.tokens, sft.data.max_length)
+        tokens = own_steps * sft.data.train_batch_size / merged * sequence
+        micro = sft.data.max_token_len_per_gpu
+        if not isinstance(micro, int):
+            micro = ceil(sft.data.micro_batch_size_per_gpu * sequence)
+        learned += machine.train_seconds(
+            shape,
+            tokens,
+            micro,
+            recomputed=sft.model.enable_gradient_checkpointing,
+            shards=shards(sft.model.strategy, sft.model.fsdp_config.fsdp_size, machine.ranks),
+        )
+        if trainer.eval_episodes:
+            probes = 1 + own_steps // (trainer.test_freq or own_steps)
+            learned += probes * _rollout(own.cfg, shape, machine, talk, trainer.eval_episodes)
+        episodes += count
+        tokens_played += count * talk.tokens
+        steps += own_steps
+    return [
+        StageTime(
+            stage="selfplay",
+            seconds=played,
+            tokens=tokens_played,
+            work="written searches" if played is None else f"{episodes:,} episodes",
+        ),
+        StageTime(stage="sft", seconds=learned, tokens=0.0, work=f"{steps:,} steps"),
+    ]
+
+
+def _ppo_time(cfg: Config, shape: ModelShape, machine: Machine, characters: float) -> StageTime:
+    rollout, trainer = cfg.actor_rollout_ref.rollout, cfg.trainer
+    model, actor = cfg.actor_rollout_ref.model, cfg.actor_rollout_ref.actor
+    train, val = cfg.es_manager.train, cfg.es_manager.val
+    talk = conversation(cfg, cfg.ctx_manager.mode, rollout.response_length, characters=characters)
+    episodes = train.env_groups * train.group_size
+    kept = episodes * min(rollout.rollout_filter_ratio, 1) * talk.tokens
+    critic = estimator_named(cfg.algorithm.adv_estimator, keys_of(cfg.algorithm)).needs_values
+    reference = (actor.use_kl_loss and actor.kl_loss_coef > 0) or cfg.algorithm.use_kl_in_reward
+    step = _rollout(cfg, shape, machine, talk, episodes)
+    updated: list[tuple[ActorConfig | CriticConfig, bool, str, int]] = [
+        (
+            actor,
+            model.enable_gradient_checkpointing,
+            actor.strategy,
+            actor.fsdp_config.fsdp_size,
+        )
+    ]
+    if critic:
+        own = cfg.critic
+        checkpointing = own.model.enable_gradient_checkpointing
+        updated.append((own, checkpointing, own.strategy, own.model.fsdp_config.fsdp_size))
+    for part, recomputed, strategy, size in updated:
+        micro = (
+            part.ppo_max_token_len_per_gpu
+            if part.use_dynamic_bsz is True
+            else ceil(part.ppo_micro_batch_size_per_gpu * talk.tokens)
+        )
+        cut = shards(strategy, size, machine.ranks)
+        # The log-probs and values before the update, then the update.
+        step += machine.train_seconds(shape, kept, micro, forward_only=True, shards=cut)
+        step += part.ppo_epochs * machine.train_seconds(
+            shape, kept, micro, recomputed=recomputed, shards=cut
+        )
+    if reference:
+        step += machine.train_seconds(shape, kept, ceil(talk.tokens), forward_only=True)
+    steps = trainer.total_training_steps
+    tests = (steps // trainer.test_freq if trainer.test_freq > 0 else 0) + trainer.val_before_train
+    tested = val.env_groups * val.group_size * trainer.validation_steps
+    # Validation plays no more episodes at a time than training does.
+    testing = ceil(tested / episodes) * _rollout(cfg, shape, machine, talk, min(tested, episodes))
+    return StageTime(
+        stage="ppo",
+        seconds=steps * step + tests * testing,
+        tokens=(steps * episodes + tests * tested) * talk.tokens,
+        work=f"{steps:,} steps of {step:,.0f} s, {tests} validations of {testing:,.0f} s",
+    )

@@ -1,0 +1,155 @@
+"""Model-based planning in evaluation and self-play: an engine that plans with another engine, and its
+records."""
+
+from collections.abc import Callable, Iterable, Sequence, Set
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from spa.config.schema import Config, ImagineConfig
+from spa.engines.base import Engine
+from spa.envs.base import TextEnv
+from spa.errors import ConfigError
+from spa.examples.source import source_of
+from spa.planning.best_of_n import BestOfNPlanner
+from spa.planning.breadth_first import BreadthFirstPlanner
+from spa.planning.planner import Planner
+from spa.planning.requirements import require_dynamics
+from spa.prompts.template import ChatTemplate
+from spa.recipes import setup
+from spa.run.files import dump_line, end_last_line, read_lines
+
+IMAGINED = "imagined"
+"""The predicted states of self-play: a folder next to its data, with a file per batch."""
+Record = Callable[[dict[str, Any]], None]
+
+
+def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig) -> None:
+    """Raises ConfigError if states of the environment cannot be judged, copied, or shown in a
+    prompt, as is needed."""
+    require_dynamics(env, tag, own.dynamics, own.depth, own.proposals)
+    if own.depth > 1 and cfg.custom_envs[tag].show_legal_actions:
+        raise ConfigError(
+            f"{tag} lists legal actions in its prompts (show_legal_actions), which are "
+            "unknown in predicted states. Set imagine.depth to 1; for self-play, set "
+            "generate.imagine.depth to 1 and keep to false"
+        )
+
+
+def check_planning(rounds: Iterable[Config]) -> None:
+    """Raises ConfigError if self-play with one of these configurations plans, or makes examples,
+    where that cannot be done."""
+    for cfg in rounds:
+        own = cfg.generate.imagine
+        tags = cfg.es_manager.train.env_configs.tags
+        source = source_of(cfg)
+        if source.checks_puzzles:
+            setup.check_puzzles(cfg, tags, partial(source.require, cfg))
+        if own.on and "self" in cfg.generate.policies:
+            setup.check_puzzles(cfg, tags, partial(require_imagination, cfg=cfg, own=own))
+
+
+def imagining(
+    cfg: Config,
+    own: ImagineConfig,
+    tags: Sequence[str],
+    engine: Engine,
+    template: ChatTemplate | None,
+    record: Record,
+    *,
+    response: int,
+) -> Planner:
+    """The engine that plays the best of `engine`'s responses, each of at most `response` tokens, and
+    tells `record` what each was judged by.
+
+    Raises ConfigError as `require_imagination` does.
+    """
+    setup.check_puzzles(cfg, tags, partial(require_imagination, cfg=cfg, own=own))
+    rollout = cfg.actor_rollout_ref.rollout
+    if own.proposals == "exhaustive" and template is None:
+        raise ConfigError(
+            "imagine.proposals=exhaustive starts responses with given tokens, which the "
+            "engine does not support; use imagine.proposals=sampled"
+        )
+    return (BreadthFirstPlanner if own.proposals == "exhaustive" else BestOfNPlanner)(
+        engine,
+        n=own.n,
+        dynamics=own.dynamics,
+        noise_prob=own.noise_prob,
+        state_text=cfg.state_text,
+        max_actions=cfg.agent_proxy.max_actions_per_turn,
+        depth=own.depth,
+        width=own.width,
+        keep=own.keep,
+        # Every question leaves room for a response of full length.
+        max_prompt=rollout.max_model_len - response,
+        rows=rollout.max_num_seqs,
+        template=template,
+        record=record,
+    )
+
+
+def recorder_of(path: Path) -> Record:
+    """Appends to a file of lines; what a kill has cut off there stays a line of its own."""
+    end_last_line(path)
+
+    def write(line: dict[str, Any]) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(dump_line(line))
+
+    return write
+
+
+def imagination(
+    own: ImagineConfig, records: Iterable[Path], *, episodes: Set[str] | None = None
+) -> dict[str, Any] | None:
+    """Summary of the planner's records: tokens per episode over all responses, and how many
+    predicted states were correct; None without records. A turn that was played twice counts once.
+
+    `episodes`: those that count, where the records hold others of an earlier evaluation.
+    """
+    if not own.on:
+        return None
+    plays: dict[str, dict[int, dict[str, Any]]] = {}
+    for path in sorted(records):
+        last: dict[str, int] = {}
+        for _, line in read_lines(path) if path.is_file() else ():
+            episode, turn = line["episode_id"], line["turn"]
+            if episodes is not None and episode not in episodes:
+                continue
+            play = plays.setdefault(episode, {})
+            # The episode was played again. The number may have gone to another puzzle, whose
+            # episode had more turns.
+            if turn <= last.get(episode, -1):
+                play.clear()
+            last[episode] = turn
+            play[turn] = line
+    if not plays:
+        return None
+    turns = [line for play in plays.values() for line in play.values()]
+    # A turn that follows an earlier plan runs no search, so it does not count in `right` and
+    # `changed`.
+    planned = [line for line in turns if not line.get("kept")]
+    # An engine that returns text alone has no counts.
+    tokens = [count for line in turns for count in line["tokens"] if count is not None]
+    right = [
+        part["right"] for line in planned for part in line["imagined"] if part["right"] is not None
+    ]
+    chosen = [line["imagined"][line["chosen"]]["right"] for line in turns]
+    known = [value for value in chosen if value is not None]
+    return {
+        "n": own.n,
+        "proposals": own.proposals,
+        "depth": own.depth,
+        "dynamics": own.dynamics,
+        "noise_prob": own.noise_prob,
+        "tokens_per_episode": round(sum(tokens) / len(plays), 2) if tokens else None,
+        "right": _share(right),
+        "chosen_right": _share(known),
+        "changed": _share([line.get("named", line["chosen"] != 0) for line in planned]),
+        **({"kept": round(1 - len(planned) / len(turns), 4)} if own.keep else {}),
+    }
+
+
+def _share(values: list[bool]) -> float | None:
+    return round(sum(values) / len(values), 4) if values else None

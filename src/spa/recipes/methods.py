@@ -1,0 +1,556 @@
+"""The methods that experiments set side by side: the recipe, its baselines, and the recipe with one
+thing changed.
+
+Each is a few overrides of a configuration, in one table; `module:name` is a `Method` of the user's
+own.
+"""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from spa.config.load import load_config
+from spa.config.schema import Config
+from spa.errors import ConfigError, nearest
+from spa.formats.registry import format_of
+from spa.imports import load_setting
+from spa.methods import NO_EXAMPLES, Method
+from spa.models.precision import precision_of, with_precision
+from spa.plugins import defined_by_methods, load_plugin, plugins
+from spa.recipes.pipeline import every_folder, stage_folders
+from spa.run.copies import copies_of
+
+log = logging.getLogger(__name__)
+
+REFERENCE = "spa"
+BASELINES = ("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation")
+"""Methods of `spa run --method` besides SPA: PPO alone."""
+SHUFFLED = "_shuffled"
+"""A method's name with this is its control: the same after SFT on next states of other turns."""
+LONGER = re.compile(r"(.+)_x([1-9]\d*)")
+"""A method's name with _xN trains with N times the PPO steps: a baseline for methods that sample
+more tokens."""
+
+_RECIPE: Mapping[str, Method] = {
+    "vanilla": Method(
+        description="PPO from the base model, with responses in base format (without states)",
+        overrides=("ctx_manager.mode=base",),
+        fine_tuned=False,
+    ),
+    "vanilla_wm": Method(
+        description="PPO from the base model without SFT, with responses in world-model format (with states)",
+        overrides=("ctx_manager.mode=add_worldmodel",),
+        fine_tuned=False,
+    ),
+    # The paper's two baselines without SFT: plain RL shows the grid alone, and state-estimation RL
+    # shows coordinates as well.
+    "vanilla_grid": Method(
+        description="PPO from the base model, with responses in base format and each state as a "
+        "grid without coordinates",
+        overrides=("ctx_manager.mode=base", "state_text=grid"),
+        fine_tuned=False,
+    ),
+    "state_estimation": Method(
+        description="PPO from the base model, with responses in base format and each state as a grid with coordinates",
+        overrides=("ctx_manager.mode=base", "state_text=grid_and_coords"),
+        fine_tuned=False,
+    ),
+    # Without states in the responses, the gate has nothing to measure. Replay is off, because
+    # it is meant to show states, and these examples have none.
+    "vanilla_format": Method(
+        description="self-play, then SFT on the self-play conversations in base format (without states), then PPO",
+        overrides=("ctx_manager.mode=base", "generate.example_format=base", "gate.enable=false"),
+        ppo=(NO_EXAMPLES,),
+    ),
+    "spa": Method(description="self-play, then world-model SFT, then PPO"),
+    "spa_shuffled": Method(
+        description="shuffled-next-state control of spa: every world-model example has the next state of another turn",
+        overrides=("generate.shuffle_next_states=true",),
+    ),
+}
+
+# Switches the rollout filter off: every group is kept, even one without reward variance.
+_ALL_EPISODES = (
+    "actor_rollout_ref.rollout.rollout_filter_type=std",
+    "actor_rollout_ref.rollout.rollout_filter_ratio=1",
+    "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
+)
+
+_ABLATIONS: Mapping[str, Method] = {
+    # Separates the effect of the format from that of the states: the examples are the same, but
+    # only the response tokens outside the states are trained.
+    "masked_states": Method(
+        description="method spa, but SFT computes no loss on the tokens of states",
+        overrides=("sft.data.loss_on=no_states",),
+    ),
+    "states_only": Method(
+        description="method spa, but SFT computes the loss on the tokens of states only",
+        overrides=("sft.data.loss_on=states_only",),
+    ),
+    "predicted_states": Method(
+        description="method spa, but SFT examples contain states that the model predicted instead of true states",
+        overrides=("generate.states=model",),
+    ),
+    # Keeps the format, the words and the grids of the states;
+    # only their coordinates are random.
+    "random_coordinates": Method(
+        description="method spa, but the states in SFT examples have random coordinates in the right format",
+        overrides=("generate.states=random_coords",),
+    ),
+    "shuffled_states": _RECIPE["spa_shuffled"],  # its name in the paper's tables
+    "random_data": Method(
+        description="method spa, but SFT data comes from uniformly random actions instead of self-play",
+        overrides=("generate.policy=random",),
+    ),
+    "mixed_data": Method(
+        description="method spa, but self-play takes random actions in half of the turns",
+        overrides=("generate.epsilon=0.5",),
+    ),
+    "expert_data": Method(
+        description="method spa, but SFT data comes from the actions of a solver instead of self-play",
+        overrides=("generate.policy=expert",),
+    ),
+    "mixed_expert_data": Method(
+        description="method spa, but SFT data comes from a solver in half of the turns and from "
+        "random actions in the other half",
+        overrides=("generate.policy=expert", "generate.epsilon=0.5"),
+    ),
+    "success_data": Method(
+        description="method spa, but SFT uses only the turns of successful self-play episodes",
+        overrides=("generate.success_only=true",),
+    ),
+    **{
+        # The effect of few epochs is measured here, so the gate must not stop such a training.
+        # The number of steps follows from the epochs.
+        f"sft_epochs_{epochs}": Method(
+            description=f"method spa, but with {epochs} epoch{'s' if epochs > 1 else ''} of SFT",
+            overrides=(
+                f"sft.trainer.total_epochs={epochs}",
+                "sft.trainer.total_training_steps=null",
+                "gate.enable=false",
+            ),
+        )
+        for epochs in range(1, 6)
+    },
+    # The number of episodes per step is that of `base` and `tiny`: 64 x 4 = 32 x 8 = 16 x 16.
+    # `generate.group_size` must divide PPO's group size; null makes both equal.
+    "group_size_4": Method(
+        description="method spa, but each PPO step samples 64 groups of 4 episodes (32 groups of 8 in the preset tiny)",
+        ppo=(
+            "es_manager.train.env_groups=64",
+            "es_manager.train.group_size=4",
+            "generate.group_size=null",
+        ),
+    ),
+    "group_size_16": Method(
+        description="method spa, but each PPO step samples 16 groups of 16 episodes (32 groups of "
+        "8 in the preset tiny)",
+        ppo=(
+            "es_manager.train.env_groups=16",
+            "es_manager.train.group_size=16",
+            "generate.group_size=null",
+        ),
+    ),
+    "no_filter": Method(
+        description="method spa, but PPO also trains on groups whose rewards are all equal",
+        ppo=_ALL_EPISODES,
+    ),
+    "answer_only": Method(
+        description="method spa, but PPO computes the loss on the tokens of the answer block only",
+        ppo=("actor_rollout_ref.actor.loss_mask=answer_only",),
+    ),
+    "base_format": Method(
+        description="method spa, with PPO in base format (responses without states)",
+        ppo=("ctx_manager.mode=base",),
+    ),
+    "world_model_format": Method(
+        description="method spa, with PPO in world-model format (responses with states)",
+        ppo=("ctx_manager.mode=add_worldmodel",),
+    ),
+    # The reward for states replaces SFT, which shows whether PPO alone learns the states.
+    "online_world_model": Method(
+        description="PPO from the base model without SFT, with an extra reward for correct "
+        "observations and predictions",
+        overrides=(
+            "ctx_manager.mode=add_worldmodel",
+            "agent_proxy.world_model_reward.observation=0.5",
+            "agent_proxy.world_model_reward.prediction=0.5",
+        ),
+        fine_tuned=False,
+    ),
+}
+
+_RANDOM = "generate.policy=random"
+"""For responses in an order that the base model may never have written: its self-play would give no
+rows."""
+_CHOOSE = (
+    "agent_proxy.response_format=choose_plan",
+    _RANDOM,
+    "actor_rollout_ref.rollout.response_length=400",
+    "actor_rollout_ref.rollout.max_model_len=2048",
+    "sft.data.max_length=2048",
+)
+
+_SEARCH = (
+    "ctx_manager.mode=base",
+    "ctx_manager.history=false",
+    "agent_proxy.response_format=search",
+    "generate.policy=search",
+    "generate.search.dynamics=simulator",
+    "generate.example_format=base",
+    "generate.rounds=1",
+    "generate.later_batches=null",
+    "gate.enable=false",
+    "algorithm.gamma=1.0",  # turns are rows of their own, between which nothing is discounted
+)
+
+_PLAYED = (
+    "ctx_manager.history=true",
+    "agent_proxy.response_format=plan_first",
+    _RANDOM,
+    "generate.search.dynamics=simulator",
+    "generate.rounds=1",
+    "generate.later_batches=null",
+)
+"""Conversations of random play, in a preset whose model writes searches."""
+
+_WRITTEN: Mapping[str, Method] = {
+    "search_simulator": Method(
+        description="SFT on responses that write out a breadth-first search over the true moves of the game, then PPO",
+        overrides=_SEARCH,
+        ppo=(NO_EXAMPLES,),
+    ),
+    "search_model": Method(
+        description="SFT on responses that write out a breadth-first search over moves that the "
+        "model predicts, then PPO",
+        overrides=(*_SEARCH, "generate.search.dynamics=model", "generate.rounds=2"),
+        ppo=(NO_EXAMPLES,),
+    ),
+    "search_dealt": Method(
+        description="control of the method search_simulator, with search results permuted among "
+        "the actions of each state",
+        overrides=(*_SEARCH, "generate.search.thoughts=dealt"),
+        ppo=(NO_EXAMPLES,),
+    ),
+    "search_other_puzzle": Method(
+        description="control of the method search_simulator, with the search of another puzzle but the correct answer",
+        overrides=(*_SEARCH, "generate.search.thoughts=other_puzzle"),
+        ppo=(NO_EXAMPLES,),
+    ),
+    "actions_only": Method(
+        description="control of the method search_simulator, with the same actions but without the written search",
+        overrides=(*_SEARCH, "generate.search.thoughts=none", "agent_proxy.enable_think=false"),
+        ppo=(NO_EXAMPLES,),
+    ),
+    "random_format": Method(
+        description="SFT on conversations with random actions in base format, then PPO (baseline "
+        "of the preset smol_frozen_lake)",
+        overrides=(
+            *_PLAYED,
+            "ctx_manager.mode=base",
+            "generate.example_format=base",
+            "gate.enable=false",
+        ),
+        ppo=(NO_EXAMPLES,),
+    ),
+    # The format and the replay of smol_frozen_lake_states, with the other settings of the searches.
+    "random_states": Method(
+        description="world-model SFT on conversations with random actions, then PPO with replayed "
+        "examples (written states instead of a written search)",
+        overrides=(
+            *_PLAYED,
+            "ctx_manager.mode=add_worldmodel",
+            "generate.example_format=world_model",
+            "gate.enable=true",
+        ),
+        ppo=(
+            "actor_rollout_ref.actor.loss_mask=no_states",
+            "actor_rollout_ref.actor.replay.examples=8",
+            "actor_rollout_ref.actor.replay.loss_on=states_only",
+        ),
+    ),
+}
+
+# docs/methods.md has the equations and sources of these methods; docs/recipe.md describes
+# `planned`.
+_FIELD: Mapping[str, Method] = {
+    "branched_data": Method(
+        description="method spa, but SFT data contains the next state of every action in every visited state",
+        overrides=("generate.policy=counterfactual",),
+    ),
+    "planned": Method(
+        description="method spa, but with a second round of self-play that plans actions with the learned model",
+        overrides=("generate.rounds=2", "generate.imagine.n=8", "generate.imagine.depth=3"),
+    ),
+    "scout_data": Method(
+        description="method spa, but SFT data comes from tabular Q-learning, which trains on each "
+        "puzzle before playing it",
+        overrides=("generate.policy=q_learning",),
+    ),
+    "plan_first": Method(
+        description="method spa, but responses write the plan before the prediction, and SFT data "
+        "comes from random actions",
+        overrides=("agent_proxy.response_format=plan_first", _RANDOM),
+    ),
+    "answer_first": Method(
+        description="method spa, but responses write the answer before the prediction, and SFT "
+        "data comes from random actions",
+        overrides=("agent_proxy.response_format=answer_first", _RANDOM),
+    ),
+    "choose_plan": Method(
+        description="method spa, but responses predict the next states of two plans and choose a "
+        "plan, and SFT data comes from random actions",
+        overrides=_CHOOSE,
+    ),
+    "wm_ppo": Method(
+        description="method choose_plan, with PPO advantages that use predicted states (a reconstruction of WM-PPO)",
+        overrides=_CHOOSE,
+        ppo=("ctx_manager.mode=add_worldmodel", "algorithm.imagined_advantage=0.5"),
+    ),
+    "rwml": Method(
+        description="method spa, with a PPO reward for predictions with a changed-cell F1 above 0.8 (RWML)",
+        ppo=(
+            "ctx_manager.mode=add_worldmodel",
+            "agent_proxy.world_model_reward.prediction=0.2",
+            "agent_proxy.world_model_reward.within=0.2",
+        ),
+    ),
+    "free_beliefs": Method(
+        description="method spa, but PPO computes no loss on the tokens of states",
+        ppo=("actor_rollout_ref.actor.loss_mask=no_states",),
+    ),
+    "gigpo": Method(
+        description="method spa, but PPO uses group-in-group advantages (GiGPO)",
+        ppo=("algorithm.adv_estimator=gigpo", "agent_proxy.use_turn_scores=true"),
+    ),
+    "turn_rloo": Method(
+        description="method spa, but PPO computes advantages from leave-one-out returns per turn",
+        ppo=("algorithm.adv_estimator=turn_rloo", "agent_proxy.use_turn_scores=true"),
+    ),
+    "turn_ppo": Method(
+        description="method spa, but the PPO critic estimates one value per turn (Turn-PPO)",
+        ppo=("algorithm.adv_estimator=turn_gae", "agent_proxy.use_turn_scores=true"),
+    ),
+}
+
+# Only self-play and SFT use the other game. PPO and its validation keep the configured one.
+_TRANSFERS: Mapping[str, Method] = {
+    f"from_{tag}": Method(
+        description=f"method spa, with self-play and SFT in the environment {tag} and PPO in the "
+        "configured environment",
+        world_model=tuple(
+            f"es_manager.{split}.env_configs={{tags: [{tag}], n_groups: null}}"
+            for split in ("train", "val")
+        ),
+    )
+    for tag in ("FrozenLakeNoSlip", "FrozenLake", "SimpleSokoban", "Sudoku")
+}
+
+METHODS: Mapping[str, Method] = {
+    **_RECIPE,
+    **_ABLATIONS,
+    **{name: arm for arms in defined_by_methods("METHODS").values() for name, arm in arms.items()},
+    **_FIELD,
+    **_WRITTEN,
+    **_TRANSFERS,
+}
+
+
+def method_names() -> list[str]:
+    """The names of all methods: ours, then those that other packages register."""
+    return list(dict.fromkeys((*METHODS, *plugins("methods"))))
+
+
+def method(name: str) -> Method:
+    """The method of this name, or the user's own at `module:name`, where modules of the working
+    directory are found. NAME_shuffled is the shuffled control of a fine-tuned method, NAME_xN a
+    method with N times the PPO steps.
+
+    Raises ConfigError that names the nearest one if there is none.
+    """
+    if name in METHODS:
+        return METHODS[name]
+    if name in plugins("methods"):
+        return load_plugin("methods", name)
+    if ":" not in name and (longer := LONGER.fullmatch(name)):
+        # `vanilla_x4_x2` means 8 times the steps: each call takes one suffix off.
+        shorter = method(longer[1])
+        steps = int(longer[2])
+        return replace(
+            shorter,
+            description=f"method {longer[1]}, with {steps} times the configured number of PPO steps",
+            steps=shorter.steps * steps,
+        )
+    # A registered name may itself end with the suffix, so the whole name is looked up first, above.
+    plain = name.removesuffix(SHUFFLED)
+    if plain != name and plain in method_names():
+        return _control(plain)
+    if ":" not in name:
+        hint = nearest(name, method_names())
+        raise ConfigError(
+            f"there is no method {name!r} ({hint}). `spa config list methods` prints all methods. For a method of your "
+            "own, give the import path module:name."
+        )
+    try:
+        loaded = load_setting("method", name)
+    except ConfigError:
+        # `module:name_shuffled` may be an object of the user's own. The name means a control only
+        # if there is no such object.
+        if plain != name:
+            return _control(plain)
+        raise
+    if not isinstance(loaded, Method):
+        raise ConfigError(
+            f"method {name!r} is not an object of the class spa.methods.Method. Give the import path of such an object."
+        )
+    return loaded
+
+
+def _control(plain: str) -> Method:
+    chosen = method(plain)
+    if not chosen.has_control:
+        raise ConfigError(
+            f"method {plain} is not fine-tuned on states, so {plain} has no control with shuffled states. Choose "
+            "another method from `spa config list methods`."
+        )
+    return replace(
+        chosen,
+        description=f"control of the method {label(plain)}, with next states of other turns in all "
+        "world-model examples",
+        # A control keeps all changes of its method. The shuffling comes after
+        # `overrides`, so that none of these undoes it.
+        overrides=(*chosen.overrides, *METHODS["spa_shuffled"].overrides),
+    )
+
+
+def controls_of(cfg: Config) -> tuple[str, ...]:
+    """The controls of a configuration's recipe."""
+    return format_of(cfg.agent_proxy.response_format).controls
+
+
+def warn_of_searches(name: str, chosen: Method, cfg: Config) -> None:
+    """Warn where PPO alone begins with a model that has never learned to write searches."""
+    baseline = format_of(cfg.agent_proxy.response_format).baseline
+    if not chosen.fine_tuned and baseline:
+        log.warning(
+            "method %s asks the base model for written searches, which it has never learned. The baseline of this "
+            "configuration is %s, which learns from as many examples of random play",
+            name,
+            baseline,
+        )
+
+
+def label(name: str) -> str:
+    """Name of a method in folders and tables: a user's own method by its name in the module."""
+    return name.rpartition(":")[2]
+
+
+@lru_cache(maxsize=256)
+def _read(preset: str, overrides: tuple[str, ...]) -> Config:
+    return load_config(preset, overrides)
+
+
+@lru_cache(maxsize=1024)
+def configured(preset: str, overrides: tuple[str, ...], seed: int = 0) -> Config:
+    """A configuration as training number `seed`. A grid asks for the same one often, and reading
+    one takes a while."""
+    return seeded(_read(preset, overrides), seed)
+
+
+def seeded(cfg: Config, seed: int) -> Config:
+    """A configuration as training number `seed`, counted from 0: the same experiment with other
+    seeds and other validation puzzles."""
+    # Usual trainings have fewer puzzles than these offsets, so the puzzle seeds of two
+    # trainings do not overlap.
+    return replace(
+        cfg,
+        seed=replace(
+            cfg.seed, train=cfg.seed.train + 1_000_000 * seed, val=cfg.seed.val + 100_000 * seed
+        ),
+        sft=replace(cfg.sft, trainer=replace(cfg.sft.trainer, seed=cfg.sft.trainer.seed + seed)),
+    )
+
+
+def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
+    """The configuration of a method that lives in `folder`, inside the experiment's folder `root`."""
+    # Copies of checkpoints go to the experiment's remote folder, under the same relative path.
+    experiment = replace(cfg, trainer=replace(cfg.trainer, run_dir=str(root)))
+    configured = replace(
+        cfg,
+        generate=replace(cfg.generate, output_dir=None),
+        sft=replace(
+            cfg.sft, trainer=replace(cfg.sft.trainer, default_local_dir=str(folder / "sft"))
+        ),
+        trainer=replace(
+            cfg.trainer,
+            run_dir=str(folder),
+            default_local_dir=str(folder / "ppo"),
+            default_hdfs_dir=copies_of(experiment, folder),
+            experiment_name=f"{cfg.trainer.experiment_name}-{name}",
+        ),
+    )
+    # On a CPU `auto` is resolved here, so that a resumed training
+    # keeps its precision on another CPU.
+    return with_precision(configured, precision_of(configured, every_folder(configured)))
+
+
+def of_comparison(cfg: Config) -> Config:
+    """The configuration of a run whose folder holds a comparison: that one's recipe is this run, in
+    its place.
+
+    Otherwise, and if the run has stages of its own or elsewhere, the configuration as it is.
+    """
+    root = Path(cfg.trainer.run_dir)
+    own = stage_folders(cfg)
+    # A comparison of several seeds keeps its first training below seed_0.
+    folder = next(
+        (place for place in (root / REFERENCE, root / "seed_0" / REFERENCE) if place.is_dir()), None
+    )
+    # Stages of the run's own take precedence, and stages elsewhere
+    # are no part of the comparison.
+    if folder is None or any(place.exists() or not place.is_relative_to(root) for place in own):
+        return cfg
+    return placed(cfg, folder, REFERENCE, root=root)
+
+
+def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
+    """The configuration of PPO alone by one of the baselines, in a folder of its own inside the
+    run's.
+
+    Raises ConfigError if one of the user's overrides contradicts the method. PPO's checkpoints go
+    where `trainer.default_local_dir` says if that was chosen.
+    """
+    if name not in BASELINES:
+        raise ConfigError(
+            f"there is no baseline {name!r}; choose from {', '.join(BASELINES)}. "
+            "`spa compare --methods` trains every method."
+        )
+    # Loaded twice: as the user asked, and as the method plays it. An override contradicts the
+    # method if its key has different values in the two.
+    cfg = load_config(preset, overrides)
+    own = load_config(preset, [NO_EXAMPLES, *overrides, *METHODS[name].overrides])
+    # `+key=value` adds a key; the `+` is not part of its name.
+    keys = {text.partition("=")[0].lstrip("+") for text in overrides}
+    if "ctx_manager.mode" in keys and cfg.ctx_manager.mode != own.ctx_manager.mode:
+        other = "vanilla" if name == "vanilla_wm" else "vanilla_wm"
+        raise ConfigError(
+            f"ctx_manager.mode={cfg.ctx_manager.mode} contradicts the baseline {name}, whose mode is "
+            f"{own.ctx_manager.mode}. Leave out the override and the environment variable MODE, or choose the baseline "
+            f"{other}."
+        )
+    if keys & {"state_text", "render_mode"} and cfg.state_text != own.state_text:
+        raise ConfigError(
+            f"state_text={cfg.state_text} contradicts the baseline {name}, whose state_text is {own.state_text}. Leave "
+            "out the override and the environment variable RENDER_MODE, or choose the baseline vanilla."
+        )
+    warn_of_searches(name, METHODS[name], own)
+    root = Path(cfg.trainer.run_dir)
+    arm = placed(own, root / name, name, root=root)
+    if "trainer.default_local_dir" in keys:
+        arm = replace(
+            arm, trainer=replace(arm.trainer, default_local_dir=cfg.trainer.default_local_dir)
+        )
+    return arm

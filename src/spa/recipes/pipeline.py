@@ -1,0 +1,281 @@
+"""Run the three stages in order, with the world-model gate before PPO."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from spa.config.schema import Config
+from spa.distributed.world import current_world
+from spa.errors import ModelError
+from spa.examples.source import source_of
+from spa.recipes import ppo_run, selfplay, sft
+from spa.recipes.gate import evaluate_gate, no_gate, stop_at_gate, write_gate
+from spa.recipes.ppo_replay import replayed_data
+from spa.recipes.published import original_folders
+from spa.recipes.rounds import Round, round_folders, rounds_of, write_rounds
+from spa.recipes.sft_data import from_game
+from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
+from spa.run.checkpoint import find_checkpoint
+from spa.run.files import OLDER_COPIES
+from spa.run.fingerprint import Fingerprint
+from spa.run.hashing import stage_fingerprint
+from spa.run.manifest import (
+    Manifest,
+    archive_work,
+    changed_lines,
+    changes,
+    is_finished,
+    refuse_other_work,
+    result_of,
+)
+from spa.run.signals import stoppable
+from spa.run.stage import locked
+
+log = logging.getLogger(__name__)
+
+
+def run(
+    cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None, gate: bool = False
+) -> Path:
+    """All stages (`generate_data` True: from scratch; None: the missing ones), or PPO alone (False) from a
+    checkpoint of the SFT stage: `last` or a step number; with `gate` only if SFT passes. Returns the last
+    PPO checkpoint."""
+    root, (data, sft_dir, ppo_dir) = Path(cfg.trainer.run_dir), stage_folders(cfg)
+    inside = any(folder.is_relative_to(root) for folder in stage_folders(cfg))
+    # One lock for the whole run, if the folder of any stage is in the
+    # run's folder. Each stage locks its own folder, too.
+    with locked(root) if inside else stoppable():
+        if generate_data is True:
+            archive_stages(cfg)
+        if generate_data is False:
+            if gate:
+                stop_at_gate(cfg, sft_dir)
+            start = find_sft_checkpoint(cfg, sft_dir, ckpt)
+            policy = ppo_fingerprint(cfg, start, sft_dir)
+            return ppo_run.run_ppo(
+                cfg, model_path=str(start), directory=ppo_dir, fingerprint=policy
+            )
+        rounds = rounds_of(cfg, data, sft_dir)
+        chain = fingerprints(rounds)
+        policy = stage_fingerprint(cfg, "ppo", parent=chain[-1][1])
+        # This runs before any work, so that a folder with work of other settings is refused before
+        # hours are spent.
+        _settle(cfg, [*chain, (ppo_dir, policy)])
+        _announce(cfg, rounds, [*chain, (ppo_dir, policy)])
+        known = dict(chain)
+        made: list[Path] = []
+        for own in rounds:
+            # Only now does the checkpoint of the previous round exist, from which this round
+            # starts.
+            ready = own.ready()
+            run_selfplay_round(own, ready, fingerprint=known[own.data])
+            made.append(run_sft_round(own, ready, fingerprint=known[own.sft]))
+        # The gate is checked even if an earlier command finished SFT: its limits may have changed.
+        stop_at_gate(cfg, sft_dir)
+        return ppo_run.run_ppo(
+            cfg, model_path=str(made[-1]), directory=ppo_dir, fingerprint=policy, alone=False
+        )
+
+
+def fingerprints(rounds: Sequence[Round]) -> list[tuple[Path, Fingerprint]]:
+    """The stages of all rounds in their order: folder and fingerprint, each the parent of the next."""
+    chain: list[tuple[Path, Fingerprint]] = []
+    for own in rounds:
+        for stage, folder in own.stages:
+            parent = chain[-1][1] if chain else None
+            chain.append((folder, stage_fingerprint(own.cfg, stage, parent=parent)))
+    return chain
+
+
+def _settle(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
+    """Archive changed work if the run is to begin from scratch, saying why; refuse it otherwise
+    (ConfigError)."""
+    world = current_world()
+    # Only changed work is archived: finished work of the same settings is kept.
+    if cfg.trainer.resume_mode == "disable" and world.is_main:
+        for folder, fingerprint in chain:
+            if changed := changes(folder, fingerprint):
+                log.warning(
+                    "%s starts from scratch, because its settings changed: %s",
+                    folder,
+                    "; ".join(changed_lines(changed)),
+                )
+                archive_work(folder)
+    world.broadcast(lambda: refuse_other_work(chain))
+
+
+def _announce(
+    cfg: Config, rounds: Sequence[Round], chain: Sequence[tuple[Path, Fingerprint]]
+) -> None:
+    """Log which stages run and which are reused, and the time if it is known."""
+    several = len(rounds) > 1
+    names = [
+        f"{name} {own.number}" if several else name
+        for own in rounds
+        for name in ("self-play", "SFT")
+    ]
+    stages = [
+        StagePlan(name, folder, "reuse" if is_finished(folder, fingerprint) else "run")
+        for name, (folder, fingerprint) in zip([*names, "PPO"], chain, strict=True)
+    ]
+    if current_world().is_main and any(stage.action == "run" for stage in stages):
+        methods = {cfg.trainer.experiment_name: stages}
+        seconds = seconds_expected(methods, workers=1)
+        time = [] if seconds is None else [f"This takes {duration(seconds)}."]
+        for line in [*plan_lines(methods), *time]:
+            log.info("%s", line)
+
+
+def run_selfplay_round(
+    own: Round, cfg: Config, *, fingerprint: Fingerprint, episodes: Path | None = None
+) -> Path:
+    """Stage 1 of a round, with the model that `cfg` names; see `selfplay.run_self_play`."""
+    return selfplay.run_self_play(
+        cfg,
+        directory=own.data,
+        first_batch=own.first_batch,
+        earlier=own.earlier,
+        before=[done.data for done in own.before],
+        fingerprint=fingerprint,
+        episodes=episodes,
+    )
+
+
+def run_sft_round(own: Round, cfg: Config, *, fingerprint: Fingerprint) -> Path:
+    """Stage 2 of a round, from the model that `cfg` names; returns the checkpoint."""
+    return run_sft_stage(cfg, own.data, own.sft, fingerprint=fingerprint, rounds=(*own.before, own))
+
+
+def archive_stages(cfg: Config) -> None:
+    """Archive all stages of a run, so that they start from scratch."""
+    if current_world().is_main:
+        for folder in every_folder(cfg):
+            archive_work(folder)
+            if cfg.trainer.default_hdfs_dir:  # also where there is nothing but copies
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / OLDER_COPIES).touch()
+    # No rank may look into a folder that rank 0 is about to move.
+    current_world().barrier()
+
+
+def ppo_fingerprint(cfg: Config, start: Path, sft_dir: Path) -> Fingerprint:
+    """The fingerprint of PPO from a checkpoint: known by the stage that made it, or by content if
+    that is not ours."""
+    made = Manifest.read(sft_dir) if start.is_relative_to(sft_dir) else None
+    if made is None:
+        return stage_fingerprint(
+            replace(cfg, model_path=str(start)), "ppo", data=replayed_data(cfg)
+        )
+    # The fingerprint of the SFT stage means its last checkpoint. Any other one is added by name.
+    other = {} if result_of(sft_dir) == start else {"the checkpoint it starts from": start.name}
+    return stage_fingerprint(cfg, "ppo", parent=made.fingerprint, content=other)
+
+
+def stage_folders(cfg: Config) -> tuple[Path, Path, Path]:
+    """Folders of a run's data, SFT and PPO: `data`, `sft` and `ppo` in its folder, unless the
+    configuration sets other paths (`generate.output_dir`, `sft.trainer.default_local_dir`,
+    `trainer.default_local_dir`)."""
+    data = cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data"
+    return Path(data), Path(cfg.sft.trainer.default_local_dir), Path(cfg.trainer.default_local_dir)
+
+
+def every_folder(cfg: Config) -> tuple[Path, ...]:
+    """The folders of all stages, those of earlier rounds last."""
+    rounds = [folder / part for folder in round_folders(cfg) for part in ("data", "sft")]
+    return (*stage_folders(cfg), *rounds)
+
+
+def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
+    """Find the checkpoint that PPO alone starts from: this run's SFT stage, the original's
+    checkpoint folder, or the configured model if it is a folder itself, which has no steps. Raises
+    ModelError if there is no such checkpoint."""
+    result = result_of(sft_dir) if ckpt == "last" else None
+    if result is not None:
+        return result
+    for folder in (sft_dir, *original_folders(cfg, "sftckpt", "checkpoints")):
+        if folder.is_dir():
+            return find_checkpoint(folder, ckpt)
+    if Path(cfg.model_path).is_dir():
+        if ckpt != "last":
+            raise ModelError(
+                f"{sft_dir}: the folder has no checkpoint of step {ckpt}. To start from "
+                f"model_path={cfg.model_path}, write last instead of the step."
+            )
+        return Path(cfg.model_path)
+    raise ModelError(
+        f"{sft_dir}: the folder has no fine-tuned model. Run all stages (GENERATE_DATA "
+        "True), or name a fine-tuned model with model_path=FOLDER."
+    )
+
+
+def run_sft_stage(
+    cfg: Config,
+    data: Path | None = None,
+    directory: Path | None = None,
+    *,
+    fingerprint: Fingerprint | None = None,
+    rounds: Sequence[Round] = (),
+) -> Path:
+    """Stage 2, with the gate's verdict on it; returns the checkpoint for PPO.
+
+    The data set is in `data`, or where the configuration says. With several `rounds` it records
+    what each added. Without a `fingerprint` it is a stage alone, which `trainer.resume_mode=disable` and
+    `sft.trainer.resume_path` run again when it is finished. It is the stage of the last round if
+    that made the data set, else of the first.
+    """
+    own_data, own_directory, _ = stage_folders(cfg)
+    data = data or own_data
+    directory = directory or own_directory
+    again = fingerprint is None and (
+        cfg.trainer.resume_mode == "disable" or cfg.sft.trainer.resume_path is not None
+    )
+    if fingerprint is None and cfg.generate.rounds > 1:
+        planned = rounds_of(cfg, data, directory)
+        if len(planned) == 1:
+            cfg = planned[0].cfg  # examples in base format: one round with the steps of all
+        elif _made_in_last_round(cfg, data):
+            rounds = planned
+        else:
+            cfg = source_of(cfg).fine_tuned_alone(cfg)
+    if fingerprint is None and rounds:
+        chain = fingerprints(rounds)
+        # The stages before this one must be those of this configuration.
+        current_world().broadcast(lambda: refuse_other_work(chain[:-1]))
+        cfg = rounds[-1].ready()
+        fingerprint = chain[-1][1]
+    fingerprint = fingerprint or sft.sft_fingerprint(cfg, data)
+    with sft.open_stage(cfg, directory, fingerprint, again=again) as stage:
+        if stage.result is not None:
+            return stage.result
+        sft.train_sft(cfg, stage, data, before=[done.data for done in rounds[:-1]])
+        # The verdict is written before `finish`: after a kill in between, the next start writes it
+        # again without training.
+        gate = evaluate_gate(cfg, directory) if from_game(cfg) else no_gate()
+        if current_world().is_main:
+            write_gate(directory, gate)
+            if len(rounds) > 1:
+                write_rounds(directory, rounds)
+        # If the gate is off and nothing was measured, a verdict would only alarm.
+        if cfg.gate.enable or gate.diagnosis != "not_measured":
+            level = logging.WARNING if cfg.gate.enable and not gate.passed else logging.INFO
+            log.log(level, "%s", gate.text)
+        return stage.finish()
+
+
+def _made_in_last_round(cfg: Config, data: Path) -> bool:
+    """Return whether the data set is that of the last of several rounds. Warns if it is that of the
+    first."""
+
+    def goes_on() -> bool:
+        made = Manifest.read(data)
+        return made is not None and made.fingerprint.parent is not None
+
+    last = current_world().broadcast(goes_on)
+    if not last and current_world().is_main:
+        log.warning(
+            "With generate.rounds=%d, a command for a single stage fine-tunes only the "
+            "first round on these data; `spa run` runs all rounds",
+            cfg.generate.rounds,
+        )
+    return last

@@ -1,0 +1,177 @@
+"""From the tensors of a step's episodes to the batch that PPO learns from: filter, score,
+advantages.
+
+`train_ppo` calls these functions in this order. None of them changes a model.
+"""
+
+import logging
+from dataclasses import fields, replace
+
+import torch
+
+from spa.algo.advantages import length_weighted
+from spa.algo.filters import FILTERS, select_groups
+from spa.algo.kl import kl_in_reward
+from spa.algo.losses import kl_penalty
+from spa.algo.masked import explained_variance, masked_mean, mean_per_row, whiten
+from spa.algo.sampled import rollout_weights
+from spa.config.schema import Config
+from spa.errors import TrainingError
+from spa.recipes.ppo_models import Models, named_estimator
+from spa.recipes.ppo_updates import micro_batching, scoring
+from spa.training.batch import select, split_turns
+from spa.training.update import score_last_values, score_logprobs, score_values
+from spa.types import EpisodeBatch, Metrics, PPOBatch, ScoredBatch
+
+log = logging.getLogger(__name__)
+
+
+def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> EpisodeBatch | None:
+    """The groups whose episodes differ most in score, as rows of the policy update: one for each
+    episode, or for each turn where prompts have no history. None if no group differs."""
+    if batch is None:
+        return None
+    rollout = cfg.actor_rollout_ref.rollout
+    kind, strategy = FILTERS[rollout.rollout_filter_type]
+    # Groups are selected by raw scores: `mean_std` within groups
+    # would give every group of mixed outcomes a deviation of 1.
+    keep, statistics = select_groups(
+        batch.scores,
+        batch.group_ids,
+        ratio=rollout.rollout_filter_ratio,
+        kind=kind,
+        strategy=strategy,
+        include_zero=rollout.rollout_filter_include_zero,
+    )
+    metrics |= statistics
+    if not keep.any():
+        return None
+    kept = select(batch, keep)
+    return kept if cfg.ctx_manager.history else split_turns(kept)
+
+
+def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) -> ScoredBatch:
+    """Score the episodes with policy, reference and critic before any update; weight the policy
+    loss where another sampler was used."""
+    actor = cfg.actor_rollout_ref.actor
+    ref_cfg = cfg.actor_rollout_ref.ref
+    sampling = models.sampling
+    algorithm = cfg.algorithm
+    old = score_logprobs(models.actor, batch, scoring(cfg), models.device, sampling)
+    ref = values = None
+    if models.ref is not None:
+        micro = micro_batching(actor, ref_cfg.log_prob_micro_batch_size_per_gpu)
+        ref = score_logprobs(models.ref, batch, micro, models.device, sampling)
+    if models.critic is not None:
+        micro = micro_batching(cfg.critic, cfg.critic.forward_micro_batch_size_per_gpu)
+        values = score_values(models.critic, batch, micro, models.device)
+        # The value of what was cut off is added to the rewards, so that every
+        # estimator with a critic handles a cut-off episode alike.
+        if algorithm.bootstrap_truncated and batch.truncated is not None:
+            batch = bootstrapped(
+                cfg, batch, score_last_values(models.critic, batch, micro, models.device)
+            )
+    # k3 estimate of KL(sampler || trainer): zero if both
+    # compute the same numbers from the same weights.
+    gap = kl_penalty(batch.sampler_logprobs, old, "low_var_kl")
+    # A loss mask may include tokens of the environment, which were not sampled.
+    sampled = batch.mask if batch.sampled is None else batch.mask & batch.sampled
+    correction = algorithm.rollout_correction
+    # The mismatch is measured in any case.
+    # `importance` is None unless a correction is configured.
+    importance, weighed = rollout_weights(
+        old,
+        batch.sampler_logprobs,
+        sampled,
+        level=correction.level,
+        mode=correction.mode,
+        cap=correction.cap,
+        floor=correction.floor,
+    )
+    # Only the policy loss is reweighted: entropy bonus and KL loss use `token_weights` alone.
+    if importance is not None:
+        batch = replace(batch, rl_weights=batch.rl_weights * importance)
+    metrics |= {
+        "rollout/mismatch_kl": float(masked_mean(gap, sampled)),
+        "rollout/logprob_gap_max": float(((old - batch.sampler_logprobs).abs() * sampled).max()),
+        "rollout/old_log_prob": float(masked_mean(old, sampled)),
+        **weighed,
+    }
+    # `replace` keeps the class; a ScoredBatch is built from the fields that both have.
+    known = {item.name: getattr(batch, item.name) for item in fields(EpisodeBatch)}
+    return ScoredBatch(**known, old_logprobs=old, ref_logprobs=ref, values=values)
+
+
+def last_turn_ends(batch: EpisodeBatch) -> torch.Tensor:
+    """bool [B, A]: the end of each row's last turn."""
+    return batch.turn_ends & (batch.turns == batch.turns.max(dim=1, keepdim=True).values)
+
+
+def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> EpisodeBatch:
+    """The batch with `values` [B], discounted once, added to the last reward of the episodes that
+    were cut off: what follows them is not 0, only unseen."""
+    estimator = named_estimator(cfg)
+    # The unseen next state is where the next turn would have begun.
+    _, between_turns = estimator.discounts(estimator.settings_from(cfg.algorithm))
+    following = values * between_turns
+    last = last_turn_ends(batch)
+    assert batch.truncated is not None
+    return replace(batch, rewards=batch.rewards + last * (following * batch.truncated)[:, None])
+
+
+def check_sampler(cfg: Config, kl: float, models: Models, step: int) -> None:
+    """Warn if the engine samples from other numbers than the trainer computes; stop if that is so
+    from the start."""
+    # Before the first update a large gap is a fault of the set-up (other weights
+    # or another precision). Later a large gap only causes a warning.
+    if kl > cfg.trainer.kl_stop and models.actor.optimizer.steps == 0:
+        raise TrainingError(
+            f"KL(sampler || trainer) is {kl:.3g} per token before the first update (limit "
+            f"trainer.kl_stop = {cfg.trainer.kl_stop}). The engine does not sample from the "
+            "trained weights. Check that engine and trainer load the same model in the same "
+            "precision. The engine must return log-probs after temperature, top_k and top_p."
+        )
+    if kl > cfg.trainer.kl_warn:
+        log.warning(
+            "step %d: KL(sampler || trainer) is %.3g per token, above the limit trainer.kl_warn=%g",
+            step,
+            kl,
+            cfg.trainer.kl_warn,
+        )
+
+
+def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Metrics) -> PPOBatch:
+    """Rewards (less KL, if asked for) to advantages and returns. Advantages are whitened over the
+    masked tokens, where the estimator and the configuration ask for it."""
+    alg = cfg.algorithm
+    rewards = batch.rewards
+    if alg.use_kl_in_reward and batch.ref_logprobs is not None:
+        rewards, kl = kl_in_reward(
+            rewards,
+            batch.old_logprobs,
+            batch.ref_logprobs,
+            batch.mask,
+            coef=models.kl.coef,
+            kind=alg.kl_penalty,
+        )
+        mean_kl = float(mean_per_row(kl, batch.mask))
+        metrics |= {"actor/reward_kl_penalty": mean_kl, "actor/reward_kl_coef": models.kl.coef}
+        # The new coefficient is for the next step: this step used the one that is logged.
+        models.kl = models.kl.update(mean_kl, len(batch.episodes.unique()))
+    estimator = named_estimator(cfg)
+    advantages, returns = estimator.estimate(batch, rewards, estimator.settings_from(alg))
+    if cfg.actor_rollout_ref.actor.grpo_advantage_length_weight and alg.adv_estimator == "grpo":
+        advantages = length_weighted(advantages, batch.mask)
+    metrics["critic/returns/mean"] = float(masked_mean(returns, batch.mask))
+    metrics["critic/advantages/mean"] = float(masked_mean(advantages, batch.mask))
+    if batch.values is not None:
+        metrics["critic/values/mean"] = float(masked_mean(batch.values, batch.mask))
+        metrics["critic/vf_explained_var"] = float(
+            explained_variance(batch.values, returns, batch.mask)
+        )
+    # Advantages are whitened only after the returns are made,
+    # so that the critic's targets keep the unit of the rewards.
+    if alg.whiten_advantages and estimator.whitened:
+        advantages = whiten(advantages, batch.mask)
+    known = {item.name: getattr(batch, item.name) for item in fields(ScoredBatch)}
+    return PPOBatch(**known, advantages=advantages, returns=returns)

@@ -1,0 +1,194 @@
+"""The environments' side of PPO: episodes to learn from, as a batch, and validation."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from spa.algo.reward_normalization import normalize_rewards, normalize_scores
+from spa.config.schema import Config
+from spa.evaluation.search import rollout_metrics
+from spa.methods.context import Context, Replayed, annotate_all
+from spa.prompts.template import ChatTemplate
+from spa.recipes import setup
+from spa.recipes.ppo_batch import last_turn_ends
+from spa.recipes.ppo_models import Models, named_estimator
+from spa.recipes.ppo_replay import stored_sequences
+from spa.recipes.ppo_updates import scoring
+from spa.recipes.validation import validation_episodes
+from spa.run.stage import Stage
+from spa.training.batch import batch_episodes, is_trainable
+from spa.training.loss_masks import loss_masks
+from spa.training.update import score_entropies
+from spa.types import Episode, EpisodeBatch, Metrics, PPOBatch
+from spa.worldmodel.online import with_world_model_reward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GameRollouts:
+    """`spa.recipes.ppo.Rollouts` with the configured environments.
+
+    held_out: content hashes of the validation puzzles. stored: examples of stage 2 to replay.
+    """
+
+    cfg: Config
+    stage: Stage
+    models: Models
+    template: ChatTemplate
+    worker: setup.RolloutWorker
+    held_out: frozenset[str]
+    stored: Sequence[Replayed]
+
+    def play(self, step: int) -> list[Episode]:
+        """The episodes of a step, sampled by the policy."""
+        specs = setup.training_specs(
+            self.cfg, self.worker, "train", step=step - 1, held_out=self.held_out
+        )
+        return self.worker.rollout(self.models.engine, specs, self.models.sampling)
+
+    def metrics(self, episodes: Sequence[Episode]) -> Metrics:
+        """Compute rollout metrics, as `train/<tag>/<name>`."""
+        return rollout_metrics(episodes, self.worker.make_env, "train")
+
+    def batch(self, episodes: Sequence[Episode]) -> EpisodeBatch | None:
+        """The episodes as tensors with normalized rewards; None if all of them failed."""
+        return make_batch(self.cfg, episodes, self.template)
+
+    def annotate(
+        self, batch: PPOBatch, episodes: Sequence[Episode], step: int, metrics: Metrics
+    ) -> PPOBatch:
+        """The batch with the weights and the rows that the methods of the configuration add."""
+        context = method_context(
+            self.cfg, self.models, self.template, step, metrics, stored=self.stored
+        )
+        return annotate_all(batch, episodes, context)
+
+    def validate(self, step: int) -> Metrics:
+        """Validation metrics, as `val-env/<tag>/<name>`; the episodes are recorded."""
+        episodes = validation_episodes(self.cfg, self.worker, self.models.engine)
+        self.stage.recorder.trajectories(step, "val", episodes)
+        return rollout_metrics(episodes, self.worker.make_env, "val-env")
+
+
+def make_rollouts(
+    cfg: Config, stage: Stage, models: Models, template: ChatTemplate
+) -> GameRollouts:
+    """The rollouts of a stage, with the environments of training and validation."""
+    stored = stored_sequences(cfg, template)
+    worker = setup.make_worker(
+        cfg, template, mode=cfg.ctx_manager.mode, lost=stage.lost_episodes, own_rewards=True
+    )
+    return GameRollouts(
+        cfg=cfg,
+        stage=stage,
+        models=models,
+        template=template,
+        worker=worker,
+        # Training skips the puzzles of validation, except in games that have too few puzzles.
+        # Contents are compared, since two seeds can make the same board.
+        held_out=setup.validation_hashes(cfg, worker),
+        stored=stored,
+    )
+
+
+def make_batch(
+    cfg: Config, episodes: Sequence[Episode], template: ChatTemplate | None = None
+) -> EpisodeBatch | None:
+    """Episodes that ended without an error, with normalized rewards; None if there are none.
+    `batch.episodes` counts `episodes`. The template is needed for loss masks other than the sampled
+    tokens."""
+    # Positions among all episodes of the step: they lead from
+    # a row back to its episode after filtering and splitting.
+    numbers = [number for number, episode in enumerate(episodes) if is_trainable(episode)]
+    if not numbers:
+        return None
+    proxy = cfg.agent_proxy
+    online = proxy.world_model_reward
+    good = [episodes[number] for number in numbers]
+    # Padding follows the real tokens, where causal attention never sees it: any valid id will do.
+    batch = batch_episodes(
+        with_world_model_reward(
+            good, observation=online.observation, prediction=online.prediction, within=online.within
+        ),
+        tags=cfg.es_manager.train.env_configs.tags,
+        pad_id=0 if template is None else template.tokenizer.pad_token_id or 0,
+        turn_scores=proxy.use_turn_scores,
+        mask_of=loss_masks(good, cfg.actor_rollout_ref.actor.loss_mask, template),
+        reader=None if template is None else template.images,
+    )
+    return normalized(cfg, replace(batch, episodes=torch.tensor(numbers)))
+
+
+def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
+    """The batch with rewards whose return, as the estimator discounts it, is the normalized score."""
+    proxy = cfg.agent_proxy
+    norm = cfg.agent_proxy.reward_normalization
+    if norm.method == "identity":
+        return batch
+    estimator = named_estimator(cfg)
+    settings = estimator.settings_from(cfg.algorithm)
+    # Without the history each turn becomes a row of its own, and its reward is not discounted.
+    within_turn, between_turns = (
+        estimator.discounts(settings) if cfg.ctx_manager.history else (1.0, 1.0)
+    )
+    # Normalization scales the rewards of all turns. What it adds to the return goes to the end
+    # of the last turn and, with a discount, in part to earlier sampled tokens as well.
+    last = last_turn_ends(batch)
+    given = (batch.scores, batch.group_ids, batch.tag_ids)
+    # One reward at the end and no discount: the return
+    # from every token is the normalized score itself.
+    if not proxy.use_turn_scores and within_turn == between_turns == 1 and not estimator.centres:
+        scores = normalize_scores(*given, grouping=norm.grouping, method=norm.method)
+        return replace(batch, rewards=torch.where(last, scores[:, None], 0.0))
+    # [B, A]: the discount from a token's return to the next one's.
+    # Environment text has 1, so that time counts sampled tokens.
+    step_discount = torch.where(
+        batch.mask, torch.where(batch.turn_ends, between_turns, within_turn), 1.0
+    )
+    path_discount = None
+    if settings.get("bi_level_gae"):
+        # A turn's return goes to the end of the turn before it, past its own tokens.
+        path_discount = torch.where((batch.turns > 0) & ~batch.turn_ends, 1.0, step_discount)
+    rewards = normalize_rewards(
+        batch.rewards,
+        last,
+        *given,
+        grouping=norm.grouping,
+        method=norm.method,
+        step_discount=None if within_turn == between_turns == 1 else step_discount,
+        path_discount=path_discount,
+        centre=not estimator.centres,
+    )
+    return replace(batch, rewards=rewards)
+
+
+def method_context(
+    cfg: Config,
+    models: Models,
+    template: ChatTemplate,
+    step: int,
+    metrics: Metrics,
+    *,
+    stored: Sequence[Replayed] = (),
+) -> Context:
+    """Build the context of the methods for this step. `stored`: examples of stage 2 to sample
+    from."""
+    return Context(
+        cfg=cfg,
+        step=step,
+        template=template,
+        entropies=lambda batch: score_entropies(
+            models.actor, batch, scoring(cfg), models.device, models.sampling
+        ),
+        state_values=partial(state_values, cfg),
+        stored=stored,
+        metrics=metrics,
+    )
+
+
+def state_values(cfg: Config, tag: str, texts: Collection[str]) -> dict[str, float]:
+    """The environment's state values, by state text; 0 where it gives none."""
+    # Values are read from the text alone, so any puzzle of the tag will do.
+    with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
+        return {text: env.state_value(text) or 0.0 for text in sorted(texts)}

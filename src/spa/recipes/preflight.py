@@ -1,0 +1,274 @@
+"""Checks before any work: paths, model, data files, engine, environments, and prompt lengths.
+
+`spa run` and the commands of its stages look at it first, `--dry-run` at nothing else. Every
+problem is found by the code that would meet it hours later.
+"""
+
+import importlib.util
+import logging
+import os
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from spa.config.check import StageName
+from spa.config.schema import Config
+from spa.engines.factory import engine_name
+from spa.envs.base import TextEnv
+from spa.envs.labels import require_labels
+from spa.errors import ConfigError, DataError, ModelError, SpaError
+from spa.examples.source import source_of
+from spa.models.build import check_context, load_template
+from spa.models.hub import is_data_name
+from spa.models.load import model_config, model_source
+from spa.policies.named import policy_named, policy_names
+from spa.prompts.render import PromptMode
+from spa.prompts.template import ChatTemplate
+from spa.recipes import setup
+from spa.recipes.builtin_games import unknown_game, unknown_game_warning
+from spa.recipes.imagination import check_planning
+from spa.recipes.ppo_run import check_trained
+from spa.recipes.published import data_files
+from spa.recipes.rounds import first_round, rounds_of
+from spa.run.checkpoint import damage
+from spa.worldmodel.sft_files import check_file
+
+log = logging.getLogger(__name__)
+
+
+def preflight(
+    cfg: Config, stages: Collection[StageName], model: str | None, *, thorough: bool = True
+) -> None:
+    """Raise ConfigError with every problem that `stages` would meet, starting from `model`; None:
+    from what an earlier stage has made. Without `thorough`, only what takes no time: no tokenizer
+    is read, and an environment made only where self-play plans.
+
+    A model on the Hub is not looked at before it is needed.
+    """
+    problems = [*_collect(_place_checks(cfg, stages)), *_collect(_engine_checks(cfg, stages))]
+    problems += _collect(_data_checks(cfg)) if "sft" in stages else []
+    own = cfg.sft.model.partial_pretrain
+    # A dictionary keeps the order: prompts are measured with the template of the first local model.
+    wanted = {None if _plays_without_model(cfg, stages) else model: True}
+    wanted |= {own: True} if "sft" in stages and own != cfg.model_path else {}
+    local = [name for name in wanted if name is not None and _is_local(name)]
+    broken = _collect(lambda name=name: _check_model(cfg, name) for name in local)
+    problems += broken
+    problems += _collect(iter([lambda: check_planning(_rounds(cfg, stages))]))
+    stranger = unknown_game(cfg)
+    if stranger and not problems:
+        log.warning("%s", unknown_game_warning(stranger))
+    if thorough:
+        templates: list[ChatTemplate] = []
+        if local and not broken:
+            problems += _collect(iter([lambda: templates.append(load_template(cfg, local[0]))]))
+        problems += _collect(_env_checks(cfg, stages, templates[0] if templates else None))
+    if problems:
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        raise ConfigError("\n  ".join([f"spa found {count} before the start:", *problems]))
+
+
+def _collect(checks: Iterator[Callable[[], None]]) -> list[str]:
+    """Run the checks and collect their errors."""
+    problems = []
+    for check in checks:
+        try:
+            check()
+        except SpaError as error:
+            # Further lines of a message are indented under their problem.
+            problems.append(str(error).replace("\n", "\n  "))
+    return problems
+
+
+def _is_local(name: str) -> bool:
+    # Every name is local except a Hub name (owner/name), which would have to be downloaded.
+    return (
+        Path(name).expanduser().is_dir()
+        or name.startswith((".", "/", "~", "builtin:"))
+        or name.count("/") != 1
+    )
+
+
+def _rounds(cfg: Config, stages: Collection[StageName]) -> list[Config]:
+    """Configurations of all self-play in these stages: as a stage alone it is the first round."""
+    if "selfplay" not in stages:
+        return []
+    return (
+        [first_round(cfg)]
+        if set(stages) == {"selfplay"}
+        else [own.cfg for own in rounds_of(cfg, Path(), Path())]
+    )
+
+
+def _plays_without_model(cfg: Config, stages: Collection[StageName]) -> bool:
+    """Return whether only self-play is requested, by a policy that is no model of this machine."""
+    without = "self" not in cfg.generate.policies or engine_name(cfg) not in ("local", "vllm")
+    return set(stages) <= {"selfplay"} and without
+
+
+def _place_checks(cfg: Config, stages: Collection[StageName]) -> Iterator[Callable[[], None]]:
+    places = {"trainer.run_dir": cfg.trainer.run_dir}
+    if "selfplay" in stages and cfg.generate.output_dir:
+        places["generate.output_dir"] = cfg.generate.output_dir
+    if "sft" in stages:
+        places["sft.trainer.default_local_dir"] = cfg.sft.trainer.default_local_dir
+    if "ppo" in stages:
+        places["trainer.default_local_dir"] = cfg.trainer.default_local_dir
+    for key, value in places.items():
+        # Default arguments bind the values of this iteration, because the checks run later.
+        yield lambda key=key, value=value: _check_place(key, Path(value))
+    named = {
+        "sft.trainer.resume_path": cfg.sft.trainer.resume_path if "sft" in stages else None,
+        "trainer.resume_from_path": cfg.trainer.resume_from_path
+        if "ppo" in stages and cfg.trainer.resume_mode == "resume_path"
+        else None,
+    }
+    for key, value in named.items():
+        if value is not None:
+            yield lambda key=key, value=value: _check_checkpoint(key, Path(value).expanduser())
+
+
+def _check_place(key: str, place: Path) -> None:
+    """Raise ConfigError if a folder can neither be used nor made."""
+    # The folder need not exist yet: its nearest ancestor decides whether it can be made.
+    nearest = next(
+        (folder for folder in (place, *place.absolute().parents) if folder.exists()), Path("/")
+    )
+    if not nearest.is_dir():
+        raise ConfigError(
+            f"{key}: spa cannot create the folder {place}, because {nearest} is a file; "
+            "choose another path"
+        )
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"{key}: spa cannot write to {nearest}; choose another path or change the "
+            "folder's permissions"
+        )
+
+
+def _check_checkpoint(key: str, folder: Path) -> None:
+    if problem := damage(folder):
+        raise ModelError(
+            f"{key}: spa cannot resume from {folder} ({problem}); name a global_step_N "
+            "folder that spa wrote"
+        )
+
+
+def _engine_checks(cfg: Config, stages: Collection[StageName]) -> Iterator[Callable[[], None]]:
+    yield lambda: _check_device(cfg)
+    if "ppo" in stages:
+        yield lambda: check_trained(cfg)
+    if "ppo" in stages or ("selfplay" in stages and "self" in cfg.generate.policies):
+        yield lambda: _check_installed(engine_name(cfg))
+
+
+def _check_device(cfg: Config) -> None:
+    if cfg.trainer.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(
+            "trainer.device=cuda, but PyTorch finds no GPU; set trainer.device to auto or "
+            "cpu, or run `spa doctor` for details"
+        )
+
+
+def _check_installed(engine: str) -> None:
+    if engine == "vllm" and importlib.util.find_spec("vllm") is None:
+        raise ConfigError(
+            "actor_rollout_ref.rollout.name=vllm, but the package vllm is not installed; "
+            "install it, or set the name to local or auto"
+        )
+
+
+def _data_checks(cfg: Config) -> Iterator[Callable[[], None]]:
+    for split in ("train", "val"):
+        own = getattr(cfg.sft.data, f"{split}_files")
+        given = own or getattr(cfg.data, f"{split}_files")
+        key = f"sft.data.{split}_files" if own else f"data.{split}_files"
+        for name in (given,) if isinstance(given, str) else given or ():
+            # Only local names are checked: a Hub name needs its download first.
+            if not is_data_name(name):
+                yield lambda key=key, name=name, split=split: _check_data(key, split, name)
+
+
+def _check_data(key: str, split: str, name: str) -> None:
+    """Raise DataError if a file is missing, unreadable, or lacks columns."""
+    for path in data_files(name, split):
+        try:
+            check_file(path)
+        except DataError as error:
+            raise DataError(f"{key}: {error}") from error
+
+
+def _check_model(cfg: Config, name: str) -> None:
+    """Raise ModelError if a model folder is incomplete, damaged, or made for shorter episodes.
+    Reads headers only."""
+    code = cfg.actor_rollout_ref.model.trust_remote_code
+    source = model_source(name, code=code)
+    config = model_config(name, code=code)
+    check_context(name, config, cfg.actor_rollout_ref.rollout.max_model_len)
+    for path in sorted(source.glob("*.safetensors")):
+        # Opening compares the header with the length of the
+        # file, so cut-off copies show without reading weights.
+        try:
+            with safe_open(path, framework="pt") as file:
+                if not file.keys():
+                    raise ModelError(
+                        f"{path}: the file has no weights. Copy or download the model again"
+                    )
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ModelError(
+                f"{path}: the weights cannot be loaded ({error}). Copy or download the file again"
+            ) from error
+
+
+def _env_checks(
+    cfg: Config, stages: Collection[StageName], template: ChatTemplate | None
+) -> Iterator[Callable[[], None]]:
+    """Every environment makes a puzzle; with a template its first prompt must leave room for a
+    response."""
+    tags = [*cfg.es_manager.train.env_configs.tags] if {"selfplay", "ppo"} & set(stages) else []
+    tags += cfg.es_manager.val.env_configs.tags if {"ppo", "eval"} & set(stages) else ()
+    for tag in dict.fromkeys(tags):
+        yield lambda tag=tag: _check_env(cfg, stages, tag, template)
+
+
+def _check_env(
+    cfg: Config, stages: Collection[StageName], tag: str, template: ChatTemplate | None
+) -> None:
+    longest = cfg.actor_rollout_ref.rollout.max_model_len
+    selfplay = "selfplay" in stages and tag in cfg.es_manager.train.env_configs.tags
+    kinds: dict[PromptMode, int] = {}
+    if "ppo" in stages or "eval" in stages:
+        kinds[cfg.ctx_manager.mode] = cfg.actor_rollout_ref.rollout.response_length
+    # Self-play has prompts of the world-model format, examples without play those of their source,
+    # whatever the prompts of PPO are.
+    if selfplay:
+        source = source_of(cfg)
+        mode: PromptMode = "add_worldmodel" if source.plays else source.mode
+        kinds[mode] = max(cfg.generate.sampling.response_length, kinds.get(mode, 0))
+    with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
+        require_labels(f"custom_envs.{tag}: action_names", env.action_names())
+        for name in cfg.generate.policies if selfplay else ():
+            if name in policy_names() and (require := policy_named(name).require):
+                require(env, tag)
+        for mode, response in kinds.items():
+            needed = _prompt_length(cfg, tag, mode, env, template) + response
+            if needed > longest:
+                raise ConfigError(
+                    f"actor_rollout_ref.rollout.max_model_len={longest} is too small: the "
+                    f"first prompt of {tag} ({mode}) and a response of {response} tokens need "
+                    f"{needed} tokens; raise max_model_len to {needed} or more"
+                )
+
+
+def _prompt_length(
+    cfg: Config, tag: str, mode: PromptMode, env: TextEnv, template: ChatTemplate | None
+) -> int:
+    prompter = setup.make_prompter(cfg, cfg.custom_envs[tag], mode)
+    messages = prompter.first_messages(env)
+    if template is None:
+        return 0
+    # Prompts with pictures are not measured: only the image processor knows how many tokens a
+    # picture takes.
+    return len(template.start(messages, prompter.prefill)) if env.image() is None else 0

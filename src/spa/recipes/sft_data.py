@@ -1,0 +1,155 @@
+"""Stage 2's training sequences: which files of world-model examples, and what is read of them."""
+
+import logging
+from pathlib import Path
+from typing import Literal
+
+from spa.config.schema import Config
+from spa.errors import DataError
+from spa.prompts.template import ChatTemplate
+from spa.recipes.published import data_files, original_folders
+from spa.types import IMAGE, SFTExample
+from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
+from spa.worldmodel.sequences import TrainingSequence, training_sequences
+from spa.worldmodel.sft_files import located_examples, read_examples
+
+log = logging.getLogger(__name__)
+
+SPLIT_FILES = {"train": TRAIN_FILE, "val": VAL_FILE}
+
+
+def load_data(
+    cfg: Config, template: ChatTemplate, data: Path | None
+) -> tuple[list[TrainingSequence], list[TrainingSequence]]:
+    """Training and validation sequences: from the configured files, else from `data` or the run's
+    own data folder."""
+    sets = []
+    for split in ("train", "val"):
+        files = example_files(cfg, data, split)
+        examples = [example for file in files for example in _examples_for(cfg, file, template)]
+        sequences, dropped = training_sequences(
+            examples,
+            template,
+            max_length=cfg.sft.data.max_length,
+            merge_turns=cfg.sft.data.merge_turns,
+            loss_on=cfg.sft.data.loss_on,
+            truncate=cfg.sft.data.truncation == "left",
+        )
+        if dropped and cfg.sft.data.truncation == "error":
+            raise DataError(
+                f"{files[0]}: {dropped} examples are longer than sft.data.max_length = "
+                f"{cfg.sft.data.max_length} tokens. Raise sft.data.max_length, or set "
+                "sft.data.truncation=left to remove the oldest turns of these examples."
+            )
+        if dropped:
+            log.warning(
+                "%s: %d examples do not fit into sft.data.max_length = %d tokens and were dropped; %d "
+                "sequences are left",
+                files[0],
+                dropped,
+                cfg.sft.data.max_length,
+                len(sequences),
+            )
+        if not examples and split == "train":
+            raise DataError(f"{files[0]}: the file has no training example.")
+        if not sequences and split == "train":
+            raise DataError(
+                f"{files[0]}: none of the {len(examples)} training examples fits into "
+                f"sft.data.max_length = {cfg.sft.data.max_length} tokens; raise "
+                "sft.data.max_length"
+            )
+        if split == "train" and not any(sequence.mask.any() for sequence in sequences):
+            raise DataError(
+                f"{files[0]}: sft.data.loss_on={cfg.sft.data.loss_on} selects no token of the "
+                f"{len(examples)} training examples, so there is nothing to train on."
+            )
+        sets.append(sequences)
+    # This happens, for example, if the data have a single puzzle,
+    # or if all validation examples are too long.
+    if not sets[1]:
+        log.warning(
+            "The data have no validation example, so spa does not log val/loss. To log it, set "
+            "data.val_files."
+        )
+    return sets[0], sets[1]
+
+
+def _examples_for(cfg: Config, file: Path, template: ChatTemplate) -> list[SFTExample]:
+    """The file's examples. Raises DataError for one that the model cannot be trained on as it is."""
+    examples = []
+    found = located_examples(file, last_response_only=cfg.sft.data.last_response_only)
+    for where, example in found:
+        _check_turns(where, example)
+        if example.images:
+            _check_pictures(where, example, template)
+        examples.append(example)
+    return examples
+
+
+def _check_turns(where: str, example: SFTExample) -> None:
+    roles = [message["role"] for message in example.prompt]
+    turns = roles[1:] if roles[0] == "system" else roles
+    # Chat templates write one user message before each response.
+    if len(turns) % 2 == 0 or any(
+        role != ("assistant" if place % 2 else "user") for place, role in enumerate(turns)
+    ):
+        raise DataError(
+            f"{where}: the roles are {', '.join(roles)}, assistant. After an optional system "
+            "message, user and assistant must alternate. Join or remove messages."
+        )
+
+
+def _check_pictures(where: str, example: SFTExample, template: ChatTemplate) -> None:
+    if template.images is None:
+        raise DataError(
+            f"{where}: the example shows pictures, but the model reads only text. Use a "
+            "vision-language model with the files of its image processor, or remove the column of "
+            "pictures."
+        )
+    pictures = len(example.images)
+    marks = sum(message["content"].count(IMAGE) for message in example.prompt)
+    if marks != pictures:
+        raise DataError(
+            f"{where}: {pictures} picture{'s' if pictures > 1 else ''}, but {marks} {IMAGE} "
+            f"marks in the prompt. Write {IMAGE} where each picture belongs."
+        )
+
+
+def example_files(cfg: Config, data: Path | None, split: Literal["train", "val"]) -> list[Path]:
+    """The configured files, else that of `data` or of the run's own data folder. If only training
+    data are configured, their folder or Hub data set may have validation data, too."""
+    train = cfg.sft.data.train_files or cfg.data.train_files
+    if train is None:
+        return data_files(str(find_data(cfg, data) / SPLIT_FILES[split]), split)
+    val = cfg.sft.data.val_files or cfg.data.val_files
+    if split == "val" and val is None:
+        named = [name for name in _names(train) if not Path(name).expanduser().is_file()]
+        return [file for name in named for file in data_files(name, split, required=False)]
+    return [
+        file
+        for name in _names(train if split == "train" else val)
+        for file in data_files(name, split)
+    ]
+
+
+def _names(configured: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return (configured,) if isinstance(configured, str) else configured or ()
+
+
+def from_game(cfg: Config) -> bool:
+    """Return whether the examples are from a game of this configuration. Other chats say nothing
+    about its states, so that playing it would not measure what they teach."""
+    if not (cfg.sft.data.train_files or cfg.data.train_files):
+        return True
+    tags = cfg.es_manager.train.env_configs.tags
+    files = example_files(cfg, None, "train")
+    return any(
+        example.state or example.tag in tags for file in files for example in read_examples(file)
+    )
+
+
+def find_data(cfg: Config, data: Path | None) -> Path:
+    """The folder of the data set: `data` or the run's own; if that has none, the original's."""
+    folder = data or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
+    older = [] if (folder / TRAIN_FILE).is_file() else original_folders(cfg, "sftdata", "")
+    return next((path for path in older if (path / TRAIN_FILE).is_file()), folder)

@@ -1,0 +1,61 @@
+"""Every order of a world-model response through all three stages, with the built-in model and budgets of a few tokens."""
+
+import json
+
+import pytest
+
+from spa.config.load import load_config
+from spa.recipes import ppo_run, selfplay, sft
+from spa.worldmodel.examples import is_counterfactual
+from spa.worldmodel.sft_files import read_examples
+
+SETTINGS = (
+    "agent_proxy.max_turn=2",
+    "es_manager.train.env_groups=2",
+    "es_manager.train.group_size=2",
+    "es_manager.val.env_groups=1",
+    "es_manager.val.group_size=1",
+    "actor_rollout_ref.rollout.response_length=4",
+    "actor_rollout_ref.rollout.rollout_filter_ratio=1",
+    "actor_rollout_ref.rollout.rollout_filter_include_zero=true",
+    "gate.enable=false",
+    "generate.num_batches=1",
+    "generate.policy=counterfactual",
+    "generate.val_fraction=0.5",
+    "sft.data.train_batch_size=2",
+    "sft.data.micro_batch_size_per_gpu=2",
+    "sft.trainer.total_training_steps=1",
+    "sft.trainer.eval_episodes=1",
+    "trainer.total_training_steps=1",
+    "trainer.validation_steps=1",
+    "trainer.val_before_train=false",
+    "trainer.device=cpu",
+    "trainer.logger=[]",
+)
+
+
+@pytest.mark.parametrize("order", ["plan_first", "answer_first", "no_prediction", "choose_plan"])
+def test_all_stages(order, tmp_path):
+    cfg = load_config(
+        "tiny", [*SETTINGS, f"agent_proxy.response_format={order}", f"trainer.run_dir={tmp_path}"]
+    )
+    data = selfplay.run_self_play(cfg, directory=tmp_path / "data")
+    examples = read_examples(data / "wm_train.parquet")
+    # there, branches are what is chosen from
+    assert any(is_counterfactual(example) for example in examples) == (order != "choose_plan")
+    assert all(
+        ("<prediction>" in example.response) == (order != "no_prediction") for example in examples
+    )
+    if order == "plan_first":
+        assert all(
+            f"I do {', then '.join(example.executed)}. <prediction>" in example.response
+            for example in examples
+        )
+    if order == "choose_plan":
+        assert all(example.response.count("I could do ") == 2 for example in examples)
+    tuned = sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
+    measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert ("val/wm/prediction_em" in measured) == (order != "no_prediction")
+    ppo_run.run_ppo(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
+    last = json.loads((tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["actor/grad_norm"] > 0
