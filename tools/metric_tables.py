@@ -603,7 +603,7 @@ ACTOR = Group(
             "actor/pg_clipfrac",
             "share of tokens whose ratio is clipped",
             "0 to 1",
-            "below 0.2",
+            "below 0.03",
             "lower the learning rate or use fewer mini-batches",
         ),
         Metric(

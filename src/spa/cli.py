@@ -2,12 +2,10 @@
 
 import argparse
 import errno
-import importlib
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from spa.api import let_waiting_threads_sleep
 from spa.commands.arguments import (
@@ -17,7 +15,7 @@ from spa.commands.arguments import (
     split_overrides,
     value_options,
 )
-from spa.commands.table import COMMANDS, Command, actions, overview, overview_of
+from spa.commands.table import COMMANDS, actions, overview, overview_of
 from spa.errors import SpaError
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
@@ -44,7 +42,7 @@ def make_parser(name: str) -> argparse.ArgumentParser:
     )
     # A command `f` keeps its arguments in `f_arguments` of the same module, so that `--help`
     # imports the module of one command only.
-    _load(command, "_arguments")(parser)
+    command.load("_arguments")(parser)
     if command.overrides:
         parser.usage = f"{parser.format_usage().removeprefix('usage: ').rstrip()} [key=value ...]"
     add_verbosity(parser)
@@ -68,18 +66,13 @@ def prepare(args: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], a
     name, words = _name_of(args)
     options = parse(name, words)
     apply_verbosity(options)
-    return _load(COMMANDS[name]), options
+    return COMMANDS[name].load(), options
 
 
 def execute(args: Sequence[str]) -> int:
     """Run a command and return its exit status. Raises SpaError for what the user can solve."""
     run, options = prepare(args)
     return run(options)
-
-
-def _load(command: Command, suffix: str = "") -> Any:
-    module, _, function = command.target.partition(":")
-    return getattr(importlib.import_module(module), function + suffix)
 
 
 def _name_of(args: Sequence[str]) -> tuple[str, list[str]]:

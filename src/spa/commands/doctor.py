@@ -1,5 +1,5 @@
 """`spa doctor`: what is installed, what is missing and how to get it, and what a run will use;
-damage to a run."""
+damage to a run, and what holds its reward back."""
 
 import argparse
 import os
@@ -57,8 +57,9 @@ def doctor_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=Path,
         metavar="RUN",
-        help="folder of a run whose files are checked for damage; with --fit, a model that replaces "
-        "the one of the configuration",
+        help="folder of a finished or running run: check its files for damage, and print what holds "
+        "its reward back, causes first (docs/failures.md); with --fit, a model that replaces the "
+        "one of the configuration",
     )
     parser.add_argument(
         "--fit",
@@ -127,18 +128,29 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def check_run(folder: Path) -> int:
-    """Compare the files of a run with what was recorded when they were written; 0 if all are whole,
-    else 1."""
+    """Compare the files of a run with what was recorded when they were written, and print what
+    holds its reward back; 0 if all files are whole, else 1."""
+    from spa.commands.table import COMMANDS
     from spa.run.manifest import damaged_files
+    from spa.run.reading import NoRunError
 
     if not folder.is_dir():
         raise ConfigError(
             f"{folder} is not a folder; give the folder of a run, or of one of its stages"
         )
     files, problems = damaged_files(folder)
+    try:
+        # The rules are those of `spa diagnose`, which is another package's command.
+        lines = COMMANDS["diagnose"].load("_run")(folder) if "diagnose" in COMMANDS else []
+    except NoRunError as error:
+        # Checkpoints alone have files to check.
+        if not files:
+            raise
+        lines = [f"The reward is not judged: {error}"]
     write_out("".join(f"! {problem}\n" for problem in problems))
     verdict = f"{len(problems)} damaged" if problems else "no file is damaged"
     write_out(f"{files} checkpoints and data files were checked: {verdict}.\n")
+    write_out("".join(f"{line}\n" for line in lines))
     return 1 if problems else 0
 
 

@@ -4,6 +4,8 @@ nothing heavy."""
 from collections import UserDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from spa.plugins import load_plugin, plugins
 
@@ -13,8 +15,9 @@ class Command:
     """One command.
 
     `target` is `module:function`; `function_arguments` of the same module adds its arguments to a
-    parser. `overrides`: it takes `key=value`. `resumes`: after an interruption the same command
-    continues. `group`: the heading of `spa --help` for the first word of another package's command.
+    parser, and `diagnose_run` gives what `spa doctor RUN` prints. `overrides`: it takes
+    `key=value`. `resumes`: after an interruption the same command continues. `group`: the heading
+    of `spa --help` for the first word of another package's command.
     """
 
     summary: str
@@ -23,6 +26,11 @@ class Command:
     overrides: bool = False
     resumes: bool = False
     group: str = "Other packages"
+
+    def load(self, suffix: str = "") -> Any:
+        """Import the function, or the one with this ending of its name."""
+        module, _, function = self.target.partition(":")
+        return getattr(import_module(module), function + suffix)
 
 
 def _registered() -> list[str]:
@@ -119,9 +127,9 @@ _OURS: dict[str, Command] = {
         overrides=True,
     ),
     "doctor": Command(
-        summary="check the installation, or whether a configuration fits into GPU memory",
+        summary="check the installation, the memory of a configuration, or what holds a run's reward back",
         target="spa.commands.doctor:doctor",
-        example="spa doctor",
+        example="spa doctor runs/demo",
         overrides=True,
     ),
 }

@@ -76,6 +76,13 @@ def diagnose(options: argparse.Namespace) -> int:
     return 0
 
 
+def diagnose_run(folder: Path) -> list[str]:
+    """List what holds the reward of a run back, as lines, for `spa doctor RUN`. Raises DataError."""
+    from spa_bench.diagnose.runs import reward_lines
+
+    return reward_lines(folder)
+
+
 def game_of(name: str, config: str, overrides: list[str]) -> "Game":
     """The game of a tag with its limits, or of a type, without any. Raises ConfigError, also for
     several players."""
@@ -143,6 +150,9 @@ def _text(report: dict[str, Any]) -> str:
         if report["findings"]
         else ["", "No problems found."]
     )
+    if report["reward"]:
+        lines += ["", "What holds the reward back, causes first:"]
+        lines += [f"{number}. {text}" for number, text in enumerate(report["reward"], 1)]
     return "\n".join(lines) + "\n"
 
 

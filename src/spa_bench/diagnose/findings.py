@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
-from statistics import fmean, pstdev
+from statistics import fmean, pstdev, stdev
 from typing import Any
 
 from spa.formats.blocks import TAGS, find_block
@@ -16,6 +16,7 @@ from spa_bench.diagnose.copying import state_likelihood
 from spa_bench.diagnose.predictions import drift, inside, world_model
 from spa_bench.diagnose.replay import Game, replay_report, replayed
 from spa_bench.diagnose.rollouts import Chat, Rollout
+from spa_bench.diagnose.rules import Row, ranked
 
 # The header of another role's message in the formats of Qwen (ChatML), Llama 3 and Gemma.
 _ROLE = re.compile(
@@ -27,7 +28,8 @@ _FORCED = re.compile(r"<(?:think|answer)>\s*$")
 def diagnose(
     rollouts: Sequence[Rollout], tokenizer: Any = None, game: Game | None = None
 ) -> dict[str, Any]:
-    """Everything that can be said, as plain data; `findings` are the sentences worth acting on.
+    """Everything that can be said, as plain data; `findings` are the sentences worth acting on, and
+    `reward` says what holds the reward back, by the rules of `spa doctor`.
     Without a tokenizer, tokens are only counted, and rollouts that are nothing but tokens have no
     text. With the game that was played, actions are taken again in it, and predictions are held
     against the states that they lead to."""
@@ -52,7 +54,25 @@ def diagnose(
         "state_likelihood": state_likelihood(rollouts, tokenizer),
     }
     report["findings"] = findings(report)
+    report["reward"] = [finding.text for finding in ranked([metrics_row(report)], {})]
     return report
+
+
+def metrics_row(report: Mapping[str, Any]) -> Row:
+    """The measurements of a report with the keys of `metrics.jsonl`, which the shared rules read."""
+    score = report["rewards"]
+    form = report["format"]
+    row = dict[str, float]()
+    if score["groups"]:
+        row["rollout/groups"] = score["groups"]
+        row["rollout/groups_zero_std"] = score["groups_without_spread"]
+        row["rollout/in_group_std"] = score["in_group_std"]
+    # A response that lacks several blocks is malformed once; the worst block is a lower bound.
+    if form["tags"]:
+        worst = max(tag["broken"] + tag["lacking"] for tag in form["tags"].values())
+        row["train/rollouts/episodes"] = report["rollouts"]
+        row["train/rollouts/format_rate"] = max(0.0, 1 - worst / form["responses"])
+    return row
 
 
 def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
@@ -169,6 +189,8 @@ def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
         "std": pstdev(values) if values else None,
         "groups": len(several),
         "groups_without_spread": sum(max(values) == min(values) for values in several),
+        # Of samples, as PPO logs it.
+        "in_group_std": fmean(map(stdev, several)) if several else None,
         "by_turn": [fmean(turns[index]) for index in sorted(turns)],
     }
 
