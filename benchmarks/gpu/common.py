@@ -21,7 +21,7 @@ import transformers
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from spa.models.attention import flash_missing, register_packed
+from spa.models.attention import PACKED, flash_missing, register
 from spa.models.shapes import known_config
 
 SHAPE = "Qwen2.5-1.5B"
@@ -62,7 +62,7 @@ def model_config(options: argparse.Namespace) -> Any:
 
 def default_attention() -> str:
     """What spa trains with on this device, in bfloat16; on a CPU SDPA."""
-    return "sdpa" if flash_missing(device(), torch.bfloat16) else register_packed()
+    return "sdpa" if flash_missing(device(), torch.bfloat16) else register(PACKED)
 
 
 def random_model(config: Any, *, seed: int = 0, attention: str | None = None) -> Any:

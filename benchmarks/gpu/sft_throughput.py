@@ -9,7 +9,7 @@ from typing import Any
 import common
 import torch
 
-from spa.models.attention import register_packed
+from spa.models.attention import PACKED, register
 from spa.models.forward import pack_rows, token_logprobs
 from spa.models.load import save_activations
 from spa.training.optim import make_optimizer
@@ -37,7 +37,7 @@ def main() -> None:
     tokens, rows = (
         (256, 2) if options.tiny else (options.tokens, max(1, GLOBAL_BATCH // options.tokens))
     )
-    register_packed()
+    register(PACKED)
     attention = options.attention or common.default_attention()
     config = common.model_config(options)
     result: dict[str, Any] = {

@@ -56,7 +56,7 @@ def test_packed_attention_needs_no_mask(name, checkpointing, monkeypatch):
     for packed in (False, True):
         model = small_model(name)
         if packed:
-            model.set_attn_implementation(attention.register_packed())
+            model.set_attn_implementation(attention.register(attention.PACKED))
             assert pack_rows(model)
             # transformers makes no mask either
             monkeypatch.setattr(attention, "sdpa_attention_forward", None)
@@ -72,13 +72,37 @@ def test_packed_attention_needs_no_mask(name, checkpointing, monkeypatch):
 def test_packed_attention_in_bfloat16_and_of_rows_that_are_not_packed():
     ids, mask = batch()
     model, packed = small_model("qwen2"), small_model("qwen2")
-    packed.set_attn_implementation(attention.register_packed())
+    packed.set_attn_implementation(attention.register(attention.PACKED))
     expected, _ = token_logprobs(model, ids, mask)
     torch.testing.assert_close(token_logprobs(packed, ids, mask)[0], expected)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert pack_rows(packed)
         found, _ = token_logprobs(packed, ids, mask)
     torch.testing.assert_close(found, expected, atol=0.05, rtol=0.0)
+
+
+@pytest.mark.parametrize(("heads", "key_heads"), [(4, 2), (4, 4)])
+def test_the_operator_of_a_gpu_takes_these_arguments_and_has_gradients(heads, key_heads):
+    """On the meta device: shapes and types, without numbers."""
+    query, key, value = (
+        torch.empty(12, count, 64, dtype=torch.bfloat16, device="meta", requires_grad=True)
+        for count in (heads, key_heads, key_heads)
+    )
+    starts = torch.empty(4, dtype=torch.int32, device="meta")
+    out = attention.varlen_attention(
+        query,
+        key,
+        value,
+        query_starts=starts,
+        key_starts=starts,
+        longest_query=5,
+        longest_key=5,
+        scale=0.125,
+    )
+    assert out.shape == query.shape and out.dtype == torch.bfloat16
+    out.sum().backward()
+    for part in (query, key, value):
+        assert part.grad is not None and part.grad.shape == part.shape
 
 
 def test_attention_that_mixes_packed_rows_is_found_out(caplog):

@@ -149,19 +149,29 @@ def varlen_attention(
     query [N, H, D], key and value [M, K, D] with K dividing H -> [N, H, D].
 
     query_starts, key_starts: int32 [B + 1], where each sequence begins, and the end. lengths: int32
-    [B], keys in use of each sequence, by default all up to the next one (inference only). A
+    [B], keys in use of each sequence, by default all up to the next one (inference only); with
+    them, keys of sequences may be in any order. A
     sequence's last query belongs to its last key. On CUDA a flash kernel in half precision; in
     float32 and on a CPU one sequence after another, for tests.
     """
-    starts = (query_starts, key_starts)
-    if not query.is_cuda or query.dtype == torch.float32:
-        return _attention_by_sequence(query, key, value, *starts, scale, lengths)
-    longest = (longest_query, longest_key)
+    if query.device.type == "cpu" or query.dtype == torch.float32:
+        return _attention_by_sequence(query, key, value, query_starts, key_starts, scale, lengths)
     # The operator below `torch.nn.attention.varlen`, whose Python function has another signature in
-    # PyTorch 2.11 (no lengths) than in 2.13. No dropout, causal, no debug output.
-    operator = torch.ops.aten._flash_attention_forward
-    how = (0.0, True, False)
-    return operator(query, key, value, *starts, *longest, *how, scale=scale, seqused_k=lengths)[0]
+    # PyTorch 2.11 (no lengths) than in 2.13.
+    return torch.ops.aten._flash_attention_forward(
+        query,
+        key,
+        value,
+        query_starts,
+        key_starts,
+        longest_query,
+        longest_key,
+        dropout_p=0.0,
+        is_causal=True,
+        return_debug_mask=False,
+        scale=scale,
+        seqused_k=lengths,
+    )[0]
 
 
 def _attention_by_sequence(
@@ -177,16 +187,12 @@ def _attention_by_sequence(
     used = (key_starts.diff() if lengths is None else lengths).tolist()
     parts = []
     for queries, first, count in zip(query.split(counts), key_starts, used, strict=False):
-        some, keys, values = (
-            x.transpose(0, 1)
-            for x in (queries, key[first : first + count], value[first : first + count])
-        )
+        keys, values = (x[first : first + count].transpose(0, 1) for x in (key, value))
         seen = queries.new_ones(len(queries), count, dtype=torch.bool).tril(count - len(queries))
-        parts.append(
-            nn.functional.scaled_dot_product_attention(
-                some, keys, values, attn_mask=seen, scale=scale, enable_gqa=True
-            ).transpose(0, 1)
+        out = nn.functional.scaled_dot_product_attention(
+            queries.transpose(0, 1), keys, values, attn_mask=seen, scale=scale, enable_gqa=True
         )
+        parts.append(out.transpose(0, 1))
     return torch.cat(parts)
 
 
@@ -230,15 +236,10 @@ def _no_mask_needed(
     return eager_mask(*args, attention_mask=attention_mask, **kwargs)
 
 
-def register() -> str:
-    """Make the attention known to transformers; returns its name."""
-    AttentionInterface.register(NAME, plain_attention)
-    AttentionMaskInterface.register(NAME, _no_mask_needed)
-    return NAME
-
-
-def register_packed() -> str:
-    """Make `packed_attention` known to transformers; returns its name."""
-    AttentionInterface.register(PACKED, packed_attention)
-    AttentionMaskInterface.register(PACKED, sdpa_mask)
-    return PACKED
+def register(name: str = NAME) -> str:
+    """Make `plain_attention` (NAME) or `packed_attention` (PACKED) known to transformers; returns
+    its name."""
+    packed = name == PACKED
+    AttentionInterface.register(name, packed_attention if packed else plain_attention)
+    AttentionMaskInterface.register(name, sdpa_mask if packed else _no_mask_needed)
+    return name

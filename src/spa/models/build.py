@@ -77,7 +77,7 @@ def pick_attention(
     if device.type == "cpu":
         return attention.register()
     half = pick_autocast(dtype, device) or torch.float32
-    return None if attention.flash_missing(device, half) else attention.register_packed()
+    return None if attention.flash_missing(device, half) else attention.register(attention.PACKED)
 
 
 def is_tiny(model: str, *, code: bool = False) -> bool:
