@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 
 from spa.engines import decoder as decoder_module
 from spa.engines import fused
-from spa.engines.decoder import Decoder, _graph_sizes
+from spa.engines.decoder import Decoder, _batch_sizes
 from spa.engines.fused import FusedModel
 from spa.engines.local import LocalEngine
 from spa.engines.sampling import row_uniforms
@@ -104,9 +104,9 @@ def test_what_rows_begin_with_is_read_once(monkeypatch):
     read = []
     usual = Decoder._hidden
 
-    def counted(self, ids, *args):
+    def counted(self, ids, *args, **how):
         read.append(len(ids))
-        return usual(self, ids, *args)
+        return usual(self, ids, *args, **how)
 
     monkeypatch.setattr(Decoder, "_hidden", counted)
     asked = prompts(made, 5, same=True)
@@ -135,14 +135,14 @@ def test_long_prompts_are_read_in_several_passes(monkeypatch):
 def test_rows_that_have_ended_leave_for_a_smaller_graph(monkeypatch):
     made, model = ending_template("qwen2", share=4), small_model("qwen2")
     sizes = []
-    usual = Decoder._advance
+    usual = Decoder._step
 
     def counted(self, size, sampling):
         sizes.append(size)
         usual(self, size, sampling)
 
     engine, asked = LocalEngine(model, made, graphs=True), prompts(made, 20)
-    monkeypatch.setattr(Decoder, "_advance", counted)
+    monkeypatch.setattr(Decoder, "_step", counted)
     found = engine.generate(asked, SAMPLING)
     assert sizes == sorted(sizes, reverse=True) and {16, 8} == set(sizes)
     check_against_forward(model, asked, found)
@@ -189,17 +189,79 @@ def test_memory_is_released_when_no_episode_is_left():
     assert not decoder_of(forgetful).buffers
 
 
+def test_a_second_rollout_uses_the_steps_and_the_memory_of_the_first():
+    made, model = ending_template("qwen2"), small_model("qwen2")
+    engine = LocalEngine(model, made, graphs=True)
+    decoder = decoder_of(engine)
+    asked = prompts(made, 9)
+    engine.generate(asked, SAMPLING)
+    engine.forget([prompt.episode_id for prompt in asked])
+    assert not decoder.buffers and not decoder.steps
+    decoder.kept_bytes = 2**30  # a GPU of 16 GiB
+    responses = engine.generate(asked, SAMPLING)
+    steps, buffers, state = dict(decoder.steps), list(decoder.buffers), decoder.state
+    assert [size for size, _ in steps] == [16, 8]
+    engine.forget([prompt.episode_id for prompt in asked])
+    engine.load_weights(model, version=1)
+    # validation: fewer rows, and steps of another temperature
+    greedy = SamplingParams(max_tokens=8, temperature=0.0)
+    check_against_forward(model, asked[:2], engine.generate(asked[:2], SAMPLING))
+    engine.generate(asked[:2], greedy)
+    engine.forget([prompt.episode_id for prompt in asked])
+    assert texts(engine.generate(asked, replace(SAMPLING, max_tokens=7))) == [
+        ids[:7] for ids in texts(responses)
+    ]
+    assert len(decoder.steps) == 3 and all(decoder.steps[key] is steps[key] for key in steps)
+    assert decoder.state is state
+    assert all(a is b for a, b in zip(decoder.buffers, buffers, strict=True))
+    # Larger buffers have other addresses, and PyTorch refuses the pool of graphs that are gone.
+    decoder.pool = object()
+    engine.generate([replace(p, episode_id=f"o{p.seed}") for p in prompts(made, 20)], SAMPLING)
+    assert decoder.pool is None and not set(decoder.steps.values()) & set(steps.values())
+    engine.close()
+    assert not decoder.buffers and not decoder.steps
+
+
+def test_a_step_neither_waits_for_the_gpu_nor_depends_on_numbers_there():
+    """Tensors on the meta device have no numbers: reading one, or a shape that follows from one, is
+    an error, as in a CUDA graph. Attention is the operator of a GPU."""
+    model = small_model("qwen2").to("meta")
+    matrices = FusedModel(model, torch.bfloat16)
+    decoder = Decoder(matrices, [1, 2], torch.device("meta"))
+    with torch.no_grad():
+        decoder._reserve(slots=10, rows=16, columns=300)
+        for sampling in (
+            SamplingParams(),
+            SamplingParams(temperature=0.0),
+            SamplingParams(temperature=0.7, top_k=20, top_p=0.8),
+        ):
+            state = dict(vars(decoder.state))
+            for size in _batch_sizes(10):
+                decoder._step(size, sampling)
+            # A graph reads and writes these tensors; a new one would not be seen.
+            assert all(vars(decoder.state)[name] is part for name, part in state.items())
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            decoder.state.results.cpu().numpy()
+
+
 def test_new_weights_are_copied_to_where_the_graphs_read_them(monkeypatch):
     monkeypatch.setattr(fused, "_packable", lambda: ())  # as on a GPU
     made, model = ending_template("qwen2"), small_model("qwen2")
     engine = LocalEngine(model, made, graphs=True)
     matrices = engine.sampler
-    places = [matrices.head.weight.data_ptr(), matrices.layers[1].qkv.bias.data_ptr()]
+
+    def addresses():
+        parts = [x for layer in matrices.layers for x in vars(layer).values() if x is not layer.act]
+        parts += [matrices.head, matrices.embed, matrices.norm]
+        read = [x for part in parts for x in (part.weight, getattr(part, "bias", None))]
+        return [None if x is None else x.data_ptr() for x in read]
+
+    places = addresses()
     engine.generate(prompts(made, 2), SAMPLING)
     changed = AutoModelForCausalLM.from_config(model.config)
     changed.load_state_dict({name: value * 1.5 for name, value in model.state_dict().items()})
     engine.load_weights(changed, version=1)
-    assert places == [matrices.head.weight.data_ptr(), matrices.layers[1].qkv.bias.data_ptr()]
+    assert addresses() == places
     asked = prompts(made, 2)
     check_against_forward(changed, asked, engine.generate(asked, SAMPLING))
 
@@ -262,12 +324,11 @@ def test_a_recorded_step_can_be_replayed(monkeypatch):
             row_uniforms(asked, 9),
         )
         decoder._sample(hidden, sampling)
-        decoder._advance = lambda size, sampling: recorded()
-        found = decoder._decode(6, [8], sampling)
+        found = decoder._decode(6, {8: recorded}, 9)
     assert [ids.tolist() for ids, _ in found] == texts(expected)
 
 
 def test_a_few_batch_sizes_have_a_graph():
-    assert _graph_sizes(1) == _graph_sizes(8) == [8]
-    assert _graph_sizes(100) == [128, 64, 32, 16, 8]
-    assert _graph_sizes(300) == [512, 256, 128, 64, 32, 16, 8]
+    assert _batch_sizes(1) == _batch_sizes(8) == [8]
+    assert _batch_sizes(100) == [128, 64, 32, 16, 8]
+    assert _batch_sizes(300) == [512, 256, 128, 64, 32, 16, 8]

@@ -7,7 +7,7 @@ One call of `Decoder.generate`:
 1. `_read_prompts` reads the tokens that are new, packed one row after another without padding. What
    several rows begin with is read once, and its keys and values are copied to their slots.
 2. `_sample` samples the first token of every row.
-3. `_step`, the decode step, repeats until all rows have ended:
+3. `_decode` repeats the decode step (`_step`) until all rows have ended:
    a. every layer writes the key and value of the row's last token to the next column of its slot,
       and attends to the columns in use (`_hidden`);
    b. the logits become one token per row, from the row's own random numbers (`_sample`);
@@ -17,13 +17,14 @@ A CUDA graph is a recorded list of kernels that starts with one command. Its ker
 the same memory each time, so everything that changes between steps is in `_State`, and the step
 changes it itself. There is a graph for each of a few batch sizes. Rows that are missing up to that
 size, and rows that have ended, compute too: they write to a column that no row reads. When enough
-rows have ended, the others move to a smaller graph.
+rows have ended, the others move to a smaller graph. Graphs stay until the buffers change: new
+weights are copied to where the old ones were.
 
 On a CPU the same functions run without graphs. Tests compare them with the engine's other path.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -40,7 +41,8 @@ from spa.types import Prompt, SamplingParams
 
 READ_TOKENS = 16384  # tokens of one pass over prompts, apart from its last row
 COLUMNS = 256  # slots have a multiple of this many columns
-SMALLEST = 8  # rows of the smallest graph
+# Keys and values of at most this share of the GPU's memory stay allocated between rollouts.
+KEPT_SHARE = 1 / 16
 NO_TOKENS = np.empty(0, dtype=np.int32)
 
 
@@ -53,8 +55,8 @@ class Slot:
     ids: np.ndarray
 
 
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Attention of queries [N, H, D] over keys and values [slots * columns, K, D]."""
+Step = Callable[[], None]
+"""The decode step of one batch size: the replay of a CUDA graph, or on a CPU its functions."""
 
 
 class _State:
@@ -81,12 +83,16 @@ class _State:
         self.position[rows:] = 0
         self.alive[rows:] = False
 
+    def clear(self) -> None:
+        """Make all rows padding, before their first token."""
+        self.pad(0)
+        self.step.zero_()
+
     def begin(self, slots: torch.Tensor, lengths: torch.Tensor, uniforms: torch.Tensor) -> None:
         """Rows in these slots, int64 [n], whose prompts of these lengths, int64 [n], have been
         read; uniforms: float64 [n, tokens]."""
         rows = len(slots)
-        self.pad(0)
-        self.step.zero_()
+        self.clear()
         self.slot[:rows] = slots
         # `_sample` moves a row to the column of the token that it samples.
         self.position[:rows] = lengths - 1
@@ -109,25 +115,33 @@ class Decoder:
         self.device = device
         self.stop_ids = torch.tensor(sorted(stop_ids), device=device)
         self.slots: dict[str, Slot] = {}  # of episodes that may have a next turn
-        # The largest numbers that were needed so far.
-        self.slot_count = self.columns = self.rows = 0
+        self.kept_bytes = 0.0
+        if device.type == "cuda":
+            self.kept_bytes = KEPT_SHARE * torch.cuda.get_device_properties(device).total_memory
+        # Slots, rows of a batch, and columns of a slot: the largest numbers that were needed so far.
+        self.largest: tuple[int, ...] = (0, 0, 0)
         self.release()
 
     def release(self) -> None:
-        """Free the GPU memory of keys, values and graphs, which the trainer needs."""
+        """Free the GPU memory of keys, values and graphs."""
         self.slots.clear()
         self.buffers: list[torch.Tensor] = []  # of each layer, [2, slots + 1, columns, K, D]
-        self.graphs: dict[Any, torch.cuda.CUDAGraph] = {}
-        self.pool: Any = None
         self.state: Any = None
+        self._drop_steps()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
+    def _drop_steps(self) -> None:
+        self.steps: dict[tuple[int, SamplingParams], Step] = {}
+        # PyTorch refuses a memory pool whose graphs are all gone.
+        self.pool: Any = None
+
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """Give the slots of these episodes to others, and release the memory after the last."""
+        """Give the slots of these episodes to others. After the last, release the memory if the
+        trainer may need it."""
         for episode_id in episode_ids:
             self.slots.pop(episode_id, None)
-        if not self.slots:
+        if not self.slots and sum(buffer.nbytes for buffer in self.buffers) > self.kept_bytes:
             self.release()
 
     def generate(
@@ -135,34 +149,24 @@ class Decoder:
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Ids, int32 [L], and their log-probs, float32 [L], of one response per prompt, in
         order."""
+        slots = self._take_slots(prompts, sampling.max_tokens)
         # The matrices have their precision; under autocast, sampling would lose digits.
         with torch.autocast(self.device.type, enabled=False):
-            return self._generate(prompts, sampling)
-
-    def _generate(
-        self, prompts: Sequence[Prompt], sampling: SamplingParams
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        slots = self._take_slots(prompts, sampling.max_tokens)
-        # Keys of later rows come later, which the attention kernel expects.
-        order = sorted(range(len(prompts)), key=lambda i: slots[i].number)
-        prompts = [prompts[i] for i in order]
-        slots = [slots[i] for i in order]
-        sizes = _graph_sizes(len(prompts))
-        self._record(sizes, sampling)
-        hidden = self._read_prompts(prompts, slots)
-        self.state.begin(
-            self._tensor([slot.number for slot in slots]),
-            self._tensor([len(prompt.token_ids) for prompt in prompts]),
-            row_uniforms(prompts, sampling.max_tokens).to(self.device),
-        )
-        self._sample(hidden, sampling)
-        responses = self._decode(len(prompts), sizes, sampling)
+            steps = self._steps(len(prompts), sampling)
+            hidden = self._read_prompts(prompts, slots)
+            self.state.begin(
+                self._tensor([slot.number for slot in slots]),
+                self._tensor([len(prompt.token_ids) for prompt in prompts]),
+                row_uniforms(prompts, sampling.max_tokens).to(self.device),
+            )
+            self._sample(hidden, sampling)
+            responses = self._decode(len(prompts), steps, sampling.max_tokens)
         for prompt, slot, (ids, _) in zip(prompts, slots, responses, strict=True):
             if prompt.continued:
                 # The last sampled token has not been read.
                 slot.ids = np.concatenate([prompt.token_ids, ids[:-1]])
                 self.slots[prompt.episode_id] = slot
-        return [responses[place] for place in np.argsort(order)]
+        return responses
 
     def _take_slots(self, prompts: Sequence[Prompt], new_tokens: int) -> list[Slot]:
         """The slot of each prompt: that of the episode's earlier turns, or a free one."""
@@ -171,7 +175,7 @@ class Decoder:
         longest = max(len(prompt.token_ids) for prompt in prompts)
         self._reserve(others + len(prompts), len(prompts), longest + new_tokens)
         used = {slot.number for slot in self.slots.values()}
-        free = (number for number in range(self.slot_count) if number not in used)
+        free = (number for number in range(self.largest[0]) if number not in used)
         return [
             self.slots.pop(prompt.episode_id, None) or Slot(next(free), NO_TOKENS)
             for prompt in prompts
@@ -180,22 +184,15 @@ class Decoder:
     def _reserve(self, slots: int, rows: int, columns: int) -> None:
         """Allocate memory for so many slots, rows of a batch and columns of a slot. What is in use
         is copied if the memory was smaller."""
-        wanted = (slots, _graph_sizes(rows)[0], -(-columns // COLUMNS) * COLUMNS)
-        had = (self.slot_count, self.rows, self.columns)
-        needed = tuple(map(max, wanted, had))
-        if self.buffers and needed == had:
+        wanted = (slots, _batch_sizes(rows)[0], -(-columns // COLUMNS) * COLUMNS)
+        needed = tuple(map(max, wanted, self.largest))
+        if self.buffers and needed == self.largest:
             return
-        self.slot_count, self.rows, self.columns = needed
-        # Recorded graphs know the old addresses.
-        self.graphs.clear()
-        self.state = None
-        shape = (
-            2,
-            self.slot_count + 1,
-            self.columns,
-            self.matrices.key_heads,
-            self.matrices.width,
-        )
+        self.largest = needed
+        # Recorded graphs read the old addresses.
+        self._drop_steps()
+        spare, rows, self.columns = needed
+        shape = (2, spare + 1, self.columns, self.matrices.key_heads, self.matrices.width)
         old = self.buffers
         self.buffers = []
         for _ in self.matrices.layers:
@@ -203,19 +200,19 @@ class Decoder:
             if old:
                 # Layer by layer, so that only one of them is in memory twice.
                 small = old.pop(0)
-                buffer[:, : had[0], : had[2]] = small[:, : had[0]]
+                buffer[:, : small.shape[1], : small.shape[2]] = small
             self.buffers.append(buffer)
-        self.state = _State(self.rows, self.columns, self.slot_count, self.device)
+        self.state = _State(rows, self.columns, spare, self.device)
 
     def _read_prompts(self, prompts: Sequence[Prompt], slots: Sequence[Slot]) -> torch.Tensor:
         """Hidden states [B, H] of the last token of each prompt, whose other tokens are in its slot
         afterwards."""
+        numbers = [slot.number for slot in slots]
         # At least one token of each prompt is read, because its hidden state is needed.
         starts = [
             min(common_length(slot.ids, prompt.token_ids), len(prompt.token_ids) - 1)
             for prompt, slot in zip(prompts, slots, strict=True)
         ]
-        numbers = [slot.number for slot in slots]
         fresh = [row for row, start in enumerate(starts) if start == 0]
         groups = shared_beginnings([prompts[row].token_ids for row in fresh]) if fresh else None
         if groups:
@@ -250,110 +247,113 @@ class Decoder:
             some = np.flatnonzero(passes == number).tolist()
             columns = [np.arange(starts[i], starts[i] + counts[i]) for i in some]
             query_starts = self._tensor(np.append(0, counts[some].cumsum()))
-            slot = self._tensor(np.asarray(slots)[some])
-            lengths = self._tensor(np.asarray(starts)[some] + counts[some])
+            row_slots = np.asarray(slots)[some]
             hidden = self._hidden(
                 self._tensor(np.concatenate([rows[i] for i in some])),
                 self._tensor(np.concatenate(columns)),
-                slot.repeat_interleave(query_starts.diff()),
-                self._attend(query_starts.int(), int(counts[some].max()), slot, lengths),
+                self._tensor(row_slots.repeat(counts[some])),
+                query_starts=query_starts.int(),
+                longest_query=int(counts[some].max()),
+                row_slots=self._tensor(row_slots),
+                lengths=self._tensor(np.asarray(starts)[some] + counts[some]),
             )
             parts.append(hidden[query_starts[1:] - 1])
         return torch.cat(parts)
 
     def _decode(
-        self, count: int, sizes: Sequence[int], sampling: SamplingParams
+        self, count: int, steps: dict[int, Step], max_tokens: int
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Ids and log-probs of the responses of the first `count` rows of the state, of which the
-        first token has been sampled."""
-        history: list[tuple[np.ndarray, ...]] = []
+        first token has been sampled. steps: the decode step for each batch size."""
+        ids = np.zeros((count, max_tokens), dtype=np.int32)
+        logprobs = np.zeros((count, max_tokens), dtype=np.float32)
+        lengths = np.zeros(count, dtype=np.int64)
         rows = np.arange(count)  # row of the state -> response
         writing = np.ones(count, dtype=bool)  # copy of `alive` on the CPU
-        size = sizes[0]
-        for step in range(sampling.max_tokens):
+        size = max(steps)
+        for place in range(max_tokens):
             watchdog.beat()
+            if place > 0:
+                steps[size]()
             # The only transfer of a step: the CPU waits for the GPU here.
             tokens, values, ended = self.state.results[:, : len(rows)].cpu().numpy()
-            history.append((rows[writing], tokens[writing], values[writing]))
+            ids[rows[writing], place] = tokens[writing]
+            logprobs[rows[writing], place] = values[writing]
+            lengths[rows[writing]] += 1
             writing = writing & (ended == 0)
-            if not writing.any() or step + 1 == sampling.max_tokens:
+            if not writing.any():
                 break
-            smaller = min(n for n in sizes if n >= writing.sum())
+            smaller = min(n for n in steps if n >= writing.sum())
             if smaller < size:
                 keep = np.flatnonzero(writing)
                 self.state.keep(self._tensor(keep))
                 rows = rows[keep]
                 writing = writing[keep]
                 size = smaller
-            self._advance(size, sampling)
-        owners, tokens, values = (np.concatenate(part) for part in zip(*history, strict=True))
-        order = owners.argsort(kind="stable")
-        ends = np.bincount(owners, minlength=count).cumsum()[:-1]
-        ids = np.split(tokens[order].astype(np.int32), ends)
-        return list(zip(ids, np.split(values[order].astype(np.float32), ends), strict=True))
+        return [(ids[row, :n].copy(), logprobs[row, :n].copy()) for row, n in enumerate(lengths)]
 
-    def _advance(self, size: int, sampling: SamplingParams) -> None:
-        """One decode step of the first `size` rows."""
-        graph = self.graphs.get(_graph_key(size, sampling))
-        if graph is None:
-            self._step(size, sampling)
-        else:
-            graph.replay()
+    def _steps(self, rows: int, sampling: SamplingParams) -> dict[int, Step]:
+        """The decode step for each batch size of at most so many rows. Those that are missing are
+        recorded, the largest first: the others fit into its memory."""
+        self.state.clear()
+        steps = {}
+        for size in _batch_sizes(rows):
+            # A step depends on all settings but the length of responses.
+            key = (size, replace(sampling, max_tokens=0))
+            if key not in self.steps:
+                self.steps[key] = self._record(partial(self._step, size, sampling))
+            steps[size] = self.steps[key]
+        return steps
 
-    def _record(self, sizes: Sequence[int], sampling: SamplingParams) -> None:
-        """Record the graphs that are missing, the largest first: the others fit into its memory."""
+    def _record(self, step: Step) -> Step:
+        """The step as a CUDA graph; on a CPU the step itself."""
         if self.device.type != "cuda":
-            return
-        self.state.pad(0)
-        self.pool = self.pool or torch.cuda.graph_pool_handle()
-        for size in sizes:
-            key = _graph_key(size, sampling)
-            if key in self.graphs:
-                continue
-            # Libraries allocate memory when they are first called, which must not be recorded.
-            self.state.step.zero_()
-            self._step(size, sampling)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool):
-                self._step(size, sampling)
-            self.graphs[key] = graph
+            return step
+        # Libraries allocate memory when they are first called, which must not be recorded.
+        step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            step()
+        self.pool = graph.pool()
+        return graph.replay
 
     def _step(self, size: int, sampling: SamplingParams) -> None:
         """The decode step: read the last token of the first `size` rows, sample the next."""
         state = self.state
         slot = state.slot[:size]
         position = state.position[:size]
-        # Rows that have ended need not attend to anything.
-        lengths = torch.where(state.alive[:size], position + 1, 1)
-        attend = self._attend(state.starts[: size + 1], 1, slot, lengths)
-        self._sample(self._hidden(state.token[:size], position, slot, attend), sampling)
-
-    def _attend(
-        self, query_starts: torch.Tensor, longest: int, slots: torch.Tensor, lengths: torch.Tensor
-    ) -> Attend:
-        """Attention of the queries of each row, at most `longest` of them, over the first columns
-        of its slot; query_starts: int32 [B + 1]; slots, lengths: int64 [B]."""
-        end = torch.full_like(slots[:1], self.slot_count + 1)
-        return partial(
-            varlen_attention,
-            query_starts=query_starts,
-            key_starts=(torch.cat([slots, end]) * self.columns).int(),
-            longest_query=longest,
-            longest_key=self.columns,
-            lengths=lengths.int(),
-            scale=1.0,  # the queries are scaled already
+        hidden = self._hidden(
+            state.token[:size],
+            position,
+            slot,
+            query_starts=state.starts[: size + 1],
+            longest_query=1,
+            row_slots=slot,
+            # Rows that have ended need not attend to anything.
+            lengths=torch.where(state.alive[:size], position + 1, 1),
         )
+        self._sample(hidden, sampling)
 
     def _hidden(
         self,
         ids: torch.Tensor,
         positions: torch.Tensor,
         slots: torch.Tensor,
-        attend: Attend,
+        *,
+        query_starts: torch.Tensor,
+        longest_query: int,
+        row_slots: torch.Tensor,
+        lengths: torch.Tensor,
     ) -> torch.Tensor:
         """Residual stream [N, H] after the last layer of tokens, int64 [N], whose keys and values
-        are written to these columns of these slots, int64 [N]."""
+        are written to these columns of these slots, int64 [N].
+
+        The tokens of each row begin at `query_starts`, int32 [B + 1], are at most `longest_query`,
+        and attend to the first columns of `row_slots`, both int64 [B]: `lengths` with their own.
+        """
         matrices = self.matrices
+        # The last start only closes the list, since `lengths` are given.
+        key_starts = (nn.functional.pad(row_slots, (0, 1)) * self.columns).int()
         x = matrices.embed(ids).float()
         turn = matrices.turn(x[:, None], positions[:, None])
         for layer, (keys, values) in zip(matrices.layers, self.buffers, strict=True):
@@ -361,7 +361,17 @@ class Decoder:
             query, key, value = (part[:, :, 0] for part in matrices.split_heads(qkv, turn))
             keys[slots, positions] = key
             values[slots, positions] = value
-            attended = attend(query, keys.flatten(0, 1), values.flatten(0, 1))
+            attended = varlen_attention(
+                query,
+                keys.flatten(0, 1),
+                values.flatten(0, 1),
+                query_starts=query_starts,
+                key_starts=key_starts,
+                longest_query=longest_query,
+                longest_key=self.columns,
+                lengths=lengths.int(),
+                scale=1.0,  # the queries are scaled already
+            )
             x = x + layer.out(attended.flatten(1))
             gate, up = layer.gate_up(_normed(x, layer.between)).chunk(2, dim=-1)
             x = x + layer.down(layer.act(gate) * up)
@@ -387,18 +397,12 @@ class Decoder:
         return torch.as_tensor(np.asarray(numbers, dtype=np.int64)).to(self.device)
 
 
-def _graph_sizes(rows: int) -> list[int]:
+def _batch_sizes(rows: int) -> list[int]:
     """Batch sizes of the graphs for at most so many rows, falling: a multiple of 256, then powers
-    of two."""
-    powers = [2**n for n in range(8, 2, -1)]
-    assert powers[-1] == SMALLEST
-    large = [-(-rows // powers[0]) * powers[0]] if rows > powers[0] else []
-    return large + [size for size in powers if size < 2 * rows or size == SMALLEST]
-
-
-def _graph_key(size: int, sampling: SamplingParams) -> tuple[Any, ...]:
-    """Key of a recorded step: everything that its graph depends on."""
-    return (size, sampling.temperature, sampling.top_p, sampling.top_k)
+    of two down to 8."""
+    powers = [256, 128, 64, 32, 16, 8]
+    large = [-(-rows // 256) * 256] if rows > 256 else []
+    return large + [size for size in powers if size < max(2 * rows, 16)]
 
 
 def _normed(x: torch.Tensor, norm: Any) -> torch.Tensor:

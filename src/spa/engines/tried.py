@@ -38,19 +38,36 @@ def uses_flash(config: Any) -> bool:
 def reads_right(model: Any, make_batch: MakeBatch) -> bool:
     """Return whether cached log-probs of two turns of two uneven rows equal those of one forward
     pass without a cache. False, too, if the model cannot be called that way."""
+    fault = _fault(model, lambda: _gap(model, make_batch), SAME)
+    if fault:
+        log.debug("%s: %s", model.config.model_type, fault)
+    return not fault
+
+
+def decoder_fault(decoder: Decoder, model: Any, autocast: torch.dtype | None) -> str:
+    """Reason not to sample with a decoder: log-probs of two turns of two uneven rows that are not
+    those of one forward pass without a cache, or an error. Empty if all is right."""
+    with torch.autocast(decoder.device.type, autocast, autocast is not None):
+        fault = _fault(model, lambda: _decoder_gap(decoder, model), SAME_HALF)
+    decoder.release()
+    return fault
+
+
+def _fault(model: Any, measure: Callable[[], float], largest: float) -> str:
+    """Error of a trial, or a gap between its log-probs and the model's that is too large; empty if
+    all is right."""
     was_training = model.training
     model.eval()
     try:
         with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
-            gap = _gap(model, make_batch)
+            gap = measure()
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 - whatever an architecture that is called in an unknown way meets first
-        log.debug("%s: %s", model.config.model_type, error)
-        return False
+    except Exception as error:  # noqa: BLE001 - an unknown architecture, driver or GPU may raise anything
+        return one_line(error)[:300]
     finally:
         model.train(was_training)
-    return gap <= SAME
+    return "" if gap <= largest else f"log-probs differ by {gap:.2g} from those of the model"
 
 
 def _gap(model: Any, make_batch: MakeBatch) -> float:
@@ -88,36 +105,17 @@ def _gap(model: Any, make_batch: MakeBatch) -> float:
     return gap
 
 
-def decoder_fault(decoder: Decoder, model: Any, autocast: torch.dtype | None) -> str:
-    """Reason not to sample with a decoder: log-probs of two turns of two uneven rows that are not
-    those of one forward pass without a cache, or an error. Empty if all is right."""
-    kind = decoder.device.type
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode(), torch.autocast(kind, autocast, autocast is not None):
-            gap = _decoder_gap(decoder, model)
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever another driver, GPU or PyTorch raises
-        return one_line(error)[:300]
-    finally:
-        model.train(was_training)
-        decoder.release()
-    return "" if gap <= SAME_HALF else f"log-probs differ by {gap:.2g} from those of the model"
-
-
 def _decoder_gap(decoder: Decoder, model: Any) -> float:
     words = model.get_input_embeddings().weight.shape[0]
     talks = [np.arange(first, last, dtype=np.int32) % words for first, last in ((3, 8), (7, 19))]
     gap = 0.0
-    for _ in range(2):
+    for order in ((0, 1), (1, 0)):
         prompts = [
-            Prompt(episode_id=f"tried/{i}", messages=(), token_ids=talk, prefill="", seed=i)
-            for i, talk in enumerate(talks)
+            Prompt(episode_id=f"tried/{i}", messages=(), token_ids=talks[i], prefill="", seed=i)
+            for i in order
         ]
         responses = decoder.generate(prompts, SamplingParams(max_tokens=4))
-        for i, (ids, logprobs) in enumerate(responses):
+        for i, (ids, logprobs) in zip(order, responses, strict=True):
             asked = len(talks[i])
             # Begins the next turn, too.
             talks[i] = np.concatenate([talks[i], ids, talks[i][:3]])
