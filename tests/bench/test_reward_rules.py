@@ -253,8 +253,10 @@ def test_diagnose_reads_rollouts_with_the_same_rules(tmp_path, capsys):
         "Malformed responses",
         "No reward variance",
     ]
-    execute(["diagnose", str(file)])
+    page = tmp_path / "page.html"
+    execute(["diagnose", str(file), "--html", str(page)])
     assert (
         "What holds the reward back, causes first:\n1. Malformed responses: "
         in capsys.readouterr().out
     )
+    assert "<li><bdi>Malformed responses: " in page.read_text()
