@@ -23,7 +23,6 @@ DONE = (
     "architecture.md",
     "bridges.md",
     "coming-from.md",
-    "compare.md",
     "concepts.md",
     "credit.md",
     "diagnose.md",
