@@ -68,7 +68,6 @@ def test_the_menu_has_every_page():
         ("extending.md", "custom_advantage.py"),
         ("extending.md", "custom_engine.py"),
         ("extending.md", "shaped_reward.py"),
-        ("environment-reference.md", "custom_env.py"),
     ],
 )
 def test_pages_print_the_examples(page: str, name: str):

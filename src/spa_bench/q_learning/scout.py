@@ -40,7 +40,7 @@ def require_copies(env: TextEnv, tag: str) -> None:
     except NotImplementedError:
         raise ConfigError(
             f"generate.policy=q_learning needs an environment that can be copied, and {tag} cannot be. Set "
-            "es_manager.env_workers=0, define `changes` in the environment (docs/environment-reference.md), or choose "
+            "es_manager.env_workers=0, define `changes` in the environment (docs/add-an-environment.md), or choose "
             "another policy."
         ) from None
     if not env.legal_actions():
