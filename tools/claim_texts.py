@@ -99,7 +99,7 @@ def demo() -> Iterator[Claim]:
     exact = load("demo/seed0-float32.json")
     spa, plain = (percent(exact["methods"][name]["after"]["pass@1"]) for name in ("spa", "vanilla"))
     lead = points(exact["difference"]["vanilla"])
-    yield "docs/performance.md", f"solves {spa} % and plain PPO {plain} %, {lead} apart"
+    yield "docs/scaling.md", f"solves {spa} % and plain PPO {plain} %, {lead} apart"
     three = load("demo/three-seeds.json")
     after = {name: found["after"]["pass@1"] for name, found in three["methods"].items()}
     longer = three["methods"]["vanilla"]["after_total"]["pass@1"]

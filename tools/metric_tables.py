@@ -773,7 +773,7 @@ TIMINGS = Group(
             "rollouts of one PPO step",
             "seconds",
             "often the largest part",
-            "use vLLM; see [performance](performance.md)",
+            "use vLLM; see [performance](scaling.md)",
         ),
         Metric(
             "timing_s/score", "log-probs of policy and reference, and values", "seconds", "", ""
@@ -797,7 +797,7 @@ TIMINGS = Group(
             "tokens per second since the last line, prompts included",
             "tokens/s",
             "stable",
-            "see [performance](performance.md)",
+            "see [performance](scaling.md)",
         ),
         Metric(
             "elapsed_s", "time since the last line", "seconds", "stable", "find the part that grew"

@@ -36,7 +36,6 @@ DONE = (
     "models.md",
     "one-gpu.md",
     "parity.md",
-    "performance.md",
     "planning.md",
     "recipe.md",
     "results-smollm2.md",

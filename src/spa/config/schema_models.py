@@ -64,7 +64,7 @@ class ModelConfig:
     dtype: Annotated[
         Dtype,
         Key(
-            "dtype of forward passes; auto lets spa choose by device and model size (performance.md)",
+            "dtype of forward passes; auto lets spa choose by device and model size (scaling.md)",
             affects="semantics",
         ),
     ] = "auto"

@@ -2,7 +2,7 @@
 
 For a CPU: plain matrix products over blocks of queries, each of which reads only the keys before
 its end. Trains two to four times as fast as PyTorch's fused CPU kernel at up to a thousand tokens
-(docs/performance.md). For a GPU: sequences without padding, in training and in sampling.
+(docs/scaling.md). For a GPU: sequences without padding, in training and in sampling.
 """
 
 from typing import Any
