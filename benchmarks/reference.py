@@ -83,7 +83,11 @@ BOARDS = {
         seeds=test_seeds(9_000_000, 100_000, 256),
     ),
     # Puzzles that no training and no evaluation set has chosen: they are for development.
-    "hidden-lake-4x4": Board(env_type="hidden_dynamics_lake", cap=6, seeds=DEVELOPMENT),
+    "hidden-lake-4x4": Board(
+        env_type="hidden_dynamics_lake", options={"min_moves": 3}, cap=6, seeds=DEVELOPMENT
+    ),
+    # The goal may be one move away.
+    "hidden-lake-4x4-near": Board(env_type="hidden_dynamics_lake", cap=6, seeds=DEVELOPMENT),
     "hidden-lake-3x3": Board(
         env_type="hidden_dynamics_lake", options={"size": 3}, cap=10, seeds=DEVELOPMENT
     ),
@@ -93,7 +97,10 @@ BOARDS = {
     # Other worlds of the same lake.
     **{
         f"hidden-lake-4x4-world-{world}": Board(
-            env_type="hidden_dynamics_lake", options={"world": world}, cap=6, seeds=DEVELOPMENT
+            env_type="hidden_dynamics_lake",
+            options={"min_moves": 3, "world": world},
+            cap=6,
+            seeds=DEVELOPMENT,
         )
         for world in range(1, 4)
     },

@@ -104,6 +104,12 @@ def test_every_puzzle_can_be_solved_within_its_moves():
     env = HiddenDynamicsLake(moves=1)
     env.reset(seed=0)
     assert env.optimal_steps() == 1
+    env = HiddenDynamicsLake(min_moves=3)
+    lengths = []
+    for seed in range(30):
+        env.reset(seed=seed)
+        lengths.append(env.optimal_steps())
+    assert {3, 4} <= {*lengths} <= {3, 4, 5, 6}
 
 
 def test_no_prompt_tells_the_world():
@@ -146,7 +152,7 @@ def test_boards_that_are_none_are_refused(board):
         HiddenDynamicsLake(size=2).reset(seed=0, options={"board": board})
 
 
-@pytest.mark.parametrize("options", [{"size": 11}, {"world": -1}, {"p": 2}, {"moves": 0}])
+@pytest.mark.parametrize("options", [{"size": 11}, {"world": -1}, {"p": 2}, {"moves": 0}, {"min_moves": 7}])
 def test_wrong_options_are_refused(options):
     with pytest.raises(ConfigError, match="hidden_dynamics_lake: option"):
         HiddenDynamicsLake(**options)

@@ -54,15 +54,18 @@ class HiddenDynamicsLake(FrozenLake):
         p: float = 0.8,
         world: int = 0,
         moves: int | None = None,
+        min_moves: int = 1,
         max_steps: int = 100,
         render_mode: str = "text",
         state_text: StateText | None = None,
     ) -> None:
         """`p`: probability that a cell is frozen. `world`: seed of the world. `moves`: every
-        puzzle can be solved within as many (default: 6 if `size` is 4, else 10)."""
+        puzzle can be solved within as many (default: 6 if `size` is 4, else 10), and none within
+        fewer than `min_moves`."""
         size = require_int(NAME, "size", size, 2, 10)
         default = 6 if size == 4 else 10
         self.moves = default if moves is None else require_int(NAME, "moves", moves, 1, 1_000_000)
+        self.min_moves = require_int(NAME, "min_moves", min_moves, 1, self.moves)
         super().__init__(
             size=size,
             p=require_rate(NAME, "p", p),
@@ -103,7 +106,7 @@ class HiddenDynamicsLake(FrozenLake):
         return self.state_text(self.default_state_text), {}
 
     def _sample(self, puzzle_seed: int) -> None:
-        """Begin a puzzle that can be solved within `moves` actions."""
+        """Begin a puzzle whose shortest way has from `min_moves` to `moves` actions."""
         draw = uniforms(seeds.stream(puzzle_seed, f"{NAME}/puzzle"))
         cells = self.size**2
         while True:
@@ -115,7 +118,7 @@ class HiddenDynamicsLake(FrozenLake):
                 continue
             self._begin(Lake(self.size, start, goal, holes - {start, goal}), letters)
             steps = self.optimal_steps()
-            if steps is not None and steps <= self.moves:
+            if steps is not None and self.min_moves <= steps <= self.moves:
                 return
 
     def _begin(self, lake: Lake, letters: str) -> None:
