@@ -32,11 +32,11 @@ def test_a_bridge_without_a_task_says_how_to_list_them():
         make_env("gymnasium:")
 
 
-def test_every_bridge_is_one_file_under_160_lines():
+def test_every_bridge_is_one_file_under_200_lines():
     folder = Path(spa_integrations.games.__file__).parent
     files = {row.path.partition(":")[0].rpartition(".")[2] for row in BRIDGES.values()}
     assert {
-        name for name in files if len((folder / f"{name}.py").read_text().splitlines()) >= 160
+        name for name in files if len((folder / f"{name}.py").read_text().splitlines()) >= 200
     } == set()
 
 

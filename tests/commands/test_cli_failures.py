@@ -145,13 +145,6 @@ def test_advice_to_resume_leaves_out_what_begins_from_scratch(
     assert ("the same command again" in heard) == (told == f"spa {' '.join(words)}")
 
 
-def test_an_old_name_is_told_how_to_resume_by_the_new_one(failing, capsys):
-    failing(StopRequested("SIGTERM", "runs/x/ppo/global_step_3"), "run")
-    assert cli.main(["ppo", "demo", "trainer.resume_mode=disable", "a=1"]) == 143
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[-1].strip() == "spa run demo --stages ppo a=1 trainer.resume_mode=auto"
-
-
 def test_code_of_others_that_leaves_with_success_is_a_failure(tmp_path, monkeypatch, capsys):
     (tmp_path / "leaving_game.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -137,11 +137,11 @@ def test_only_played_environments_and_chosen_models_count(cfg: Config, before):
     }
 
 
-def test_replay_counts_where_rows_are_replayed_and_their_states_where_they_are_of_rollouts(
+def test_replay_counts_where_examples_are_replayed_and_their_states_where_they_are_of_rollouts(
     cfg: Config,
 ):
     replay = ["actor_rollout_ref", "actor", "replay"]
-    off = changed(cfg, [*replay, "rows"], lambda old: 0)
+    off = changed(cfg, [*replay, "examples"], lambda old: 0)
     data = changed(cfg, [*replay, "source"], lambda old: "data")
 
     def moves(cfg: Config, path: list[str], value: object) -> bool:
@@ -154,7 +154,7 @@ def test_replay_counts_where_rows_are_replayed_and_their_states_where_they_are_o
         assert moves(cfg, path, value) and not moves(off, path, value)
     record = fingerprint_of(off, "ppo")  # as older versions wrote them
     older = {
-        f"{'.'.join(replay)}.{name}": value for name, value in {"rows": 0, "coef": 1.0}.items()
+        f"{'.'.join(replay)}.{name}": value for name, value in {"examples": 0, "coef": 1.0}.items()
     }
     assert differences(replace(record, settings={**record.settings, **older}), record) == {}
     assert moves(cfg, ["generate", "states"], "model") and not moves(

@@ -71,17 +71,17 @@ def test_masks_by_hand():
         prompt=(
             {"role": "system", "content": "S"},
             {"role": "user", "content": "u"},
-            {"role": "assistant", "content": "<think>a"},
+            {"role": "assistant", "content": "<think>a<answer>"},
             {"role": "user", "content": "R\nState:\nxy\nActions left: 1."},
         ),
-        response="<think>b",
+        response="<think>b<answer>",
     )
-    first = replace(example, prompt=example.prompt[:2], response="<think>a", turn=0)
+    first = replace(example, prompt=example.prompt[:2], response="<think>a<answer>", turn=0)
     made = cast(ChatTemplate, OneTokenPerCharacter())
     marks: dict[str, str] = {
-        #           Su<think> a end R.State:. xy .Actions left: 1. <think> b end
-        "response": "00" + "0" * 7 + "11" + "0" * 9 + "00" + "0" * 17 + "0" * 7 + "11",
-        "act_obs":  "00" + "0" * 7 + "11" + "0" * 9 + "11" + "0" * 17 + "0" * 7 + "11",
+        #           Su<think> a<answer> end R.State:. xy .Actions left: 1. <think> b<answer> end
+        "response": "00" + "0" * 7 + "1" * 10 + "0" * 9 + "00" + "0" * 17 + "0" * 7 + "1" * 10,
+        "act_obs":  "00" + "0" * 7 + "1" * 10 + "0" * 9 + "11" + "0" * 17 + "0" * 7 + "1" * 10,
     }  # fmt: skip
     for loss_on, mark in marks.items():
         (sequence,), _ = training_sequences(
