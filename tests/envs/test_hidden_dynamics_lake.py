@@ -152,7 +152,9 @@ def test_boards_that_are_none_are_refused(board):
         HiddenDynamicsLake(size=2).reset(seed=0, options={"board": board})
 
 
-@pytest.mark.parametrize("options", [{"size": 11}, {"world": -1}, {"p": 2}, {"moves": 0}, {"min_moves": 7}])
+@pytest.mark.parametrize(
+    "options", [{"size": 11}, {"world": -1}, {"p": 2}, {"moves": 0}, {"min_moves": 7}]
+)
 def test_wrong_options_are_refused(options):
     with pytest.raises(ConfigError, match="hidden_dynamics_lake: option"):
         HiddenDynamicsLake(**options)
