@@ -24,7 +24,15 @@ from spa.models.precision import on_cpu, precision_of
 from spa.models.speed import Machine, card_for, gpus, this_cpu
 from spa.recipes.hours import CHARACTERS, TINY_CHARACTERS, StageTime, stage_times
 from spa.recipes.ppo_models import keys_of
-from spa.recipes.token_budget import USABLE, cut_of, kept_in_ppo, shape_of, with_token_budgets
+from spa.recipes.token_budget import (
+    USABLE,
+    held_by_engine,
+    kept_by_engine,
+    kept_in_ppo,
+    kept_in_sft,
+    shape_of,
+    with_token_budgets,
+)
 from spa.run.announce import duration
 from spa.run.console import write_out
 
@@ -102,8 +110,7 @@ def report_fit(
     size, said, name = (gpu_gb, "as given", "") if gpu_gb else gpu_memory()
     place = Place(count=count, memory_gb=size, said=said, name=name)
     shape = shape_of(cfg.model_path, code=cfg.actor_rollout_ref.model.trust_remote_code)
-    cfg = with_token_budgets(cfg, place.gpu_bytes)
-    tight = not all_fit(cfg, shape, place)
+    tight = not all_fit(with_token_budgets(cfg, place.gpu_bytes, place.ranks), shape, place)
     write_out("\n".join(fit_lines(cfg, shape, place, [config, *own])) + "\n")
     return 1 if tight else 0
 
@@ -119,10 +126,14 @@ def fit_lines(
     """Describe what stages take in a place. `arguments`: the configuration and overrides of their command."""
     millions = shape.parameters / 1e6
     size = f"{millions / 1e3:.2f} billion" if millions > 100 else f"{millions:.1f} million"
-    cfg = with_token_budgets(cfg, place.gpu_bytes)
+    other = "ddp" if _strategy(cfg) == SHARDED else "fsdp"
+    otherwise = with_token_budgets(_with_strategy(cfg, other), place.gpu_bytes, place.ranks)
+    cfg = with_token_budgets(cfg, place.gpu_bytes, place.ranks)
     yield f"{cfg.model_path}: {size} parameters; {place.line()}"
     yield ""
     yield from _memory_lines(cfg, shape, place)
+    if place.count > 1:
+        yield f"With strategy={other}, the peak is {_peak(otherwise, shape, place):.1f} GB."
     needed, enough = changes(cfg, shape, place) if place.count else ([], True)
     if not enough:
         return
@@ -160,7 +171,7 @@ def _characters(cfg: Config) -> float:
 
 def _memory_lines(cfg: Config, shape: ModelShape, place: Place) -> Iterator[str]:
     size = place.memory_gb
-    found = phases(cfg, shape, place.ranks)
+    found = phases(cfg, shape, place.ranks, gpu_gb=size)
     if not place.count:
         largest = max(found, key=lambda phase: phase.total)
         yield f"Memory: up to {largest.total / GB:.1f} GB ({largest.stage}; estimate)"
@@ -175,9 +186,6 @@ def _memory_lines(cfg: Config, shape: ModelShape, place: Place) -> Iterator[str]
         for name, value in phase.parts.items():
             if value:
                 yield f"      {name:<34} {value / GB:7.1f} GB"
-    if place.count > 1:
-        other = "ddp" if _strategy(cfg) == SHARDED else "fsdp"
-        yield f"  With strategy={other}, the peak is {_peak(_with_strategy(cfg, other), shape, place):.1f} GB."
     yield ""
     yield f"Tokens of a micro-batch: {tokens_of_micro_batches(cfg)}"
     yield ""
@@ -195,7 +203,9 @@ def _memory_lines(cfg: Config, shape: ModelShape, place: Place) -> Iterator[str]
 
 def _peak(cfg: Config, shape: ModelShape, place: Place) -> float:
     """GB of the largest phase."""
-    return max(phase.total for phase in phases(cfg, shape, place.ranks)) / GB
+    return (
+        max(phase.total for phase in phases(cfg, shape, place.ranks, gpu_gb=place.memory_gb)) / GB
+    )
 
 
 def _time_lines(
@@ -295,30 +305,17 @@ def margin(gpu_gb: float) -> str:
 
 def all_fit(cfg: Config, shape: ModelShape, place: Place) -> bool:
     """Return whether every phase fits."""
-    return all(fits(phase, place.memory_gb) for phase in phases(cfg, shape, place.ranks))
+    size = place.memory_gb
+    return all(fits(phase, size) for phase in phases(cfg, shape, place.ranks, gpu_gb=size))
 
 
-def phases(cfg: Config, shape: ModelShape, ranks: int = 1) -> list[Phase]:
-    """Playing and updating, in fine-tuning and in PPO, on the first of `ranks` GPUs."""
-    train = cfg.es_manager.train
+def phases(cfg: Config, shape: ModelShape, ranks: int = 1, *, gpu_gb: float = 0.0) -> list[Phase]:
+    """Playing and updating, in fine-tuning and in PPO, on the first of `ranks` GPUs of this size."""
     rollout = cfg.actor_rollout_ref.rollout
     actor = cfg.actor_rollout_ref.actor
     model = cfg.actor_rollout_ref.model
     sft = cfg.sft
-    own_copy = rollout.name == "vllm"
-    # Trained weights are always float32, with autocast. Only activations, the cache and the
-    # engine's copy of the weights have the configured dtype.
-    wide = _width(rollout.dtype if own_copy else model.dtype)
-    # All episodes of a step play at once, each with a cache of the full context; validation plays
-    # no more of them at a time. vLLM holds `max_num_seqs` of them and lets the others wait; the
-    # local engine keeps every cache.
-    # Every rank plays its own groups.
-    episodes = -(-train.env_groups // ranks) * train.group_size
-    if own_copy:
-        episodes = min(episodes, rollout.max_num_seqs)
-    kv = memory.cache(shape, episodes, rollout.max_model_len, width=wide)
-    engine = wide * shape.parameters if own_copy else 0
-    played = {"engine (copy of the weights)": engine, "keys and values": kv}
+    played = held_by_engine(cfg, shape, ranks)
     kept = kept_in_ppo(cfg, shape, ranks)
     # Only an estimator with values needs a critic. Its state may lie on the CPU.
     critic = estimator_named(cfg.algorithm.adv_estimator, keys_of(cfg.algorithm)).needs_values
@@ -337,22 +334,17 @@ def phases(cfg: Config, shape: ModelShape, ranks: int = 1) -> list[Phase]:
     sft_tokens = sft.data.max_token_len_per_gpu
     if not isinstance(sft_tokens, int):
         sft_tokens = sft.data.micro_batch_size_per_gpu * sft.data.max_length
-    sft_cut = cut_of(sft.model.strategy, sft.model.fsdp_config, ranks)
+    # With vLLM only the engine's copy of the weights is loaded in self-play, since no update follows.
+    weights = 0 if rollout.name == "vllm" else FULL * shape.parameters
     return [
         Phase(
             stage="self-play",
-            # With vLLM only the engine's copy of the weights is loaded, since no update follows.
-            parts={"policy (weights)": 0 if own_copy else FULL * shape.parameters, **played},
+            parts={"policy (weights)": weights, **played},
         ),
         Phase(
             stage="fine-tuning",
             parts={
-                "model (weights, gradients, Adam)": sft_cut.of(
-                    memory.training_state(shape, lora_rank=sft.model.lora_rank)
-                ),
-                "whole copy of the sharded model": (
-                    FULL * shape.parameters if sft_cut.count > 1 else 0
-                ),
+                **kept_in_sft(cfg, shape, ranks),
                 "activations": memory.activations(
                     shape,
                     sft_tokens,
@@ -367,6 +359,7 @@ def phases(cfg: Config, shape: ModelShape, ranks: int = 1) -> list[Phase]:
             stage="PPO, updating",
             parts={
                 **kept,
+                **kept_by_engine(cfg, shape, gpu_gb * GB, ranks),
                 "activations": max(updates),
                 "logits": memory.logits(),
             },
@@ -414,7 +407,10 @@ def _lowered(
     cfg: Config, change: Change, shape: ModelShape, gpu_gb: float, ranks: int
 ) -> list[tuple[Phase, Phase]]:
     """The phases that are too large and become smaller by a change, before and after it."""
-    pairs = zip(phases(cfg, shape, ranks), phases(change.apply(cfg), shape, ranks), strict=True)
+    pairs = zip(
+        *(phases(each, shape, ranks, gpu_gb=gpu_gb) for each in (cfg, change.apply(cfg))),
+        strict=True,
+    )
     return [
         (before, after)
         for before, after in pairs
@@ -440,7 +436,7 @@ def advice(cfg: Config, shape: ModelShape, gpu_gb: float, *, ranks: int = 1) -> 
                 f"    {change.text:<74} {before.stage} {before.total / GB:.1f} -> "
                 f"{after.total / GB:.1f} GB"
             )
-            if all(fits(phase, gpu_gb) for phase in phases(cfg, shape, ranks)):
+            if all(fits(phase, gpu_gb) for phase in phases(cfg, shape, ranks, gpu_gb=gpu_gb)):
                 return
         if not helped:
             yield "    no other setting saves memory"

@@ -60,7 +60,7 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
     # Rank 0 chooses, since another rank may run on another CPU; all must compute in one precision.
     cfg = with_precision(cfg, current_world().broadcast(lambda: precision_of(cfg, folders)))
     gpu = None if on_cpu(cfg) else torch.cuda.get_device_properties(0).total_memory
-    cfg = with_token_budgets(cfg, gpu)
+    cfg = with_token_budgets(cfg, gpu, current_world().size)
     if missing := missing_stages(cfg, job):
         # A run of which only PPO is missing starts from its own SFT checkpoint, not from
         # model_path.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from spa.algo.estimators import estimator_named
 from spa.config.schema import Config
 from spa.config.schema_models import FSDPConfig, ModelConfig
+from spa.engines.decoder import KEPT_SHARE
 from spa.models import memory
 from spa.models.load import model_config
 from spa.models.memory import FULL, HALF, ModelShape
@@ -20,9 +21,9 @@ LEAST = 1024  # tokens; below, micro-batches are single sequences
 STEP = 256  # budgets are a multiple of so many tokens
 
 
-def with_token_budgets(cfg: Config, gpu_bytes: float | None) -> Config:
+def with_token_budgets(cfg: Config, gpu_bytes: float | None, ranks: int = 1) -> Config:
     """`cfg` without `auto` in `sft.data.max_token_len_per_gpu` and `use_dynamic_bsz`: a number of
-    tokens for a GPU of this size, numbers of sequences for a CPU (None)."""
+    tokens for each of `ranks` GPUs of this size, numbers of sequences for a CPU (None)."""
     data = cfg.sft.data
     actor = cfg.actor_rollout_ref.actor
     critic = cfg.critic
@@ -38,10 +39,9 @@ def with_token_budgets(cfg: Config, gpu_bytes: float | None) -> Config:
         model = cfg.actor_rollout_ref.model
         shape = shape_of(cfg.model_path, code=model.trust_remote_code)
         usable = USABLE * gpu_bytes / cfg.compare.per_gpu - memory.logits()
-        ppo = usable - sum(kept_in_ppo(cfg, shape).values())
-        if cfg.actor_rollout_ref.rollout.name != "vllm":
-            ppo -= HALF * shape.parameters  # the engine's copy of the weights
-        sft = usable - memory.training_state(shape, lora_rank=cfg.sft.model.lora_rank)
+        held = kept_in_ppo(cfg, shape, ranks) | kept_by_engine(cfg, shape, gpu_bytes, ranks)
+        ppo = usable - sum(held.values())
+        sft = usable - sum(kept_in_sft(cfg, shape, ranks).values())
         free = ((sft, cfg.sft.model), (ppo, model), (ppo, cfg.critic.model))
         tokens = [budget(shape, left, settings) for left, settings in free]
     if auto[0]:
@@ -97,6 +97,51 @@ def shards(strategy: str, size: int, ranks: int) -> int:
     if strategy == "ddp":
         return 1
     return ranks if size < 1 else min(size, ranks)
+
+
+def kept_in_sft(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, int]:
+    """Bytes of the model that SFT trains, on the first of `ranks` GPUs."""
+    model = cfg.sft.model
+    cut = cut_of(model.strategy, model.fsdp_config, ranks)
+    return {
+        "model (weights, gradients, Adam)": cut.of(
+            memory.training_state(shape, lora_rank=model.lora_rank)
+        ),
+        "whole copy of the sharded model": FULL * shape.parameters if cut.count > 1 else 0,
+    }
+
+
+def held_by_engine(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, int]:
+    """Bytes of an engine that plays, on one of `ranks` GPUs."""
+    rollout = cfg.actor_rollout_ref.rollout
+    train = cfg.es_manager.train
+    # Every rank plays its own groups. All episodes of a step play at once, each with a cache of the
+    # full context; validation plays no more of them at a time. vLLM holds `max_num_seqs` of them and
+    # lets the others wait; the local engine keeps every cache.
+    episodes = -(-train.env_groups // ranks) * train.group_size
+    if rollout.name == "vllm":
+        width = FULL if rollout.dtype == "float32" else HALF
+        copy = width * shape.parameters
+        episodes = min(episodes, rollout.max_num_seqs)
+    else:
+        # In float32 it reads the trainer's weights.
+        width = FULL if cfg.actor_rollout_ref.model.dtype == "float32" else HALF
+        copy = width * shape.parameters if width == HALF else 0
+    cache = memory.cache(shape, episodes, rollout.max_model_len, width=width)
+    return {"engine (copy of the weights)": copy, "keys and values": cache}
+
+
+def kept_by_engine(
+    cfg: Config, shape: ModelShape, gpu_bytes: float, ranks: int = 1
+) -> dict[str, int]:
+    """Bytes that the engine keeps while the models are updated. vLLM sleeps; the local engine keeps
+    its copy of the weights, and few keys and values."""
+    if cfg.actor_rollout_ref.rollout.name == "vllm":
+        return {}
+    held = held_by_engine(cfg, shape, ranks)
+    if held["keys and values"] > KEPT_SHARE * gpu_bytes:
+        del held["keys and values"]
+    return held
 
 
 def kept_in_ppo(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, int]:
