@@ -77,3 +77,20 @@ def test_a_bare_machine_can_run_them(script):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_predicted_figures_are_those_of_the_script_and_marked(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    predicted = importlib.import_module("predicted")
+    kept = json.loads((predicted.RESULTS / "predicted.json").read_text(encoding="utf-8"))
+    assert kept["figures"] == predicted.figures()
+    assert not any(figure["measured"] for figure in kept["figures"].values())
+    page = (SCRIPTS / "README.md").read_text(encoding="utf-8")
+    assert "\n".join(predicted.table()) in page and "(estimate)" in predicted.table()[0]
+    # The measured inputs are those of the committed results.
+    sft = json.loads((predicted.RESULTS / "h200-sft-0.5B.json").read_text(encoding="utf-8"))
+    before = sft["kept activations"]["8192 tokens, packed"]
+    assert pytest.approx(8192e3 / before["tokens_per_s"], rel=1e-3) == predicted.SFT_BEFORE_MS
+    assert before["mfu"] == predicted.SFT_BEFORE_MFU
+    rollout = json.loads((predicted.RESULTS / "h200-rollout-0.5B.json").read_text(encoding="utf-8"))
+    assert rollout["fused"]["step_ms"] == predicted.STEP_BEFORE_MS
