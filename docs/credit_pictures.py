@@ -1,9 +1,8 @@
-"""Write the tables of docs/credit.md again, and draw its pictures into docs/images.
+"""Draw the pictures of docs/credit.md into docs/images.
 
 python docs/credit_pictures.py
 """
 
-import re
 from pathlib import Path
 
 import matplotlib as mpl
@@ -12,17 +11,14 @@ mpl.use("svg")
 from matplotlib import pyplot as plt
 
 from spa_bench.estimator_bias.credit import ESTIMATORS, groups_of, judge
-from spa_bench.estimator_bias.page import SPECIMENS, tables, verdicts
+from spa_bench.estimator_bias.page import SPECIMENS, verdicts
 from spa_bench.estimator_bias.worlds import STOP_OR_GO, WORLDS, enumerate_episodes
 
 HERE = Path(__file__).parent
-MARKS = re.compile(
-    r"(<!-- tables of spa bench estimators -->\n).*?(<!-- end of the tables -->)", re.S
-)
 
 
 def main() -> None:
-    """Tables and pictures."""
+    """Both pictures."""
     mpl.rcParams.update(
         {
             "svg.hashsalt": "spa",
@@ -33,12 +29,6 @@ def main() -> None:
     )
     noise(HERE / "images" / "credit-noise.svg")
     bias(HERE / "images" / "credit-bias.svg")
-    page = HERE / "credit.md"
-    text = page.read_text(encoding="utf-8")
-    page.write_text(
-        MARKS.sub(lambda found: found[1] + "\n".join(tables()) + "\n" + found[2], text),
-        encoding="utf-8",
-    )
 
 
 def noise(path: Path) -> None:

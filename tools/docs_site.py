@@ -10,7 +10,10 @@ from typing import Any
 from config_reference import PAGES
 from mkdocs.structure.files import File, Files
 
+from spa_bench.estimator_bias.page import tables
+
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+ESTIMATORS = "<!-- tables of spa bench estimators -->"
 
 
 def on_files(files: Files, *, config: Any) -> Files:
@@ -24,7 +27,9 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Turn the links of the repository into those of the site."""
+    """Turn the links of the repository into those of the site, and add the tables of estimators."""
     if page.file.src_uri.startswith(f"{EXPERIMENTS.name}/"):
         return markdown.replace("../docs/", "../")
+    if ESTIMATORS in markdown:
+        markdown = markdown.replace(ESTIMATORS, "\n".join(tables()))
     return markdown.replace(f"](../{EXPERIMENTS.name}/", f"]({EXPERIMENTS.name}/")

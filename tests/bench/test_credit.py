@@ -8,7 +8,7 @@ import torch
 
 from spa.algo.turn_credit import gigpo, rewards_to_go, turn_gae, turn_rloo
 from spa_bench.estimator_bias.credit import ESTIMATORS, groups_of, judge
-from spa_bench.estimator_bias.page import tables
+from spa_bench.estimator_bias.page import verdicts
 from spa_bench.estimator_bias.worlds import (
     KEY_AND_DOOR,
     REVISITS,
@@ -94,9 +94,18 @@ def test_a_wrong_critic_biases_short_traces_only():
     assert judge(episodes, groups, ESTIMATORS["gae with exact critic and lam 0.5"]).error > 0.05
 
 
-def test_the_page_prints_what_the_laboratory_finds():
+def test_the_page_says_what_the_laboratory_finds():
     text = PAGE.read_text(encoding="utf-8")
-    assert "\n".join(tables()) in text, "run python docs/credit_pictures.py"
+    found = verdicts(KEY_AND_DOOR, group_size=4)
+    whitened, divided = (found[name].angle for name in ("reinforce_plus_plus (whitened)", "grpo"))
+    assert f"{whitened:.0f}° and {divided:.0f}°" in text
+    assert f"up to {found['reward to go minus group mean'].angle:.0f}°" in text
+    found = verdicts(STOP_OR_GO, group_size=4)
+    assert found["group mean per turn index"].angle > 179 and "(180°)" in text
+    found = verdicts(REVISITS, group_size=4)
+    states = found["gigpo with groups of equal state"].angle
+    turns = found["gigpo with groups of equal state and turns left"].angle
+    assert f"({states:.1f}°)" in text and f"({turns:.0f}°)" in text
 
 
 # Two episodes of one group, two tokens a turn: turn rewards (1, 2) and (3,); a third, alone in its group.
