@@ -429,6 +429,14 @@ SFT = Group(
             "rises while `train/loss` falls: overfitting; use more examples",
         ),
         Metric(
+            "val/teacher_forced/*",
+            "share of the parts of this kind that are right, given the true text before them: `observation`, "
+            "`prediction`, `answer`; in a written search `next` (state to expand), `move`, `status`, `open`, `path`",
+            "0 to 1",
+            "rises to 1",
+            "one that stays low is the bottleneck: write what it depends on next to it",
+        ),
+        Metric(
             "val/sampled_nll",
             "entropy estimate: negative log-prob of the tokens sampled on held-out puzzles",
             "nats per token",

@@ -192,6 +192,8 @@ def test_fine_tuning_lowers_the_loss_and_measures_itself(base, four_steps):
     assert [("val/loss" in line) for line in lines] == [False, True, False, True]
     assert lines[3]["train/loss"] < lines[0]["train/loss"]
     assert {"val/wm/obs_exact", "val/wm/prediction_em", "val/sampled_nll"} <= lines[3].keys()
+    forced = {f"val/teacher_forced/{kind}" for kind in ("observation", "prediction", "answer")}
+    assert forced <= lines[3].keys() and not forced & lines[2].keys()
     folders = sorted(path.name for path in four_steps.glob("global_step_*"))
     assert folders == ["global_step_2", "global_step_4"]
     for folder in folders:  # plain folders of transformers

@@ -299,6 +299,12 @@ class ResponseFormat:
         `complete`: False for thoughts that were cut off. None if they cannot be judged."""
         return None
 
+    def parts(self, text: str) -> list[tuple[str, int, int]]:
+        """Kind, begin and end of the parts of a response that SFT measures apart; `text` may lack the
+        prefill."""
+        blocks = {tag: find_block(text, tag) for tag in ("observation", "prediction", "answer")}
+        return [(tag, *span) for tag, span in blocks.items() if span is not None]
+
     def show(self, thoughts: str, actions: Sequence[str]) -> list[dict[str, Any]]:
         """Lines of the thoughts for the viewer; empty if they have none."""
         return []

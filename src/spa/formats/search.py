@@ -444,6 +444,27 @@ class BreadthFirst(WrittenFormat):
         true = from_here(reference, start)
         return score_search(thoughts, true, actions=env.action_names(), complete=complete)
 
+    def parts(self, text: str) -> list[tuple[str, int, int]]:
+        """Every word of the search by what it is, and the answer: `next` is the state that a line
+        expands, `open` one of those that remain open."""
+        found = list[tuple[str, int, int]]()
+        end = text.find("</think>")
+        begin = len("<think>") if text.startswith("<think>") else 0
+        for line in re.compile(r"[^\n]+").finditer(text, begin, len(text) if end < 0 else end):
+            head, _, _ = line[0].partition(":")
+            moves, _, _ = line[0].partition(";")
+            for word in re.finditer(r"[^\s:;]+", line[0]):
+                if ":" not in line[0] or 0 < word.start() < len(head):
+                    kind = "path"
+                elif word.start() < len(head):
+                    kind = "next"
+                elif word.start() > len(moves):
+                    kind = "open"
+                else:
+                    kind = "status" if word[0] in STATUSES else "move"
+                found.append((kind, line.start() + word.start(), line.start() + word.end()))
+        return [*found, *(part for part in super().parts(text) if part[0] == "answer")]
+
     def show(self, thoughts: str, actions: Sequence[str]) -> list[dict[str, Any]]:
         """The lines as states with their moves."""
         # A search names actions of the game; without their list no search can be read.

@@ -21,7 +21,9 @@ from spa.engines.factory import local_engine
 from spa.envs.pool import EpisodeSpec
 from spa.evaluation.episode_metrics import pooled_metrics
 from spa.evaluation.search import pooled_search_metrics
+from spa.evaluation.teacher_forced import teacher_forced_accuracy
 from spa.evaluation.text import on_puzzles
+from spa.formats.registry import format_of
 from spa.models.allocator import limit_kernel_caches, release_memory
 from spa.models.forward import token_logprobs
 from spa.models.lora import ADAPTER
@@ -39,9 +41,9 @@ from spa.run.recorder import Recorder
 from spa.run.stage import Snapshot, Stage
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
-from spa.training.update import LossInfo, Trainable, forward_passes
+from spa.training.update import LossInfo, Trainable, forward_passes, score_logprobs
 from spa.training.update import update as update_model
-from spa.types import Metrics, TokenBatch
+from spa.types import Metrics, SamplingParams, TokenBatch
 from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE, puzzles_in
 from spa.worldmodel.sequences import TrainingSequence, batch_order, spread_evenly
 
@@ -49,6 +51,8 @@ log = logging.getLogger(__name__)
 
 # Freed memory goes back to the system after every so many steps, since that takes time.
 RELEASE_EVERY = 10
+FORCED_EXAMPLES = 64
+"""Validation sequences on which accuracy given the truth is measured."""
 
 
 def run_sft(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
@@ -117,6 +121,9 @@ def train_sft(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[
                 if val_sequences:
                     metrics["val/loss"] = validation_loss(
                         part, val_sequences, micro, device, template.images
+                    )
+                    metrics |= forced_accuracy(
+                        cfg, part, val_sequences[:FORCED_EXAMPLES], micro, device, template
                     )
                 if probes:
                     metrics |= world_model_check(
@@ -290,6 +297,23 @@ def validation_loss(
     # Each rank has scored its share of the examples: the sums are added before they are divided.
     sums = part.replica.world.all_reduce_sums({"nll": sum((value for _, value in losses), 0.0)})
     return sums["nll"] / max(1, int(tokens.mask.sum()))
+
+
+def forced_accuracy(
+    cfg: Config,
+    part: Trainable,
+    batch: list[TrainingSequence],
+    micro: MicroBatching,
+    device: torch.device,
+    template: ChatTemplate,
+) -> Metrics:
+    """Share of each kind of part that the model would write, given the true text before it."""
+    # If only the most likely token and the true one are kept, a true one that is the most likely has
+    # log-prob 0.
+    greedy = SamplingParams(top_k=1)
+    logprobs = score_logprobs(part, token_batch(batch, template.images), micro, device, greedy)
+    form = format_of(cfg.agent_proxy.response_format)
+    return teacher_forced_accuracy((logprobs > -0.1).numpy(), batch, form, template)
 
 
 def _summed_nll(model: Any, batch: TokenBatch) -> float:
