@@ -85,6 +85,8 @@ class Prompt:
     actions_left: int | None = None  # left in the episode; None: as many as a response may hold
     max_actions: int | None = None  # that one response may hold; None: no limit is known
     context: Any = None  # the live environment, for policies and planners only; never sent anywhere
+    # seconds that policies and planners may work on `context` for a response; None: no limit
+    limit_s: float | None = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from spa.envs.registry import make_env
 from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
 from spa.planning.node import simulate
+from spa.policies.expert import expert_engine
 from spa.policies.scripted import random_engine
 from spa.recipes import evaluate, setup
 from spa.recipes.policies import find_target
@@ -130,6 +131,19 @@ def test_a_player_that_asks_an_environment_is_inside_the_boundary():
     engine = random_engine(max_actions=1)
     episodes = play(four_groups(), engine, make=lambda tag: Drawing(), max_turn=1)
     assert {episode.error for episode in episodes} == {"the player called sys.exit(0)"}
+
+
+def test_a_solver_has_the_limit_that_is_configured(monkeypatch):
+    class Slow(Faulty):
+        def expert_actions(self, limit):
+            time.sleep(30)
+            return ("Right",)
+
+    monkeypatch.setattr("spa.envs.limits.MAKING_S", 0.1)  # a puzzle is made in less
+    engine = expert_engine(max_actions=1)
+    episodes = play(four_groups(), engine, make=lambda tag: Slow(), max_turn=1, env_timeout_s=0.4)
+    for episode in episodes:
+        assert "the player took more than 0.5 s (raise es_manager.env_timeout_s" in episode.error
 
 
 def test_episodes_that_are_declared_lost_are_not_played(tmp_path):

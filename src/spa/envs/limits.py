@@ -25,6 +25,12 @@ minutes."""
 MAKING_S = 120.0
 """More than a turn may take: an environment may load data when it is made."""
 
+
+def making_s(turn_s: float | None) -> float | None:
+    """The seconds for making a puzzle or solving it, by `es_manager.env_timeout_s`; None: no limit."""
+    return None if turn_s is None else turn_s + MAKING_S
+
+
 SLOW = " (raise es_manager.env_timeout_s if the environment is slow)"
 """The advice on a limit that follows from this key."""
 

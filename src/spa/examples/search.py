@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from spa.config.problems import Problems
 from spa.config.schema import Config
-from spa.envs.limits import MAKING_S, EnvFault, boundary
+from spa.envs.limits import EnvFault, boundary, making_s
 from spa.envs.pool import EpisodeSpec
 from spa.errors import ConfigError, DataError
 from spa.examples.base import SOURCE as BASE_FORMAT
@@ -282,7 +282,7 @@ def fresh_puzzles(
         known.add(look.hash)
         prompter = worker.prompters[spec.tag]
         try:
-            with boundary("searching the game's states", MAKING_S):
+            with boundary("searching the game's states", making_s(cfg.es_manager.env_timeout_s)):
                 true, copies = explore(look.env)
         except EnvFault as error:
             why = f"{error}. Check it with: spa env check {spec.tag}"

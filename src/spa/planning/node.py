@@ -10,7 +10,7 @@ import numpy as np
 
 from spa.envs.base import StateText, TextEnv
 from spa.envs.branch import execute
-from spa.envs.limits import MAKING_S, EnvFault, boundary
+from spa.envs.limits import SLOW, EnvFault, boundary
 from spa.types import Completion, ParsedResponse, Prompt
 
 GOAL = 1.0
@@ -74,7 +74,7 @@ class Tree:
     def guarded(self) -> Iterator[None]:
         """Around calls of the environment: what it raises becomes the tree's fault."""
         try:
-            with boundary("planning", MAKING_S):
+            with boundary("planning", self.prompt.limit_s, advice=SLOW):
                 yield
         except EnvFault as error:
             self.fault = error

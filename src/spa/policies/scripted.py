@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from spa.envs.limits import MAKING_S, EnvFault, boundary
+from spa.envs.limits import SLOW, EnvFault, boundary
 from spa.formats.registry import format_of
 from spa.prompts.template import ChatTemplate
 from spa.types import Completion, Prompt, SamplingParams
@@ -32,7 +32,7 @@ class ScriptedEngine:
 
     def _complete(self, prompt: Prompt) -> Completion:
         try:
-            with boundary("the player", MAKING_S):
+            with boundary("the player", prompt.limit_s, advice=SLOW):
                 response = self.response(prompt)
         except EnvFault as error:  # the player may call the environment, which may fail
             return Completion(

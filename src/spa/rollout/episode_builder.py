@@ -95,8 +95,8 @@ class EpisodeBuilder:
         self.begin = len(self.messages)
         self.messages += messages
 
-    def prompt(self, env: TextEnv) -> Prompt:
-        """Build the prompt that the engine continues."""
+    def prompt(self, env: TextEnv, limit_s: float | None) -> Prompt:
+        """Build the prompt that the engine continues; `limit_s`: see Prompt."""
         ids = self.buffer.ids() if self.buffer is not None else _NO_IDS
         turns_left = self.prompter.max_turn - len(self.turns)
         return Prompt(
@@ -117,6 +117,7 @@ class EpisodeBuilder:
             actions_left=self.prompter.max_actions_per_traj - self.used_actions,
             max_actions=self.prompter.max_actions_per_turn,
             context=env,
+            limit_s=limit_s,
         )
 
     def append_completion(self, completion: Completion) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.envs.limits import (
-    MAKING_S,
     SLOW,
     EnvCrash,
     EnvFault,
@@ -23,6 +22,7 @@ from spa.envs.limits import (
     checked_reward,
     checked_step,
     checked_text,
+    making_s,
 )
 from spa.envs.lost import LostEpisodes
 from spa.envs.pool import EpisodeSpec
@@ -92,7 +92,8 @@ def collect(
         # environments.
         while active := [(game, builder) for game in games if (builder := game.asked) is not None]:
             completions = engine.generate(
-                [builder.prompt(game.env) for game, builder in active], sampling
+                [builder.prompt(game.env, making_s(env_timeout_s)) for game, builder in active],
+                sampling,
             )
             turns = [
                 (game, completion)
@@ -195,7 +196,7 @@ class _Game:
         try:
             with boundary(
                 "making the puzzle",
-                None if env_timeout_s is None else env_timeout_s + MAKING_S,
+                making_s(env_timeout_s),
                 advice=SLOW,
             ):
                 self.env = make_env(first.tag)

@@ -10,7 +10,7 @@ from spa.distributed.episodes import pack, unpack
 from spa.distributed.world import ALONE, World
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
-from spa.envs.limits import MAKING_S, SLOW, EnvCrash, EnvFault, boundary
+from spa.envs.limits import MAKING_S, SLOW, EnvCrash, EnvFault, boundary, making_s
 from spa.envs.lost import LostEpisodes
 from spa.envs.pool import EpisodeSpec
 from spa.envs.registry import make_env
@@ -70,11 +70,8 @@ class RolloutWorker:
         watchdog.beat()
         if self.lost.is_unmakeable(spec.episode_id):
             return None
-        limit = (
-            None
-            if self.env_timeout_s is None or self.workers is not None
-            else self.env_timeout_s + MAKING_S
-        )
+        # Environments in other processes have limits of their own.
+        limit = making_s(self.env_timeout_s if self.workers is None else None)
         try:
             with boundary("reset", limit, advice=SLOW):
                 env = self.make_env(spec.tag)
