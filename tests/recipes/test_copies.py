@@ -7,7 +7,7 @@ import pytest
 from helpers.runs import SMALL, small_config
 
 from spa.errors import DataError
-from spa.recipes import pipeline, selfplay, sft
+from spa.recipes import pipeline, ppo_run, selfplay, sft
 from spa.run.copies import copies_of
 from spa_sweeps.compare import methods_compared
 
@@ -38,6 +38,20 @@ def test_another_machine_goes_on_from_the_copies(base, tmp_path, monkeypatch):
     ):
         assert (last.parent / name).read_bytes() == (places[0] / "sft" / name).read_bytes(), name
     assert (copy / "global_step_4" / "complete.json").is_file()
+
+
+def test_validation_episodes_are_copied_and_come_back(base, tmp_path):
+    url = f"trainer.default_hdfs_dir=file://{tmp_path}/copies"
+    two = ("trainer.total_training_steps=2", "trainer.save_freq=1", "trainer.test_freq=1", url)
+    ppo_run.run_ppo(small_config(base, tmp_path / "one", *two))
+    # Another machine has one step left to make.
+    shutil.rmtree(tmp_path / "copies/ppo/global_step_2")
+    ppo_run.run_ppo(small_config(base, tmp_path / "other", *two))
+    one, other = (tmp_path / name / "ppo/trajectories" for name in ("one", "other"))
+    names = [path.name for path in sorted(one.glob("val-*.jsonl"))]
+    assert len(names) >= 2
+    for name in names:
+        assert (other / name).read_bytes() == (one / name).read_bytes(), name
 
 
 def test_from_scratch_brings_back_no_copies(base, tmp_path):

@@ -19,12 +19,13 @@ from spa.errors import ConfigError, TrainingError
 from spa.run import watchdog
 from spa.run.checkpoint import MARKER, checkpoints_in, damage, flush, step_of
 from spa.run.files import MANIFEST, METRICS, OLDER_COPIES, archive_files, sha256
+from spa.run.manifest import VALIDATIONS
 
 log = logging.getLogger(__name__)
 
-RECORDS = ("config.yaml", MANIFEST, METRICS, "timings.jsonl")
-"""Files that are copied with the checkpoints of a stage, so that its curves are complete on another
-machine."""
+RECORDS = ("config.yaml", MANIFEST, METRICS, "timings.jsonl", VALIDATIONS)
+"""Files that are copied with the checkpoints of a stage, so that its curves and its validation
+episodes are complete on another machine."""
 
 
 def copies_of(cfg: Config, directory: Path) -> str | None:
@@ -177,7 +178,20 @@ class Mirror:
             self._remove(f"{self._root}/global_step_{step}")
 
     def _put_records(self, directory: Path) -> None:
-        self._put(directory, [name for name in RECORDS if (directory / name).is_file()], self._root)
+        names = [
+            path.relative_to(directory).as_posix()
+            for pattern in RECORDS
+            for path in sorted(directory.glob(pattern))
+        ]
+        # Episodes do not change any more once they are written; the other records grow.
+        new = [
+            name
+            for name in names
+            if "/" not in name
+            or not self._fs.exists(f"{self._root}/{name}")
+            or self._fs.size(f"{self._root}/{name}") != (directory / name).stat().st_size
+        ]
+        self._put(directory, new, self._root)
 
     def _put(self, folder: Path, names: Iterable[str], target: str) -> None:
         """Copy files in this order."""
@@ -213,9 +227,11 @@ class Mirror:
         """Move files to where they belong, and bring the stage's records too."""
         directory = temporary.parent
         # Records in the folder belong to older work: nothing here is as new as the copy.
-        for name in RECORDS:
-            if self._fs.exists(f"{self._root}/{name}"):
-                self._fs.get_file(f"{self._root}/{name}", str(directory / name))
+        for pattern in RECORDS:
+            for path in map(str, self._fs.glob(f"{self._root}/{pattern}")):
+                name = path.rpartition(f"{self._root}/")[2]
+                (directory / name).parent.mkdir(exist_ok=True)
+                self._fs.get_file(path, str(directory / name))
         flush(temporary)
         # Data files are moved into the folder one by one. The stage's manifest records their sizes,
         # so the marker is not kept.
