@@ -230,6 +230,11 @@ def test_resume_path_begins_there_and_goes_on_from_its_own(base, whole, tmp_path
         with Stage(cfg, own, known, resume_path=str(named), again=True) as stage:
             assert stage.resume_from == expected
     assert (own / "previous" / "1" / "global_step_3").is_dir()  # rolled back
+    # What was made since is kept when the same command is started again.
+    since = shutil.copytree(own / "previous" / "1" / "global_step_3", own / "global_step_3")
+    with Stage(cfg, own, known, resume_path=str(earlier), again=True) as stage:
+        assert stage.resume_from == since
+    shutil.rmtree(since)
     shutil.rmtree(earlier)
     with (
         pytest.raises(ModelError, match=r"training cannot resume from .* \(complete\.json"),

@@ -51,13 +51,15 @@ class Manifest:
     """The record of a stage's folder.
 
     sizes: file in the folder -> bytes. result: what the finished stage returned, relative to the
-    folder; None while it is not finished. seconds: how long all starts together took.
+    folder; None while it is not finished. seconds: how long all starts together took. rewound_to:
+    the checkpoint of this folder that `resume_path` named, with later ones archived.
     """
 
     fingerprint: Fingerprint
     sizes: Mapping[str, int] = field(default_factory=dict)
     result: str | None = None
     seconds: float = 0.0
+    rewound_to: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest | None":
@@ -70,6 +72,7 @@ class Manifest:
                 sizes=dict(record["sizes"]),
                 result=record["result"],
                 seconds=float(record["seconds"]),
+                rewound_to=str(record.get("rewound_to", "")),
             )
         for checkpoint in reversed(checkpoints_in(folder)):
             with suppress(OSError, ValueError, TypeError):

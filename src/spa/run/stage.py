@@ -403,11 +403,15 @@ class Stage:
         """Put away what is of no use any more and write the manifest; returns the checkpoint to
         resume from."""
         checkpoint = latest_checkpoint(self.folder)
+        known = Manifest.read(self.folder)
         named = Path(self.resume_path).expanduser() if self.resume_path else None
         # Checkpoints of this folder win over one of another run: the same command, started again,
         # resumes its own work. A checkpoint of this folder that `resume_path` names wins over later
-        # ones.
-        if named and (checkpoint is None or self._is_own(named)):
+        # ones, but not over those that were made since it was resumed.
+        own = named.name if named and self._is_own(named) else ""
+        resumed = own and known is not None and known.result is None and known.rewound_to == own
+        self._manifest = replace(self._manifest, rewound_to=own)
+        if named and (checkpoint is None or (own and not resumed)):
             checkpoint = self._usable(named)
         # Checked again under the lock: another process may have worked here since the first check.
         refuse_other_work([(self.folder, self.fingerprint)])
@@ -415,7 +419,6 @@ class Stage:
         prune_checkpoints(self.folder, self.keep)
         if checkpoint and checkpoint.parent == self.folder:
             _warn_of_lost_lines(checkpoint)
-        known = Manifest.read(self.folder)
         # A start that failed may have left a manifest of other settings. Its sizes would vouch for
         # files that this stage did not write.
         if known is not None and not differences(known.fingerprint, self.fingerprint):
