@@ -120,6 +120,33 @@ def test_each_fault_is_named_first_with_the_setting_to_change(title, changes, se
     )
 
 
+def test_faults_of_the_first_step_come_before_those_of_updates():
+    """No update can have caused what the first rollouts show."""
+    falling = [0.83, 0.6, 0.4, 0.2, 0.2, 0.2]
+    cut = [0.14, 0.3, 0.5, 0.7, 0.8, 0.8]
+    rows = steps(format_rate=falling, clipped_ratio=cut, ppo_kl=0.09)
+
+    def titles(tokens):
+        lengths = {"train/Lake/response_length": tokens, "train/Lake/num_turns": 2.0}
+        return [found.title for found in ranked([row | lengths for row in rows], SETTINGS)]
+
+    # 16 of 96 tokens: what is cut off are runaways.
+    assert titles(32.0)[:2] == ["Malformed responses", "Learning rate too high"]
+    # 80 of 96 tokens: the limit is the cause.
+    assert titles(160.0)[:2] == ["Length limit", "Learning rate too high"]
+    lost_later = steps(format_rate=[1.0, 0.9, 0.8, 0.7, 0.7, 0.7], ppo_kl=0.09)
+    assert ranked(lost_later, SETTINGS)[0].title == "Learning rate too high"
+    # Groups that keep no score are no matter of scale.
+    still = steps(groups_zero_std=8.0, in_group_std=[0.4, 0, 0, 0, 0, 0], chosen_in_group_std=0.0)
+    assert [found.title for found in ranked(still, SETTINGS)] == ["No reward variance"]
+
+
+def test_a_failed_gate_comes_before_what_ppo_loses_later():
+    gate = failed_gate({"passed": False, "diagnosis": "does_not_predict"}, [], SETTINGS)
+    (later,) = ranked(steps(format_rate=[1.0, 0.95, 0.9, 0.85, 0.85, 0.85]), SETTINGS)
+    assert gate is not None and gate.rank < later.rank and later.title == "Malformed responses"
+
+
 def test_a_finding_names_metric_value_limit_and_change():
     (found,) = ranked(steps(clipped_ratio=0.3, format_rate=0.95), SETTINGS)
     assert found.text == (

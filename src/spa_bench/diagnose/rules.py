@@ -43,7 +43,8 @@ LR = "actor_rollout_ref.actor.optim.lr"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that holds the reward back. `change`: the setting to change and its new value, or
-    "" where the settings are not known. `rank`: causes have lower ranks than their effects."""
+    "" where the settings are not known. `rank`: causes have lower ranks than their effects, so faults
+    that the first step shows, before any update, have lower ranks than those of the updates."""
 
     rank: float
     title: str
@@ -221,7 +222,7 @@ def mismatch(rows: Sequence[Row], settings: Settings) -> Finding | None:
     else:
         change = to(settings, "algorithm.rollout_correction.level", "token")
     return Finding(
-        rank=2,
+        rank=0.6 if kl[0] > limit else 2,
         title="Mismatch of sampler and trainer",
         metric="rollout/mismatch_kl",
         value=f"{median(kl):.2g} nats per token",
@@ -241,8 +242,13 @@ def cut_off(rows: Sequence[Row], settings: Settings) -> Finding | None:
     length = settings.get("actor_rollout_ref.rollout.response_length")
     # What is cut off is malformed, too. A model that mostly breaks the format in other ways, or
     # that repeats itself up to any limit, has another fault first.
+    at_once = (first(rows, "*/completions/clipped_ratio") or 0.0) > CUT_OFF
     return Finding(
-        rank=3 if share >= malformed / 2 > loops else 5.5,
+        rank=0.84
+        if at_once and near_limit(rows, settings)
+        else 3
+        if share >= malformed / 2 > loops
+        else 5.5,
         title="Length limit",
         metric="train/TAG/completions/clipped_ratio",
         value=f"{_percent(share)} of the responses",
@@ -257,6 +263,17 @@ def cut_off(rows: Sequence[Row], settings: Settings) -> Finding | None:
     )
 
 
+def near_limit(rows: Sequence[Row], settings: Settings) -> bool | None:
+    """Return whether the responses of the first step had over half of the allowed tokens in the
+    mean; None if unknown. Else those that are cut off are runaways, whatever the limit is."""
+    tokens = first(rows, "*/response_length")
+    turns = first(rows, "*/num_turns")
+    length = settings.get("actor_rollout_ref.rollout.response_length")
+    if not (tokens and turns and length):
+        return None
+    return tokens / turns > length / 2
+
+
 def malformed(rows: Sequence[Row], settings: Settings) -> Finding | None:
     """Responses that do not follow the format."""
     share = now(rows, "*/format_rate")
@@ -264,6 +281,8 @@ def malformed(rows: Sequence[Row], settings: Settings) -> Finding | None:
         return None
     temperature = settings.get("actor_rollout_ref.rollout.temperature", 1.0)
     start = first(rows, "*/format_rate") or 0.0
+    cut = first(rows, "*/completions/clipped_ratio") or 0.0
+    by_limit = cut >= (1 - start) / 2 and near_limit(rows, settings) is not False
     if temperature > 1:
         change = to(settings, "actor_rollout_ref.rollout.temperature", 1.0)
     elif start >= FORMAT:  # PPO unlearned it
@@ -279,7 +298,7 @@ def malformed(rows: Sequence[Row], settings: Settings) -> Finding | None:
         )
     return Finding(
         # Hot samples break the format, and then hit the length limit.
-        rank=0.8 if temperature > 1 else 5,
+        rank=0.8 if temperature > 1 else 0.85 if start < FORMAT and not by_limit else 5,
         title="Malformed responses",
         metric="train/TAG/format_rate",
         value=_percent(share),
@@ -432,7 +451,8 @@ def reward_scale(rows: Sequence[Row], settings: Settings) -> Finding | None:
     online = settings.get("agent_proxy.world_model_reward.prediction", 0.0) + settings.get(
         "agent_proxy.world_model_reward.observation", 0.0
     )
-    kept = median(recent(column(rows, "rollout/chosen_in_group_std") or spreads))
+    chosen = [value for value in column(rows, "rollout/chosen_in_group_std") if value > 0]
+    kept = median(recent(chosen or spreads))
     # Groups with successes and failures that differ by less than one malformed turn costs.
     faint = -penalty > 2 * kept and max(column(rows, "*/success"), default=0.0) > 0
     if SMALL_SCORE <= spread <= LARGE_SCORE and online <= LARGE_SCORE and not faint:
@@ -440,7 +460,7 @@ def reward_scale(rows: Sequence[Row], settings: Settings) -> Finding | None:
     if online > 1:
         change = to(settings, "agent_proxy.world_model_reward.prediction", 0.2)
     elif own := next((key for key in settings if _is_reward(key, settings)), None):
-        change = to(settings, own, "1 (a weight that brings scores near 1)")
+        change = to(settings, own, 1.0)
     elif settings.get("agent_proxy.reward_normalization.method") != "mean_std":
         change = to(settings, "agent_proxy.reward_normalization.method", "mean_std")
     else:
@@ -557,7 +577,8 @@ def failed_gate(gate: Mapping[str, Any], sft: Sequence[Row], settings: Settings)
     else:
         change = to(settings, "sft.trainer.total_training_steps", 2 * (steps or 100))
     return Finding(
-        rank=4 if diagnosis == "bad_format" else 9,
+        # PPO shows a format that SFT did not teach at its first step.
+        rank=0.845 if diagnosis == "bad_format" else 4,
         title="World-model gate failed",
         metric=f"val/{metric}",
         value=f"{value:.2g}",
