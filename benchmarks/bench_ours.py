@@ -28,7 +28,7 @@ from spa.models import attention
 from spa.models.allocator import limit_kernel_caches
 from spa.models.load import load_policy
 from spa.models.precision import PRECISION, processor_feature
-from spa.recipes import sft
+from spa.recipes import sft_updates
 from spa.recipes.ppo_losses import ActorLoss
 from spa.training.oom_retry import MicroBatching
 from spa.training.optim import make_optimizer
@@ -158,7 +158,7 @@ def sft_work(model: Any, rows: Rows, autocast: torch.dtype | None, max_tokens: i
     tokens = float(sum(len(row.token_ids) for row in batch))
 
     def work() -> dict[str, float]:
-        sft.update(part, batch, micro, CPU)
+        sft_updates.update(part, batch, micro, CPU)
         return {"tokens": tokens}
 
     return work

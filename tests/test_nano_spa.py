@@ -23,7 +23,7 @@ from spa.recipes.ppo_batch import add_advantages, filter_groups
 from spa.recipes.ppo_losses import ActorLoss
 from spa.recipes.ppo_models import Models
 from spa.recipes.ppo_rollouts import make_batch, method_context
-from spa.recipes.sft import token_batch
+from spa.recipes.sft_updates import token_batch
 from spa.training.update import mini_batch
 from spa.types import Episode, PPOBatch, SamplingParams, ScoredBatch
 from spa.worldmodel.examples import episode_examples

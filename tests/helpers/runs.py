@@ -10,7 +10,7 @@ from spa.config.schema import Config
 from spa.envs.pool import group_specs
 from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate
-from spa.recipes import setup, sft
+from spa.recipes import setup, sft_updates
 from spa.seeds import stream
 from spa.training.optim import make_optimizer
 from spa.training.update import MicroBatching, Trainable
@@ -134,7 +134,7 @@ def make_base(folder: Path) -> Path:
     rng = stream(0, "warm")
     for _ in range(40):
         batch = [rows[i] for i in rng.choice(len(rows), size=8, replace=False)]
-        sft.update(part, batch, MicroBatching(), torch.device("cpu"))
+        sft_updates.update(part, batch, MicroBatching(), torch.device("cpu"))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -23,7 +23,7 @@ from spa.distributed.world import current_world, joined
 from spa.engines.factory import EngineKind
 from spa.models import forward
 from spa.policies.scripted import random_engine
-from spa.recipes import ppo_run, sft
+from spa.recipes import ppo_run, sft_run, sft_updates
 
 OVERRIDES = (
     "es_manager.train.env_groups=5",
@@ -58,17 +58,17 @@ fixed_episodes = EngineKind(
 @contextmanager
 def spoiled_once() -> Iterator[None]:
     """The first loss of SFT on the second rank is not a number."""
-    real, first = sft.token_logprobs, iter([math.nan] if current_world().rank == 1 else [])
+    real, first = sft_updates.token_logprobs, iter([math.nan] if current_world().rank == 1 else [])
 
     def logprobs(*args: Any, **settings: Any) -> Any:
         found, entropy = real(*args, **settings)
         return found + next(first, 0.0), entropy
 
-    sft.token_logprobs = logprobs
+    sft_updates.token_logprobs = logprobs
     try:
         yield
     finally:
-        sft.token_logprobs = real
+        sft_updates.token_logprobs = real
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def run(jobs: list[list[Any]]) -> None:
             if stage in ("sft", "spoiled"):
                 with spoiled_once() if stage == "spoiled" else nullcontext():
                     data = Path(base).parent / "data"
-                    sft.run_sft(cfg, directory=Path(folder) / "sft", data=data)
+                    sft_run.run_sft(cfg, directory=Path(folder) / "sft", data=data)
             else:
                 ppo_run.run_ppo(cfg)
 

@@ -12,7 +12,7 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.errors import DataError
 from spa.models.build import load_actor
-from spa.recipes import evaluate, ppo_run, selfplay, sft
+from spa.recipes import evaluate, ppo_run, selfplay, sft_run
 from spa.recipes.policies import find_target
 from spa.run.checkpoint import latest_checkpoint
 
@@ -81,7 +81,7 @@ def test_self_play(family, tmp_path):
 
 def test_fine_tuning(family, data, tmp_path):
     name, folder = family
-    checkpoint = sft.run_sft(config(folder, tmp_path), directory=tmp_path / "sft", data=data)
+    checkpoint = sft_run.run_sft(config(folder, tmp_path), directory=tmp_path / "sft", data=data)
     losses = [line["train/loss"] for line in metrics(tmp_path / "sft")]
     assert all(0 < loss < 20 for loss in losses)
     model, template = load_actor(config(folder, tmp_path), str(checkpoint), torch.device("cpu"))

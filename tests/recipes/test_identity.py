@@ -15,7 +15,7 @@ from spa.errors import ConfigError, DataError, ModelError
 from spa.launch.job import Job
 from spa.launch.start import launch
 from spa.models.load import load_policy
-from spa.recipes import pipeline, ppo_run, selfplay, sft
+from spa.recipes import pipeline, ppo_run, selfplay, sft_run
 from spa.run.checkpoint import load_note
 from spa.run.fingerprint import Fingerprint, differences
 from spa.run.hashing import model_content, stage_fingerprint
@@ -50,7 +50,7 @@ def no_work(monkeypatch) -> Iterator[None]:
     for target, name in (
         (Stage, "_prepare"),
         (selfplay, "self_play"),
-        (sft, "train_sft"),
+        (sft_run, "fine_tune"),
         (ppo_run, "train_ppo"),
     ):
         monkeypatch.setattr(target, name, lambda *args, **kwargs: pytest.fail("work was begun"))

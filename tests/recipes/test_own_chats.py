@@ -14,7 +14,7 @@ from spa import cli
 from spa.config.load import load_config
 from spa.errors import DataError
 from spa.models import hub
-from spa.recipes import gate, pipeline, sft
+from spa.recipes import gate, pipeline, sft_data
 from spa.run.hashing import file_content
 from spa.worldmodel.sft_files import read_examples
 
@@ -56,7 +56,7 @@ def write(path: Path, rows: list[dict]) -> Path:
 
 def sequences(path: Path, *overrides: str, family: str = "qwen2"):
     cfg = load_config("base", [f"data.train_files={path}", *overrides])
-    return sft.load_data(cfg, template(family), None)
+    return sft_data.load_data(cfg, template(family), None)
 
 
 def trained(sequence, family: str = "qwen2") -> str:

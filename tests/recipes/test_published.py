@@ -14,7 +14,7 @@ from helpers.model_folders import save_family
 from spa.config.load import load_config
 from spa.errors import DataError, ModelError
 from spa.models.load import load_critic, load_policy
-from spa.recipes import pipeline, sft
+from spa.recipes import pipeline, sft_data
 from spa.recipes.published import data_files, note_published
 from spa.worldmodel.sft_files import read_examples
 
@@ -56,7 +56,7 @@ def test_fine_tuning_starts_from_every_layout(layout, files, tmp_path):
     cfg = load_config(
         "_2_sokoban", [f"data.train_files={folder}", f"data.val_files={folder}", "model_path=x/y"]
     )
-    train, val = sft.load_data(cfg, template("qwen2"), None)
+    train, val = sft_data.load_data(cfg, template("qwen2"), None)
     assert (sum(s.examples for s in train), sum(s.examples for s in val)) == (3, 1)
     text = template("qwen2").tokenizer.decode(train[0].token_ids[train[0].mask])
     assert "S1" in text and text.endswith("<answer>Up</answer><|im_end|>")
@@ -88,7 +88,7 @@ def test_configured_files_win_over_the_run_folder(tmp_path):
     write(tmp_path / "run" / "wm_train.parquet", [MESSAGES] * 5)
     given = tmp_path / "given.parquet"
     cfg = load_config("_2_sokoban", [f"data.train_files={given}", f"data.val_files={given}"])
-    train, _ = sft.load_data(cfg, template("qwen2"), tmp_path / "run")
+    train, _ = sft_data.load_data(cfg, template("qwen2"), tmp_path / "run")
     assert sum(sequence.examples for sequence in train) == 2
 
 
@@ -97,8 +97,8 @@ def test_data_and_checkpoints_in_the_folders_of_the_original(tmp_path, monkeypat
     for name in ("wm_train.parquet", "wm_val.parquet"):
         write(tmp_path / "sftdata" / "_2_sokoban-1.5B-text_with_coordinates" / name, [MESSAGES])
     cfg = load_config("_2_sokoban")
-    assert sft.find_data(cfg, None).name == "_2_sokoban-1.5B-text_with_coordinates"
-    assert sft.find_data(load_config("_3_frozen_lake"), None).parts[-1] == "data"
+    assert sft_data.find_data(cfg, None).name == "_2_sokoban-1.5B-text_with_coordinates"
+    assert sft_data.find_data(load_config("_3_frozen_lake"), None).parts[-1] == "data"
 
     base = save_family("qwen2", tmp_path / "base")
     folder = tmp_path / "sftckpt" / "checkpoints_2_sokoban-1.5B-text_with_coordinates-qwen"

@@ -18,10 +18,10 @@ from helpers.reference_sft import (
 )
 from helpers.reference_updates import change, weights
 
-from spa.config.schema import SFTConfig
 from spa.config.schema_stages import SFTOptimConfig
 from spa.models.forward import pack_rows
-from spa.recipes.sft import make_sft_optimizer, update
+from spa.recipes.build import sft_optimizer
+from spa.recipes.sft_updates import update
 from spa.training.oom_retry import MicroBatching
 from spa.training.update import Trainable
 from spa.worldmodel.sequences import TrainingSequence, spread_evenly
@@ -53,7 +53,7 @@ def trainable(case: SFTCase) -> Trainable:
         lr_scheduler="cosine" if case.scheduler == "cosine" else "constant",
     )
     model = small_llama()
-    optimizer = make_sft_optimizer(SFTConfig(optim=optim), model, case.steps)
+    optimizer = sft_optimizer(model, optim, case.steps)
     return Trainable(model=model, optimizer=optimizer, grad_clip=CLIP)
 
 

@@ -13,7 +13,7 @@ from spa.config.tree import to_plain
 from spa.errors import ConfigError, ModelError
 from spa.launch.job import Job, lost_episodes
 from spa.models.precision import KEYS, precision_of, with_precision
-from spa.recipes import pipeline, selfplay, sft
+from spa.recipes import pipeline, selfplay, sft_run
 from spa.recipes.rounds import first_round, rounds_of
 from spa.run.files import save_config
 from spa.run.fingerprint import differences
@@ -281,7 +281,9 @@ def test_the_base_model_on_rows_of_a_later_round_is_another_model(run, base):
     same_seed = small_config(base, run, *STEPS, "sft.trainer.seed=2")
     known = Manifest.read(run / "sft")
     assert known is not None
-    assert differences(known.fingerprint, sft.sft_fingerprint(same_seed, run / "data")).keys() == {
+    assert differences(
+        known.fingerprint, sft_run.sft_fingerprint(same_seed, run / "data")
+    ).keys() == {
         "the data set",
         "the previous stage",
     }

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from spa.models.build import load_template
 from spa.prompts.token_check import appended, joined_borders
-from spa.recipes import selfplay, sft
+from spa.recipes import selfplay, sft_data, sft_run
 from spa.recipes.setup import make_worker
 from spa.worldmodel.sft_files import read_examples
 
@@ -59,12 +59,12 @@ def test_plain_transformers_read_from_the_checkpoint_what_was_trained(name, data
     )
     template = load_template(cfg, str(model))
     assert template.pinned
-    sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
+    sft_run.run_sft(cfg, directory=tmp_path / "sft", data=data)
     checkpoint = tmp_path / "sft" / "global_step_1"
     shutil.rmtree(model)  # whoever serves the checkpoint has nothing else
     plain = AutoTokenizer.from_pretrained(checkpoint)
     examples = read_examples(data / selfplay.TRAIN_FILE)
-    trained, _ = sft.load_data(cfg, template, data)
+    trained, _ = sft_data.load_data(cfg, template, data)
     assert len(examples) == len(trained) and max(example.turn for example in examples) > 0
     for example, sequence in zip(examples, trained, strict=True):
         talk = [*example.prompt, {"role": "assistant", "content": example.response}]
@@ -89,7 +89,7 @@ def test_the_next_stage_prompts_as_the_one_before(data, tmp_path):
     model = save_styled("mistral_v03", tmp_path / "model")
     cfg = small_config(model, tmp_path, *LONG, "sft.trainer.total_training_steps=1")
     before = load_template(cfg, str(model))
-    sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
+    sft_run.run_sft(cfg, directory=tmp_path / "sft", data=data)
     after = load_template(cfg, str(tmp_path / "sft" / "global_step_1"))
     assert not after.pinned
     player = make_worker(cfg, before, mode="add_worldmodel")

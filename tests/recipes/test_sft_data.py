@@ -13,7 +13,7 @@ from spa.config.load import load_config
 from spa.errors import DataError
 from spa.models.build import load_template
 from spa.models.vision import to_png
-from spa.recipes import sft
+from spa.recipes import sft_data
 from spa.worldmodel.sft_files import read_examples
 
 PICTURE = to_png(np.full((28, 28, 3), 200, np.uint8))
@@ -49,7 +49,7 @@ def config(file: Path, *overrides: str):
 def test_pictures_are_refused_for_a_model_that_reads_text(layout, mark, tmp_path):
     file = shown(tmp_path, LAYOUTS[layout], mark)
     with pytest.raises(DataError, match=r"train\.parquet, row 0: .* reads only text"):
-        sft.load_data(config(file), template("qwen2"), None)
+        sft_data.load_data(config(file), template("qwen2"), None)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -59,13 +59,13 @@ def test_a_model_that_sees_gets_the_pictures(layout, tmp_path):
     cfg = config(file, f"model_path={model}")
     seeing = load_template(cfg, str(model))
     assert seeing.images is not None
-    (sequence,), _ = sft.load_data(cfg, seeing, None)
+    (sequence,), _ = sft_data.load_data(cfg, seeing, None)
     assert sequence.images == (PICTURE,)
     marks = (sequence.token_ids == seeing.images.image_id).sum()
     assert marks == seeing.images.lengths([PICTURE])[0]
     file = shown(tmp_path, LAYOUTS[layout], "no mark")
     with pytest.raises(DataError, match="row 0: 1 picture, but 0 <image> marks"):
-        sft.load_data(cfg, seeing, None)
+        sft_data.load_data(cfg, seeing, None)
 
 
 def test_a_picture_that_is_not_there_is_named(tmp_path):

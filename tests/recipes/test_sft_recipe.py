@@ -18,7 +18,7 @@ from spa.config.schema import Config
 from spa.errors import DataError, TrainingError
 from spa.models.load import load_policy, load_tokenizer
 from spa.prompts.template import ChatTemplate
-from spa.recipes import gate, selfplay, setup, sft
+from spa.recipes import build, gate, selfplay, setup, sft, sft_data, sft_run, sft_updates
 from spa.rollout.loop import puzzle_hash
 from spa.run.checkpoint import load_state
 from spa.training.optim import Optimizer
@@ -38,7 +38,7 @@ def data(base, tmp_path_factory) -> Path:
 def four_steps(base, data, tmp_path_factory) -> Path:
     """The folder of an undisturbed run of four steps."""
     folder = tmp_path_factory.mktemp("sft")
-    sft.run_sft(small_config(base, folder), directory=folder, data=data)
+    sft_run.run_sft(small_config(base, folder), directory=folder, data=data)
     return folder
 
 
@@ -98,7 +98,7 @@ def test_puzzles_seen_in_training_are_counted_where_the_game_has_no_others(base,
     )
     cfg = small_config(base, tmp_path, *twelve, "generate.num_batches=16")
     data = selfplay.run_self_play(cfg, directory=tmp_path / "data")
-    sft.run_sft(cfg, directory=tmp_path / "sft", data=data)
+    sft_run.run_sft(cfg, directory=tmp_path / "sft", data=data)
     last = metrics(tmp_path / "sft")[-1]
     assert last["val/puzzles_seen"] == 4
     told = gate.judge(cfg, gate.measurements(tmp_path / "sft" / "metrics.jsonl")).text
@@ -207,14 +207,14 @@ def test_without_validation_rows_there_is_no_validation_loss(base, data, tmp_pat
     pq.write_table(train, tmp_path / "data" / selfplay.TRAIN_FILE)
     pq.write_table(val.slice(0, 0), tmp_path / "data" / selfplay.VAL_FILE)
     cfg = small_config(base, tmp_path, "sft.trainer.total_training_steps=2")
-    sft.run_sft(cfg, directory=tmp_path / "sft", data=tmp_path / "data")
+    sft_run.run_sft(cfg, directory=tmp_path / "sft", data=tmp_path / "data")
     last = metrics(tmp_path / "sft")[-1]
     assert "val/loss" not in last and "val/wm/obs_exact" in last
     assert "no validation example" in caplog.text
 
 
 def test_the_same_seed_gives_the_same_model(base, data, four_steps, tmp_path):
-    sft.run_sft(small_config(base, tmp_path), directory=tmp_path, data=data)
+    sft_run.run_sft(small_config(base, tmp_path), directory=tmp_path, data=data)
     assert_same_run(tmp_path, four_steps)
 
 
@@ -233,9 +233,9 @@ def test_a_run_that_was_killed_goes_on_as_if_nothing_had_happened(
 
         patch.setattr(sft, "update", killed)
         with pytest.raises(KeyboardInterrupt):
-            sft.run_sft(cfg, directory=tmp_path, data=data)
+            sft_run.run_sft(cfg, directory=tmp_path, data=data)
     assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3]
-    sft.run_sft(cfg, directory=tmp_path, data=data)
+    sft_run.run_sft(cfg, directory=tmp_path, data=data)
     assert_same_run(tmp_path, four_steps)
 
 
@@ -263,7 +263,7 @@ def one_step(
     cfg: Config, base: Path, data: Path, micro: MicroBatching
 ) -> tuple[dict, torch.Tensor]:
     model = load_policy(str(base))
-    sequences, _ = sft.load_data(cfg, ChatTemplate(load_tokenizer(str(base))), data)
+    sequences, _ = sft_data.load_data(cfg, ChatTemplate(load_tokenizer(str(base))), data)
     optimizer = Recording(model)
     found = sft.update(
         Trainable(model=model, optimizer=optimizer, grad_clip=1e9), sequences, micro, CPU
@@ -289,15 +289,15 @@ def test_neither_cutting_nor_merging_changes_loss_or_gradient(base, data, micro,
 def test_the_validation_loss_does_not_depend_on_the_cut(base, data, micro):
     cfg, template = small_config(base, data), ChatTemplate(load_tokenizer(str(base)))
     part = Trainable(model=(model := load_policy(str(base))), optimizer=Recording(model))
-    rows, _ = sft.load_data(cfg, template, data)
-    expected = sft.validation_loss(part, rows, MicroBatching(), CPU)
-    assert sft.validation_loss(part, rows, micro, CPU) == pytest.approx(expected, rel=1e-5)
+    rows, _ = sft_data.load_data(cfg, template, data)
+    expected = sft_updates.validation_loss(part, rows, MicroBatching(), CPU)
+    assert sft_updates.validation_loss(part, rows, micro, CPU) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_model_of_stage_two_may_be_another(base, data, four_steps, tmp_path):
     """`sft.model.partial_pretrain`, as in the original; the policy of PPO is named apart."""
     start = four_steps / "global_step_4"
-    sft.run_sft(
+    sft_run.run_sft(
         small_config("none", tmp_path, f"sft.model.partial_pretrain={start}"),
         directory=tmp_path / "sft",
         data=data,
@@ -308,13 +308,13 @@ def test_the_model_of_stage_two_may_be_another(base, data, four_steps, tmp_path)
 
 def test_fine_tuning_has_an_attention_kernel_of_its_own(base, tmp_path):
     cfg = small_config(base, tmp_path, "sft.model.attn_implementation=eager")
-    model, _ = sft.load_model(cfg, None, torch.device("cpu"))
+    model, _ = sft_run.load_model(cfg, None, torch.device("cpu"))
     assert model.config._attn_implementation == "eager"
 
 
 def test_epsilon_reaches_the_optimizer(base, data, tmp_path):
     cfg = small_config(base, tmp_path, "sft.optim.eps=0.001", "sft.optim.name=adamw")
-    made = sft.make_sft_optimizer(cfg.sft, torch.nn.Linear(2, 2), 10)
+    made = build.sft_optimizer(torch.nn.Linear(2, 2), cfg.sft.optim, 10)
     assert made.parts[0].param_groups[0]["eps"] == 0.001
 
 
@@ -329,7 +329,7 @@ def test_an_epoch_has_as_many_steps_when_turns_are_merged(base, data, tmp_path):
             "sft.trainer.total_epochs=1",
             "sft.trainer.eval_episodes=0",
         )
-        sft.run_sft(cfg, directory=tmp_path / str(merge), data=data)
+        sft_run.run_sft(cfg, directory=tmp_path / str(merge), data=data)
         counted[merge] = [line["train/examples"] for line in metrics(tmp_path / str(merge))]
     rows = len(rows_of(data)[0])
     assert sum(counted[True]) == sum(counted[False]) == rows
@@ -344,19 +344,19 @@ def test_a_loss_that_is_not_finite_ends_with_a_message_and_an_unharmed_checkpoin
     base, data, tmp_path, monkeypatch, spoil
 ):
     """The second has a finite gradient."""
-    real, calls = sft.token_logprobs, []
+    real, calls = sft_updates.token_logprobs, []
 
     def broken(model, ids, mask, **settings):
         logprobs, entropy = real(model, ids, mask, **settings)
         calls.append(1)
         return (spoil(logprobs) if model.training and len(calls) > 8 else logprobs), entropy
 
-    monkeypatch.setattr(sft, "token_logprobs", broken)
+    monkeypatch.setattr(sft_updates, "token_logprobs", broken)
     cfg = small_config(
         base, tmp_path, "sft.trainer.total_training_steps=9", "sft.trainer.eval_episodes=0"
     )
     with pytest.raises(TrainingError, match="NaN or infinite in 3 consecutive steps"):
-        sft.run_sft(cfg, directory=tmp_path, data=data)
+        sft_run.run_sft(cfg, directory=tmp_path, data=data)
     lines = metrics(tmp_path)
     assert any(
         line["train/nonfinite_steps"] == 1 and not isinstance(line["train/loss"], float)
@@ -378,17 +378,17 @@ def test_data_that_is_missing_or_corrupt_is_one_clear_message(base, tmp_path, co
     if content is not None:
         (tmp_path / "wm_train.parquet").write_bytes(content)
     with pytest.raises(DataError, match=message):
-        sft.run_sft(small_config(base, tmp_path), directory=tmp_path / "sft", data=tmp_path)
+        sft_run.run_sft(small_config(base, tmp_path), directory=tmp_path / "sft", data=tmp_path)
 
 
 def test_dropped_examples_are_counted(base, data, tmp_path, caplog):
     single = "sft.data.merge_turns=false"
-    examples = sft.load_data(small_config(base, data, single), template_of(base), data)[0]
+    examples = sft_data.load_data(small_config(base, data, single), template_of(base), data)[0]
     # One of the shortest still fits; an example loses its oldest turns and is then dropped.
     shortest = min(len(example.token_ids) for example in examples)
     cfg = small_config(base, tmp_path, single, f"sft.data.max_length={shortest}")
     caplog.clear()
-    left = sft.load_data(cfg, template_of(base), data)[0]
+    left = sft_data.load_data(cfg, template_of(base), data)[0]
     assert 0 < len(left) < len(examples)
     said = next(line for line in caplog.messages if "wm_train.parquet" in line)
     assert f"{len(examples) - len(left)} examples do not fit" in said
@@ -408,7 +408,7 @@ def test_probes_that_cannot_be_played_do_not_end_the_fine_tuning(
 
     monkeypatch.setattr(setup.RolloutWorker, "rollout", down)
     cfg = small_config(base, tmp_path, "sft.trainer.total_training_steps=1")
-    assert sft.run_sft(cfg, directory=tmp_path / "sft", data=data).is_dir()
+    assert sft_run.run_sft(cfg, directory=tmp_path / "sft", data=data).is_dir()
     assert "none of the held-out puzzles could be played: the server is down" in caplog.text
 
 
@@ -419,16 +419,16 @@ def no_token(message, token_ids, template) -> list[bool]:
 def test_examples_without_a_token_to_train_on_are_refused(base, data, tmp_path):
     cfg = small_config(base, tmp_path, f"sft.data.loss_on={__name__}:no_token")
     with pytest.raises(DataError, match=r"no_token selects no token of the .* training examples"):
-        sft.load_data(cfg, template_of(base), data)
+        sft_data.load_data(cfg, template_of(base), data)
 
 
 def test_examples_that_are_too_long_stop_only_where_that_is_asked_for(base, data, tmp_path):
     longest = max(
         len(example.token_ids)
-        for example in sft.load_data(small_config(base, data), template_of(base), data)[0]
+        for example in sft_data.load_data(small_config(base, data), template_of(base), data)[0]
     )
     cut = small_config(base, tmp_path, f"sft.data.max_length={longest - 1}")
-    sequences, _ = sft.load_data(cut, template_of(base), data)
+    sequences, _ = sft_data.load_data(cut, template_of(base), data)
     assert sum(sequence.examples for sequence in sequences) == len(rows_of(data)[0])
     strict = small_config(
         base, tmp_path, f"sft.data.max_length={longest - 1}", "sft.data.truncation=error"
@@ -436,18 +436,18 @@ def test_examples_that_are_too_long_stop_only_where_that_is_asked_for(base, data
     with pytest.raises(
         DataError, match=re.escape(f"longer than sft.data.max_length = {longest - 1}")
     ):
-        sft.load_data(strict, template_of(base), data)
+        sft_data.load_data(strict, template_of(base), data)
     with pytest.raises(
         DataError, match=r"wm_train\.parquet: none of the \d+ training examples fits"
     ):
-        sft.load_data(
+        sft_data.load_data(
             small_config(base, tmp_path, "sft.data.max_length=20"), template_of(base), data
         )
     none = tmp_path / "none.parquet"
     pq.write_table(pq.read_table(data / selfplay.TRAIN_FILE).slice(0, 0), none)
     files = [f"sft.data.train_files={none}", f"sft.data.val_files={data / selfplay.VAL_FILE}"]
     with pytest.raises(DataError, match=r"none\.parquet: the file has no training example"):
-        sft.load_data(small_config(base, tmp_path, *files), template_of(base), data)
+        sft_data.load_data(small_config(base, tmp_path, *files), template_of(base), data)
 
 
 def template_of(base: Path) -> ChatTemplate:
@@ -460,9 +460,10 @@ def test_world_model_data_of_others_can_be_trained_on(base, data, tmp_path):
         f"data.val_files={data / selfplay.VAL_FILE}",
     ]
     cfg = small_config(base, tmp_path, *files)
-    sequences, val = sft.load_data(cfg, template_of(base), None)
+    sequences, val = sft_data.load_data(cfg, template_of(base), None)
     assert (len(sequences), len(val)) == tuple(
-        len(part) for part in sft.load_data(small_config(base, tmp_path), template_of(base), data)
+        len(part)
+        for part in sft_data.load_data(small_config(base, tmp_path), template_of(base), data)
     )
 
 
@@ -472,7 +473,7 @@ def test_edited_data_can_be_trained_on_where_they_are_named(base, data, tmp_path
     train = edited / selfplay.TRAIN_FILE
     pq.write_table(pq.read_table(train).slice(1), train)
     with pytest.raises(DataError, match="run --stages sft,ppo with data"):
-        sft.sft_fingerprint(small_config(base, tmp_path), edited)
+        sft_run.sft_fingerprint(small_config(base, tmp_path), edited)
     files = [f"data.train_files={train}", f"data.val_files={edited / selfplay.VAL_FILE}"]
-    known = sft.sft_fingerprint(small_config(base, tmp_path, *files), edited)
+    known = sft_run.sft_fingerprint(small_config(base, tmp_path, *files), edited)
     assert "data.train_files" in known.content

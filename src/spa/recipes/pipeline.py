@@ -9,7 +9,7 @@ from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import ModelError
 from spa.examples.source import source_of
-from spa.recipes import ppo_run, selfplay, sft
+from spa.recipes import ppo_run, selfplay, sft_run
 from spa.recipes.gate import evaluate_gate, no_gate, stop_at_gate, write_gate
 from spa.recipes.ppo_replay import replayed_data
 from spa.recipes.published import original_folders
@@ -244,11 +244,11 @@ def run_sft_stage(
         current_world().broadcast(lambda: refuse_other_work(chain[:-1]))
         cfg = rounds[-1].ready()
         fingerprint = chain[-1][1]
-    fingerprint = fingerprint or sft.sft_fingerprint(cfg, data)
-    with sft.open_stage(cfg, directory, fingerprint, again=again) as stage:
+    fingerprint = fingerprint or sft_run.sft_fingerprint(cfg, data)
+    with sft_run.open_stage(cfg, directory, fingerprint, again=again) as stage:
         if stage.result is not None:
             return stage.result
-        sft.train_sft(cfg, stage, data, before=[done.data for done in rounds[:-1]])
+        sft_run.fine_tune(cfg, stage, data, before=[done.data for done in rounds[:-1]])
         # The verdict is written before `finish`: after a kill in between, the next start writes it
         # again without training.
         gate = evaluate_gate(cfg, directory) if from_game(cfg) else no_gate()

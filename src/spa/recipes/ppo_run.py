@@ -4,33 +4,32 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import torch
-from torch import nn
-
 from spa.algo.health import Health
 from spa.algo.kl import KLController
 from spa.algo.losses import policy_loss_named
-from spa.config.schema import Config, OptimConfig
+from spa.config.schema import Config
 from spa.engines.factory import EngineRequest, trained_kind
 from spa.errors import ModelError
 from spa.models.allocator import limit_kernel_caches
-from spa.models.load import load_critic
-from spa.models.lora import ADAPTER, has_adapters
 from spa.planning.requirements import require_state_value
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
-from spa.recipes.parallel import parallelize
+from spa.recipes.build import (
+    build_critic,
+    build_policy,
+    build_reference,
+    ppo_optimizer,
+    trainable,
+    weights_source,
+)
 from spa.recipes.ppo import train_ppo
 from spa.recipes.ppo_models import Models, keys_of, named_estimator
 from spa.recipes.ppo_replay import replayed_data
 from spa.recipes.ppo_rollouts import make_rollouts
-from spa.recipes.published import note_published
 from spa.run.checkpoint import load_state
 from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import stage_fingerprint
 from spa.run.stage import Stage
-from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
-from spa.training.update import Scorer, Trainable
 
 
 def run_ppo(
@@ -91,32 +90,21 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
     path = cfg.model_path
     require_state_values(cfg)
     check_trained(cfg)
-    note_published(path)
     model_cfg = cfg.actor_rollout_ref.model
     actor_cfg = cfg.actor_rollout_ref.actor
     total = cfg.trainer.total_training_steps
-    # A resumed run with LoRA loads the model that it began with and adds the saved adapters.
-    # Without LoRA it loads the saved weights.
-    source = str(resume) if resume and model_cfg.lora_rank == 0 else path
-    policy, template = setup.load_actor(cfg, source, device)
-    setup.make_trainable(
+    policy, template = build_policy(
+        cfg, path, device, model_cfg, seed=cfg.seed.train, resume=resume
+    )
+    actor = trainable(
         policy,
-        model_cfg,
+        lambda: ppo_optimizer(policy, actor_cfg.optim, total),
         device,
-        seed=cfg.seed.train,
-        adapters=resume / ADAPTER if resume else None,
-    )
-    autocast = setup.pick_autocast(model_cfg.dtype, device)
-    # This comes before the optimizer is made, since shards are new parameters.
-    parallel = parallelize(
-        policy, actor_cfg.strategy, actor_cfg.fsdp_config, autocast=autocast, played=True
-    )
-    actor = Trainable(
-        model=policy,
-        parallel=parallel,
-        optimizer=optimizer_of(policy, actor_cfg.optim, total),
+        dtype=model_cfg.dtype,
+        strategy=actor_cfg.strategy,
+        sharding=actor_cfg.fsdp_config,
         grad_clip=actor_cfg.grad_clip,
-        autocast=autocast,
+        played=True,
     )
     critic = None
     if named_estimator(cfg).needs_values:
@@ -125,24 +113,16 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
                 f"{resume} has no critic, which adv_estimator={cfg.algorithm.adv_estimator} needs. Start "
                 f"from its weights with model_path={resume}."
             )
-        critic = make_critic(cfg, path, resume, device)
+        # The critic has a seed of its own: new adapters of policy and critic start from different
+        # matrices.
+        critic = build_critic(
+            cfg.critic, path, device, total, seed=cfg.seed.train + 1, resume=resume
+        )
     # Without a KL term a reference model would cost memory and a forward pass for nothing.
     wants_ref = (
         actor_cfg.use_kl_loss and actor_cfg.kl_loss_coef > 0
     ) or cfg.algorithm.use_kl_in_reward
-    ref = None
-    if wants_ref and actor_cfg.use_ref:
-        ref_cfg = cfg.actor_rollout_ref.ref
-        # With LoRA the frozen base is the reference: adapters
-        # are switched off, and no second copy is loaded.
-        if has_adapters(policy):
-            ref = Scorer(model=policy, parallel=parallel, autocast=autocast, without_adapters=True)
-        else:
-            frozen = setup.load_actor(cfg, path, device)[0]
-            parallel = parallelize(
-                frozen, ref_cfg.strategy, ref_cfg.fsdp_config, autocast=autocast, trained=False
-            )
-            ref = Scorer(model=frozen, parallel=parallel, autocast=autocast)
+    ref = build_reference(cfg, actor, device) if wants_ref and actor_cfg.use_ref else None
     ctrl = cfg.algorithm.kl_ctrl
     kl = KLController(
         coef=ctrl.kl_coef,
@@ -151,7 +131,11 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
     )
     engine = trained_kind(cfg).make(
         EngineRequest(
-            cfg=cfg, model_name=source, device=device, model=actor.full_model(), template=template
+            cfg=cfg,
+            model_name=weights_source(path, resume, model_cfg),
+            device=device,
+            model=actor.full_model(),
+            template=template,
         )
     )
     models = Models(
@@ -174,64 +158,3 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
             models.kl = replace(kl, coef=state["kl_coef"] or kl.coef)
         models.health = Health.from_state(state["health"]) if "health" in state else Health()
     return models, template
-
-
-def make_critic(cfg: Config, path: str, resume: Path | None, device: torch.device) -> Trainable:
-    """The critic with its optimizer: a new head on the body of `path`, or the one saved at
-    `resume`."""
-    critic_cfg = cfg.critic
-    saved = resume / "critic" if resume else None
-    weights = saved if critic_cfg.model.lora_rank == 0 else None
-    # A model with Python code of its own names no class for a body alone.
-    own_code = critic_cfg.model.trust_remote_code
-    source = str(weights) if weights and not own_code else path
-    model = load_critic(
-        source,
-        attention=setup.pick_attention(
-            critic_cfg.model.attn_implementation,
-            source,
-            device,
-            critic_cfg.model.dtype,
-            code=own_code,
-        ),
-        trust_remote_code=own_code,
-    ).to(device)
-    if weights and own_code:
-        model.load_body(weights)
-    adapters = saved / ADAPTER if saved else None
-    # The critic has a seed of its own: new adapters of policy and critic start from different
-    # matrices.
-    setup.make_trainable(
-        model, critic_cfg.model, device, seed=cfg.seed.train + 1, adapters=adapters
-    )
-    # With adapters the body comes from `path`, so the saved head is loaded separately.
-    if saved is not None:
-        model.load_head(saved)
-    autocast = setup.pick_autocast(critic_cfg.model.dtype, device)
-    return Trainable(
-        model=model,
-        parallel=parallelize(
-            model, critic_cfg.strategy, critic_cfg.model.fsdp_config, autocast=autocast
-        ),
-        optimizer=optimizer_of(model, critic_cfg.optim, cfg.trainer.total_training_steps),
-        grad_clip=critic_cfg.grad_clip,
-        autocast=autocast,
-    )
-
-
-def optimizer_of(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer:
-    """AdamW with the configured schedule. Like its `total`, warm-up and schedule count PPO steps,
-    whatever number of mini-batches a step has."""
-    # With -1, the default, the ratio sets the warm-up.
-    warmup = (
-        optim.lr_warmup_steps
-        if optim.lr_warmup_steps >= 0
-        else int(total * optim.lr_warmup_steps_ratio)
-    )
-    if optim.warmup_style == "cosine":
-        schedule = warmup_cosine(total, warmup, floor=optim.min_lr_ratio or 0.0)
-    else:
-        schedule = warmup_constant(warmup)
-    return make_optimizer(
-        model, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, schedule=schedule
-    )

@@ -1,6 +1,8 @@
 """Stage 2's training sequences: which files of world-model examples, and what is read of them."""
 
 import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -10,12 +12,51 @@ from spa.prompts.template import ChatTemplate
 from spa.recipes.published import data_files, original_folders
 from spa.types import IMAGE, SFTExample
 from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
-from spa.worldmodel.sequences import TrainingSequence, training_sequences
+from spa.worldmodel.sequences import (
+    TrainingSequence,
+    batch_order,
+    spread_evenly,
+    training_sequences,
+)
 from spa.worldmodel.sft_files import located_examples, read_examples
 
 log = logging.getLogger(__name__)
 
 SPLIT_FILES = {"train": TRAIN_FILE, "val": VAL_FILE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SFTData:
+    """Sequences of a fine-tuning stage, and the number of its steps."""
+
+    train: list[TrainingSequence]
+    val: list[TrainingSequence]
+    batch_size: int  # examples; a merged sequence holds several
+    steps_per_epoch: int
+    steps: int
+
+    def batches(self, *, seed: int, skip: int) -> Iterator[list[TrainingSequence]]:
+        """Endless batches of training sequences in an order by `seed`, without the first `skip`."""
+        examples = [sequence.examples for sequence in self.train]
+        for batch in batch_order(examples, self.batch_size, seed=seed, skip=skip):
+            yield [self.train[i] for i in batch]
+
+
+def make_data(cfg: Config, template: ChatTemplate, data: Path | None) -> SFTData:
+    """Read the data set of stage 2 and count its steps; see `load_data`."""
+    train, val = load_data(cfg, template, data)
+    size = cfg.sft.data.train_batch_size
+    trainer = cfg.sft.trainer
+    # Merged sequences hold several examples each: batches, and so epochs, are counted in examples.
+    examples = [sequence.examples for sequence in train]
+    per_epoch = len(spread_evenly(examples, size, range(len(examples))))
+    return SFTData(
+        train=train,
+        val=val,
+        batch_size=size,
+        steps_per_epoch=per_epoch,
+        steps=trainer.total_training_steps or per_epoch * trainer.total_epochs,
+    )
 
 
 def load_data(

@@ -1,0 +1,93 @@
+"""World-model accuracy during SFT, measured by playing held-out puzzles."""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from spa.config.schema import Config
+from spa.engines.factory import local_engine
+from spa.envs.pool import EpisodeSpec
+from spa.evaluation.episode_metrics import pooled_metrics
+from spa.evaluation.search import pooled_search_metrics
+from spa.evaluation.text import on_puzzles
+from spa.prompts.template import ChatTemplate
+from spa.recipes import setup
+from spa.recipes.sft import Learner
+from spa.recipes.sft_data import example_files
+from spa.run.recorder import Recorder
+from spa.types import Metrics
+from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE, puzzles_in
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probes:
+    """Puzzles to measure the model on, and who plays them. They belong neither to the examples nor to
+    validation, so that decisions based on them do not touch the puzzles of the final comparison.
+    `seen` counts those that do belong to the examples, because the game has too few others (None:
+    the examples do not name their puzzles)."""
+
+    worker: setup.RolloutWorker
+    template: ChatTemplate
+    specs: list[EpisodeSpec]
+    seen: int | None
+
+
+def find_probes(
+    cfg: Config, template: ChatTemplate, data: Path | None, before: Sequence[Path]
+) -> Probes:
+    """The puzzles that are not in the examples of stage 2, nor in those of the rounds `before`."""
+    worker = setup.make_worker(cfg, template, mode=setup.taught_mode(cfg))
+    own = [*example_files(cfg, data, "train"), *example_files(cfg, data, "val")]
+    # None if a data set does not name its puzzles: then the number of seen puzzles is unknown.
+    trained = puzzles_in(
+        [*own, *(folder / name for folder in before for name in (TRAIN_FILE, VAL_FILE))]
+    )
+    specs, seen = setup.probe_specs(cfg, worker, trained or frozenset())
+    return Probes(
+        worker=worker, template=template, specs=specs, seen=None if trained is None else seen
+    )
+
+
+def world_model_check(
+    cfg: Config, learner: Learner, probes: Probes, recorder: Recorder, step: int
+) -> Metrics:
+    """World-model accuracy and entropy on the probes, by playing them in the format that the
+    examples teach."""
+    # The engine computes with the present weights. It is closed
+    # after one check, so that no cache outlives an update.
+    engine = local_engine(cfg, learner.policy.full_model(), probes.template, learner.device)
+    started = time.monotonic()
+    episodes = probes.worker.rollout(engine, probes.specs, setup.selfplay_sampling(cfg))
+    engine.close()
+    recorder.trajectories(step, "sft_eval", episodes)
+    metrics = pooled_metrics(episodes, "val") | pooled_search_metrics(
+        episodes, probes.worker.make_env, "val"
+    )
+    logprobs = [lp for e in episodes if e.logprobs is not None for lp in e.logprobs[e.sampled]]
+    if "val/success" not in metrics or not logprobs:
+        error = next((episode.error for episode in episodes if episode.error), "unknown error")
+        log.warning("sft step %d: none of the held-out puzzles could be played: %s", step, error)
+        return metrics
+    # A Monte Carlo estimate: the mean negative log-likelihood of the sampled tokens.
+    entropy = -float(np.mean(logprobs))
+    metrics["val/sampled_nll"] = entropy
+    metrics["val/puzzles"] = float(len(probes.specs))
+    if probes.seen is not None:
+        metrics["val/puzzles_seen"] = float(probes.seen)
+    states = ""
+    if "val/wm/prediction_em" in metrics:  # responses without states have no such metrics
+        exact = metrics["val/wm/prediction_em"]
+        copied = metrics["val/wm/copy_exact"]
+        seen = metrics["val/wm/obs_exact"]
+        states = f"observation {seen:.2f}, prediction {exact:.2f} (copy baseline: {copied:.2f}), "
+    recorder.message(
+        f"sft step {step}: {states}entropy {entropy:.2f} nats/token, success {metrics['val/success']:.2f}"
+        f"{on_puzzles(len(probes.specs), probes.seen)} ({time.monotonic() - started:.0f} s)"
+    )
+    return metrics

@@ -1,0 +1,132 @@
+"""Stage 2 put together: the policy, the examples, the probes and the folder that `train_sft` works
+with."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spa.config.schema import Config
+from spa.distributed.world import current_world
+from spa.models.allocator import limit_kernel_caches
+from spa.prompts.template import ChatTemplate
+from spa.recipes import setup
+from spa.recipes.build import build_policy, check_optimizer, sft_optimizer, trainable
+from spa.recipes.sft import Learner, train_sft
+from spa.recipes.sft_data import find_data, from_game, make_data
+from spa.recipes.sft_probes import find_probes, world_model_check
+from spa.run.checkpoint import load_state
+from spa.run.fingerprint import Fingerprint
+from spa.run.hashing import stage_fingerprint
+from spa.run.manifest import Manifest, result_of
+from spa.run.stage import Stage
+from spa.training.oom_retry import MicroBatching
+
+
+def run_sft(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
+    """Fine-tune `sft.model.partial_pretrain` (`model_path`, unless told otherwise) on the data set;
+    returns the last checkpoint. Without the gate, which belongs to the pipeline."""
+    out = directory or Path(cfg.sft.trainer.default_local_dir)
+    with open_stage(cfg, out, sft_fingerprint(cfg, data)) as stage:
+        if stage.result is not None:
+            return stage.result
+        fine_tune(cfg, stage, data)
+        return stage.finish()
+
+
+def open_stage(
+    cfg: Config, folder: Path, fingerprint: Fingerprint, *, again: bool = False
+) -> Stage:
+    """Stage 2 in a folder."""
+    trainer = cfg.sft.trainer
+    return Stage(
+        cfg,
+        folder,
+        fingerprint,
+        keep=trainer.keep,
+        resume_path=trainer.resume_path,
+        again=again,
+        trackers=setup.trackers_of(cfg),
+    )
+
+
+def fine_tune(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[Path] = ()) -> None:
+    """Load model and data set, and train.
+
+    `before`: the data sets that this model was fine-tuned on in earlier rounds.
+    """
+    limit_kernel_caches()
+    device = setup.pick_device(cfg)
+    model, template = load_model(cfg, stage.resume_from, device)
+    examples = make_data(cfg, template, data)
+    learner = make_learner(cfg, model, template, examples.steps, stage.resume_from, device)
+    probe = None
+    if cfg.sft.trainer.eval_episodes and from_game(cfg):
+        probes = find_probes(cfg, template, data, before)
+        probe = partial(world_model_check, cfg, learner, probes, stage.recorder)
+    train_sft(cfg, stage, learner, examples, probe)
+
+
+def load_model(cfg: Config, resume: Path | None, device: torch.device) -> tuple[Any, ChatTemplate]:
+    """The policy as it was at the checkpoint `resume`, by default `sft.model.partial_pretrain`, and
+    its template."""
+    own = cfg.sft.model
+    return build_policy(
+        cfg, own.partial_pretrain, device, own, seed=cfg.sft.trainer.seed, resume=resume
+    )
+
+
+def make_learner(
+    cfg: Config,
+    model: Any,
+    template: ChatTemplate,
+    steps: int,
+    resume: Path | None,
+    device: torch.device,
+) -> Learner:
+    """The model with its optimizer, which resumes from the checkpoint `resume`."""
+    own = cfg.sft
+    check_optimizer(own.optim.name, own.model.strategy)
+    policy = trainable(
+        model,
+        lambda: sft_optimizer(model, own.optim, steps),
+        device,
+        dtype=own.model.dtype,
+        strategy=own.model.strategy,
+        sharding=own.model.fsdp_config,
+        grad_clip=own.optim.clip_grad,
+        played=True,
+    )
+    if resume:
+        policy.optimizer.load_state_dict(load_state(resume)["optimizer"])
+    tokens = own.data.max_token_len_per_gpu
+    micro = MicroBatching(
+        rows=own.data.micro_batch_size_per_gpu,
+        max_tokens=tokens if isinstance(tokens, int) else None,
+    )
+    return Learner(policy=policy, template=template, micro=micro, device=device)
+
+
+def sft_fingerprint(cfg: Config, data: Path | None) -> Fingerprint:
+    """The fingerprint of stage 2 on the data set that it would find: known by the stage that made
+    it, or by its content if that is not ours. That of a later round of self-play is known by its
+    content, too: the stage before it continues from the round before, which a fine-tuning stage alone
+    does not."""
+    folder = find_data(cfg, data)
+    named = cfg.sft.data.train_files or cfg.data.train_files
+
+    def made_by() -> dict[str, Any] | None:
+        if not named:
+            result_of(folder)  # raises if the files are not those of the manifest
+        made = Manifest.read(folder)
+        return (
+            made.fingerprint.to_json()
+            if made is not None and made.fingerprint.parent is None
+            else None
+        )
+
+    known = current_world().broadcast(made_by)
+    parent = Fingerprint.from_json(known) if known else None
+    return stage_fingerprint(cfg, "sft", parent=parent, data=None if parent or named else folder)

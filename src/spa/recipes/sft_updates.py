@@ -1,0 +1,123 @@
+"""Batches, loss and update of SFT.
+
+The loss is the mean negative log-likelihood over all response tokens of the global batch: the true
+state, the true next state, and the actions that lead from one to the other.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from spa.config.schema import Config
+from spa.evaluation.teacher_forced import teacher_forced_accuracy
+from spa.formats.registry import format_of
+from spa.models.forward import token_logprobs
+from spa.models.vision import ImageReader, RowFiles
+from spa.prompts.template import ChatTemplate
+from spa.training.oom_retry import MicroBatching
+from spa.training.update import LossInfo, Trainable, forward_passes, score_logprobs
+from spa.training.update import update as update_model
+from spa.types import Metrics, SamplingParams, TokenBatch
+from spa.worldmodel.sequences import TrainingSequence
+
+FORCED_EXAMPLES = 64
+"""Validation sequences on which accuracy given the truth is measured."""
+
+
+def update(
+    part: Trainable,
+    batch: list[TrainingSequence],
+    micro: MicroBatching,
+    device: torch.device,
+    reader: ImageReader | None = None,
+) -> Metrics:
+    """One optimizer step; the gradient does not depend on how the batch is cut, nor on how many
+    ranks share it."""
+    tokens = token_batch(batch, reader)
+    # Tokens are counted before the batch is cut, over all ranks: in a mean of micro-batch means,
+    # the tokens of short responses would have a larger weight.
+    targets = max(1, int(tokens.mask.sum()))
+    update_metrics = update_model(
+        part, [tokens], partial(response_loss, targets=targets), micro, device
+    )
+    metrics = {f"train/{name}": value for name, value in update_metrics.items()}
+    examples = sum(sequence.examples for sequence in batch)
+    return metrics | {"train/tokens": float(targets), "train/examples": float(examples)}
+
+
+def response_loss(model: Any, batch: TokenBatch, *, targets: int) -> tuple[torch.Tensor, LossInfo]:
+    """The negative log-likelihood of a micro-batch's masked tokens over the number of them in the
+    whole batch."""
+    logprobs, entropy = token_logprobs(
+        model, batch.input_ids, batch.mask, images=batch.images, with_entropy=True
+    )
+    return -logprobs.sum() / targets, {
+        "entropy": entropy.detach().sum(),
+        "tokens": batch.mask.sum(),
+    }
+
+
+def lengths_of(sequences: Sequence[TrainingSequence]) -> torch.Tensor:
+    """int64 [B]: tokens per sequence."""
+    return torch.tensor([len(sequence.token_ids) for sequence in sequences])
+
+
+def token_batch(
+    sequences: Sequence[TrainingSequence], reader: ImageReader | None = None
+) -> TokenBatch:
+    """The sequences as right-padded tensors, with their pictures for a model that sees."""
+    width = max(len(sequence.token_ids) for sequence in sequences)
+    ids = np.zeros((len(sequences), width), dtype=np.int64)
+    mask = np.zeros((len(sequences), width), dtype=bool)
+    for example, sequence in enumerate(sequences):
+        ids[example, : len(sequence.token_ids)] = sequence.token_ids
+        mask[example, : len(sequence.mask)] = sequence.mask
+    # Entry t of the shifted mask belongs to the prediction of token t + 1.
+    return TokenBatch(
+        input_ids=torch.from_numpy(ids),
+        lengths=lengths_of(sequences),
+        mask=torch.from_numpy(mask[:, 1:].copy()),
+        images=None
+        if reader is None
+        else RowFiles(reader, tuple(sequence.images for sequence in sequences)),
+    )
+
+
+def validation_loss(
+    part: Trainable,
+    batch: list[TrainingSequence],
+    micro: MicroBatching,
+    device: torch.device,
+    reader: ImageReader | None = None,
+) -> float:
+    """Mean negative log-likelihood over all response tokens of the validation examples, of which
+    there is at least one."""
+    tokens = token_batch(batch, reader)
+    losses = forward_passes(part, tokens, micro, device, _summed_nll)
+    # Each rank has scored its share of the examples: the sums are added before they are divided.
+    sums = part.replica.world.all_reduce_sums({"nll": sum((value for _, value in losses), 0.0)})
+    return sums["nll"] / max(1, int(tokens.mask.sum()))
+
+
+def forced_accuracy(
+    cfg: Config,
+    part: Trainable,
+    batch: list[TrainingSequence],
+    micro: MicroBatching,
+    device: torch.device,
+    template: ChatTemplate,
+) -> Metrics:
+    """Share of each kind of part that the model would write, given the true text before it."""
+    # If only the most likely token and the true one are kept, a true one that is the most likely has
+    # log-prob 0.
+    greedy = SamplingParams(top_k=1)
+    logprobs = score_logprobs(part, token_batch(batch, template.images), micro, device, greedy)
+    form = format_of(cfg.agent_proxy.response_format)
+    return teacher_forced_accuracy((logprobs > -0.1).numpy(), batch, form, template)
+
+
+def _summed_nll(model: Any, batch: TokenBatch) -> float:
+    return -float(token_logprobs(model, batch.input_ids, batch.mask, images=batch.images)[0].sum())
