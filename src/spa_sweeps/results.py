@@ -16,7 +16,7 @@ from spa.evaluation.statistics import (
     paired_by_puzzle,
 )
 from spa.examples.source import source_of
-from spa.recipes.evaluate import reference_scores
+from spa.recipes.evaluate_puzzles import reference_scores
 from spa.recipes.versions import versions
 from spa.run.files import read_lines, read_object
 from spa.run.manifest import Manifest

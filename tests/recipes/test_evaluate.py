@@ -247,8 +247,8 @@ def test_the_precision_is_that_of_the_model_that_plays(
 ):
     found = []
 
-    def note(cfg, *args, **kwargs):
-        found.append(cfg.actor_rollout_ref.rollout.dtype)
+    def note(evaluation, *args):
+        found.append(evaluation.cfg.actor_rollout_ref.rollout.dtype)
         raise ModelError("that is enough")
 
     monkeypatch.setattr("spa.models.precision.processor_feature", lambda: "amx")

@@ -196,6 +196,14 @@ class TextEnv(gymnasium.Env[str, Action]):
         None if there is no solver or no way."""
         return None
 
+    difficulty_unit: str = "fewest actions"
+    """Unit of `puzzle_difficulty`, in words for a table."""
+
+    def puzzle_difficulty(self) -> int | None:
+        """The difficulty of the puzzle right after `reset`, by which evaluations group puzzles; None
+        if it is not known."""
+        return self.optimal_steps()
+
     def best_success(self, limit: int) -> float | None:
         """The probability that the best policy reaches the goal from the current state within
         `limit` actions; None if it is not known."""

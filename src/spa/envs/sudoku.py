@@ -310,6 +310,12 @@ class Sudoku(TextEnv):
             )
         return cells
 
+    difficulty_unit = "clues"
+
+    def puzzle_difficulty(self) -> int:
+        """The number of given digits."""
+        return sum(digit > 0 for digit in self.given)
+
     def puzzle_text(self) -> str:
         """The given digits as a grid."""
         return self._grid(self.given)

@@ -33,7 +33,13 @@ START_S = 120.0
 """Time in seconds that a new process may take to answer; it imports the environment's module
 first."""
 
-PLAIN = ("finite_puzzles", "default_state_text", "players", "state_key_format")
+PLAIN = (
+    "finite_puzzles",
+    "default_state_text",
+    "difficulty_unit",
+    "players",
+    "state_key_format",
+)
 """Attributes, not methods, of an environment."""
 
 CHANGES = ("reset", "step", "look_as")

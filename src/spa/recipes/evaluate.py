@@ -7,11 +7,9 @@ fixed chunks, and a chunk is kept as soon as it is finished: an interrupted eval
 ends with the same bytes.
 """
 
-import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,23 +17,19 @@ from typing import Any
 from spa.config.load import to_yaml
 from spa.config.schema import Config
 from spa.engines.base import Engine
-from spa.envs.base import TextEnv
-from spa.envs.cards import Card, card_with, mean_optimum, mean_success
 from spa.envs.eval_sets import EvalSet
-from spa.envs.limits import MAKING_S, EnvFault, boundary
-from spa.envs.pool import EpisodeSpec
-from spa.envs.reference import REFERENCES, reference_success
-from spa.errors import ConfigError, DataError, ModelError
-from spa.evaluation.aggregate import KS, not_computed, play_report
+from spa.errors import ConfigError, ModelError
+from spa.evaluation.aggregate import KS, not_computed
 from spa.evaluation.outcomes import Group, group_of
 from spa.evaluation.search import episode_scores
-from spa.formats.registry import format_of
 from spa.models.allocator import release_memory
 from spa.models.load import BUILTIN
 from spa.models.precision import precision_of, with_precision
-from spa.policies.named import policy_names
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
+from spa.recipes.evaluate_files import EpisodeFile, Store, usage, write_result
+from spa.recipes.evaluate_puzzles import Puzzle, unseen_puzzles
+from spa.recipes.evaluate_scores import settings, tag_result, writes_states
 from spa.recipes.imagination import imagination, imagining, recorder_of
 from spa.recipes.policies import (
     Target,
@@ -45,7 +39,7 @@ from spa.recipes.policies import (
     training_hashes,
 )
 from spa.recipes.versions import versions
-from spa.run.files import archive_files, dump_line, end_last_line, read_lines, write_atomic
+from spa.run.files import write_atomic
 from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import fingerprint_of
 from spa.run.progress import ProgressLine
@@ -61,15 +55,21 @@ HOW_MANY = ("es_manager.val.env_groups", "es_manager.val.env_configs.n_groups")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Puzzle:
-    """A puzzle before it is played, with the attempts to make at it."""
+class Evaluation:
+    """A resolved evaluation: who plays which puzzles, and the files that it is kept in."""
 
-    hash: str
-    difficulty: int | None
-    best: float | None  # success of the best policy; None if unknown, or if the tag's card has it
-    # Whether each reference policy wins; None where it is not available, {} if the tag's card has it.
-    references: dict[str, bool | None]
-    specs: tuple[EpisodeSpec, ...]
+    cfg: Config
+    target: Target
+    worker: setup.RolloutWorker
+    puzzles: list[Puzzle]
+    known: frozenset[str]  # content hashes of the puzzles that the model was trained on
+    seen: int  # puzzles that are left out, because they are among `known`
+    eval_set: EvalSet | None
+    identity: Fingerprint
+    kept: Store
+    episodes: EpisodeFile
+    imagined: Path  # records of the planner
+    responses: Path  # responses of an API
 
 
 def evaluate_target(
@@ -98,6 +98,19 @@ def evaluate_target(
         raise ConfigError(
             f"pass@k: every k must be at least 1, got {', '.join(map(str, ks)) or 'none'}"
         )
+    evaluation = resolve(cfg, target, output, eval_set)
+    watchdog = Watchdog(None, cfg.trainer.stall_timeout_s)
+    try:
+        groups = play_puzzles(evaluation, loaded)
+    finally:
+        watchdog.close()
+    result = score(evaluation, groups, ks, prices)
+    write_result(output, result)
+    return result
+
+
+def resolve(cfg: Config, target: Target, output: Path, eval_set: EvalSet | None) -> Evaluation:
+    """Find the puzzles to play, and what an earlier evaluation with the same settings has kept."""
     output.parent.mkdir(parents=True, exist_ok=True)
     target = behind_api(cfg, target)
     # On a CPU, `auto` becomes a definite precision here, because the result depends on it.
@@ -110,10 +123,7 @@ def evaluate_target(
         own_rewards=True,
     )
     known = training_hashes(target.run) if target.run else frozenset()
-    # The bundled model was pretrained without a transition of any puzzle.
-    complete = target.name == BUILTIN or (target.run is not None and knows_all_data(target.run))
     puzzles, seen = unseen_puzzles(cfg, worker, known, eval_set)
-    trained = sum(puzzle.hash in known for puzzle in puzzles)
     identity = eval_identity(cfg, target)
     # The key guards what is kept: an evaluation resumes from it
     # only if all its settings but the number of groups are the same.
@@ -121,37 +131,50 @@ def evaluate_target(
     if eval_set is not None:
         key = f"{key} {eval_set.digest[:16]}"
     kept = Store(output.with_suffix(".groups.jsonl"), key)
-    record = output.with_suffix(f".imagined-{key[:8]}.jsonl")
-    responses = output.with_suffix(f".responses-{key[:8]}.jsonl")
     episodes = EpisodeFile(
         output.with_suffix("") / "trajectories" / "val-000000.jsonl", continued=bool(kept)
     )
     write_atomic(output.with_suffix("") / "config.yaml", [to_yaml(cfg)])
-    watchdog = Watchdog(None, cfg.trainer.stall_timeout_s)
-    try:
-        groups = play_puzzles(
-            cfg,
-            target,
-            worker,
-            puzzles,
-            kept,
-            played=episodes,
-            responses=responses,
-            imagined=record,
-            loaded=loaded,
-        )
-    finally:
-        watchdog.close()
+    return Evaluation(
+        cfg=cfg,
+        target=target,
+        worker=worker,
+        puzzles=puzzles,
+        known=known,
+        seen=seen,
+        eval_set=eval_set,
+        identity=identity,
+        kept=kept,
+        episodes=episodes,
+        imagined=output.with_suffix(f".imagined-{key[:8]}.jsonl"),
+        responses=output.with_suffix(f".responses-{key[:8]}.jsonl"),
+    )
+
+
+def score(
+    evaluation: Evaluation,
+    groups: list[Group],
+    ks: Sequence[int],
+    prices: tuple[float, float] | None,
+) -> dict[str, Any]:
+    """The result of an evaluation. Raises ModelError if no episode could be played to its end."""
+    cfg = evaluation.cfg
+    target = evaluation.target
+    puzzles = evaluation.puzzles
+    eval_set = evaluation.eval_set
+    # The bundled model was pretrained without a transition of any puzzle.
+    complete = target.name == BUILTIN or (target.run is not None and knows_all_data(target.run))
+    trained = sum(puzzle.hash in evaluation.known for puzzle in puzzles)
     result: dict[str, Any] = {
         "policy": target.name,
         "model": target.model,
         "config": cfg.trainer.experiment_name,
         "settings": settings(cfg),
-        "identity": identity.to_json(),
+        "identity": evaluation.identity.to_json(),
         "puzzles": {
             "played": len(groups),
-            "seen_in_training": seen,
-            "training_puzzles_known": len(known) if complete else None,
+            "seen_in_training": evaluation.seen,
+            "training_puzzles_known": len(evaluation.known) if complete else None,
             # Games with few puzzles only.
             **({"trained_on": trained} if trained else {}),
         },
@@ -171,174 +194,30 @@ def evaluate_target(
         "versions": versions(),
     }
     played = {spec.episode_id for puzzle in puzzles for spec in puzzle.specs}
-    if (planning := imagination(cfg.imagine, [record], episodes=played)) is not None:
+    planning = imagination(cfg.imagine, [evaluation.imagined], episodes=played)
+    if planning is not None:
         result["imagination"] = planning
     if target.api is not None:
-        result["usage"] = usage(responses, prices, played)
-    # Checked before the result is written: an evaluation in which every episode failed leaves no
-    # result.
+        result["usage"] = usage(evaluation.responses, prices, played)
+    # An evaluation in which every episode failed leaves no result.
     if not any(metrics["episodes"] for metrics in result["tags"].values()):
         errors = next(
             (a.error for group in groups for a in group.attempts if a.error),
             "the environment gave no error message",
         )
         raise ModelError(f"Every episode of the evaluation failed. The first error: {errors}")
-    write_result(output, result)
     return result
 
 
-def write_result(output: Path, result: dict[str, Any]) -> None:
-    """Write a result; another one of the same name is moved to `previous/<n>/`, because it may have
-    cost money."""
-    text = json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-    if output.is_file() and output.read_bytes() != text.encode():
-        log.warning(
-            "spa moved the earlier evaluation result to %s",
-            archive_files(output.parent, [output]) / output.name,
-        )
-    write_atomic(output, [text])
-
-
-def unseen_puzzles(
-    cfg: Config,
-    worker: setup.RolloutWorker,
-    known: frozenset[str],
-    eval_set: EvalSet | None = None,
-) -> tuple[list[Puzzle], int]:
-    """The validation puzzles, or those of `eval_set`, that are not among `known`, and how many were
-    left out.
-
-    Environments with a small finite set of puzzles are exempt, as in training; their cards say so.
-    Raises DataError if a puzzle of an evaluation set is among `known`, or has changed since the set
-    was made.
-    """
-    by_group: dict[int, list[EpisodeSpec]] = {}
-    for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
-        if eval_set is not None:
-            spec = replace(spec, puzzle_seed=eval_set.seeds[spec.group])
-        by_group.setdefault(spec.group, []).append(spec)
-    puzzles = []
-    seen = 0
-    for specs in by_group.values():
-        look = worker.peek_reset(specs[0])
-        if eval_set is not None:
-            check_puzzle(eval_set, specs[0].group, "" if look is None else look.hash, known)
-        if look is not None and look.hash in known and not look.finite:
-            seen += 1
-            continue
-        tag = specs[0].tag
-        sudoku = cfg.custom_envs[tag].env_type == "sudoku"
-        content, hard = ("", None) if look is None else (look.hash, difficulty(look.env, sudoku))
-        best = None
-        references: dict[str, bool | None] = {}
-        # The tag's card gives the scores of the whole tag. Without a card each puzzle is played.
-        if look is not None and card_of(cfg, tag) is None:
-            best = solvable(look.env, cfg.most_actions(tag))
-            references = reference_wins(look.env, cfg.most_actions(tag), specs[0].puzzle_seed)
-        puzzles.append(
-            Puzzle(
-                hash=content,
-                difficulty=hard,
-                best=best,
-                references=references,
-                specs=tuple(specs),
-            )
-        )
-    if not puzzles:
-        raise DataError(
-            f"All {seen} validation puzzles were also training puzzles. Evaluate on other "
-            "puzzles with seed.val=NUMBER, or on more puzzles with --puzzles"
-        )
-    return puzzles, seen
-
-
-def check_puzzle(eval_set: EvalSet, number: int, content: str, known: frozenset[str]) -> None:
-    """Raises DataError if a puzzle of an evaluation set is another one now, or was trained on."""
-    if content != eval_set.puzzle_hashes[number]:
-        raise DataError(
-            f"Puzzle {number} of the evaluation set {eval_set.name} has changed since the set was made: the seed "
-            f"{eval_set.seeds[number]} gives other content. Use the version of spa that has made it"
-        )
-    if content in known:
-        raise DataError(
-            f"Puzzle {number} of the evaluation set {eval_set.name} was a training puzzle of this model, so the set "
-            "does not measure it. Train again: spa leaves the puzzles of evaluation sets out"
-        )
-
-
-def difficulty(env: TextEnv, sudoku: bool) -> int | None:
-    """Difficulty of a puzzle: given digits of a Sudoku, else fewest actions."""
-    try:
-        with boundary("optimal_steps", MAKING_S):
-            if not sudoku:
-                return env.optimal_steps()
-            # Counted in the text, because an environment in another process has only methods.
-            return sum(word.isdigit() for word in env.puzzle_text().split())
-    except EnvFault:
-        return None
-
-
-def solvable(env: TextEnv, actions: int) -> float | None:
-    """Success of the best policy within so many actions; None if that is not known."""
-    try:
-        with boundary("best_success", MAKING_S):
-            return env.best_success(actions)
-    except EnvFault:
-        return None
-
-
-def reference_wins(env: TextEnv, actions: int, seed: int) -> dict[str, bool | None]:
-    """Return whether each reference policy wins a puzzle within so many actions, in one episode;
-    None where it is not available, or where the game cannot be copied."""
-    wins: dict[str, bool | None] = {}
-    for name in REFERENCES:
-        wins[name] = None
-        with suppress(EnvFault), boundary(name, MAKING_S):
-            # In games of several players these policies would move for all of them.
-            if env.players == 1:
-                wins[name] = reference_success(env.clone(), name, actions, seed=seed)
-    return wins
-
-
-def reference_scores(cfg: Config) -> dict[str, float]:
-    """Success of the reference policies and the optimum on the validation puzzles, each in one
-    episode a puzzle; without those that are not available."""
-    worker = setup.make_worker(cfg, None, mode=cfg.ctx_manager.mode)
-    best = list[float | None]()
-    wins = list[dict[str, bool | None]]()
-    for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
-        # All members of a group have the puzzle of the first.
-        look = worker.peek_reset(spec) if spec.member == 0 else None
-        if look is not None:
-            limit = cfg.most_actions(spec.tag)
-            best.append(solvable(look.env, limit))
-            wins.append(reference_wins(look.env, limit, spec.puzzle_seed))
-    scores = {name: mean_success([won[name] for won in wins]) for name in REFERENCES}
-    scores["optimum"] = mean_optimum(best)
-    return {name: round(score, 4) for name, score in scores.items() if score is not None}
-
-
-def card_of(cfg: Config, tag: str) -> Card | None:
-    """The card of a tag, if it was measured with the same options and as many actions as its turns
-    hold."""
-    spec = cfg.custom_envs[tag]
-    return card_with(tag, spec.env_type, spec.env_config, cfg.most_actions(tag))
-
-
 def play_puzzles(
-    cfg: Config,
-    target: Target,
-    worker: setup.RolloutWorker,
-    puzzles: list[Puzzle],
-    kept: "Store",
-    *,
-    played: "EpisodeFile",
-    responses: Path,
-    imagined: Path,
-    loaded: tuple[Engine, ChatTemplate | None] | None = None,
+    evaluation: Evaluation, loaded: tuple[Engine, ChatTemplate | None] | None
 ) -> list[Group]:
-    """The groups of all puzzles, in order: from `kept` where they are finished, else played now.
-    `imagined`: the file of the planner's records; `played`: the file of the episodes."""
+    """The groups of all puzzles, in order: those that are kept, else played now."""
+    cfg = evaluation.cfg
+    target = evaluation.target
+    worker = evaluation.worker
+    puzzles = evaluation.puzzles
+    kept = evaluation.kept
     engine: Engine | None = None
     samples = cfg.es_manager.val.group_size
     # A chunk has whole groups, so that every group of a finished chunk is finished.
@@ -354,11 +233,11 @@ def play_puzzles(
                 # loads none.
                 if engine is None:
                     engine, worker = open_target(
-                        cfg, target, worker, responses=responses, loaded=loaded
+                        cfg, target, worker, responses=evaluation.responses, loaded=loaded
                     )
                     if cfg.imagine.on:
                         tags = cfg.es_manager.val.env_configs.tags
-                        record = recorder_of(imagined)
+                        record = recorder_of(evaluation.imagined)
                         response = cfg.actor_rollout_ref.rollout.response_length
                         engine = imagining(
                             cfg,
@@ -373,7 +252,7 @@ def play_puzzles(
                 episodes = worker.rollout(engine, specs, setup.val_sampling(cfg))
                 tokens += tokens_in(episodes)
                 finished = grouped(episodes, chunk, samples, worker)
-                played.add(episodes)
+                evaluation.episodes.add(episodes)
                 kept.add(finished)
                 release_memory()
             groups += finished
@@ -415,135 +294,6 @@ def grouped(
     ]
 
 
-class Store:
-    """Finished groups in a JSON-lines file. Its first line says what they were played with; groups
-    of other settings are set aside."""
-
-    def __init__(self, path: Path, settings: str) -> None:
-        self.path, self._groups = path, dict[tuple[str, str, int], Group]()
-        if path.is_file() and not self._read(settings):
-            kept = archive_files(path.parent, [path]) / path.name
-            log.warning(
-                "%s was written with other settings or another model; spa moved it to %s",
-                path,
-                kept,
-            )
-        if not path.is_file():
-            write_atomic(path, [dump_line({"settings": settings})])
-
-    def __bool__(self) -> bool:
-        """Return whether any group is finished."""
-        return bool(self._groups)
-
-    def find(self, chunk: Sequence[Puzzle]) -> list[Group] | None:
-        """The groups of a chunk if all of them are finished; a chunk is played whole or not at all."""
-        stored = [self._groups.get((p.specs[0].tag, p.hash, p.specs[0].group)) for p in chunk]
-        groups = [group for group in stored if group is not None and group.complete]
-        return groups if len(groups) == len(chunk) else None
-
-    def add(self, groups: Iterable[Group]) -> None:
-        """Keep finished groups."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(dump_line(group.to_json()) for group in groups)
-
-    def _read(self, settings: str) -> bool:
-        lines = read_lines(self.path)
-        _, head = next(lines, ("", {}))
-        if head.get("settings") != settings:
-            return False
-        for _, row in lines:
-            try:
-                group = Group.from_json(row)
-            # A group in the format of another version is played again.
-            except (TypeError, KeyError):
-                continue
-            self._groups[group.tag, group.puzzle_hash, group.group] = group
-        # A kill may have cut off the last line; the next group then starts a new line.
-        end_last_line(self.path)
-        return True
-
-
-class EpisodeFile:
-    """The episodes of an evaluation in a JSON-lines file, which the viewer and the report read."""
-
-    def __init__(self, path: Path, *, continued: bool) -> None:
-        self.path = path
-        self._names = set[str]()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file() and not continued:  # its episodes are of other settings
-            archive_files(path.parent.parent, [path])
-        if path.is_file():
-            self._keep(lambda name: True)  # drops a last line that a kill cut off
-
-    def add(self, episodes: Sequence[Episode]) -> None:
-        """Append episodes. They replace those of the same names, which are there if an evaluation
-        was killed, or played again after an error."""
-        names = {episode.episode_id for episode in episodes}
-        if not self._names.isdisjoint(names):
-            self._keep(lambda name: name not in names)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(dump_line(episode.to_json()) for episode in episodes)
-        self._names |= names
-
-    def _keep(self, wanted: Callable[[str], bool]) -> None:
-        """Write the file again with the complete lines of the wanted episodes."""
-        kept = [
-            (line, name)
-            for line, row in read_lines(self.path)
-            if wanted(name := str(row.get("episode_id")))
-        ]
-        write_atomic(self.path, [line for line, _ in kept])
-        self._names = {name for _, name in kept}
-
-
-def usage(
-    responses: Path, prices: tuple[float, float] | None, episodes: Set[str]
-) -> dict[str, float]:
-    """Sum the API usage of these episodes: requests, their retries, tokens, the cost if prices are
-    given, and the number of empty responses. The file may hold other episodes, of an earlier
-    evaluation of more puzzles."""
-    kept = [row for _, row in read_lines(responses)] if responses.is_file() else []
-    # A planner's questions have the name of their episode, then # and more.
-    rows = [row for row in kept if str(row.get("episode")).partition("#")[0] in episodes]
-    read, written = (
-        sum(row.get(name, 0) for row in rows) for name in ("prompt_tokens", "completion_tokens")
-    )
-    used: dict[str, float] = {
-        "requests": len(rows),
-        "retries": sum(row.get("retries", 0) for row in rows),
-        "empty_responses": sum(not row.get("text") for row in rows),
-        "prompt_tokens": read,
-        "completion_tokens": written,
-    }
-    if prices is not None:
-        used["cost"] = round((read * prices[0] + written * prices[1]) / 1e6, 6)
-    return used
-
-
-def settings(cfg: Config) -> dict[str, Any]:
-    """Settings that determine the result of this evaluation, for people."""
-    val = cfg.es_manager.val
-    sampling = setup.val_sampling(cfg)
-    turns = {tag: cfg.max_turn(tag) for tag in val.env_configs.tags}
-    return {
-        "groups": val.env_groups,
-        "samples": val.group_size,
-        "seed": cfg.seed.val,
-        "mode": cfg.ctx_manager.mode,
-        "state_text": cfg.state_text,
-        "history": cfg.ctx_manager.history,
-        # A tag may have a limit of its own.
-        "max_turn": turns
-        if len(set(turns.values())) > 1
-        else cfg.max_turn(val.env_configs.tags[0]),
-        "max_actions_per_turn": cfg.agent_proxy.max_actions_per_turn,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "max_tokens": sampling.max_tokens,
-    }
-
-
 def eval_identity(cfg: Config, target: Target) -> Fingerprint:
     """Fingerprint of an evaluation; of the models behind an API it includes only the evaluated
     one."""
@@ -569,45 +319,3 @@ def groups_key(identity: Fingerprint, episodes: int) -> str:
     # The number of groups is left out, so that finished groups are kept if more are asked for.
     kept = {name: value for name, value in identity.settings.items() if name not in HOW_MANY}
     return f"{replace(identity, settings=kept).digest[:16]} {episodes}"
-
-
-def writes_states(cfg: Config, target: Target) -> bool:
-    """Return whether responses contain observations and predictions; those of scripted policies
-    hold no more than the format."""
-    return cfg.ctx_manager.mode == "add_worldmodel" and target.name not in policy_names()
-
-
-def tag_result(
-    cfg: Config,
-    tag: str,
-    groups: list[Group],
-    ks: Sequence[int],
-    *,
-    states: bool,
-    puzzles: Sequence[Puzzle],
-) -> dict[str, Any]:
-    """The figures of a tag, `states` among them if responses tell of any, held against the optimum
-    and the reference policies: by its card, or else on these puzzles."""
-    spec = cfg.custom_envs[tag]
-    card = card_of(cfg, tag)
-    report = play_report(groups, ks=ks, world_model=states)
-    if not format_of(cfg.agent_proxy.response_format).predicts:
-        report.pop("prediction_exact", None)
-        report.pop("copy_exact", None)
-    report["difficulty_is"] = "clues" if spec.env_type == "sudoku" else "fewest actions"
-    if card is not None:
-        optimum = card.optimum
-        found = {name: getattr(card, f"{name}_success") for name in REFERENCES}
-    else:
-        optimum = mean_optimum([puzzle.best for puzzle in puzzles])
-        optimum = None if optimum is None else round(optimum, 4)
-        found = {
-            name: mean_success([puzzle.references.get(name) for puzzle in puzzles])
-            for name in REFERENCES
-        }
-    if optimum is not None:
-        report["optimum"] = optimum
-    report |= {f"{name}_success": value for name, value in found.items()}
-    if optimum and "pass@1" in report:
-        report["percent_of_optimum"] = round(100 * report["pass@1"]["mean"] / optimum, 3)
-    return report

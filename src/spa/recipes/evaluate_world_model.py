@@ -37,7 +37,8 @@ from spa.evaluation.world_model import Asked, prediction_report, rollout_report
 from spa.formats.registry import format_of
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
-from spa.recipes.evaluate import settings, write_result
+from spa.recipes.evaluate_files import write_result
+from spa.recipes.evaluate_scores import settings
 from spa.recipes.policies import Target, behind_api, open_target, training_hashes
 from spa.recipes.versions import versions
 from spa.run.progress import ProgressLine

@@ -15,7 +15,7 @@ from spa.evaluation.situations import Situation, random_situation, replay
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
-from spa.recipes.evaluate import write_result
+from spa.recipes.evaluate_files import write_result
 from spa.recipes.policies import load_model
 from spa.recipes.versions import versions
 from spa.run.progress import ProgressLine

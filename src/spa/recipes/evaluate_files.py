@@ -1,0 +1,131 @@
+"""Files of an evaluation: finished groups, episodes, responses of an API, and the result."""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence, Set
+from pathlib import Path
+from typing import Any
+
+from spa.evaluation.outcomes import Group
+from spa.recipes.evaluate_puzzles import Puzzle
+from spa.run.files import archive_files, dump_line, end_last_line, read_lines, write_atomic
+from spa.types import Episode
+
+log = logging.getLogger(__name__)
+
+
+def write_result(output: Path, result: dict[str, Any]) -> None:
+    """Write a result; another one of the same name is moved to `previous/<n>/`, because it may have
+    cost money."""
+    text = json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    if output.is_file() and output.read_bytes() != text.encode():
+        log.warning(
+            "spa moved the earlier evaluation result to %s",
+            archive_files(output.parent, [output]) / output.name,
+        )
+    write_atomic(output, [text])
+
+
+class Store:
+    """Finished groups in a JSON-lines file. Its first line says what they were played with; groups
+    of other settings are set aside."""
+
+    def __init__(self, path: Path, settings: str) -> None:
+        self.path, self._groups = path, dict[tuple[str, str, int], Group]()
+        if path.is_file() and not self._read(settings):
+            kept = archive_files(path.parent, [path]) / path.name
+            log.warning(
+                "%s was written with other settings or another model; spa moved it to %s",
+                path,
+                kept,
+            )
+        if not path.is_file():
+            write_atomic(path, [dump_line({"settings": settings})])
+
+    def __bool__(self) -> bool:
+        """Return whether any group is finished."""
+        return bool(self._groups)
+
+    def find(self, chunk: Sequence[Puzzle]) -> list[Group] | None:
+        """The groups of a chunk if all of them are finished; a chunk is played whole or not at all."""
+        stored = [self._groups.get((p.specs[0].tag, p.hash, p.specs[0].group)) for p in chunk]
+        groups = [group for group in stored if group is not None and group.complete]
+        return groups if len(groups) == len(chunk) else None
+
+    def add(self, groups: Iterable[Group]) -> None:
+        """Keep finished groups."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.writelines(dump_line(group.to_json()) for group in groups)
+
+    def _read(self, settings: str) -> bool:
+        lines = read_lines(self.path)
+        _, head = next(lines, ("", {}))
+        if head.get("settings") != settings:
+            return False
+        for _, row in lines:
+            try:
+                group = Group.from_json(row)
+            # A group in the format of another version is played again.
+            except (TypeError, KeyError):
+                continue
+            self._groups[group.tag, group.puzzle_hash, group.group] = group
+        # A kill may have cut off the last line; the next group then starts a new line.
+        end_last_line(self.path)
+        return True
+
+
+class EpisodeFile:
+    """The episodes of an evaluation in a JSON-lines file, which the viewer and the report read."""
+
+    def __init__(self, path: Path, *, continued: bool) -> None:
+        self.path = path
+        self._names = set[str]()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file() and not continued:  # its episodes are of other settings
+            archive_files(path.parent.parent, [path])
+        if path.is_file():
+            self._keep(lambda name: True)  # drops a last line that a kill cut off
+
+    def add(self, episodes: Sequence[Episode]) -> None:
+        """Append episodes. They replace those of the same names, which are there if an evaluation
+        was killed, or played again after an error."""
+        names = {episode.episode_id for episode in episodes}
+        if not self._names.isdisjoint(names):
+            self._keep(lambda name: name not in names)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.writelines(dump_line(episode.to_json()) for episode in episodes)
+        self._names |= names
+
+    def _keep(self, wanted: Callable[[str], bool]) -> None:
+        """Write the file again with the complete lines of the wanted episodes."""
+        kept = [
+            (line, name)
+            for line, row in read_lines(self.path)
+            if wanted(name := str(row.get("episode_id")))
+        ]
+        write_atomic(self.path, [line for line, _ in kept])
+        self._names = {name for _, name in kept}
+
+
+def usage(
+    responses: Path, prices: tuple[float, float] | None, episodes: Set[str]
+) -> dict[str, float]:
+    """Sum the API usage of these episodes: requests, their retries, tokens, the cost if prices are
+    given, and the number of empty responses. The file may hold other episodes, of an earlier
+    evaluation of more puzzles."""
+    kept = [row for _, row in read_lines(responses)] if responses.is_file() else []
+    # A planner's questions have the name of their episode, then # and more.
+    rows = [row for row in kept if str(row.get("episode")).partition("#")[0] in episodes]
+    read, written = (
+        sum(row.get(name, 0) for row in rows) for name in ("prompt_tokens", "completion_tokens")
+    )
+    used: dict[str, float] = {
+        "requests": len(rows),
+        "retries": sum(row.get("retries", 0) for row in rows),
+        "empty_responses": sum(not row.get("text") for row in rows),
+        "prompt_tokens": read,
+        "completion_tokens": written,
+    }
+    if prices is not None:
+        used["cost"] = round((read * prices[0] + written * prices[1]) / 1e6, 6)
+    return used
