@@ -4,7 +4,7 @@ A package registers objects by name in the groups `spa.commands`, `spa.envs`, `s
 `spa.engines`, `spa.policies` and `spa.methods`. Names are listed without importing anything; a
 module is imported when its name is used. The packages next to the core use the same door, and two
 groups of their own: `spa.api` (what `import spa` shows and compares) and `spa.translations`
-(settings of other projects).
+(settings and files of other projects).
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,6 +39,16 @@ def load_plugin(group: str, name: str) -> Any:
             f"{name!r} of the package {package} (entry point spa.{group}) cannot be imported from "
             f"{point.value!r}: {error}. Reinstall or remove that package."
         ) from error
+
+
+def translated(hook: str, *arguments: Any) -> list[Any]:
+    """Call a function of every registered translation of another project's settings and files;
+    return what all of them list."""
+    return [
+        item
+        for name in plugins("translations")
+        for item in getattr(load_plugin("translations", name), hook)(*arguments)
+    ]
 
 
 LAST_METHODS = ("paw", "replay")

@@ -17,6 +17,9 @@ from typing import Any, Literal
 from omegaconf import OmegaConf
 
 from spa.config.problems import Problems, show
+from spa_original.published import checkpoint_folders as checkpoint_folders
+from spa_original.published import data_folders as data_folders
+from spa_original.published import model_notes as model_notes
 
 Status = Literal["supported", "mapped", "ignored", "refused"]
 

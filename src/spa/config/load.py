@@ -34,7 +34,7 @@ from spa.config.schema import Config, GroupsConfig
 from spa.config.tree import to_plain
 from spa.errors import ConfigError, one_line
 from spa.imports import find_modules_in
-from spa.plugins import load_plugin, plugins
+from spa.plugins import load_plugin, plugins, translated
 
 log = logging.getLogger("spa.config")
 
@@ -94,14 +94,14 @@ def load_config(
     tree = _compose(name)
     # `one_model` runs before interpolations are resolved, so that `${model_path}` has its new value
     # everywhere.
-    notes = _translated("one_model", tree)
+    notes = translated("one_model", tree)
     written = list[str]()
     for text in overrides:
         _override(tree, text, written, problems)
         # After each override: a later `model_path=…` wins over an earlier path of the original.
-        notes += _translated("one_model", tree)
+        notes += translated("one_model", tree)
     plain = _resolve(tree, problems, notes)
-    notes += _translated("translate", plain, problems, written)
+    notes += translated("translate", plain, problems, written)
     config = _validate(plain, problems)
     # Combinations are checked only if each key alone is valid, so that one mistake gives one
     # message.
@@ -117,15 +117,6 @@ def load_config(
     for note in notes:
         log.warning(note)
     return config
-
-
-def _translated(hook: str, *arguments: Any) -> list[str]:
-    """Apply one hook of every registered translation of another project's settings; return its notes."""
-    return [
-        note
-        for name in plugins("translations")
-        for note in getattr(load_plugin("translations", name), hook)(*arguments)
-    ]
 
 
 def _with_variables(tree: Any, notes: list[str]) -> Any:

@@ -1,5 +1,6 @@
 """Models and optimizers of all recipes, built from the configuration."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from spa.errors import ConfigError
 from spa.models.build import load_actor, make_trainable, pick_attention, pick_autocast
 from spa.models.load import load_critic
 from spa.models.lora import ADAPTER, has_adapters
+from spa.plugins import translated
 from spa.prompts.template import ChatTemplate
-from spa.recipes.published import note_published
 from spa.training.optim import Optimizer, make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import Scorer, Trainable
+
+log = logging.getLogger(__name__)
 
 
 def weights_source(path: str, resume: Path | None, settings: ModelConfig) -> str:
@@ -41,7 +44,8 @@ def build_policy(
 ) -> tuple[Any, ChatTemplate]:
     """The policy from `path`, or as it was at the checkpoint `resume`, ready for training; also its
     chat template."""
-    note_published(path)
+    for note in translated("model_notes", path):
+        log.warning("%s", note)
     model, template = load_actor(cfg, weights_source(path, resume, settings), device, settings)
     make_trainable(
         model, settings, device, seed=seed, adapters=resume / ADAPTER if resume else None

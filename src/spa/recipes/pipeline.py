@@ -9,10 +9,10 @@ from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import ModelError
 from spa.examples.source import source_of
+from spa.plugins import translated
 from spa.recipes import ppo_run, selfplay, sft_run
 from spa.recipes.gate import evaluate_gate, no_gate, stop_at_gate, write_gate
 from spa.recipes.ppo_replay import replayed_data
-from spa.recipes.published import original_folders
 from spa.recipes.rounds import Round, round_folders, rounds_of, write_rounds
 from spa.recipes.sft_data import from_game
 from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
@@ -193,7 +193,7 @@ def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
     result = result_of(sft_dir) if ckpt == "last" else None
     if result is not None:
         return result
-    for folder in (sft_dir, *original_folders(cfg, "sftckpt", "checkpoints")):
+    for folder in (sft_dir, *translated("checkpoint_folders", cfg)):
         if folder.is_dir():
             return find_checkpoint(folder, ckpt)
     if Path(cfg.model_path).is_dir():

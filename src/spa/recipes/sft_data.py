@@ -1,5 +1,6 @@
 """Stage 2's training sequences: which files of world-model examples, and what is read of them."""
 
+import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,8 +9,9 @@ from typing import Literal
 
 from spa.config.schema import Config
 from spa.errors import DataError
+from spa.models.hub import DATA_SUFFIXES, SPLITS, download_data, is_data_name
+from spa.plugins import translated
 from spa.prompts.template import ChatTemplate
-from spa.recipes.published import data_files, original_folders
 from spa.types import IMAGE, SFTExample
 from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
 from spa.worldmodel.sequences import (
@@ -192,5 +194,43 @@ def from_game(cfg: Config) -> bool:
 def find_data(cfg: Config, data: Path | None) -> Path:
     """The folder of the data set: `data` or the run's own; if that has none, the original's."""
     folder = data or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
-    older = [] if (folder / TRAIN_FILE).is_file() else original_folders(cfg, "sftdata", "")
+    older = [] if (folder / TRAIN_FILE).is_file() else translated("data_folders", cfg)
     return next((path for path in older if (path / TRAIN_FILE).is_file()), folder)
+
+
+def data_files(name: str, split: str, *, required: bool = True) -> list[Path]:
+    """The files of a split: `name` is a file, a folder with files of both splits
+    (`wm_train.parquet`, `train.jsonl`, or `data/train-00000-of-00001.parquet`), or a Hub data set
+    (owner/name).
+
+    Raises DataError if there is nothing, unless the split is not `required`.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        if not is_data_name(name):
+            raise DataError(
+                f"{name}: the file or folder does not exist. Generate data (spa run --stages "
+                "selfplay), or set data.train_files to a file (.jsonl, .json or .parquet), a "
+                "folder, or a Hugging Face data set (owner/name)."
+            )
+        path = download_data(name)
+    data = [
+        file
+        for folder in (path, path / "data")
+        for file in sorted(folder.glob("*"))
+        if file.suffix in DATA_SUFFIXES and file.is_file()
+    ]
+    # A folder may have the same data in several formats, of which one is read.
+    for prefix, suffix in itertools.product(SPLITS[split], DATA_SUFFIXES):
+        files = [file for file in data if file.name.startswith(prefix) and file.suffix == suffix]
+        if files:
+            return files
+    if not required:
+        return []
+    found = ", ".join(file.name for file in data) or "none"
+    raise DataError(
+        f"{path}: the folder has no file of the split {split!r} (data files: {found}). Name the "
+        f"file {split}.jsonl, {split}.json or {split}.parquet, or set data.{split}_files to it."
+    )

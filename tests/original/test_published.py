@@ -1,7 +1,6 @@
 """Published data sets and checkpoints, in every layout that they come in."""
 
 import json
-import logging
 import shutil
 
 import numpy as np
@@ -14,8 +13,9 @@ from helpers.model_folders import save_family
 from spa.config.load import load_config
 from spa.errors import DataError, ModelError
 from spa.models.load import load_critic, load_policy
+from spa.plugins import translated
 from spa.recipes import pipeline, sft_data
-from spa.recipes.published import data_files, note_published
+from spa.recipes.sft_data import data_files
 from spa.worldmodel.sft_files import read_examples
 
 MESSAGES = [{"role": "system", "content": "You play."}, {"role": "user", "content": "State:\nS0"}]
@@ -129,7 +129,5 @@ def test_data_and_checkpoints_in_the_folders_of_the_original(tmp_path, monkeypat
         ("runs/sokoban-main/sft/global_step_300", False),
     ],
 )
-def test_published_checkpoints_are_said_to_know_other_prompts(name, said, caplog):
-    caplog.set_level(logging.WARNING)
-    note_published(name)
-    assert ("envs.yaml" in caplog.text) == said
+def test_published_checkpoints_are_said_to_know_other_prompts(name, said):
+    assert ("envs.yaml" in "".join(translated("model_notes", name))) == said
