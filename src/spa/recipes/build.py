@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def weights_source(path: str, resume: Path | None, settings: ModelConfig) -> str:
-    """Where a policy's weights are loaded from: `path`, or the checkpoint `resume`.
+    """Source of a policy's weights: `path`, or the checkpoint `resume`.
 
     With LoRA these are the weights that the run began with, and the checkpoint's adapters are added.
     """
