@@ -54,9 +54,6 @@ from spa_sweeps.results import summarize
 
 log = logging.getLogger(__name__)
 
-MINUTES = {"demo": 10, "smol_frozen_lake": 70, "smol_frozen_lake_states": 120}
-"""Measured time of `spa compare NAME` with its own settings, one seed, on two CPU cores."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
@@ -80,7 +77,6 @@ class Comparison:
     reference: str
     trainings: dict[str, list[TrainingRun]]  # one per seed
     cache_dirs: list[Path]  # folders in which a stage may be finished already
-    preset: str = ""  # configuration name, if nothing in it is overridden
 
     @cached_property
     def grid(self) -> Plan:
@@ -171,9 +167,6 @@ def comparison(
         arms={arm.name: arm for arm in arms},
         reference=reference,
         trainings=trainings,
-        # With any override other than the folder, the measured time of the preset (`MINUTES`) does
-        # not apply.
-        preset="" if any(not text.startswith("trainer.run_dir=") for text in overrides) else preset,
         # `runs/demo` also uses what is finished in `runs/demo-compare-...`.
         cache_dirs=[home, *sorted(home.parent.glob(f"{home.name}-*/"))],
     )
@@ -371,8 +364,7 @@ def run_comparison(
         made = replace(made)
         at_a_time = made.cfg.compare.parallel if parallel is None else parallel
         devices = free_devices(at_a_time, made.cfg.trainer.device, per_gpu=made.cfg.compare.per_gpu)
-        minutes = MINUTES.get(made.preset) if made.cfg.compare.seeds == 1 else None
-        for line in announce(made.grid, workers=len(devices), minutes=minutes):
+        for line in announce(made.grid, workers=len(devices), root=made.root):
             log.info("%s", line)
         for line in starts_again(made):
             log.warning(line)

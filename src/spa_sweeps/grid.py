@@ -28,10 +28,11 @@ from spa.config.schema import Config, GenerateConfig
 from spa.config.stages import StageName
 from spa.errors import ConfigError, DataError, SpaError, TrainingError
 from spa.recipes import ppo_run
+from spa.recipes.hours import seconds_here
 from spa.recipes.imagination import check_planning
 from spa.recipes.pipeline import run_selfplay_round, run_sft_round
 from spa.recipes.rounds import Round, lost_checkpoint, rounds_of
-from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
+from spa.run.announce import StagePlan, expected_time, plan_lines, save_plan
 from spa.run.console import worker_console
 from spa.run.files import archive_files
 from spa.run.fingerprint import Fingerprint
@@ -450,7 +451,7 @@ def run_grid(
     ended = SimpleQueue[Future]()
     failed = dict[Path, str]()
     with (
-        GridProgress(_views(plan)) as progress,
+        GridProgress(_views(plan), workers=len(devices)) as progress,
         ExitStack() as open_workers,
         stopping_children(),
     ):
@@ -533,11 +534,9 @@ def time_of(plan: Plan, each: Callable[[StageJob], float], *, workers: int) -> f
     return now
 
 
-def announce(plan: Plan, *, workers: int, minutes: float | None = None) -> list[str]:
-    """Describe a plan before it starts: a line per method, and the time if it is known.
-
-    `minutes`: the measured time of the whole plan, if no stage is finished.
-    """
+def announce(plan: Plan, *, workers: int, root: Path | None = None) -> list[str]:
+    """Describe a plan before it starts: a line per method, and the time if it is known. `root`: the
+    folder of the run, into which the plan is written."""
     missing = {task.folder for task in plan.missing}
     linked = {task.folder for task in plan.linked}
     methods: dict[str, list[StagePlan]] = {}
@@ -549,15 +548,13 @@ def announce(plan: Plan, *, workers: int, minutes: float | None = None) -> list[
             stages.append(StagePlan(view.name, source, "reuse", why))
         else:
             action = "run" if view.folder in missing else "reuse"
-            stages.append(StagePlan(view.name, view.folder, action))
+            stages.append(StagePlan(view.name, view.folder, action, expected=view.expected))
     if not missing:
         return []
-    lines = plan_lines(methods)
-    # The measured time holds only if no stage is finished yet.
-    if minutes is not None and len(missing) == len(plan.tasks):
-        return [*lines, f"These stages take {duration(60 * minutes)} on two CPU cores."]
-    seconds = seconds_expected(methods, workers=workers)
-    return lines if seconds is None else [*lines, f"These stages take {duration(seconds)}."]
+    if root is not None:
+        save_plan(root, methods, workers=workers)
+    left = expected_time(methods, workers=workers)
+    return [*plan_lines(methods), *(() if left is None else (f"These stages take {left}.",))]
 
 
 def _next_ended(ended: SimpleQueue[Future]) -> list[Future]:
@@ -580,6 +577,7 @@ def _views(plan: Plan) -> list[StageView]:
     for task in [*plan.tasks, *plan.linked]:
         methods.setdefault(task.config.trainer.run_dir, []).append(task)
     root = os.path.commonpath([os.path.dirname(folder) for folder in methods]) if methods else ""
+    missing = {task.folder for task in plan.missing}
     views = []
     for folder, tasks in methods.items():
         rounds = max((task.round.number for task in tasks if task.round), default=1)
@@ -592,7 +590,17 @@ def _views(plan: Plan) -> list[StageView]:
         for task in sorted(tasks, key=position):
             number = f" {task.round.number}" if task.round and rounds > 1 else ""
             name = STAGE_NAMES[task.stage] + number
-            views.append(StageView(os.path.relpath(folder, root), name, task.folder))
+            views.append(
+                StageView(
+                    os.path.relpath(folder, root),
+                    name,
+                    task.folder,
+                    # A process of a grid has one thread.
+                    seconds_here(task.config, task.stage, threads=task.config.trainer.threads or 1)
+                    if task.folder in missing
+                    else None,
+                )
+            )
     return views
 
 

@@ -7,11 +7,13 @@ scaled to the data sheet of another GPU. The speed of vLLM is assumed.
 
 import time
 from dataclasses import dataclass
+from functools import cache
 from math import ceil, inf
 
 import torch
 
-from spa.models.memory import FULL, HALF, ModelShape, cache
+from spa.models import memory
+from spa.models.memory import FULL, HALF, ModelShape
 
 # SFT on the H200, packed: 0.160 s for a micro-batch of 2,048 tokens and 0.268 s for 8,192. So a
 # micro-batch costs a fixed time for each layer, and more tokens cost 17 % of the data sheet's
@@ -118,7 +120,7 @@ class Machine:
         mean length is `length`, with `at_a_time` of them together on a rank."""
         own = ceil(sequences / self.ranks)
         rows = min(own, at_a_time)
-        read = HALF * shape.parameters + cache(shape, rows, round(length))
+        read = HALF * shape.parameters + memory.cache(shape, rows, round(length))
         step = (
             self.step_s
             + shape.layers * self.decode_layer_s
@@ -142,6 +144,7 @@ def gpus(card: Card, count: int, *, vllm: bool) -> Machine:
     )
 
 
+@cache
 def this_cpu(dtype: torch.dtype, threads: int) -> Machine:
     """This machine's CPU, by the speed of a matrix product that takes a fraction of a second. CPU time
     counts, so that the other work of a busy machine does not."""

@@ -5,17 +5,22 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
+import torch
+
 from spa.algo.estimators import estimator_named
 from spa.config.schema import ActorConfig, Config, CriticConfig
 from spa.config.stages import StageName
+from spa.errors import SpaError
 from spa.examples.source import source_of
+from spa.models.build import is_tiny
 from spa.models.memory import ModelShape
-from spa.models.speed import Machine
+from spa.models.precision import on_cpu, precision_of
+from spa.models.speed import Machine, card_for, gpus, this_cpu
 from spa.prompts.render import PromptMode
 from spa.recipes.ppo_models import keys_of
 from spa.recipes.rounds import rounds_of
 from spa.recipes.setup import first_puzzle, make_prompter, taught_mode
-from spa.recipes.token_budget import shards
+from spa.recipes.token_budget import shape_of, shards, with_token_budgets
 
 CHARACTERS = 3
 """Characters of a token in prompts of coordinates and grids, measured with SmolLM2."""
@@ -52,6 +57,30 @@ class Conversation:
     def tokens(self) -> float:
         """Prompts and responses. A response takes half of what it may take."""
         return min(self.prompts + self.turns * self.longest / 2, self.limit)
+
+
+def seconds_here(cfg: Config, stage: StageName, *, threads: int | None = None) -> float | None:
+    """Seconds that a stage takes on this machine, on one GPU if there is one; None if they are
+    unknown. `threads`: of a CPU."""
+    try:
+        # A model on the Hub may be out of reach, and a game may need what is not installed. The
+        # stage itself reports that.
+        shape = shape_of(cfg.model_path, code=cfg.actor_rollout_ref.model.trust_remote_code)
+        if on_cpu(cfg):
+            bfloat16 = precision_of(cfg)["actor_rollout_ref.model.dtype"] == "bfloat16"
+            machine = this_cpu(
+                torch.bfloat16 if bfloat16 else torch.float32, threads or torch.get_num_threads()
+            )
+        else:
+            gpu = torch.cuda.get_device_properties(0)
+            cfg = with_token_budgets(cfg, gpu.total_memory)
+            vllm = cfg.actor_rollout_ref.rollout.name == "vllm"
+            machine = gpus(card_for(gpu.total_memory / 1e9, gpu.name), 1, vllm=vllm)
+        characters = TINY_CHARACTERS if is_tiny(cfg.model_path) else CHARACTERS
+        (time,) = stage_times(cfg, shape, machine, stages=[stage], characters=characters)
+    except SpaError:
+        return None
+    return time.seconds
 
 
 def conversation(

@@ -12,10 +12,11 @@ from spa.examples.source import source_of
 from spa.plugins import translated
 from spa.recipes import ppo_run, selfplay, sft_run
 from spa.recipes.gate import evaluate_gate, no_gate, stop_at_gate, write_gate
+from spa.recipes.hours import seconds_here
 from spa.recipes.ppo_replay import replayed_data
 from spa.recipes.rounds import Round, round_folders, rounds_of, write_rounds
 from spa.recipes.sft_data import from_game
-from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
+from spa.run.announce import StagePlan, expected_time, plan_lines, save_plan
 from spa.run.checkpoint import find_checkpoint
 from spa.run.files import OLDER_COPIES
 from spa.run.fingerprint import Fingerprint
@@ -62,17 +63,20 @@ def run(
         # This runs before any work, so that a folder with work of other settings is refused before
         # hours are spent.
         _settle(cfg, [*chain, (ppo_dir, policy)])
-        _announce(cfg, rounds, [*chain, (ppo_dir, policy)])
+        plan = _announce(cfg, rounds, [*chain, (ppo_dir, policy)])
         known = dict(chain)
         made: list[Path] = []
         for own in rounds:
             # Only now does the checkpoint of the previous round exist, from which this round
             # starts.
             ready = own.ready()
+            _say_next(plan, own.data)
             run_selfplay_round(own, ready, fingerprint=known[own.data])
+            _say_next(plan, own.sft)
             made.append(run_sft_round(own, ready, fingerprint=known[own.sft]))
         # The gate is checked even if an earlier command finished SFT: its limits may have changed.
         stop_at_gate(cfg, sft_dir)
+        _say_next(plan, ppo_dir)
         return ppo_run.run_ppo(
             cfg, model_path=str(made[-1]), directory=ppo_dir, fingerprint=policy, alone=False
         )
@@ -107,24 +111,50 @@ def _settle(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
 
 def _announce(
     cfg: Config, rounds: Sequence[Round], chain: Sequence[tuple[Path, Fingerprint]]
-) -> None:
-    """Log which stages run and which are reused, and the time if it is known."""
+) -> list[StagePlan]:
+    """Log which stages run and which are reused, and the time if it is known; returns the stages."""
     several = len(rounds) > 1
     names = [
         f"{name} {own.number}" if several else name
         for own in rounds
         for name in ("self-play", "SFT")
     ]
+    jobs = [(stage, own.cfg) for own in rounds for stage, _ in own.stages]
     stages = [
-        StagePlan(name, folder, "reuse" if is_finished(folder, fingerprint) else "run")
-        for name, (folder, fingerprint) in zip([*names, "PPO"], chain, strict=True)
+        StagePlan(name, folder, "reuse")
+        if is_finished(folder, fingerprint)
+        else StagePlan(name, folder, "run", expected=seconds_here(own, stage))
+        for name, (folder, fingerprint), (stage, own) in zip(
+            [*names, "PPO"], chain, [*jobs, ("ppo", cfg)], strict=True
+        )
     ]
     if current_world().is_main and any(stage.action == "run" for stage in stages):
         methods = {cfg.trainer.experiment_name: stages}
-        seconds = seconds_expected(methods, workers=1)
-        time = [] if seconds is None else [f"This takes {duration(seconds)}."]
+        save_plan(Path(cfg.trainer.run_dir), {"": stages}, workers=1)
+        left = expected_time(methods, workers=1)
+        time = [] if left is None else [f"This takes {left}."]
         for line in [*plan_lines(methods), *time]:
             log.info("%s", line)
+    return stages
+
+
+def _say_next(plan: Sequence[StagePlan], folder: Path) -> None:
+    """Log the stage that begins, those after it, and the time that they take, by the speed of those
+    before it."""
+    number = [stage.folder for stage in plan].index(folder)
+    if not current_world().is_main or not any(stage.action == "run" for stage in plan[:number]):
+        return
+    # New objects, because each reads its records once.
+    before = [replace(stage, action="reuse") for stage in plan[:number]]
+    coming = [replace(stage) for stage in plan[number:]]
+    left = expected_time({"": [*before, *coming]}, workers=1)
+    later = ", ".join(stage.name for stage in coming[1:])
+    log.info(
+        "%s runs now%s%s",
+        coming[0].name,
+        f", then {later}" if later else "",
+        "" if left is None else f"; {left} left in all",
+    )
 
 
 def run_selfplay_round(

@@ -1,28 +1,36 @@
 """Startup message of a command: the stages that run, resume or are reused, and the time."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from spa.run.estimate import TimeLeft, Work, time_left, write_plan
 from spa.run.live import StageProgress
 
 
 @dataclass(frozen=True)
 class StagePlan:
     """A stage before work starts. `action`: it runs, or its result is reused. `why`: the reason why
-    it is reused."""
+    it is reused. `expected`: the seconds that it takes from scratch, as estimated."""
 
     name: str
     folder: Path
     action: Literal["run", "reuse"]
     why: str = "finished with the same settings"
+    expected: float | None = None
 
     @cached_property
     def recorded(self) -> StageProgress:
         """Progress that the stage's folder records, read once."""
         return StageProgress(self.folder).read()
+
+    @property
+    def work(self) -> Work:
+        """The stage in an estimate."""
+        return self.recorded.work(self.name, self.expected, finished=self.action == "reuse")
 
 
 def plan_lines(methods: Mapping[str, Sequence[StagePlan]]) -> list[str]:
@@ -44,35 +52,27 @@ def plan_lines(methods: Mapping[str, Sequence[StagePlan]]) -> list[str]:
     return lines
 
 
-def seconds_expected(
-    methods: Mapping[str, Sequence[StagePlan]], *, workers: int, measured: Iterable[StagePlan] = ()
-) -> float | None:
-    """The seconds that the stages to run take, by the timings of finished stages with the same name
-    and of their own earlier steps. None if a stage has no such measurement.
+def expected_time(methods: Mapping[str, Sequence[StagePlan]], *, workers: int) -> TimeLeft | None:
+    """The time that the stages to run take; None if it is unknown."""
+    return time_left(
+        ([stage.work for stage in stages] for stages in methods.values()), workers=workers
+    )
 
-    Args:
-        methods: The stages of each method, which run one after the other.
-        workers: Stages that run at a time.
-        measured: Finished stages of other runs.
-    """
-    known = {}
-    for stage in [*measured, *(stage for stages in methods.values() for stage in stages)]:
-        if stage.action == "reuse" and stage.recorded.seconds:
-            known[stage.name] = stage.recorded.seconds
-    totals = []
-    for stages in methods.values():
-        total = 0.0
-        for stage in [stage for stage in stages if stage.action == "run"]:
-            # For a stage that has begun, its own steps give the time that is left.
-            if stage.recorded.seconds_left is not None:
-                total += stage.recorded.seconds_left
-            elif stage.name in known:
-                total += known[stage.name]
-            else:
-                return None
-        totals.append(total)
-    # The stages of a method run in sequence: no number of workers beats the longest method.
-    return max([sum(totals) / workers, *totals])
+
+def save_plan(root: Path, methods: Mapping[str, Sequence[StagePlan]], *, workers: int) -> None:
+    """Write the plan into the folder of the run, for the viewer."""
+    stages = {
+        method: [
+            {
+                "name": stage.name,
+                "folder": os.path.relpath(stage.folder, root),
+                "expected": stage.expected,
+            }
+            for stage in own
+        ]
+        for method, own in methods.items()
+    }
+    write_plan(root, {"workers": workers, "methods": stages})
 
 
 def duration(seconds: float) -> str:

@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from spa.run.console import get_console, is_quiet, printable
+from spa.run.estimate import Work, time_left
 from spa.run.files import METRICS, complete_lines
 from spa.run.progress import clock
 from spa.run.trackers import headline
@@ -37,11 +38,13 @@ LABELS = ("success", "prediction", "copy baseline")
 
 @dataclass(frozen=True, slots=True)
 class StageView:
-    """A stage of a method as people see it: its name, and the folder with its records."""
+    """A stage of a method as people see it: its name, the folder with its records, and the seconds
+    that it takes as estimated."""
 
     method: str
     name: str
     folder: Path
+    expected: float | None = None
 
 
 class StageProgress:
@@ -51,6 +54,7 @@ class StageProgress:
         self.step = 0
         self.total: int | None = None
         self.seconds = 0.0
+        self.latest: float | None = None  # wall clock of the last step
         self.values: dict[str, tuple[str, int]] = {}  # label -> formatted value, its step
         self._folder = folder
         self._sizes = {METRICS: 0, TIMINGS: 0}
@@ -66,7 +70,29 @@ class StageProgress:
         """The time until the stage ends, by the pace of its last steps; None if unknown."""
         if self.total is None or not self._recent:
             return None
-        return max(self.total - self.step, 0) * sum(self._recent) / len(self._recent)
+        return max(self.total - self.step, 0) * self.step_seconds
+
+    @property
+    def step_seconds(self) -> float:
+        """The time of a step, by the last ones; 0 if unknown."""
+        return sum(self._recent) / len(self._recent) if self._recent else 0.0
+
+    def seconds_left_at(self, now: float) -> float | None:
+        """The time left of a stage that runs at this time (wall clock): what its step under way has
+        taken counts, too."""
+        left = self.seconds_left
+        if not left or self.latest is None:
+            return left
+        return left - min(max(now - self.latest, 0.0), self.step_seconds)
+
+    def work(
+        self, name: str, expected: float | None, *, finished: bool, now: float | None = None
+    ) -> Work:
+        """The stage in an estimate. `now`: the time, if it runs."""
+        left = self.seconds_left if now is None else self.seconds_left_at(now)
+        return Work(
+            name=name, expected=expected, spent=self.seconds, left=0.0 if finished else left
+        )
 
     def read(self) -> Self:
         """Read the new lines. A file that became shorter was replaced: read it from its start."""
@@ -82,6 +108,7 @@ class StageProgress:
             self.total = row.get("total_steps", self.total)
             elapsed = row.get("elapsed_s", 0.0)
             self.seconds += elapsed
+            self.latest = row.get("unix_time", self.latest)
             self._recent.append(elapsed)
         return self
 
@@ -109,11 +136,12 @@ class StageProgress:
 class GridProgress:
     """Shows how far every method is. A context manager; shows nothing when quiet.
 
-    `worker_errors`: on a terminal, the file that workers write their messages to. Their lines
-    appear above the table, which they would otherwise break.
+    `workers`: stages that run at a time. `worker_errors`: on a terminal, the file that workers
+    write their messages to. Their lines appear above the table, which they would otherwise break.
     """
 
-    def __init__(self, stages: Sequence[StageView]) -> None:
+    def __init__(self, stages: Sequence[StageView], *, workers: int = 1) -> None:
+        self._workers = workers
         self._methods: dict[str, list[StageView]] = {}
         for stage in stages:
             self._methods.setdefault(stage.method, []).append(stage)
@@ -125,6 +153,7 @@ class GridProgress:
         self._printed: dict[Path, int] = {}
         self._known = {stage.folder: StageProgress(stage.folder) for stage in stages}
         self._unfinished = set[Path]()
+        self._begun = dict[Path, float]()  # folder of a running stage -> the first look at it
 
     def __enter__(self) -> Self:
         console = get_console()
@@ -161,9 +190,13 @@ class GridProgress:
         """Show the methods. All arguments are folders of stages, resolved."""
         if is_quiet():
             return
+        for folder in running:
+            self._begun.setdefault(folder, time.monotonic())
         if self._live is not None:
             self._relay(self._live.console)
-            self._live.update(self._table(running, unfinished, failed).terminal(), refresh=True)
+            table = self._table(running, unfinished, failed).terminal()
+            table.caption = Text(printable(self._outlook(running, unfinished, failed)))
+            self._live.update(table, refresh=True)
         else:
             self._lines(running, unfinished)
         self._unfinished = set(unfinished)
@@ -191,12 +224,46 @@ class GridProgress:
             share = 1.0 if stage is None else min(known.step / (known.total or 1), 1.0)
             done = round(_BAR_WIDTH * share)
             bar = "━" * done + "─" * (_BAR_WIDTH - done)
-            left = known.seconds_left
-            time_left = "" if left is None else clock(left)
             values = [known.values.get(label, ("", 0))[0] for label in LABELS]
-            rows.append((method, shown.name, bar, known.steps, *values, state or time_left))
+            rows.append((method, shown.name, bar, known.steps, *values, state or self._time(shown)))
         columns = ("method", "stage", "", "step", *LABELS, "time left")
         return Table(columns, rows, right=range(3, 8))
+
+    def _time(self, stage: StageView) -> str:
+        """The time that a running stage still takes, or has taken without a step."""
+        left = self._known[stage.folder].seconds_left_at(time.time())
+        if left is not None:
+            return clock(left)
+        return f"{clock(time.monotonic() - self._begun[stage.folder.resolve()])} so far"
+
+    def _outlook(
+        self,
+        running: Collection[Path],
+        unfinished: Collection[Path],
+        failed: Collection[Path] = (),
+    ) -> str:
+        """The time that everything still takes, and the stages that come next."""
+        now = time.time()
+        works = []
+        coming = []
+        for method, stages in self._methods.items():
+            own = []
+            for stage in stages:
+                folder = stage.folder.resolve()
+                known = self._known[stage.folder].read()
+                finished = folder not in unfinished or folder in failed
+                at = now if folder in running else None
+                own.append(known.work(stage.name, stage.expected, finished=finished, now=at))
+            works.append(own)
+            waiting = [
+                stage
+                for stage in stages
+                if stage.folder.resolve() in {*unfinished} - {*running} - {*failed}
+            ]
+            coming += [f"{method} {stage.name}" for stage in waiting[:1]]
+        left = time_left(works, workers=self._workers)
+        parts = [] if left is None else [f"{left} left in all"]
+        return "; ".join([*parts, *([f"next: {', '.join(coming)}"] if coming else [])])
 
     def _lines(self, running: Collection[Path], unfinished: Collection[Path]) -> None:
         now = time.monotonic()
@@ -219,11 +286,11 @@ class GridProgress:
             shown.add(stage.folder.resolve())
             if now - self._last_line[method] >= pause:
                 known = self._known[stage.folder].read()
-                # Still loading: there is nothing to show yet.
-                if not known.step and not known.values:
-                    continue
-                left = known.seconds_left
-                self._line(stage, known, "" if left is None else f"{clock(left)} left")
+                outlook = self._outlook(running, unfinished)
+                ending = self._time(stage)
+                if known.seconds_left is not None:
+                    ending += " left"
+                self._line(stage, known, f"{ending} ({outlook})" if outlook else ending)
 
     def _line(self, stage: StageView, known: StageProgress, ending: str) -> None:
         """Print a line with the values that are newer than the last line of this stage."""
@@ -231,7 +298,8 @@ class GridProgress:
         since = self._printed.get(stage.folder, -1)
         self._printed[stage.folder] = known.step
         new = [f"{label} {value}" for label, (value, step) in known.values.items() if step > since]
-        parts = [f"{stage.method}: {stage.name} {known.steps}", *new, *([ending] if ending else [])]
+        steps = f" {known.steps}" if known.step else ""
+        parts = [f"{stage.method}: {stage.name}{steps}", *new, *([ending] if ending else [])]
         get_console().print(printable("  ".join(parts)), markup=False, soft_wrap=True)
 
     def _relay(self, console: Console) -> None:

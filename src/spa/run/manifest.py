@@ -52,7 +52,8 @@ class Manifest:
 
     sizes: file in the folder -> bytes. result: what the finished stage returned, relative to the
     folder; None while it is not finished. seconds: how long all starts together took. rewound_to:
-    the checkpoint of this folder that `resume_path` named, with later ones archived.
+    the checkpoint of this folder that `resume_path` named, with later ones archived. commit: of the
+    code that worked last, where it is known.
     """
 
     fingerprint: Fingerprint
@@ -60,6 +61,7 @@ class Manifest:
     result: str | None = None
     seconds: float = 0.0
     rewound_to: str = ""
+    commit: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest | None":
@@ -73,6 +75,7 @@ class Manifest:
                 result=record["result"],
                 seconds=float(record["seconds"]),
                 rewound_to=str(record.get("rewound_to", "")),
+                commit=str(record.get("commit", "")),
             )
         for checkpoint in reversed(checkpoints_in(folder)):
             with suppress(OSError, ValueError, TypeError):

@@ -6,6 +6,8 @@ A stage directory holds `config.yaml`, `metrics.jsonl` (deterministic: no times)
 
 import logging
 import os
+import resource
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -102,7 +104,7 @@ class Recorder:
                 _truncate(self.directory, resume_step)
             if config is not None:
                 save_config(config, self.directory / "config.yaml")
-            self._watchdog = Watchdog(self.directory / "log.txt", stall_timeout_s)
+            self._watchdog = Watchdog(self.directory / "log.txt", stall_timeout_s, name=stage)
         self._sink = (
             None
             if trackers is None
@@ -135,6 +137,7 @@ class Recorder:
         timings = {key: value for key, value in values.items() if key.startswith(TIMING_PREFIXES)}
         lasting = {key: value for key, value in values.items() if key not in timings}
         timings = {f"timing_s/{key}": seconds for key, seconds in self._seconds.items()} | timings
+        timings |= resources()
         self._seconds.clear()
         if lasting:
             self._append(METRICS, step, lasting)
@@ -143,7 +146,7 @@ class Recorder:
         if self._total_steps is not None:
             clock["total_steps"] = self._total_steps
         self._append("timings.jsonl", step, {**timings, **clock})
-        self._watchdog.beat(f"work after step {step}")
+        self._watchdog.beat(f"work after step {step}", step=True)
         if self._sink is not None:
             self._sink.log(step, {**lasting, **timings})
 
@@ -234,6 +237,15 @@ class Recorder:
             else:
                 write_atomic(path, (dump_line(row) for row in rows))
                 self._written.add(path)
+
+
+def resources() -> dict[str, float]:
+    """The largest memory of this process so far in GB, and the load of the machine: processes that
+    run or wait, averaged over a minute."""
+    # Linux counts ru_maxrss in KiB, macOS in bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return {"perf/memory_gb": round(peak / 1e9, 3), "perf/load": round(os.getloadavg()[0], 2)}
 
 
 def _sync(file: IO[str]) -> None:

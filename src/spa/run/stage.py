@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from spa.config.schema import Config
 from spa.distributed.world import World, current_world
 from spa.errors import ConfigError, ModelError
+from spa.install import commit
 from spa.models.lora import ADAPTER
 from spa.run import signals
 from spa.run.checkpoint import (
@@ -152,7 +153,7 @@ class Stage:
     _earlier: float = field(default=0.0, init=False)  # seconds of earlier starts
 
     def __post_init__(self) -> None:
-        self._manifest = Manifest(fingerprint=self.fingerprint)
+        self._manifest = Manifest(fingerprint=self.fingerprint, commit=commit())
 
     def __enter__(self) -> Self:
         """Find out what is there, and make the folder ready if there is work to do.

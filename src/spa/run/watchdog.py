@@ -25,6 +25,8 @@ BACKUP_S = 60.0
 """Delay in seconds after which C code takes over, if something holds the interpreter and Python
 code cannot run."""
 LONGEST_LOOK_S = 5.0
+NOTICE_S = 300.0
+"""Seconds in a step after which a line says what is happening, and again after as many."""
 
 _LOGGER = logging.getLogger("spa.run")
 # Advancing `itertools.count` is atomic in CPython, so that any thread may beat without a lock.
@@ -46,15 +48,18 @@ def beats() -> int:
 class Watchdog:
     """Ends the process if nothing moves for `timeout_s` seconds, after the stacks of all threads
     have been written to `path` (None: to stderr). `kill -USR1 PID` writes them there as long as it
-    watches, and then to stderr. Without `timeout_s` it never ends anything.
+    watches, and then to stderr. Without `timeout_s` it never ends anything. While a step takes
+    long, a line says every few minutes what the stage `name` does.
 
     If C code holds the interpreter, so that no Python runs, the kernel ends the process (SIGPROF)
     when it has used as much processor time as all cores have in that time. Processor time does not
     pass while the process is suspended.
     """
 
-    def __init__(self, path: Path | None, timeout_s: float | None) -> None:
+    def __init__(self, path: Path | None, timeout_s: float | None, *, name: str = "") -> None:
         self.timeout_s = timeout_s
+        self._name = name
+        self._step_began = self._last_notice = time.monotonic()
         self._path = path
         self._file: IO[str] = sys.stderr if path is None else path.open("a", encoding="utf-8")
         self._what = "the start"
@@ -67,10 +72,12 @@ class Watchdog:
                 target=self._watch, args=(timeout_s,), daemon=True, name="spa-watchdog"
             ).start()
 
-    def beat(self, what: str) -> None:
-        """Progress was made; `what` comes next."""
+    def beat(self, what: str, *, step: bool = False) -> None:
+        """Progress was made; `what` comes next. `step`: a step is done."""
         self._what = what
         self._moved = True
+        if step:
+            self._step_began = self._last_notice = time.monotonic()
 
     def close(self) -> None:
         """Stop watching."""
@@ -109,6 +116,10 @@ class Watchdog:
             self._moved = False
             if idle >= timeout_s:
                 self._end(timeout_s)
+            if now - self._last_notice >= NOTICE_S:
+                self._last_notice = now
+                minutes = (now - self._step_began) / 60
+                _LOGGER.info("%s: %s, for %.0f minutes so far", self._name, self._what, minutes)
 
     def _end(self, timeout_s: float) -> None:
         place = "above" if self._path is None else f"in {self._path}"

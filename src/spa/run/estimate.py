@@ -1,0 +1,109 @@
+"""The time that a command still takes, and the plan that it writes into the folder of its run."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spa.run.files import read_object, write_atomic
+
+PLAN = "plan.json"
+UNMEASURED = 2.0
+"""Factor of an estimate before anything is measured, as `spa.models.speed` says."""
+MEASURED = 1.25
+"""Factor of an estimate from the measured speed of this command's stages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A stage of a plan. `expected`: the seconds that the plan estimates (None: unknown). `spent`:
+    the seconds of its recorded steps. `left`: the seconds that they predict for the others; 0 for a
+    stage that is finished, None for one without a step."""
+
+    name: str
+    expected: float | None
+    spent: float = 0.0
+    left: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLeft:
+    """A range in seconds. `without`: the names of stages whose time is unknown."""
+
+    low: float
+    high: float
+    without: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = time_range(self.low, self.high)
+        return text + (f", without {', '.join(self.without)} (unknown)" if self.without else "")
+
+
+def time_left(methods: Iterable[Sequence[Work]], *, workers: int) -> TimeLeft | None:
+    """The time until the last stage ends, from measured speed where there is one. None if nothing
+    is known.
+
+    Args:
+        methods: The stages of each method, which run one after the other.
+        workers: Stages that run at a time.
+    """
+    plans = [list(method) for method in methods]
+    # A stage that has begun tells how fast this machine is, compared with the plan.
+    begun = [one for plan in plans for one in plan if one.expected and one.spent]
+    planned = sum(
+        (one.expected or 0.0) * one.spent / (one.spent + (one.left or 0.0)) for one in begun
+    )
+    pace = sum(one.spent for one in begun) / planned if begun else 1.0
+    # Without an estimate, a finished stage of the same name gives the time.
+    same = {one.name: one.spent for plan in plans for one in plan if one.spent and one.left == 0}
+    width = MEASURED if begun else UNMEASURED
+    lows: list[float] = []
+    highs: list[float] = []
+    unknown: dict[str, None] = {}
+    for plan in plans:
+        low = high = 0.0
+        for one in plan:
+            if one.left is not None:
+                seconds, factor = one.left, MEASURED
+            elif one.expected is not None:
+                seconds, factor = one.expected * pace, width
+            elif one.name in same:
+                seconds, factor = same[one.name], MEASURED
+            else:
+                unknown[one.name] = None
+                continue
+            low += seconds / factor
+            high += seconds * factor
+        lows.append(low)
+        highs.append(high)
+    if not any(highs) and unknown:
+        return None
+    # The stages of a method run in sequence: no number of workers beats the longest method.
+    low, high = (max([sum(part) / workers, *part], default=0.0) for part in (lows, highs))
+    return TimeLeft(low, high, tuple(unknown))
+
+
+def time_range(low: float, high: float) -> str:
+    """A range for people: `under a minute`, `8 to 12 minutes`, `about 10 minutes`, `1.5 to 3 hours`."""
+    if high < 60:
+        return "under a minute"
+    size, unit = (60.0, "minute") if high < 90 * 60 else (3600.0, "hour")
+    first, last = (f"{max(value / size, 1 if size == 60 else 0.1):.2g}" for value in (low, high))
+    if size == 60:
+        first, last = (f"{max(round(value / size), 1)}" for value in (low, high))
+    if first == last:
+        return f"about {last} {unit}{'' if last == '1' else 's'}"
+    return f"{first} to {last} {unit}s"
+
+
+def write_plan(root: Path, content: Mapping[str, Any]) -> None:
+    """Write the plan of a command for those who look at its run. `content`: `workers`, and the
+    stages of each method with `name`, `folder` (relative) and `expected`. Methods keep the order in
+    which the folder first had them."""
+    old = read_object(root / PLAN).get("order")
+    order = [*(old if isinstance(old, list) else []), *content["methods"]]
+    root.mkdir(parents=True, exist_ok=True)
+    write_atomic(
+        root / PLAN, [json.dumps({**content, "order": list(dict.fromkeys(order))}, indent=1)]
+    )
