@@ -12,7 +12,7 @@ from spa.seeds import stream
 from spa_games.datafiles import file_stamp, read_rows
 from spa_games.word_problems import Problem, generate_problem
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("spa.games")
 
 NAME = "metamathqa"
 MARK = "The answer is:"

@@ -23,7 +23,7 @@ from spa_report.facts import ENDINGS
 from spa_report.security import page_policy
 from spa_report.text import markdown
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("spa.report")
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MAX_ROWS = 60

@@ -23,7 +23,7 @@ from spa.run.reading import RunFolder, StageFolder, TrajectoryFile, arm_rank, he
 from spa.run.reading_shape import NUMBER, is_episode, is_tree
 from spa_report.replay import any_wrong
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("spa.report")
 
 # Increase this number with every change of the schema or of a column's content: caches of other
 # versions are rebuilt.

@@ -52,7 +52,7 @@ from spa_sweeps.grid import (
 )
 from spa_sweeps.results import summarize
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("spa.sweeps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ from spa.run.signals import (
     stopping_children,
 )
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("spa.sweeps")
 
 FOLDERS: dict[StageName, str] = {"selfplay": "data", "sft": "sft", "ppo": "ppo"}
 STAGE_NAMES: dict[StageName, str] = {"selfplay": "self-play", "sft": "SFT", "ppo": "PPO"}
@@ -577,7 +577,7 @@ def _views(plan: Plan) -> list[StageView]:
     for task in [*plan.tasks, *plan.linked]:
         methods.setdefault(task.config.trainer.run_dir, []).append(task)
     root = os.path.commonpath([os.path.dirname(folder) for folder in methods]) if methods else ""
-    missing = {task.folder for task in plan.missing}
+    missing = bool(plan.missing)
     views = []
     for folder, tasks in methods.items():
         rounds = max((task.round.number for task in tasks if task.round), default=1)
@@ -597,7 +597,7 @@ def _views(plan: Plan) -> list[StageView]:
                     task.folder,
                     # A process of a grid has one thread.
                     seconds_here(task.config, task.stage, threads=task.config.trainer.threads or 1)
-                    if task.folder in missing
+                    if missing
                     else None,
                 )
             )

@@ -1,6 +1,7 @@
 """What a comparison shows while it trains: a table on a terminal, lines in a pipe."""
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -16,7 +17,8 @@ from helpers.killed import SMALLEST
 
 from spa.cli import main
 from spa.run import live
-from spa.run.announce import StagePlan, duration, plan_lines, seconds_expected
+from spa.run.announce import StagePlan, duration, expected_time, plan_lines
+from spa.run.estimate import TimeLeft, Work, time_left, time_range
 from spa.run.live import GridProgress, StageProgress, StageView
 from spa.run.recorder import Recorder
 
@@ -74,7 +76,9 @@ def test_a_comparison_on_a_terminal_is_a_table_and_in_a_pipe_lines(
     lines = capfd.readouterr().err.splitlines()
     assert lines[0].startswith("spa: resumes PPO (step 4); reuses self-play, SFT (finished with")
     assert lines[1] == "vanilla: resumes PPO (step 5)"
-    assert re.fullmatch(r"These stages take (under a minute|about \d+ minutes?)\.", lines[2])
+    assert re.fullmatch(
+        r"These stages take (under a minute|(about )?\d+( to \d+)? minutes?)\.", lines[2]
+    )
     ends = sorted(line.partition("finished in")[0] for line in lines[3:] if "finished in" in line)
     assert len(ends) == 2
     assert re.fullmatch(r"spa: PPO 5/5  success [\d.]+  prediction [\d.]+  copy b.*", ends[0])
@@ -101,13 +105,40 @@ def test_a_line_has_the_values_that_are_newer_than_the_last_one(
             record(folder, steps, total=8, every=3)
             progress.update(running={folder}, unfinished={folder})
         progress.update(running=(), unfinished=())
-    lines = [line.rpartition("  ")[0] for line in capsys.readouterr().err.splitlines()]
+    written = capsys.readouterr().err.splitlines()
+    assert all(re.search(r"left \(under a minute left in all\)$", line) for line in written[:3])
+    lines = [line.rpartition("  ")[0] for line in written]
     assert lines == [
         "spa: SFT 3/8  success 0.300",
         "spa: SFT 5/8",
         "spa: SFT 7/8  success 0.600",
         "spa: SFT 7/8",
     ]
+
+
+def test_a_stage_without_a_step_says_how_long_it_runs_and_what_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(live, "_LINE_SECONDS", (0.0, 0.0))
+    folders = [tmp_path / "spa" / name for name in ("data", "sft")]
+    stages = [
+        StageView("spa", "self-play", folders[0], 600.0),
+        StageView("spa", "SFT", folders[1], 60.0),
+    ]
+    with GridProgress(stages) as progress:
+        progress.update(running=folders[:1], unfinished=folders)
+    assert capsys.readouterr().err == (
+        "spa: self-play  0:00 so far (6 to 22 minutes left in all; next: spa SFT)\n"
+    )
+
+
+def test_the_time_left_counts_down_within_a_long_step(tmp_path: Path):
+    line = {"step": 1, "elapsed_s": 600.0, "unix_time": 1000.0, "total_steps": 3}
+    (tmp_path / "timings.jsonl").write_text(json.dumps(line) + "\n")
+    known = StageProgress(tmp_path).read()
+    assert known.seconds_left_at(1000.0) == 1200.0
+    assert known.seconds_left_at(1400.0) == 800.0
+    assert known.seconds_left_at(9000.0) == 600.0  # the last step has not begun
 
 
 def test_progress_reads_a_file_that_became_shorter_from_its_start(tmp_path: Path):
@@ -126,17 +157,51 @@ def test_the_time_is_an_estimate_from_measured_stages_or_not_said(tmp_path: Path
     half = StagePlan("SFT", tmp_path / "half", "run")
     new = StagePlan("SFT", tmp_path / "new", "run")
     other = StagePlan("PPO", tmp_path / "other", "run")
-    assert seconds_expected({"a": [new]}, workers=1) is None
-    assert seconds_expected({"a": [done], "b": [new, other]}, workers=1) is None
-    one = seconds_expected({"a": [done], "b": [new]}, workers=1)
-    two = seconds_expected({"a": [done], "b": [new], "c": [new]}, workers=1)
-    assert one is not None and two == pytest.approx(2 * one)
-    assert seconds_expected({"a": [done], "b": [new], "c": [new]}, workers=2) == one
-    assert seconds_expected({"a": [half]}, workers=1) is not None
+    assert expected_time({"a": [new]}, workers=1) is None
+    left = expected_time({"a": [done], "b": [new, other]}, workers=1)
+    assert left is not None and left.without == ("PPO",)
+    one = expected_time({"a": [done], "b": [new]}, workers=1)
+    two = expected_time({"a": [done], "b": [new], "c": [new]}, workers=1)
+    assert one is not None and two is not None
+    assert (two.low, two.high) == pytest.approx((2 * one.low, 2 * one.high))
+    assert expected_time({"a": [done], "b": [new], "c": [new]}, workers=2) == one
+    assert expected_time({"a": [half]}, workers=1) is not None
     assert plan_lines({"a": [done, half], "b": [new]}) == [
         "a: resumes SFT (step 3); reuses SFT (finished with the same settings)",
         "b: runs SFT",
     ]
+
+
+def test_one_estimate_for_all_stages_follows_the_measured_speed():
+    plan = [Work(name="SFT", expected=100.0), Work(name="PPO", expected=300.0)]
+    assert time_left([plan], workers=1) == TimeLeft(200.0, 800.0)
+    # SFT is half done and takes twice as long as planned, so PPO will, too.
+    half = Work(name="SFT", expected=100.0, spent=100.0, left=100.0)
+    assert time_left([[half, plan[1]]], workers=1) == TimeLeft(560.0, 875.0)
+    # Two methods share two processes; the longer one decides.
+    assert time_left([plan, [plan[0]]], workers=2) == TimeLeft(200.0, 800.0)
+    assert time_left([plan, plan], workers=1) == TimeLeft(400.0, 1600.0)
+    done = [Work(name="SFT", expected=100.0, spent=90.0, left=0.0)]
+    assert time_left([done], workers=1) == TimeLeft(0.0, 0.0)
+    search = Work(name="self-play", expected=None)
+    assert time_left([[search]], workers=1) is None
+    assert str(time_left([[search, *plan]], workers=1)) == (
+        "3 to 13 minutes, without self-play (unknown)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (5, 50, "under a minute"),
+        (10, 100, "1 to 2 minutes"),
+        (590, 610, "about 10 minutes"),
+        (1600, 6400, "0.4 to 1.8 hours"),
+        (50_000, 90_000, "14 to 25 hours"),
+    ],
+)
+def test_ranges_are_for_people(low: float, high: float, text: str):
+    assert time_range(low, high) == text
 
 
 @pytest.mark.parametrize(

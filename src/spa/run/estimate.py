@@ -88,13 +88,13 @@ def time_range(low: float, high: float) -> str:
     """A range for people: `under a minute`, `8 to 12 minutes`, `about 10 minutes`, `1.5 to 3 hours`."""
     if high < 60:
         return "under a minute"
-    size, unit = (60.0, "minute") if high < 90 * 60 else (3600.0, "hour")
-    first, last = (f"{max(value / size, 1 if size == 60 else 0.1):.2g}" for value in (low, high))
-    if size == 60:
-        first, last = (f"{max(round(value / size), 1)}" for value in (low, high))
-    if first == last:
-        return f"about {last} {unit}{'' if last == '1' else 's'}"
-    return f"{first} to {last} {unit}s"
+    minutes = [max(round(seconds / 60), 1) for seconds in (low, high)]
+    # Above 90 minutes the range is in hours, with one digit after the point below ten.
+    hours = [f"{seconds / 3600:{'.0f' if seconds >= 36000 else '.1f'}}" for seconds in (low, high)]
+    first, last = hours if high >= 90 * 60 else map(str, minutes)
+    unit = "hour" if high >= 90 * 60 else "minute"
+    amount = f"about {last}" if first == last else f"{first} to {last}"
+    return f"{amount} {unit}{'' if last == '1' else 's'}"
 
 
 def write_plan(root: Path, content: Mapping[str, Any]) -> None:
