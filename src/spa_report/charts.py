@@ -32,7 +32,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A line chart. `percent` fixes the y axis to 0 … 100 %; `band` says what the bands show."""
+    """A line chart. `percent` fixes the y axis to 0 … 100 %; `band` says what the bands show; `end`
+    is the end of the x axis in steps, 0 for that of the points."""
 
     title: str
     help: str
@@ -40,6 +41,7 @@ class Chart:
     x_label: str = "PPO step"
     percent: bool = False
     band: str = ""
+    end: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

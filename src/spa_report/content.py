@@ -8,7 +8,17 @@ from spa.run.console import printable
 from spa.run.reading import RunFolder, flatten, made_with, told_apart
 from spa_report import facts, results
 from spa_report.charts import Bars, Chart, number
-from spa_report.curves import HEALTH, PASS_1, PREDICTION, WORLD, RunArm, Wanted, chart, time_bars
+from spa_report.curves import (
+    HEALTH,
+    PASS_1,
+    PREDICTION,
+    WORLD,
+    RunArm,
+    Wanted,
+    chart,
+    system_charts,
+    time_bars,
+)
 from spa_report.gallery import Picture, choose
 from spa_report.progress import in_progress, shown_step
 from spa_report.results import MethodResult
@@ -55,10 +65,9 @@ def build(runs: Sequence[RunFolder], *, episodes: bool = True) -> Report:
     summaries = {run.name: results.current_summary(run) for run in runs}
     steps = results.judged_steps(methods, summaries)
     outcomes = {
-        method.label: facts.behaviour_and_wins(
-            method.of("ppo") or method.of("eval"), steps[method.label]
-        )
+        method.label: facts.behaviour_and_wins(results.judged_stages(method, step), step)
         for method in methods
+        for step in [steps[method.label]]
     }
     going = any(map(in_progress, runs))
     wanted_k = results.which_k(methods, summaries)
@@ -69,6 +78,7 @@ def build(runs: Sequence[RunFolder], *, episodes: bool = True) -> Report:
             "curves", "Learning curves", _charts((PASS_1, wanted_k, PREDICTION, *HEALTH), methods)
         ),
         Section("world-model", "World model", _charts(WORLD, methods)),
+        Section("system", "System", tuple(system_charts(methods))),
     ]
     columns, differences = _differences(methods)
     verdict, certainty = results.verdict(rows, runs)

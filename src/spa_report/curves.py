@@ -3,13 +3,13 @@ seeds as a band."""
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spa.run.reading import StageFolder
 from spa.run.usage import Budget, of_self_play, so_far
 from spa_report import facts
-from spa_report.charts import Bars, Chart, Point, Series
+from spa_report.charts import Bars, Chart, Point, Series, thin
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,16 @@ class RunArm:
     stages: tuple[StageFolder, ...]
 
     def of(self, name: str) -> list[StageFolder]:
-        """The method's stages of this name."""
+        """The method's stages of this name; of several rounds, those of the last."""
         return [stage for stage in self.stages if stage.name == name]
+
+    def rounds(self, name: str) -> list[list[StageFolder]]:
+        """The stages of this name, those of all rounds, by seed."""
+        of_seed: dict[int | None, list[StageFolder]] = {}
+        for stage in self.stages:
+            if stage.name.rpartition(" ")[2] == name:
+                of_seed.setdefault(stage.seed, []).append(stage)
+        return list(of_seed.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +86,15 @@ WORLD = (
     ),
     Wanted(
         "Fine-tuning loss",
-        "Negative log-likelihood per response token.",
-        r"(sft/|train/|val/)?(train_|val_)?(loss|nll)",
+        "Negative log-likelihood per response token of the training examples.",
+        r"(sft/|train/)?(train_)?(loss|nll)",
+        stage="sft",
+        x_label="fine-tuning step",
+    ),
+    Wanted(
+        "Validation loss of fine-tuning",
+        "Negative log-likelihood per response token of examples of held-out puzzles.",
+        r"val/(loss|nll)|val_(loss|nll)",
         stage="sft",
         x_label="fine-tuning step",
     ),
@@ -158,19 +173,22 @@ def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
     """The chart, or None if no method has recorded its metric."""
     series = []
     shaded = dict[str, None]()
+    end = 1
     for method in methods:
-        stages = [
-            (stage, values)
-            for stage in method.of(wanted.stage)
-            if (values := _values(stage, wanted.pattern))
-        ]
-        if stages:
-            points, bands = _average([values for _, values in stages])
+        tables = []
+        for stages in method.rounds(wanted.stage):
+            # The axis ends at the last step that a method has recorded, whatever the metric.
+            table, last = _rounds(stages, wanted.pattern)
+            end = max(end, last)
+            if table:
+                tables.append((stages[-1], table))
+        if tables:
+            points, bands = _average([values for _, values in tables])
             name = "range over seeds"
             # A band over seeds needs several seeds. With one seed, Pass@1 shows its interval over
             # puzzles instead.
-            if wanted is PASS_1 and len(stages) == 1:
-                bands = _puzzle_bands(stages[0][0], points)
+            if wanted is PASS_1 and len(tables) == 1:
+                bands = _puzzle_bands(tables[0][0], points)
                 name = "95 % CI over puzzles"
             shaded |= {name: None} if bands else {}
             episodes, tokens = _budget(method, points) if wanted.stage == "ppo" else ((), ())
@@ -184,7 +202,18 @@ def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
         wanted.x_label,
         wanted.percent,
         " or ".join(shaded),
+        end,
     )
+
+
+def _rounds(stages: Sequence[StageFolder], pattern: str) -> tuple[dict[int, float], int]:
+    """Step -> value over the rounds of a stage, whose steps are counted on, and the last step."""
+    table: dict[int, float] = {}
+    last = 0
+    for stage in stages:
+        table |= {last + step: value for step, value in _values(stage, pattern).items()}
+        last += max(stage.metrics, default=0)
+    return table, last
 
 
 def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
@@ -261,12 +290,38 @@ def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...],
 def ends(
     wanted: Wanted, method: RunArm, step: int | None = None
 ) -> tuple[float | None, float | None]:
-    """The metric at step 0, if that is not the last, and at its last step up to `step`, the mean
-    over seeds; None where there is none."""
+    """The metric at step 0, which is before PPO, and at its last step after that up to `step`, the
+    mean over seeds; None where there is none."""
     tables = [_values(stage, wanted.pattern) for stage in method.of(wanted.stage)]
     points = dict(_average([table for table in tables if table])[0])
-    last = max((x for x in points if step is None or x <= step), default=None)
-    return (points.get(0) if last else None), None if last is None else points[last]
+    last = max((x for x in points if x and (step is None or x <= step)), default=None)
+    return points.get(0), None if last is None else points[last]
+
+
+def system_charts(methods: Sequence[RunArm]) -> Iterator[Chart]:
+    """Memory and load over the time of the run, of the stages that recorded them."""
+    rows = {
+        method.label: [row for stage in method.stages for row in stage.timings.values()]
+        for method in methods
+    }
+    times = [row["unix_time"] for part in rows.values() for row in part if "unix_time" in row]
+    for title, text, key in (
+        ("Memory", "Largest memory so far of the process of each method, in GB.", "perf/memory_gb"),
+        ("Load", "Processes of the machine that run or wait, mean of a minute.", "perf/load"),
+    ):
+        series = []
+        for method in methods:
+            points = sorted(
+                ((row["unix_time"] - min(times)) / 60, row[key])
+                for row in rows[method.label]
+                if key in row and "unix_time" in row
+            )
+            chosen = tuple(points[index] for index in thin(points))
+            if chosen:
+                series.append(Series(method.label, chosen, color=method.color))
+        if series:
+            end = max(line.points[-1][0] for line in series)
+            yield Chart(title, text, tuple(series), "minutes since the start", end=end)
 
 
 def time_bars(methods: Sequence[RunArm]) -> Bars | None:

@@ -120,6 +120,8 @@ def _draw(axes: Any, chart: Chart) -> None:
     axes.set_xlabel(_plain(chart.x_label))
     axes.grid(axis="y", color="#dddddd")
     axes.spines[["top", "right"]].set_visible(False)
+    if chart.end:
+        axes.set_xlim(-0.02 * chart.end, 1.02 * chart.end)
     axes.xaxis.get_major_locator().set_params(integer=True)
     if chart.percent:
         axes.set_ylim(0, 1)

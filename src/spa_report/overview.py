@@ -1,14 +1,14 @@
 """`spa runs`: what runs a folder holds, how far they are and what came out."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from spa.errors import DataError
 from spa.run.console import printable
-from spa.run.lock import LOCK, held
+from spa.run.lock import held
 from spa.run.progress import clock
 from spa.run.reading import (
     NoRunError,
@@ -20,11 +20,16 @@ from spa.run.reading import (
     problem_text,
 )
 from spa_report.curves import PASS_1, RunArm, ends
-from spa_report.progress import in_progress, lacks_summary, progress, shown_step
+from spa_report.progress import (
+    in_progress,
+    is_running,
+    lacks_summary,
+    live,
+    progress,
+    shown_step,
+)
 from spa_report.results import MethodResult, current_summary, judged_steps, list_methods, measured
 
-# A slow run may log a line only every few minutes, but rarely waits a quarter of an hour.
-_FRESH_SECONDS = 15 * 60
 Steps = dict[str, int | None]
 """Label of a method -> the step that it is judged at."""
 
@@ -40,6 +45,8 @@ class RunRow:
     duration: str
     methods: tuple[MethodResult, ...] = ()
     commit: str = ""
+    left: str = ""
+    """The time that a running command still takes."""
 
 
 def list_runs(folder: Path, now: float) -> Iterator[RunRow]:
@@ -62,7 +69,10 @@ def run_row(path: Path, now: float) -> RunRow | None:
         methods = list_methods([run])
         steps = judged_steps(methods, {run.name: current_summary(run)})
         lines = tuple(_methods(run, methods, steps, now))
-        commit = printable(str(flatten(run.summary or {}).get("versions.commit", "")))
+        commit = flatten(run.summary or {}).get("versions.commit") or next(
+            (text for stage in run.stages if (text := stage.manifest.get("commit"))), ""
+        )
+        plan = live(run, now)
         name, state, result, seeds, duration = map(
             printable,
             (
@@ -73,18 +83,14 @@ def run_row(path: Path, now: float) -> RunRow | None:
                 _duration(run),
             ),
         )
-        return RunRow(name, state, result, seeds, duration, lines, commit)
+        left = plan.left if plan else ""
+        return RunRow(name, state, result, seeds, duration, lines, printable(str(commit)), left)
     except NoRunError:
         return None
     except Exception as error:  # noqa: BLE001 - a file may hold anything, and other runs are to be listed
         return RunRow(
             printable(path.name), "unreadable", printable(problem_text(error))[:120], "", ""
         )
-
-
-def _times(stages: Iterable[StageFolder]) -> list[float]:
-    rows = [row for stage in stages for row in stage.timings.values()]
-    return [row["unix_time"] for row in rows if "unix_time" in row]
 
 
 def _seconds(stages: Sequence[StageFolder]) -> float:
@@ -97,7 +103,7 @@ def _state(run: RunFolder, now: float) -> str:
     methods = progress(run)
     if not methods or not (in_progress(run) or held(run.path)):
         return "finished"
-    state = "running" if _is_running(run, now) else "stopped"
+    state = "running" if is_running(run, now) else "stopped"
     least = methods[0]
     if least.finished and lacks_summary(run):
         return f"{state}: all stages are finished, but summary.json is missing"
@@ -112,35 +118,25 @@ def _methods(
         state = states.get(method.arm)
         text = "finished"
         if state and not state.finished:
-            text = f"{'running' if _is_running(run, now) else 'stopped'}: {state.stage} step {state.steps}"
+            text = f"{'running' if is_running(run, now) else 'stopped'}: {state.stage} step {state.steps}"
         yield replace(measured(method, steps[method.label]), state=printable(text))
-
-
-def _is_running(run: RunFolder, now: float) -> bool:
-    """Return whether a process holds the run or one of its stages; for a run on another machine,
-    whether a file was written in the last 15 minutes. A time in the future comes from a wrong
-    clock."""
-    folders = (run.path, *(stage.path for stage in run.stages))
-    known = [held(folder) for folder in folders if (folder / LOCK).is_file()]
-    # A run is running if a process visibly holds one of its locks. For a lock that another
-    # machine may hold (None), and for a run without locks, the time of the last line decides.
-    if True in known:
-        return True
-    return (None in known or not known) and any(
-        0 <= now - time < _FRESH_SECONDS for time in _times(run.stages)
-    )
 
 
 def _result(run: RunFolder, methods: Sequence[RunArm], steps: Steps) -> str:
     """Pass@1 before and after PPO, per method, at the step at which a report judges them, which is
     named while a method is in progress."""
     parts = []
+    judged = False
     for method in methods:
         before, after = ends(PASS_1, method, steps[method.label])
+        name = f"{method.arm} " if method.arm else ""
+        judged |= after is not None
         if after is not None:
             start = "" if before is None else f"{100 * before:.0f} → "
-            parts.append(f"{method.arm + ' ' if method.arm else ''}{start}{100 * after:.0f} %")
-    when = f"{shown_step([*steps.values()])}: " if parts and in_progress(run) else ""
+            parts.append(f"{name}{start}{100 * after:.0f} %")
+        elif before is not None:
+            parts.append(f"{name}{100 * before:.0f} % before PPO")
+    when = f"{shown_step([*steps.values()])}: " if judged and in_progress(run) else ""
     return when + ", ".join(parts) or "–"
 
 

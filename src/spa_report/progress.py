@@ -1,11 +1,20 @@
 """Progress of each method of a run."""
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spa.run.lock import LOCK
+from spa.run.console import printable
+from spa.run.estimate import PLAN, Work, time_left
+from spa.run.files import MANIFEST, read_object
+from spa.run.live import StageProgress
+from spa.run.lock import LOCK, held
+from spa.run.progress import clock
 from spa.run.reading import RunFolder, StageFolder, flatten, is_stage, stage_rank
+
+# A slow run may log a line only every few minutes, but rarely waits a quarter of an hour.
+_FRESH_SECONDS = 15 * 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +101,105 @@ def shown_step(steps: Sequence[int | None]) -> str:
     """The step of these results in a heading, as long as methods are in progress."""
     known = sorted({step for step in steps if step is not None})
     return f"at step {' and '.join(map(str, known))}" if known else "so far"
+
+
+def is_running(run: RunFolder, now: float) -> bool:
+    """Return whether a process holds the run or one of its stages; for a run on another machine,
+    whether a file was written in the last 15 minutes. A time in the future comes from a wrong
+    clock."""
+    folders = (run.path, *(stage.path for stage in run.stages))
+    known = [held(folder) for folder in folders if (folder / LOCK).is_file()]
+    # A run is running if a process visibly holds one of its locks. For a lock that another
+    # machine may hold (None), and for a run without locks, the time of the last line decides.
+    if True in known:
+        return True
+    times = [
+        row["unix_time"]
+        for stage in run.stages
+        for row in stage.timings.values()
+        if "unix_time" in row
+    ]
+    return (None in known or not known) and any(0 <= now - time < _FRESH_SECONDS for time in times)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStage:
+    """What a method does now: the stage, its steps, the time that it still takes, the stages that
+    come next, and the memory of its process."""
+
+    arm: str
+    stage: str
+    steps: str
+    left: str
+    later: str
+    memory: str
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What a running command does now, and the time that it still takes."""
+
+    left: str
+    load: str
+    stages: tuple[LiveStage, ...]
+
+
+def live(run: RunFolder, now: float) -> Live | None:
+    """What a command does now, by the plan that it wrote; None if it does not run or wrote none."""
+    plan = read_object(run.path / PLAN)
+    try:
+        workers = int(plan["workers"])
+        methods = {
+            str(arm): [
+                (
+                    str(stage["name"]),
+                    run.path / stage["folder"],
+                    None if stage["expected"] is None else float(stage["expected"]),
+                )
+                for stage in stages
+            ]
+            for arm, stages in plan["methods"].items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):  # there is none, or it is damaged
+        return None
+    if not is_running(run, now):
+        return None
+    known = {stage.path.resolve(): stage for stage in run.stages}
+    works: list[list[Work]] = []
+    rows = []
+    loads = []
+    for arm, stages in methods.items():
+        own: list[Work] = []
+        waiting = []
+        for name, folder, expected in stages:
+            finished = read_object(folder / MANIFEST).get("result") is not None
+            recorded = StageProgress(folder).read()
+            at = now if held(folder) else None
+            own.append(recorded.work(name, expected, finished=finished, now=at))
+            if not finished:
+                waiting.append((name, folder, recorded))
+        works.append(own)
+        if not waiting:
+            rows.append(LiveStage(printable(arm), "finished", "", "", "", ""))
+            continue
+        name, folder, recorded = waiting[0]
+        timings = known[folder.resolve()].timings if folder.resolve() in known else {}
+        last = timings[max(timings)] if timings else {}
+        if "perf/load" in last:
+            loads.append((last["unix_time"], last["perf/load"]))
+        begun = held(folder) is True
+        left = recorded.seconds_left_at(now)
+        memory = f"{last['perf/memory_gb']:.1f} GB" if "perf/memory_gb" in last else ""
+        rows.append(
+            LiveStage(
+                printable(arm),
+                printable(name),
+                recorded.steps.replace("/", " of ") if recorded.step else "",
+                ("starting" if begun else "waiting") if left is None else clock(left),
+                ", ".join(printable(other) for other, *_ in waiting[1:]),
+                memory,
+            )
+        )
+    left = time_left(works, workers=workers)
+    load = f"load {max(loads)[1]:.1f} on {os.cpu_count()} cores" if loads else ""
+    return Live("" if left is None else f"{left} left in all", load, tuple(rows))

@@ -13,8 +13,9 @@ from typing import Any
 from spa.errors import DataError
 from spa.evaluation.statistics import MANY_SEEDS, Interval
 from spa.run.console import printable
+from spa.run.estimate import PLAN
 from spa.run.files import read_object
-from spa.run.reading import RunFolder, flatten, last_validation
+from spa.run.reading import ARM_ORDER, RunFolder, StageFolder, flatten, last_validation
 from spa_report import facts
 from spa_report.charts import number
 from spa_report.curves import PASS_1, RunArm, Wanted, ends, pass_k
@@ -122,17 +123,25 @@ def all_recorded(summary: dict[str, Any]) -> list[MethodResult]:
 
 def measured(method: RunArm, step: int | None) -> MethodResult:
     """A method with the Pass@1 of its recorded episodes, before PPO and up to `step`."""
-    stages = method.of("ppo") or method.of("eval")
-    # Step 0 is the validation before PPO. A method that is judged at step 0 has no "before".
-    before = facts.rate(facts.behaviour_and_wins(stages, 0)[1]) if step else None
+    ppo = method.of("ppo")
+    # Step 0 is the validation before PPO, whatever else there is.
+    before = facts.rate(facts.behaviour_and_wins(ppo, 0)[1])
     return MethodResult(
         label=method.label,
         arm=method.arm,
         run=method.run,
         color=method.color,
         before_interval=before,
-        interval=facts.rate(facts.behaviour_and_wins(stages, step)[1]),
+        interval=facts.rate(facts.behaviour_and_wins(judged_stages(method, step), step)[1]),
     )
+
+
+def judged_stages(method: RunArm, step: int | None) -> list[StageFolder]:
+    """The stages whose last validation up to `step` is the method's result: PPO after step 0, or
+    evaluations alone."""
+    ppo = method.of("ppo")
+    validated = [stage for stage in ppo if (file := last_validation(stage, step)) and file.step > 0]
+    return validated if ppo else method.of("eval")
 
 
 def arm_name(arm: str) -> str:
@@ -143,6 +152,7 @@ def arm_name(arm: str) -> str:
 def list_methods(runs: Sequence[RunFolder]) -> list[RunArm]:
     """Every method of every run, in the order of a report."""
     methods: list[RunArm] = []
+    colors = colors_of(runs)
     for run in runs:
         for arm in run.arms():
             stages = tuple(stage for stage in run.stages if stage.arm == arm)
@@ -154,12 +164,27 @@ def list_methods(runs: Sequence[RunFolder]) -> list[RunArm]:
                 continue
             name = arm_name(arm) or run.name
             label = f"{name} ({run.name})" if len(runs) > 1 and arm else name
-            methods.append(
-                RunArm(
-                    printable(label), arm, run.name, run.path.resolve().name, len(methods), stages
-                )
-            )
+            folder = run.path.resolve().name
+            color = colors[run.name, arm]
+            methods.append(RunArm(printable(label), arm, run.name, folder, color, stages))
     return methods
+
+
+def colors_of(runs: Sequence[RunFolder]) -> dict[tuple[str, str], int]:
+    """(run, method) -> its colour, which it keeps from the first step to the last: known methods
+    have their own, others follow in the order of the plan."""
+    colors: dict[tuple[str, str], int] = {}
+    for run in runs:
+        order = read_object(run.path / PLAN).get("order")
+        planned = [str(arm) for arm in order] if isinstance(order, list) else []
+        for arm in dict.fromkeys([*planned, *run.arms()]):
+            color = ARM_ORDER.index(arm) if arm in ARM_ORDER[:-1] else len(ARM_ORDER) - 1
+            # A run without methods has the first colour.
+            color = color if arm else 0
+            while color in colors.values():
+                color += 1
+            colors[run.name, arm] = color
+    return colors
 
 
 def judged_steps(
@@ -172,7 +197,8 @@ def judged_steps(
     last: dict[tuple[str, str], list[int]] = {group: [] for group in groups.values()}
     for method in methods:
         for stage in method.of("ppo"):
-            if file := last_validation(stage):
+            # A method that has only been validated before PPO has no result yet.
+            if (file := last_validation(stage)) and file.step > 0:
                 last[groups[method.label]].append(
                     # A method that continues for equal total episodes is compared with the
                     # others at the step `also_test_at`.
@@ -208,7 +234,7 @@ def rows(
     results = []
     for method in methods:
         row = _row(method, steps[method.label], summaries[method.run], wanted_k)
-        if row.after is not None:
+        if row.after is not None or row.before is not None:
             results.append(row)
     # Within one comparison the reference comes first, then vanilla. With several runs the best
     # method comes first.
@@ -245,8 +271,10 @@ def _row(
     row = recorded(summary, method.arm, wanted_k.title.lower() if wanted_k else "")
     shown = measured(method, step)
     start, end = ends(PASS_1, method, step)
-    if shown.interval is not None:  # rates of episodes, because metrics are means over tags
-        start = shown.before_interval.mean if shown.before_interval else None
+    # Rates of episodes, because metrics are means over tags.
+    if shown.before_interval is not None:
+        start = shown.before_interval.mean
+    if shown.interval is not None:
         end = shown.interval.mean
     start_k, end_k = ends(wanted_k, method, step) if wanted_k else (None, None)
     rates = {"before": start, "after": end, "before_k": start_k, "after_k": end_k}
@@ -291,10 +319,13 @@ def verdict(table: Sequence[MethodResult], runs: Sequence[RunFolder]) -> tuple[s
     progress."""
     if text := how_far(runs):
         return text, _gates(runs)
+    table = [row for row in table if row.after is not None]
     if not table:
         return _evaluations(
             runs
-        ) or "There is no result yet, because no validation has been recorded.", _gates(runs)
+        ) or "There is no result yet, because no validation after PPO has been recorded.", _gates(
+            runs
+        )
     first = table[0]
     ending = f"{number(first.after or 0, True)} of held-out puzzles at the first try"
     if len(table) == 1:

@@ -40,6 +40,7 @@ from spa_report.index import (
     read_scores,
 )
 from spa_report.overview import run_row
+from spa_report.progress import live
 from spa_report.replay import find_tokenizer, replay, shown
 from spa_report.security import page_policy, script_json
 
@@ -180,6 +181,12 @@ class Library:
         lines = [(name, run_row(path, time.time())) for name, path in self.places().items()]
         runs = [{"key": name, **asdict(line)} for name, line in lines if line]
         return {"folder": shown(self.folder.name, 200), "single": self.single, "runs": runs}
+
+    def live(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """What runs that are under way do now."""
+        places = self.places()
+        runs = [open_run(places[name]) for name in names if name in places]
+        return [asdict(now) for run in runs if (now := live(run, time.time()))]
 
     def report(self, names: Sequence[str]) -> Report | None:
         """The content of the report on these runs, without episodes; None if one of them is not
@@ -329,6 +336,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _data(self, path: str, query: dict[str, str], names: list[str]) -> Any:
         if path == "/api/runs":
             return self._library.list_runs()
+        if path == "/api/live":
+            return self._library.live(names)
         if path == "/api/report":
             report = self._library.report(names)
             return asdict(report) if report else None

@@ -72,7 +72,7 @@ def test_one_seed_is_said_to_be_one_seed(demo: Path):
 
 def test_a_difference_that_can_be_luck_is_not_called_a_win(tmp_path: Path):
     for arm in ("spa", "vanilla"):
-        write_stage(tmp_path / "run" / arm / "ppo", arm="same", seed=1, steps=1, puzzles=4)
+        write_stage(tmp_path / "run" / arm / "ppo", arm="same", seed=1, steps=5, puzzles=4)
     report = build([open_run(tmp_path / "run")])
     assert report.verdict.startswith("No clear winner: SPA solves") and report.verdict.endswith(
         "may be chance."
@@ -83,13 +83,13 @@ def test_a_difference_that_can_be_luck_is_not_called_a_win(tmp_path: Path):
 
 def test_a_win_of_the_baseline_is_reported_as_such(tmp_path: Path):
     write_stage(
-        tmp_path / "run" / "spa" / "ppo", arm="spa", seed=1, steps=1, skill=(0.0, 0.0), samples=4
+        tmp_path / "run" / "spa" / "ppo", arm="spa", seed=1, steps=5, skill=(0.0, 0.0), samples=4
     )
     write_stage(
         tmp_path / "run" / "vanilla" / "ppo",
         arm="vanilla",
         seed=1,
-        steps=1,
+        steps=5,
         skill=(1.0, 1.0),
         samples=4,
     )
@@ -157,7 +157,7 @@ def test_more_training_has_the_episodes_that_it_played(tmp_path: Path):
 
 def test_a_control_that_does_as_well_is_spoken_of(tmp_path: Path):
     for arm in ("spa", "spa_shuffled"):
-        write_stage(tmp_path / "run" / arm / "ppo", arm="same", seed=1, steps=1, puzzles=4)
+        write_stage(tmp_path / "run" / arm / "ppo", arm="same", seed=1, steps=5, puzzles=4)
     certainty = build([open_run(tmp_path / "run")]).certainty
     assert any(
         text.endswith("does not show that training on true next states helps.")
@@ -283,7 +283,10 @@ def test_the_page_loads_nothing_and_runs_only_its_own_scripts(demo: Path):
 def test_every_part_of_the_page_is_there_in_order(three_seeds: Path):
     text = html(build([open_run(three_seeds)]))
     page = Page(text)
-    headings = ["Result", "Learning curves", "World model", "Episodes", "Failures", "Configuration"]
+    headings = [
+        *("Result", "Learning curves", "World model", "System", "Episodes", "Failures"),
+        "Configuration",
+    ]
     assert re.findall("<h2>(.*?)</h2>", text) == headings
     for heading in [
         "Differences between the configurations",

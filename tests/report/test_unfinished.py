@@ -58,14 +58,39 @@ def test_an_unfinished_comparison_has_no_winner(both_in_ppo: Path, capsys, tmp_p
     assert capsys.readouterr().out.startswith("In progress: ")
 
 
-def test_columns_name_the_step_that_they_show(both_in_ppo: Path, tmp_path: Path):
-    text = markdown(build([open_run(both_in_ppo)]))
-    assert "Pass@1 at step 0" in text and "after PPO" not in text
+def test_step_0_is_before_and_never_after(both_in_ppo: Path, tmp_path: Path):
+    report = build([open_run(both_in_ppo)])
+    assert [row.label for row in report.rows] == ["SPA", "vanilla"]
+    for row in report.rows:
+        assert row.before is not None and row.before_interval is not None
+        assert (row.after, row.interval, row.after_k) == (None, None, None)
+    text = markdown(report)
+    assert "Pass@1 so far" in text and "after PPO" not in text
     execute(["report", str(both_in_ppo), "--output", str(tmp_path / "report.html")])
     page = (tmp_path / "report.html").read_text()
-    assert "Pass@1 at step 0" in page and "Pass@1 after PPO" not in page
+    assert "Pass@1 so far" in page and "Pass@1 after PPO" not in page
     (line,) = list_runs(both_in_ppo.parent, 0.0)
-    assert line.result.startswith("at step 0: ") and "→" not in line.result
+    assert re.fullmatch(r"spa \d+ % before PPO, vanilla \d+ % before PPO", line.result)
+    assert {method.label for method in line.methods if method.before_interval} == {"SPA", "vanilla"}
+    assert not any(method.interval for method in line.methods)
+
+
+def test_columns_name_the_step_that_they_show(both_in_ppo: Path, tmp_path: Path):
+    """A method that is still at step 0 has no result, and leaves that of the other alone."""
+    run = tmp_path / "runs" / "run"
+    shutil.copytree(both_in_ppo, run, symlinks=True)
+    ppo = run / "vanilla" / "ppo"
+    shutil.copy(
+        ppo / "trajectories" / "val-000000.jsonl", ppo / "trajectories" / "val-000001.jsonl"
+    )
+    report = build([open_run(run)])
+    assert "Pass@1 at step 1" in markdown(report) and "after PPO" not in markdown(report)
+    after = {row.label: row.after for row in report.rows}
+    assert after["SPA"] is None and after["vanilla"] is not None
+    (line,) = list_runs(run.parent, 0.0)
+    assert re.fullmatch(
+        r"at step 1: spa \d+ % before PPO, vanilla( \d+ →)? \d+ %( before PPO)?", line.result
+    )
 
 
 def test_one_finished_method_does_not_finish_a_comparison(one_finished: Path):

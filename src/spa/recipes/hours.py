@@ -63,8 +63,8 @@ def seconds_here(cfg: Config, stage: StageName, *, threads: int | None = None) -
     """Seconds that a stage takes on this machine, on one GPU if there is one; None if they are
     unknown. `threads`: of a CPU."""
     try:
-        # A model on the Hub may be out of reach, and a game may need what is not installed. The
-        # stage itself reports that.
+        # A model on the Hub may be out of reach, and a game may be unknown or need what is not
+        # installed. The stage itself reports that.
         shape = shape_of(cfg.model_path, code=cfg.actor_rollout_ref.model.trust_remote_code)
         if on_cpu(cfg):
             bfloat16 = precision_of(cfg)["actor_rollout_ref.model.dtype"] == "bfloat16"
@@ -78,7 +78,7 @@ def seconds_here(cfg: Config, stage: StageName, *, threads: int | None = None) -
             machine = gpus(card_for(gpu.total_memory / 1e9, gpu.name), 1, vllm=vllm)
         characters = TINY_CHARACTERS if is_tiny(cfg.model_path) else CHARACTERS
         (time,) = stage_times(cfg, shape, machine, stages=[stage], characters=characters)
-    except SpaError:
+    except (SpaError, KeyError):
         return None
     return time.seconds
 

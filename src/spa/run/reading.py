@@ -80,10 +80,15 @@ class StageFolder:
         return f"{self.arm} {seed}{self.name}".strip()
 
     @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """`manifest.json`, or an empty dict."""
+        return read_object(self.path / MANIFEST)
+
+    @property
     def result(self) -> str | None:
         """The folder that the finished stage returned, relative to its own; None while it is not
         finished."""
-        return read_object(self.path / MANIFEST).get("result")
+        return self.manifest.get("result")
 
     @property
     def evaluation(self) -> Path:

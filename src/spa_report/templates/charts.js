@@ -109,13 +109,15 @@ const Charts = (() => {
     });
     let plot = null;
     const say = legend(box, chart, () => plot, first, rows);
+    // The axis ends where the run ends. Without a range, one point would get an axis to 100.
+    const end = Math.max(axis === "step" ? chart.end : 0, ...xs, xs.length > 1 ? 0 : 1);
     const wide = () => Math.max(200, box.clientWidth);
     const ink = { stroke: () => css("--soft"), grid: { stroke: () => css("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
     const whole = axis === "step" ? { incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1e3, 2e3, 2500, 5e3, 1e4, 2e4, 5e4, 1e5] } : {};
     const options = {
       width: wide(), height: HEIGHT, data, series, bands,
       legend: { show: false },
-      scales: { x: { time: false }, y: chart.percent ? { range: [0, 1.02] } : {} },
+      scales: { x: { time: false, range: () => [0, end] }, y: chart.percent ? { range: [0, 1.02] } : {} },
       axes: [
         { ...ink, ...whole, label: axis === "step" ? chart.x_label : AXES[axis], labelFont: ink.font, labelSize: 18, size: 28, values: (_, ticks) => ticks.map((tick) => number(tick)) },
         { ...ink, size: 58, values: (_, ticks) => ticks.map((tick) => number(tick, chart.percent)) },

@@ -41,8 +41,9 @@ const server = {
   page: (filters, order, offset) => get("/api/episodes" + asked({ ...filters, order, offset, limit: PAGE })),
   episode: (id) => get("/api/episode/" + id + asked({})),
   report: () => get("/api/report" + asked({})),
+  live: () => get("/api/live" + asked({})),
   examples: (file, offset) => get("/api/examples" + asked({ file, offset })),
-  live: true,
+  polled: true,
 };
 function embedded(data) {
   const sentence = (board) => board.words.map(([word]) => word).join(" ");
@@ -64,7 +65,8 @@ function embedded(data) {
     episode: async (id) => { if (!data.replays[id]) throw new Error("This file does not hold that episode."); return data.replays[id]; },
     report: async () => { if (!data.report) throw new Error("The curves of this run are unreadable."); return data.report; },
     examples: async () => { if (!data.examples) throw new Error("The examples of this run are unreadable."); return data.examples; },
-    live: false,
+    live: async () => [],
+    polled: false,
   };
 }
 const data = $("#data");
@@ -113,6 +115,7 @@ async function route() {
   document.body.classList.toggle("reading", state.picked !== null);
   const pages = { "": "#runs", curves: "#curves", episodes: "#episodes", data: "#data-page", config: "#config" };
   for (const [tab, selector] of Object.entries(pages)) $(selector).hidden = tab !== state.tab;
+  if (state.tab !== "curves") $("#now").replaceChildren();
   $("#run").textContent = state.runs.join(" and ") || library.folder;
   document.title = ["spa view", ...state.runs].join(" · ");
   const links = TABS.filter(([name]) => state.runs.length === 1 || ["curves", "config"].includes(name)).map(([name, text]) =>
@@ -149,7 +152,7 @@ async function showRuns() {
       ...(index ? [] : [
         make("td", { rowspan: methods.length }, make("input", { type: "checkbox", value: run.key, "aria-label": `Compare ${run.name}`, checked: kept.has(run.key), onchange: offerComparison })),
         make("th", { scope: "row", rowspan: methods.length }, make("a", { href: fresh({ runs: [run.key], tab: "curves" }) }, make("bdi", { text: run.name }))),
-        make("td", { rowspan: methods.length }, make("span", { class: "state " + run.state.split(":")[0], text: run.state.split(":")[0] }), make("span", { class: "soft", text: run.state.includes(":") ? run.state.split(":").slice(1).join(":") : "" })),
+        make("td", { rowspan: methods.length }, make("span", { class: "state " + run.state.split(":")[0], text: run.state.split(":")[0] }), make("span", { class: "soft", text: run.state.includes(":") ? run.state.split(":").slice(1).join(":") : "" }), run.left ? make("div", { class: "soft", text: run.left }) : null),
       ]),
       ...(method ? [td(method.label), td(method.state, "soft wide-only"), make("td", { class: "number wide-only" }, ...chance(method.before_interval)), make("td", { class: "number" }, ...chance(method.interval))]
         : [make("td", { colspan: 4, class: "soft" }, make("bdi", { text: run.result }))]),
@@ -170,15 +173,25 @@ function offerComparison() {
 let shownReport = "";
 async function showReport() {
   const asked = location.hash;
-  const report = await source.report();
+  const [report, runs] = await Promise.all([source.report(), source.live()]);
   if (asked !== location.hash) return; // the answer is about another page
   const text = JSON.stringify([report, state.runs, state.tab]);
   const page = state.tab === "curves" ? $("#curves") : $("#config");
   $("#status").textContent = report.setting;
+  $("#now").replaceChildren(...(state.tab === "curves" ? runs.map(showNow) : []));
   if (text === shownReport && page.childElementCount) return; // the live run has logged nothing new
   shownReport = text;
   if (state.tab === "curves") showCurves(report);
   else showConfig(report);
+}
+// What runs now, what comes next, and the time that all of it takes.
+function showNow(run) {
+  const several = run.stages.length > 1 || run.stages[0]?.arm;
+  const memory = run.stages.some((stage) => stage.memory);
+  const rows = run.stages.map((stage) => make("tr", {}, ...(several ? [make("th", { scope: "row" }, make("bdi", { text: stage.arm }))] : []),
+    td(stage.stage), td(stage.steps, "number"), td(stage.left, "number"), td(stage.later, "soft"), ...(memory ? [td(stage.memory, "number")] : [])));
+  const head = [...(several ? [th("Method")] : []), th("Now"), th("Step", "number"), th("Time left", "number"), th("Next"), ...(memory ? [th("Memory", "number")] : [])];
+  return make("section", {}, make("p", {}, make("b", { text: run.left || "The time left is unknown" }), make("span", { class: "soft", text: run.load ? " · " + run.load : "" })), table(head, rows));
 }
 function showCurves(report) {
   for (const box of document.querySelectorAll("#curves .plot")) Charts.remove(box);
@@ -248,7 +261,7 @@ function buildFilters(info) {
   const wanted = JSON.stringify([info.choices, state.runs, state.filters, state.order]);
   if (wanted === builtFor || form.contains(document.activeElement)) return;
   builtFor = wanted;
-  const changed = (key) => (event) => { state.filters[key] = event.target.value; state.offset = 0; loadPage(); };
+  const changed = (key) => (event) => { state.filters[key] = event.target.value; filtered(); };
   const fields = [];
   for (const [key, label] of CHOICES) {
     const values = (info.choices[key] || []).filter((value) => value !== null && value !== "");
@@ -262,12 +275,22 @@ function buildFilters(info) {
       option("", "any", state.filters[key]), option("1", "yes", state.filters[key]), option("0", "no", state.filters[key]));
     fields.push(make("label", { text: label }, select));
   }
-  const order = make("select", { name: "order", onchange: (event) => { state.order = event.target.value; state.offset = 0; loadPage(); } },
+  const order = make("select", { name: "order", onchange: (event) => { state.order = event.target.value; filtered(); } },
     ...ORDERS.map(([value, text]) => option(value, text, state.order)));
   fields.push(make("label", { text: "Order" }, order));
   const search = make("input", { type: "search", name: "q", placeholder: "words of a state or response, or an id", value: state.filters.q || "", oninput: changed("q") });
   fields.push(make("label", { text: "Search", class: "wide" }, search));
+  fields.push(make("button", { type: "button", text: "Reset", onclick: resetFilters }));
   form.replaceChildren(...fields);
+}
+async function resetFilters() {
+  Object.assign(state, { filters: {}, order: "", offset: 0, picked: null });
+  builtFor = "";
+  document.activeElement.blur(); // a form in use is not built again
+  const info = await source.info();
+  showInfo(info);
+  await loadPage();
+  await pickFirst();
 }
 function showInfo(info) {
   const [done, todo] = info.progress;
@@ -277,15 +300,36 @@ function showInfo(info) {
 }
 async function showEpisodes() {
   let info = await source.info();
-  for (let tries = 0; tries < 10 && source.live && !info.first.arm && (info.progress[0] < info.progress[1] || !info.total); tries += 1) {
+  for (let tries = 0; tries < 10 && source.polled && !info.first.arm && (info.progress[0] < info.progress[1] || !info.total); tries += 1) {
     await new Promise((done) => setTimeout(done, 150)); // the server has only begun to read the files
     info = await source.info();
   }
-  if (source.live && !Object.keys(state.filters).length && state.picked === null) state.filters = { ...info.first }; // the last validation
+  if (source.polled && !Object.keys(state.filters).length && state.picked === null) state.filters = { ...info.first }; // the last validation
   showInfo(info);
   await loadPage();
   if (state.picked !== null) await pick(state.picked, state.turn);
-  else if (state.rows.length && !matchMedia("(max-width: 60rem)").matches) await pick(state.rows[0].id);
+  else await pickFirst();
+}
+async function pickFirst() {
+  if (!state.rows.length) closeEpisode("No episode matches these filters.");
+  else if (!matchMedia("(max-width: 60rem)").matches) await pick(state.rows[0].id);
+}
+// An episode that is not in the list any more does not stay next to it.
+async function filtered() {
+  state.offset = 0;
+  const mine = newest + 1;
+  await loadPage();
+  if (mine !== newest || state.rows.some((row) => row.id === state.picked)) return;
+  closeEpisode("Choose an episode.");
+  await pickFirst();
+}
+function closeEpisode(text) {
+  stopPlaying();
+  Object.assign(state, { picked: null, episode: null, turn: 0 });
+  document.body.classList.remove("reading");
+  $("#replay").replaceChildren(make("p", { class: "hint", text }));
+  showList();
+  writeAddress();
 }
 let newest = 0;
 async function loadPage() {
@@ -537,7 +581,7 @@ function showEpisode() {
       make("pre", { class: "tokens" }, ...episode.prompt_tokens.text.map((text, index) =>
         make("span", { class: index % 2 ? "given odd" : "given", title: `id ${episode.prompt_tokens.id[index]}`, text })))));
   }
-  if (source.live) nodes.push(make("p", { class: "hint" }, make("a", { href: `/api/raw/${state.picked}` + asked({}), text: "The episode as JSON" })));
+  if (source.polled) nodes.push(make("p", { class: "hint" }, make("a", { href: `/api/raw/${state.picked}` + asked({}), text: "The episode as JSON" })));
   $("#replay").replaceChildren(...nodes.filter(Boolean));
   $("#replay").scrollTop = 0;
   showTurn();
@@ -583,6 +627,7 @@ $("#first").addEventListener("click", () => turnPage(0));
 $("#back").addEventListener("click", () => turnPage(state.offset - PAGE));
 $("#next").addEventListener("click", () => turnPage(state.offset + PAGE));
 $("#last").addEventListener("click", () => turnPage(Math.floor((state.total - 1) / PAGE) * PAGE));
+$("#reset").addEventListener("click", resetFilters);
 $("#filters").addEventListener("submit", (event) => event.preventDefault());
 addEventListener("popstate", route);
 
@@ -616,6 +661,6 @@ async function begin() {
   }
   $("#home").hidden = false;
   await route();
-  if (source.live) watch(state.total);
+  if (source.polled) watch(state.total);
 }
 begin();
