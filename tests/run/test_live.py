@@ -196,7 +196,8 @@ def test_one_estimate_for_all_stages_follows_the_measured_speed():
         (5, 50, "under a minute"),
         (10, 100, "1 to 2 minutes"),
         (590, 610, "about 10 minutes"),
-        (1600, 6400, "0.4 to 1.8 hours"),
+        (1600, 6400, "27 to 107 minutes"),
+        (6000, 24_000, "1.7 to 6.7 hours"),
         (50_000, 90_000, "14 to 25 hours"),
     ],
 )

@@ -63,9 +63,12 @@ def test_metrics_lines_are_sorted_and_hold_no_times(tmp_path: Path) -> None:
         "step",
         "timing_s/rollout",
         "perf/tokens_per_second",
+        "perf/load",
+        "perf/memory_gb",
         "elapsed_s",
         "unix_time",
     }
+    assert 0.01 < timings["perf/memory_gb"] < 1000 and timings["perf/load"] >= 0
     assert timings["perf/tokens_per_second"] == 9.0
 
 

@@ -6,8 +6,9 @@ import sys
 import time
 from pathlib import Path
 
+from spa.run import watchdog
 from spa.run.recorder import Recorder
-from spa.run.watchdog import STATUS, Watchdog
+from spa.run.watchdog import STATUS, Watchdog, beat
 
 HANGS = """
 import sys, time
@@ -46,11 +47,24 @@ def test_one_may_ask_where_it_is(tmp_path):
         process.kill()
 
 
+def test_a_long_step_says_what_it_does(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(watchdog, "NOTICE_S", 0.05)
+    with Recorder(tmp_path, stage="selfplay", stall_timeout_s=60.0) as rec:
+        rec.log(1, {"a": 1.0})
+        with rec.timer("rollout"):
+            time.sleep(0.5)
+            beat()  # turns are played, so nothing hangs
+            written = ""
+            while "selfplay: rollout, for 0 minutes so far" not in written:
+                time.sleep(0.1)
+                written += capsys.readouterr().err
+
+
 def test_progress_keeps_it_quiet(tmp_path):
-    watchdog = Watchdog(tmp_path / "log.txt", 30.0)
-    watchdog.beat("more")
-    watchdog.close()
-    watchdog.close()
+    watched = Watchdog(tmp_path / "log.txt", 30.0)
+    watched.beat("more")
+    watched.close()
+    watched.close()
     with Recorder(tmp_path, stage="ppo") as rec:  # without a limit
         rec.log(1, {})
     assert "no progress" not in (tmp_path / "log.txt").read_text()

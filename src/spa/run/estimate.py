@@ -89,10 +89,10 @@ def time_range(low: float, high: float) -> str:
     if high < 60:
         return "under a minute"
     minutes = [max(round(seconds / 60), 1) for seconds in (low, high)]
-    # Above 90 minutes the range is in hours, with one digit after the point below ten.
+    # Above three hours the range is in hours, with one digit after the point below ten.
     hours = [f"{seconds / 3600:{'.0f' if seconds >= 36000 else '.1f'}}" for seconds in (low, high)]
-    first, last = hours if high >= 90 * 60 else map(str, minutes)
-    unit = "hour" if high >= 90 * 60 else "minute"
+    first, last = hours if high >= 3 * 3600 else map(str, minutes)
+    unit = "hour" if high >= 3 * 3600 else "minute"
     amount = f"about {last}" if first == last else f"{first} to {last}"
     return f"{amount} {unit}{'' if last == '1' else 's'}"
 

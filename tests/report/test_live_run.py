@@ -1,0 +1,138 @@
+"""A run that is under way: what it does now, what comes next, and its curves from the first step."""
+
+import json
+from pathlib import Path
+
+import pytest
+from report_fixtures import write_demo, write_sft, write_stage
+
+from spa.run.announce import StagePlan, save_plan
+from spa.run.lock import run_lock
+from spa.run.manifest import MANIFEST
+from spa.run.reading import open_run
+from spa_report.content import build
+from spa_report.overview import run_row
+from spa_report.progress import live
+from spa_report.results import colors_of, list_methods
+
+NAMES = (
+    ("self-play 1", "round_1/data"),
+    ("SFT 1", "round_1/sft"),
+    ("self-play 2", "data"),
+    ("SFT 2", "sft"),
+    ("PPO", "ppo"),
+)
+COMMIT = "0123456789abcdef"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A comparison: SPA has done self-play and is in the first SFT, and vanilla is in PPO."""
+    root = tmp_path / "runs" / "run"
+    spa = [StagePlan(name, root / "spa" / folder, "run", expected=600.0) for name, folder in NAMES]
+    vanilla = [StagePlan("PPO", root / "vanilla" / "ppo", "run", expected=600.0)]
+    save_plan(root, {"spa": spa, "vanilla": vanilla}, workers=2)
+    write_sft(root / "spa" / "round_1" / "sft", seed=1)
+    write_stage(root / "spa" / "round_1" / "data", arm="spa", seed=1, steps=1, puzzles=1)
+    (root / "spa" / "round_1" / "data" / MANIFEST).write_text('{"result": "."}')
+    write_stage(root / "vanilla" / "ppo", arm="vanilla", seed=1, steps=6)
+    metrics = root / "vanilla" / "ppo" / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:4]))
+    (root / "vanilla" / "ppo" / MANIFEST).write_text(json.dumps({"commit": COMMIT}))
+    return root
+
+
+def test_it_says_what_runs_now_what_comes_next_and_the_time_of_all(run: Path):
+    assert live(open_run(run), 0.0) is None  # no process holds it
+    with run_lock(run), run_lock(run / "vanilla" / "ppo"), run_lock(run / "spa/round_1/sft"):
+        now = live(open_run(run), 0.0)
+        row = run_row(run, 0.0)
+    assert now is not None and row is not None and row.left == now.left
+    assert now.left.endswith("left in all") and " on " in now.load
+    spa, vanilla = now.stages
+    assert (spa.arm, spa.stage, spa.steps) == ("spa", "SFT 1", "30")
+    assert spa.later == "self-play 2, SFT 2, PPO" and spa.memory.endswith(" GB")
+    assert (vanilla.stage, vanilla.steps, vanilla.later) == ("PPO", "6 of 6", "")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"workers": 1, "methods": {"a": [1]}}'])
+def test_a_damaged_plan_hides_the_estimate_alone(run: Path, content: str):
+    (run / "plan.json").write_text(content)
+    with run_lock(run):
+        row = run_row(run, 0.0)
+    assert row is not None and row.left == "" and row.state.startswith("running")
+
+
+def test_the_commit_is_known_before_the_end(run: Path):
+    row = run_row(run, 0.0)
+    assert row is not None and row.commit == COMMIT
+
+
+def test_fine_tuning_of_every_round_is_drawn_while_it_runs(run: Path):
+    titles = ("Fine-tuning loss", "Exact predictions during fine-tuning")
+    charts = {
+        chart.title: chart for part in build([open_run(run)]).sections for chart in part.charts
+    }
+    for title, points in zip(titles, (30, 3), strict=True):
+        (line,) = charts[title].series
+        assert (line.label, len(line.points)) == ("SPA", points)
+    # The steps of the second round follow those of the first.
+    write_sft(run / "spa" / "sft", seed=2)
+    charts = {
+        chart.title: chart for part in build([open_run(run)]).sections for chart in part.charts
+    }
+    (line,) = charts[titles[1]].series
+    assert [step for step, _ in line.points] == [10, 20, 30, 40, 50, 60]
+    assert charts[titles[1]].end == 60
+
+
+def test_the_loss_of_training_does_not_give_way_to_that_of_validation(run: Path):
+    charts = {
+        chart.title: chart for part in build([open_run(run)]).sections for chart in part.charts
+    }
+    assert len(charts["Fine-tuning loss"].series[0].points) == 30
+    assert len(charts["Validation loss of fine-tuning"].series[0].points) == 3
+
+
+def test_axes_end_where_the_run_is(run: Path):
+    charts = {
+        chart.title: chart for part in build([open_run(run)]).sections for chart in part.charts
+    }
+    # Pass@1 has one validation, at step 0; training is at step 3 of 6.
+    assert len(charts["Pass@1"].series[0].points) == 1
+    assert {charts[title].end for title in ("Pass@1", "Success while training")} == {3}
+
+
+def test_memory_and_load_are_drawn_over_the_time_of_the_run(run: Path):
+    system = next(part for part in build([open_run(run)]).sections if part.title == "System")
+    assert [chart.title for chart in system.charts] == ["Memory", "Load"]
+    assert {line.label for line in system.charts[0].series} == {"SPA", "vanilla"}
+
+
+def test_a_method_keeps_its_colour(tmp_path: Path, run: Path):
+    """Vanilla had SPA's colour until SPA was in SFT."""
+    early = tmp_path / "early"
+    write_stage(early / "vanilla" / "ppo", arm="vanilla", seed=1, steps=1, puzzles=1)
+    (before,) = list_methods([open_run(early)])
+    write_sft(early / "spa" / "sft", seed=1)
+    write_stage(early / "unknown" / "ppo", arm="x", seed=1, steps=1, puzzles=1)
+    after = {method.arm: method.color for method in list_methods([open_run(early)])}
+    assert after["vanilla"] == before.color and len(set(after.values())) == 3
+    # Methods of a sweep have no colours of their own: the plan numbers them.
+    sweep = tmp_path / "sweep"
+    plan = {name: [StagePlan("PPO", sweep / name / "ppo", "run")] for name in ("lr=2", "lr=1")}
+    save_plan(sweep, plan, workers=1)
+    write_stage(sweep / "lr=1" / "ppo", arm="x", seed=1, steps=1, puzzles=1)
+    (alone,) = list_methods([open_run(sweep)])
+    write_stage(sweep / "lr=2" / "ppo", arm="x", seed=1, steps=1, puzzles=1)
+    colors = {method.arm: method.color for method in list_methods([open_run(sweep)])}
+    assert colors["lr=1"] == alone.color and colors["lr=2"] != alone.color
+    # A later command with other methods keeps the numbers.
+    save_plan(sweep, {"lr=0": []}, workers=1)
+    assert colors_of([open_run(sweep)])["sweep", "lr=1"] == alone.color
+
+
+def test_two_runs_on_one_page_have_different_colours(tmp_path: Path):
+    runs = [open_run(write_demo(tmp_path / name)) for name in ("one", "two")]
+    methods = list_methods(runs)
+    assert len({method.color for method in methods}) == len(methods) == 4
