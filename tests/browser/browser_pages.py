@@ -260,6 +260,44 @@ def test_the_viewer_filters_and_replays(browser, runs, served):
     only_asks(browser, address.partition("?")[0])  # the token is no longer in it
 
 
+def test_filters_without_a_match_leave_no_episode_and_can_be_reset(browser, runs, served):
+    address = served(runs / "demo")
+    for width in (1400, 400):
+        browser.size(width, 900)
+        opened(browser, address, "#tab=episodes")
+        wait(browser, lambda: total(browser) > 0)
+        if width == 1400:
+            wait(browser, lambda: all_of(browser, "#replay h2"))
+        find(browser, "input[name=q]").send_keys("words that no episode has")
+        wait(browser, lambda: find(browser, "#none").is_displayed())
+        wait(browser, lambda: not all_of(browser, "#replay h2"))
+        fits(browser)
+        find(browser, "#reset").click()
+        wait(browser, lambda: total(browser) > 100)
+        assert find(browser, "input[name=q]").get_attribute("value") == ""
+        if width == 1400:
+            wait(browser, lambda: all_of(browser, "#replay h2"))
+    assert browser.complaints() == []
+
+
+def test_an_axis_ends_where_the_run_is(browser, runs, served, tmp_path: Path):
+    """One validation, at step 0, had an axis to 100."""
+    folder = tmp_path / "runs"
+    shutil.copytree(runs / "demo" / "vanilla", folder / "short")
+    metrics = folder / "short" / "ppo" / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:4]))
+    browser.size(1400, 900)
+    opened(browser, served(folder), "#run=short&tab=curves")
+    wait(browser, lambda: all_of(browser, "#curves .plot canvas"))
+    canvas = find(browser, "#curves .u-over")
+    right = canvas.size["width"] // 2 - 1
+    ActionChains(browser.driver).move_to_element_with_offset(canvas, right, 0).perform()
+    where = all_of(browser, "#curves .legend-where")
+    # The third chart, of training, has the steps 1 to 3.
+    wait(browser, lambda: where[2].text == "at 3")
+    assert browser.complaints() == []
+
+
 def test_pages_of_the_list(browser, runs, served):
     browser.size(1400, 900)
     opened(browser, served(runs / "demo"), "#tab=episodes&order=turns")

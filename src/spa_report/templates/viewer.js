@@ -189,8 +189,8 @@ function showNow(run) {
   const several = run.stages.length > 1 || run.stages[0]?.arm;
   const memory = run.stages.some((stage) => stage.memory);
   const rows = run.stages.map((stage) => make("tr", {}, ...(several ? [make("th", { scope: "row" }, make("bdi", { text: stage.arm }))] : []),
-    td(stage.stage), td(stage.steps, "number"), td(stage.left, "number"), td(stage.later, "soft"), ...(memory ? [td(stage.memory, "number")] : [])));
-  const head = [...(several ? [th("Method")] : []), th("Now"), th("Step", "number"), th("Time left", "number"), th("Next"), ...(memory ? [th("Memory", "number")] : [])];
+    make("td", {}, make("bdi", { text: stage.stage }), stage.later ? make("div", { class: "soft", text: `then ${stage.later}` }) : null), td(stage.steps, "number"), td(stage.left, "number"), ...(memory ? [td(stage.memory, "number")] : [])));
+  const head = [...(several ? [th("Method")] : []), th("Now"), th("Step", "number"), th("Time left", "number"), ...(memory ? [th("Memory", "number")] : [])];
   return make("section", {}, make("p", {}, make("b", { text: run.left || "The time left is unknown" }), make("span", { class: "soft", text: run.load ? " · " + run.load : "" })), table(head, rows));
 }
 function showCurves(report) {
@@ -280,7 +280,7 @@ function buildFilters(info) {
   fields.push(make("label", { text: "Order" }, order));
   const search = make("input", { type: "search", name: "q", placeholder: "words of a state or response, or an id", value: state.filters.q || "", oninput: changed("q") });
   fields.push(make("label", { text: "Search", class: "wide" }, search));
-  fields.push(make("button", { type: "button", text: "Reset", onclick: resetFilters }));
+  fields.push(make("button", { type: "button", class: "reset", text: "Reset", onclick: resetFilters }));
   form.replaceChildren(...fields);
 }
 async function resetFilters() {
