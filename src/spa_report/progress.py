@@ -124,7 +124,7 @@ def is_running(run: RunFolder, now: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LiveStage:
-    """What a method does now: the stage, its steps, the time that it still takes, the stages that
+    """The present work of a method: the stage, its steps, the time that it still takes, the stages that
     come next, and the memory of its process."""
 
     arm: str
@@ -137,7 +137,7 @@ class LiveStage:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What a running command does now, and the time that it still takes."""
+    """The present work of a running command, and the time that it still takes."""
 
     left: str
     load: str
@@ -145,7 +145,7 @@ class Live:
 
 
 def live(run: RunFolder, now: float) -> Live | None:
-    """What a command does now, by the plan that it wrote; None if it does not run or wrote none."""
+    """The present work of a command, by the plan that it wrote; None if it does not run or wrote none."""
     plan = read_object(run.path / PLAN)
     try:
         workers = int(plan["workers"])

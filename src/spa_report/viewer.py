@@ -183,7 +183,7 @@ class Library:
         return {"folder": shown(self.folder.name, 200), "single": self.single, "runs": runs}
 
     def live(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """What runs that are under way do now."""
+        """The present work of runs that are under way."""
         places = self.places()
         runs = [open_run(places[name]) for name in names if name in places]
         return [asdict(now) for run in runs if (now := live(run, time.time()))]
