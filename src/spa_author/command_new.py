@@ -31,8 +31,6 @@ def new(options: argparse.Namespace) -> int:
         f"    spa env check {options.name}:{cls}      check every rule of an environment\n"
         f"    pytest {test.name}\n"
         f"    spa env play {cls} --config {config.name}\n"
-        f"    spa model import-gguf smollm2        download the model that {config.name} trains, 100 "
-        "MB\n"
-        f"    spa run {config.name}\n"
+        f"    spa run {config.name}      train the bundled model, about ten minutes on one core\n"
     )
     return 0

@@ -37,15 +37,22 @@ def test_from_an_empty_folder_to_a_checked_environment(tmp_path, capsys):
     assert config.es_manager.train.env_configs.tags == ("MyGame",)
 
 
-def test_its_turn_limits_allow_all_actions_without_the_comment_signs(tmp_path):
+def test_its_turns_hold_all_actions(tmp_path):
     write_env("my_game", tmp_path)
-    path = tmp_path / "my_game.yaml"
-    text = path.read_text()
-    for setting in ("    {}max_turn: 5", "{}agent_proxy:", "{}  max_actions_per_turn: 2"):
-        assert setting.format("# ") in text
-        text = text.replace(setting.format("# "), setting.format(""))
-    path.write_text(text)
-    assert load_config(path).most_actions("MyGame") == 10
+    config = load_config(tmp_path / "my_game.yaml")
+    assert config.most_actions("MyGame") == config.custom_envs["MyGame"].max_actions_per_traj == 6
+
+
+def test_its_test_fits_another_game(tmp_path):
+    """The test of the corridor must not fail once the game is replaced by one of one's own."""
+    write_env("my_game", tmp_path)
+    module = tmp_path / "my_game.py"
+    game = module.read_text()
+    for old, new in (("Left", "Up"), ("Right", "Down"), ("self.door", "self.exit")):
+        game = game.replace(old, new)
+    module.write_text(game.replace("self.player", "self.walker"))
+    code = "import sys, pytest; sys.exit(pytest.main(['-q', 'test_my_game.py']))"
+    assert "2 passed" in run(code, tmp_path)
 
 
 SHORT = (
@@ -72,7 +79,7 @@ def test_its_configuration_runs_from_end_to_end_whatever_the_number_of_puzzles(
     monkeypatch.syspath_prepend(str(tmp_path))
     name, tag = f"walk_way_{length}", f"WalkWay{length}"
     write_env(name, tmp_path)
-    options = ["model_path=builtin:tiny", f"custom_envs.{tag}.env_config.length={length}", *SHORT]
+    options = ["gate.on_failure=stop", f"custom_envs.{tag}.env_config.length={length}", *SHORT]
     assert spa(["run", f"{name}.yaml", *options]) == 2
     told = capsys.readouterr().err
     warning = f"builtin:tiny was not trained for {tag}: it knows only the actions and states of frozen_lake, sokoban, sudoku"

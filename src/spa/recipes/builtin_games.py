@@ -32,8 +32,9 @@ def unknown_game_warning(tag: str) -> str:
     """Advise a user of the bundled model about a game that it was not trained on."""
     return (
         f"{BUILTIN} was not trained for {tag}: it knows only the actions and states of "
-        f"{', '.join(BUILTIN_GAMES)}. With {tag}, use it only to test that all stages run. "
-        f"To learn {tag}, use an instruct model such as model_path=smollm2 (make smollm2)"
+        f"{', '.join(BUILTIN_GAMES)}. It can learn a small game whose states read "
+        f"like theirs, such as that of `spa env new`. For others use an instruct model such as model_path=smollm2 "
+        "(make smollm2)"
     )
 
 
