@@ -63,6 +63,14 @@ PREDICTION = Wanted(
 )
 WORLD = (
     Wanted(
+        "Exact predictions during self-play",
+        "Share of turns whose predicted state is exactly the next state. Later rounds play with a fine-tuned model.",
+        r"selfplay/wm/prediction_em",
+        percent=True,
+        stage="data",
+        x_label="self-play batch",
+    ),
+    Wanted(
         "Exact predictions during fine-tuning",
         "Share of turns on held-out puzzles whose predicted state is exactly the next state.",
         r"(.+/)?wm/prediction_em|(.+/)?prediction_exact",
@@ -211,8 +219,10 @@ def _rounds(stages: Sequence[StageFolder], pattern: str) -> tuple[dict[int, floa
     table: dict[int, float] = {}
     last = 0
     for stage in stages:
-        table |= {last + step: value for step, value in _values(stage, pattern).items()}
-        last += max(stage.metrics, default=0)
+        # Batches of self-play are counted through all rounds, steps of SFT from 1 in each.
+        before = last if min(stage.metrics, default=0) <= last else 0
+        table |= {before + step: value for step, value in _values(stage, pattern).items()}
+        last = before + max(stage.metrics, default=0)
     return table, last
 
 

@@ -86,6 +86,23 @@ def test_fine_tuning_of_every_round_is_drawn_while_it_runs(run: Path):
     assert charts[titles[1]].end == 60
 
 
+def test_predictions_of_self_play_are_drawn_from_its_first_batch(tmp_path: Path):
+    for folder, batches in (("round_1/data", (1, 2)), ("data", (3, 4))):
+        stage = tmp_path / "run" / "spa" / folder
+        stage.mkdir(parents=True)
+        rows = [{"step": step, "selfplay/wm/prediction_em": step / 10} for step in batches]
+        (stage / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_sft(tmp_path / "run" / "spa" / folder.replace("data", "sft"), seed=1)
+    charts = {
+        chart.title: chart
+        for part in build([open_run(tmp_path / "run")]).sections
+        for chart in part.charts
+    }
+    (line,) = charts["Exact predictions during self-play"].series
+    # The batches of the second round follow those of the first by their numbers.
+    assert line.points == ((1.0, 0.1), (2.0, 0.2), (3.0, 0.3), (4.0, 0.4))
+
+
 def test_the_loss_of_training_does_not_give_way_to_that_of_validation(run: Path):
     charts = {
         chart.title: chart for part in build([open_run(run)]).sections for chart in part.charts
