@@ -364,11 +364,11 @@ def run_comparison(
         made = replace(made)
         at_a_time = made.cfg.compare.parallel if parallel is None else parallel
         devices = free_devices(at_a_time, made.cfg.trainer.device, per_gpu=made.cfg.compare.per_gpu)
-        for line in announce(made.grid, workers=len(devices), root=made.root):
+        for line in announce(made.grid, workers=len(devices)):
             log.info("%s", line)
         for line in starts_again(made):
             log.warning(line)
-        peaks = run_grid(made.grid, devices=devices, pool=pool, work=work)
+        peaks = run_grid(made.grid, devices=devices, pool=pool, work=work, root=made.root)
         # If nothing was trained, the time counts as 0, so that the summary stays equal and no file
         # is written.
         seconds = time.monotonic() - started if peaks else 0.0

@@ -430,10 +430,15 @@ def finish_grid(
 
 
 def run_grid(
-    plan: Plan, *, devices: Sequence[str], pool: PoolOf = own_process, work: Work = do_task
+    plan: Plan,
+    *,
+    devices: Sequence[str],
+    pool: PoolOf = own_process,
+    work: Work = do_task,
+    root: Path | None = None,
 ) -> dict[int, int]:
     """Do every task that is not done, one at a time per device, each after its source; returns the
-    peak memory in bytes of each process that worked.
+    peak memory in bytes of each process that worked. `root`: the folder of the run, for the plan.
 
     A stage that fails costs what depends on it; the others continue, without the worker if it was
     killed. Raises TrainingError at the end if any failed, and ConfigError, before anything is done,
@@ -444,6 +449,8 @@ def run_grid(
     # Checked before any process starts, so that a mistake is found before hours of training.
     check_planning(task.round.cfg for task in waiting if task.round and task.stage == "selfplay")
     _settle(plan)
+    if root is not None and waiting:
+        save_plan(root, _planned(plan), workers=len(devices))
     _make_links(plan.links)
     # Resolved, because a stage may be a link to the folder of the same stage elsewhere.
     missing = {task.folder.resolve() for task in waiting}
@@ -534,9 +541,17 @@ def time_of(plan: Plan, each: Callable[[StageJob], float], *, workers: int) -> f
     return now
 
 
-def announce(plan: Plan, *, workers: int, root: Path | None = None) -> list[str]:
-    """Describe a plan before it starts: a line per method, and the time if it is known. `root`: the
-    folder of the run, into which the plan is written."""
+def announce(plan: Plan, *, workers: int) -> list[str]:
+    """Describe a plan before it starts: a line per method, and the time if it is known."""
+    if not plan.missing:
+        return []
+    methods = _planned(plan)
+    left = expected_time(methods, workers=workers)
+    return [*plan_lines(methods), *(() if left is None else (f"These stages take {left}.",))]
+
+
+def _planned(plan: Plan) -> dict[str, list[StagePlan]]:
+    """The stages of every method, and whether they run."""
     missing = {task.folder for task in plan.missing}
     linked = {task.folder for task in plan.linked}
     methods: dict[str, list[StagePlan]] = {}
@@ -549,12 +564,7 @@ def announce(plan: Plan, *, workers: int, root: Path | None = None) -> list[str]
         else:
             action = "run" if view.folder in missing else "reuse"
             stages.append(StagePlan(view.name, view.folder, action, expected=view.expected))
-    if not missing:
-        return []
-    if root is not None:
-        save_plan(root, methods, workers=workers)
-    left = expected_time(methods, workers=workers)
-    return [*plan_lines(methods), *(() if left is None else (f"These stages take {left}.",))]
+    return methods
 
 
 def _next_ended(ended: SimpleQueue[Future]) -> list[Future]:
