@@ -72,7 +72,7 @@ class Game2048(TextEnv):
     # A 4x4 board has only 480 starts (120 pairs of cells, each with a 2 or a 4), so puzzles repeat.
     finite_puzzles = True
     # `board` is a tuple that `step` replaces, so copies may share it.
-    changes = ("_draw",)
+    changes = ("_noise",)
 
     def __init__(
         self,

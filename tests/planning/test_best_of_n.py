@@ -206,7 +206,7 @@ def test_a_prompt_elsewhere_has_the_tokens_that_it_would_have_there(tmp_path, tu
             seat.append_completion(response)
             seat.step(env.clone(), response, 0.0)
             seat.build_prompt(now)
-        return seat.prompt(now)
+        return seat.prompt(now, None)
 
     moved = elsewhere(asked(env), env.state_text("coords"), there.state_text("coords"), chat)
     assert moved is not None and moved.messages == asked(there).messages

@@ -76,7 +76,7 @@ def test_every_stage(tag, model, tmp_path):
     assert result["tags"][tag]["episodes"] == 1
 
 
-def test_these_are_all_tags_of_the_original():
+def test_these_are_all_tags_of_the_original_and_ours():
     original = {
         "SimpleSokoban",
         "Sokoban2Boxes",
@@ -92,4 +92,12 @@ def test_these_are_all_tags_of_the_original():
         "Countdown",
     }
     original |= {"MetamathQA", "Bandit", "BanditTest", "WebShop"}
-    assert original | {"FrozenLakeNoSlip", "2048", "RubiksCube"} == set(TAGS)
+    ours = {
+        "FrozenLakeNoSlip",
+        "HiddenDynamicsLake",
+        "HardSokoban",
+        "SudokuFewClues",
+        "2048",
+        "RubiksCube",
+    }
+    assert original | ours == set(TAGS)

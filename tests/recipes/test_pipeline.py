@@ -97,7 +97,7 @@ def test_stages_lie_where_the_configuration_says(base, tmp_path):
     assert (tmp_path / "a" / "wm_train.parquet").is_file() and (
         tmp_path / "b" / "global_step_2"
     ).is_dir()
-    assert not (tmp_path / "run").exists()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["plan.json"]
 
 
 def test_running_anew_keeps_the_old_stages(base, finished, tmp_path, monkeypatch):

@@ -481,13 +481,3 @@ def test_lines_are_on_the_disk_when_log_returns(tmp_path, monkeypatch):
         for name in ("metrics.jsonl", "timings.jsonl"):
             stat = (tmp_path / name).stat()
             assert (stat.st_ino, stat.st_size) in synced
-
-
-def test_former_names_of_metrics_are_read(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(
-        '{"step": 1, "val/A/wm/pred_exact": 0.5, "val/cut_off": 0.1}\n', encoding="utf-8"
-    )
-    assert read_metrics(path) == [
-        {"step": 1, "val/A/wm/prediction_em": 0.5, "val/completions/clipped_ratio": 0.1}
-    ]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spa.config.schema import Config
+from spa.config.stages import StageName
 from spa.distributed.world import current_world
 from spa.errors import ModelError
 from spa.examples.source import source_of
@@ -119,13 +120,16 @@ def _announce(
         for own in rounds
         for name in ("self-play", "SFT")
     ]
-    jobs = [(stage, own.cfg) for own in rounds for stage, _ in own.stages]
+    jobs: list[tuple[StageName, Config]] = [
+        *((stage, own.cfg) for own in rounds for stage, _ in own.stages),
+        ("ppo", cfg),
+    ]
     stages = [
         StagePlan(name, folder, "reuse")
         if is_finished(folder, fingerprint)
         else StagePlan(name, folder, "run", expected=seconds_here(own, stage))
         for name, (folder, fingerprint), (stage, own) in zip(
-            [*names, "PPO"], chain, [*jobs, ("ppo", cfg)], strict=True
+            [*names, "PPO"], chain, jobs, strict=True
         )
     ]
     if current_world().is_main and any(stage.action == "run" for stage in stages):
