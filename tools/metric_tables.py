@@ -808,6 +808,20 @@ TIMINGS = Group(
             "see [performance](scaling.md)",
         ),
         Metric(
+            "perf/memory_gb",
+            "largest main memory of the process so far",
+            "GB",
+            "flat after the first steps",
+            "smaller micro-batches; see [scaling](scaling.md)",
+        ),
+        Metric(
+            "perf/load",
+            "load average of the machine over one minute",
+            "processes",
+            "at most the cores",
+            "stop other work on the machine",
+        ),
+        Metric(
             "elapsed_s", "time since the last line", "seconds", "stable", "find the part that grew"
         ),
         Metric("unix_time", "time of day", "seconds", "", ""),

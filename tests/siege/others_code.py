@@ -42,7 +42,7 @@ def ppo_words(siege: Siege, fault: str, workers: bool) -> list[str]:
         for split in ("train", "val")
     ]
     return [
-        "ppo", "base", *STAGE_WORDS, f"+custom_envs.Siege={env}", *tags, *more, f"model_path={siege.model}",
+        "run", "base", "--stages", "ppo", *STAGE_WORDS, f"+custom_envs.Siege={env}", *tags, *more, f"model_path={siege.model}",
         f"trainer.run_dir={RUN}",
     ]  # fmt: skip
 
@@ -114,7 +114,7 @@ OTHER_TEXTS = ("writes control characters",)
 def template_words(siege: Siege, template: str) -> list[str]:
     """PPO alone, with a chat template of its own."""
     return [
-        "ppo", "base", *STAGE_WORDS, f"model_path={siege.model}", f"trainer.run_dir={RUN}",
+        "run", "base", "--stages", "ppo", *STAGE_WORDS, f"model_path={siege.model}", f"trainer.run_dir={RUN}",
         f"actor_rollout_ref.model.chat_template={template}",
     ]  # fmt: skip
 

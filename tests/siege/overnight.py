@@ -75,7 +75,7 @@ def words(siege: Siege, steps: int) -> list[str]:
         for split in ("train", "val")
     ]
     return [
-        "ppo", "base", *SMALL, f"model_path={siege.model}", f"trainer.run_dir={RUN}", f"+custom_envs.Night={env}", *tags,
+        "run", "base", "--stages", "ppo", *SMALL, f"model_path={siege.model}", f"trainer.run_dir={RUN}", f"+custom_envs.Night={env}", *tags,
         f"trainer.total_training_steps={steps}", "trainer.save_freq=10", "trainer.max_actor_ckpt_to_keep=2",
         "trainer.threads=1", f"trainer.stall_timeout_s={STALL_S}", f"seed.train={SEED}", "agent_proxy.max_turn=2",
         f"es_manager.train.env_groups={GROUPS}", f"es_manager.train.group_size={GROUP_SIZE}",
