@@ -114,6 +114,32 @@ def test_pickled_weights_are_not_read(folder):
         load_policy(str(folder))
 
 
+@pytest.mark.parametrize(
+    ("shard", "command"),
+    [
+        ("model_world_size_2_rank_0.pt", "verl.model_merger merge --backend fsdp"),
+        ("__0_0.distcp", "accelerate merge-weights"),
+    ],
+)
+def test_shards_of_a_training_are_named_with_the_command_that_merges_them(folder, shard, command):
+    (folder / "model.safetensors").rename(folder / shard)
+    with pytest.raises(ModelError, match=command):
+        model_source(str(folder))
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelError, match=command):
+        model_source(str(folder))
+
+
+def test_weights_of_a_compiled_model_are_those_of_the_model(folder):
+    wanted = load_policy(str(folder)).state_dict()
+    path = folder / "model.safetensors"
+    weights = {f"_orig_mod.{name}": tensor for name, tensor in load_file(path).items()}
+    save_file(weights, path, metadata={"format": "pt"})
+    loaded = load_policy(str(folder)).state_dict()
+    assert loaded.keys() == wanted.keys()
+    assert all(torch.equal(loaded[name], wanted[name]) for name in wanted)
+
+
 def test_a_checkpoint_one_folder_down_is_found(folder, tmp_path):
     outer = tmp_path / "downloaded"
     shutil.copytree(folder, outer / "global_step_9")

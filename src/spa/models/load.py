@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -63,6 +64,12 @@ def model_source(name: str, *, code: bool = False) -> Path:
                 f"Hugging Face model (owner/name), smollm2 or {BUILTIN}."
             )
         path = download_model(name, code=code)
+    weights = indexed_weights(path) or any(path.glob("*.safetensors"))
+    if not weights and (merge := _merge_command(path)):
+        raise ModelError(
+            f"{path}: the folder holds the shards of a training and no whole model. Merge them, then name the "
+            f"new folder: {merge}"
+        )
     if not (path / "config.json").is_file():
         # By number: as text, global_step_9 would come after global_step_100.
         steps = sorted(
@@ -91,6 +98,27 @@ def base_source(name: str, *, code: bool) -> Path:
     if (source / "config.json").is_file():
         return source
     return base_source(read_adapter(source)["base_model_name_or_path"], code=code)
+
+
+def _merge_command(folder: Path) -> str | None:
+    """The command that makes a model of the shards in a folder; None if there are none."""
+    if any(folder.glob("model_world_size_*_rank_*.pt")):
+        return f"python -m verl.model_merger merge --backend fsdp --local_dir {folder} --target_dir OUT"
+    if any(folder.glob("*.distcp")):
+        return (
+            f"accelerate merge-weights {folder} OUT (and copy config.json and the tokenizer to OUT)"
+        )
+    return None
+
+
+def _compiled_prefix(folder: Path) -> dict[str, str] | None:
+    """The renaming of weights that were saved from a compiled model, whose names begin with
+    `_orig_mod.`; None if they were not."""
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            if any(name.startswith("_orig_mod.") for name in file.keys()):  # noqa: SIM118 - no dict
+                return {r"^_orig_mod\.": ""}
+    return None
 
 
 def indexed_weights(folder: Path) -> list[Path]:
@@ -205,6 +233,7 @@ def load_policy(
         )
     hf_logging.disable_progress_bar()  # the stages show progress of their own
     with _explained(name):
+        renamed = _compiled_prefix(source)
         kind = (
             (AutoModelForImageTextToText if _only_sees(source) else AutoModelForCausalLM)
             if head
@@ -217,6 +246,8 @@ def load_policy(
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
+            # Given, it replaces the renaming that an architecture may bring.
+            **({"key_mapping": renamed} if renamed else {}),
         )
     model, info = loaded
     # transformers only warns about missing weights and initializes them at random.
