@@ -7,10 +7,11 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import yaml
@@ -130,13 +131,20 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def write_atomic(path: Path, lines: Iterable[str]) -> None:
-    """Write a file so that a reader, or a machine that comes back after a crash, sees all of it or
-    none of it."""
+    """Write a text file so that a reader, or a machine that comes back after a crash, sees all of it
+    or none of it."""
+    with open_atomic(path) as file:
+        file.writelines(line.encode("utf-8") for line in lines)
+
+
+@contextmanager
+def open_atomic(path: Path) -> Iterator[BinaryIO]:
+    """Open a file whose content replaces that of `path` at the end, all of it or none of it."""
     # The pid keeps two processes apart; `remove_leftovers` knows this pattern.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(lines)
+        with temporary.open("wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

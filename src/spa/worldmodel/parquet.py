@@ -2,7 +2,6 @@
 columns of our own. `sft_files.py` reads them."""
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 
 from spa.errors import DataError
 from spa.formats.blocks import as_unicode
+from spa.run.files import open_atomic
 from spa.types import SFTExample
 
 TRAIN_FILE = "wm_train.parquet"
@@ -60,24 +60,15 @@ def write_table(path: Path | str, table: pa.Table) -> None:
     """Write a table next to `path`, flush it to the disk, and rename it to `path`. Raises
     DataError."""
     path = Path(path)
-    # `remove_leftovers` knows this pattern.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with open_atomic(path) as file:
             # With checksums, so that damage is found when the file is read.
             pq.write_table(table, file, write_page_checksum=True)
-            # The content is on the disk before the file gets its name: a power cut leaves the old
-            # file or the whole new one.
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except OSError as error:
         raise DataError(
             f"{path}: the file cannot be written ({error}); free disk space or choose another path"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def puzzles_in(files: Iterable[Path]) -> frozenset[str] | None:
