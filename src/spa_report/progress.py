@@ -93,7 +93,8 @@ def _progress(stage: StageFolder, run: RunFolder) -> Progress:
     alone = is_stage(run.path) or not (run.path / LOCK).is_file()
     finished = stage.name == "eval" or evaluated or (alone and stage.result is not None)
     if stage.name == "ppo":
-        finished = stage.result is not None if total is None else step >= total
+        damaged = (stage.path / MANIFEST).is_file() and not stage.manifest
+        finished = stage.result is not None if total is None else step >= total and not damaged
     return Progress(stage.arm, stage.name, step, total, finished)
 
 

@@ -254,6 +254,14 @@ def test_a_lost_or_damaged_verdict_is_judged_again_and_not_taken_for_a_yes(tmp_p
     assert json.loads((tmp_path / gate.GATE_FILE).read_text())["diagnosis"] == "bad_observation"
 
 
+def test_lost_measurements_are_not_blamed_on_a_setting(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    cfg = load_config("_3_frozen_lake", ["gate.enable=true", "sft.trainer.eval_episodes=8"])
+    assert "No line of sft/metrics.jsonl has an accuracy" in gate.judge(cfg, []).text
+    cfg = load_config("_3_frozen_lake", ["gate.enable=true", "sft.trainer.eval_episodes=0"])
+    assert "set sft.trainer.eval_episodes above 0" in gate.judge(cfg, []).text
+
+
 def test_measurements_are_judged_by_the_limits_of_now(tmp_path, caplog):
     """The limits are no part of what was fine-tuned, so that a verdict may be older than they are."""
     (tmp_path / "metrics.jsonl").write_text(json.dumps(GOOD | {"val/wm/prediction_em": 0.4}) + "\n")

@@ -121,6 +121,16 @@ def test_stages_that_were_asked_for_alone_are_finished_without_ppo(
     assert line.state.startswith("stopped: sft step")
 
 
+def test_a_stage_with_a_damaged_manifest_is_not_finished(one_finished: Path, tmp_path: Path):
+    ppo = tmp_path / "runs" / "run" / "ppo"
+    shutil.copytree(one_finished / "vanilla" / "ppo", ppo)
+    (line,) = list_runs(tmp_path / "runs", 0.0)
+    assert line.state == "finished"
+    (ppo / "manifest.json").write_text("{")
+    (line,) = list_runs(tmp_path / "runs", 0.0)
+    assert re.fullmatch(r"stopped: ppo step (\d+) of \1", line.state)
+
+
 def test_a_comparison_without_its_summary_is_in_progress(one_finished: Path, tmp_path: Path):
     """Killed before SPA had begun anything."""
     (tmp_path / "run").mkdir()

@@ -97,3 +97,16 @@ def test_batches_count_as_far_as_they_are_whole(tmp_path, caplog):
     assert (whole_batches(tmp_path, 2), whole_batches(tmp_path)) == (5, 0)
     (tmp_path / batch_file(4)).write_text("episo")
     assert whole_batches(tmp_path, 2) == 3 and "the stage plays this batch again" in caplog.text
+
+
+def test_damaged_files_of_a_finished_stage_are_named_once(tmp_path, caplog):
+    (tmp_path / "trajectories").mkdir()
+    for batch in (1, 2):
+        (tmp_path / batch_file(batch)).write_text("episodes\n")
+    sizes = sizes_of(tmp_path, "trajectories/*")
+    Manifest(fingerprint=DATA, sizes=sizes, result=".").write(tmp_path)
+    assert result_of(tmp_path) == tmp_path and not caplog.text
+    for batch in (1, 2):
+        (tmp_path / batch_file(batch)).write_text("episo")
+    assert result_of(tmp_path) == tmp_path
+    assert "5 bytes, but the stage wrote 9 bytes (and 1 more)" in caplog.text

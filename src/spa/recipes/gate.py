@@ -13,7 +13,7 @@ from spa.errors import TrainingError
 from spa.evaluation.text import on_puzzles
 from spa.examples.source import source_of
 from spa.recipes.builtin_games import unknown_game, unknown_game_warning
-from spa.run.files import read_lines, write_atomic
+from spa.run.files import METRICS, read_lines, write_atomic
 from spa.types import Metrics
 
 log = logging.getLogger(__name__)
@@ -184,6 +184,12 @@ def advice(cfg: Config, diagnosis: Diagnosis, lines: list[Metrics]) -> str:
     if diagnosis == "not_measured":
         if source_of(cfg).mode == "base":
             return "Examples in base format have no states to measure: set gate.enable=false."
+        if episodes := cfg.sft.trainer.eval_episodes:
+            return (
+                f"No line of sft/{METRICS} has an accuracy, though sft.trainer.eval_episodes is {episodes}: the file "
+                "is damaged, or no puzzle could be played. To measure again, remove the folder sft and repeat the "
+                "command."
+            )
         return "The world model was not measured: set sft.trainer.eval_episodes above 0."
     stranger = unknown_game(cfg)
     if stranger:

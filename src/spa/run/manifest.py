@@ -150,6 +150,10 @@ def result_of(folder: Path) -> Path | None:
                     "To train on the changed file, run --stages sft,ppo with data.train_files=FILE "
                     "data.val_files=FILE."
                 )
+    others = [folder / name for name in known.sizes if not name.endswith(".parquet")]
+    if defects := [defect for path in others if (defect := known.problem(path, folder))]:
+        more = f" (and {len(defects) - 1} more)" if len(defects) > 1 else ""
+        log.warning("%s%s; the stage is finished and does not write it again", defects[0], more)
     if problem is not None:
         log.warning("the result %s cannot be used (%s); the stage runs again", result, problem)
         return None
