@@ -178,6 +178,7 @@ def test_progress_lines(name: str, value: str):
     screen = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(progress, "get_console", lambda: Console(file=screen, width=400))
+        patch.setattr(progress, "is_quiet", lambda: False)
         with progress.ProgressLine(name, total=1) as bar:
             bar.update(1, {name: value})
     line = screen.getvalue()
