@@ -90,7 +90,7 @@ RESULTS = (".jsonl", ".json", ".parquet", ".safetensors", ".yaml")
 IGNORED_FOLDERS = ("state",)
 """Optimizer states and copies of records inside checkpoints: the case `resume` shows whether they are right."""
 IGNORED_FILES = re.compile(
-    r"(identity|done|manifest|complete|played|template|tokenizer(_config)?|(generation_)?config)\.json|config\.yaml"
+    r"(identity|done|manifest|plan|complete|played|template|tokenizer(_config)?|(generation_)?config)\.json|config\.yaml"
     r"|timings\.jsonl|.*\.(groups|imagined-\w+)\.jsonl"
 )
 """Bookkeeping and copies of the model's own files. What is new of this kind belongs to `files: added`."""

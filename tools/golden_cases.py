@@ -323,8 +323,8 @@ CASES: tuple[Case, ...] = (
                 "tiny",
                 *SHORT,
                 *DATA,
-                "trainer.run_dir=branched",
-                "generate.policy=branched",
+                "trainer.run_dir=counterfactual",
+                "generate.policy=counterfactual",
             ),
             spa(
                 "generate",
@@ -340,7 +340,7 @@ CASES: tuple[Case, ...] = (
                 *SHORT,
                 *DATA,
                 "trainer.run_dir=mixed",
-                "generate.mixture={self: 0.5, expert: 0.25, scout: 0.25}",
+                "generate.mixture={self: 0.5, expert: 0.25, q_learning: 0.25}",
                 "generate.coverage=true",
             ),
             spa(
@@ -349,7 +349,7 @@ CASES: tuple[Case, ...] = (
                 *SHORT,
                 *SFT,
                 "trainer.run_dir=mixed",
-                "generate.mixture={self: 0.5, expert: 0.25, scout: 0.25}",
+                "generate.mixture={self: 0.5, expert: 0.25, q_learning: 0.25}",
                 "generate.coverage=true",
                 "sft.data.loss_on=no_states",
                 "sft.data.merge_turns=false",

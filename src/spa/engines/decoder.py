@@ -16,7 +16,7 @@ One call of `Decoder.generate`:
 A CUDA graph is a recorded list of kernels that starts with one command. Its kernels read and write
 the same memory each time, so everything that changes between steps is in `_State`, and the step
 changes it itself. There is a graph for each of a few batch sizes. Rows that are missing up to that
-size, and rows that have ended, compute too: they write to a column that no row reads. When enough
+size, and rows that have ended, compute too: no one uses what they write. When enough
 rows have ended, the others move to a smaller graph. Graphs stay until the buffers change: new
 weights are copied to where the old ones were.
 
