@@ -116,7 +116,7 @@ def test_no_prompt_tells_the_world():
     """Same board, two worlds: all that is shown is equal, and there is no sample response."""
     from spa.config.load import load_config
 
-    cfg = load_config("smol_hidden_lake", ["ctx_manager.example=true"])
+    cfg = load_config("smol_frozen_lake_states", ["ctx_manager.example=true"])
     prompter = make_prompter(cfg, cfg.environment("HiddenDynamicsLake"), "add_worldmodel")
     one, other = start(world=1), start(world=2)
     assert world_of(1) != world_of(2)

@@ -165,6 +165,11 @@ def test_arms_have_the_same_puzzles_prompts_and_counts():
         "Reply only with <answer>[actions]</answer>" in example.prompt[1]["content"]
         for example in bare
     )
+    paths = examples("path_only")
+    assert [example.executed for example in paths] == [example.executed for example in right]
+    assert [think_text(example.response)[0] for example in paths] == [
+        think_text(example.response)[0].split("\n")[-1] for example in right
+    ]
     lines = [
         np.array([example.response.count("\n") for example in sft_examples])
         for sft_examples in arms.values()

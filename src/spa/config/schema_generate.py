@@ -169,10 +169,10 @@ class SearchExamplesConfig:
         ),
     ] = 15
     thoughts: Annotated[
-        Literal["search", "none", "dealt", "other_puzzle"],
+        Literal["search", "path", "none", "dealt", "other_puzzle"],
         Key(
-            "content of the think block: `search` is a breadth-first search, and `none` is no think block (needs "
-            "`agent_proxy.enable_think=false`). Controls: `dealt` permutes the outcomes among a state's "
+            "content of the think block: `search` is a search, `path` its path alone, and `none` is no think block "
+            "(needs `agent_proxy.enable_think=false`). Controls: `dealt` permutes the outcomes among a state's "
             "actions, and `other_puzzle` is the search of another puzzle",
             affects="semantics",
         ),

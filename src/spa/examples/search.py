@@ -362,6 +362,8 @@ def thoughts_of(kind: str, chosen: Sequence[Searched]) -> list[tuple[str, tuple[
         if kind == "dealt":
             assert each.dealt is not None
             found.append(each.dealt)
+        elif kind == "path":
+            found.append((" ".join(each.search.path), each.search.path))
         else:
             found.append(("" if kind == "none" else text, each.search.path))
     return found

@@ -240,6 +240,11 @@ _WRITTEN: Mapping[str, Method] = {
         overrides=(*_SEARCH, "generate.search.thoughts=other_puzzle"),
         ppo=(NO_EXAMPLES,),
     ),
+    "path_only": Method(
+        description="control of the method search_simulator, with the path to the goal instead of the search",
+        overrides=(*_SEARCH, "generate.search.thoughts=path"),
+        ppo=(NO_EXAMPLES,),
+    ),
     "actions_only": Method(
         description="control of the method search_simulator, with the same actions but without the written search",
         overrides=(*_SEARCH, "generate.search.thoughts=none", "agent_proxy.enable_think=false"),
