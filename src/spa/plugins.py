@@ -78,6 +78,12 @@ def defined_by_methods(attribute: str) -> Mapping[str, Any]:
 
 
 @cache
+def response_formats() -> Mapping[str, Any]:
+    """The response formats (`spa.formats`) by name, in alphabetical order."""
+    return {each.name: each for each in defined_in("formats", "FORMAT").values()}
+
+
+@cache
 def example_sources() -> Sequence[Any]:
     """The sources of examples (`spa.examples`), in the order in which they are asked."""
     return sorted(defined_in("examples", "SOURCE").values(), key=lambda source: source.order)

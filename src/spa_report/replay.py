@@ -143,9 +143,9 @@ def written_search(form: str, text: str, actions: Sequence[str]) -> list[dict[st
     """The lines of a search that a response in the format `form` holds, as states with their moves;
     empty if it holds none."""
     # Imported here, because it imports Gymnasium, which a list of episodes does not need.
-    from spa.formats.registry import formats
+    from spa.plugins import response_formats
 
-    own = formats().get(form)
+    own = response_formats().get(form)
     return [
         {
             "key": shown(line["key"], 60),

@@ -29,7 +29,7 @@ from spa.recipes.methods import (
     label,
     method,
     placed,
-    warn_of_searches,
+    warn_untrained,
 )
 from spa.run.files import read_object, write_atomic
 from spa.run.manifest import changed_lines, changes
@@ -153,7 +153,7 @@ def comparison(
         for arm in arms
     }
     for arm in arms:
-        warn_of_searches(arm.name, arm.method, trainings[arm.name][0].ppo)
+        warn_untrained(arm.name, arm.method, trainings[arm.name][0].ppo)
     # The episodes that a baseline plays more are those of the reference's self-play.
     first = trainings[reference][0]
     batches = self_play_batches(first.world_model or first.ppo)

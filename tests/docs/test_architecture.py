@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from spa.formats.registry import formats
-from spa.plugins import example_sources
-
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -195,22 +192,6 @@ def test_few_packages_use_the_life_cycle_of_a_stage():
         if any(package(name) == "run" for name in imports(tree, module))
     }
     assert users <= {"run", "recipes", "recipes.setup", "launch", "commands", "cli", "api"}
-
-
-def test_formats_and_sources_of_examples_are_named_in_their_own_files_alone():
-    """Others ask a format or a source; none compares its name."""
-    names = {*formats(), "base", "moves", "world_model"}
-    names |= {policy for source in example_sources() for policy in source.policies}
-    found = {
-        (module, ast.unparse(node))
-        for module, tree in all_modules().items()
-        if package(module) not in ("formats", "examples")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Compare)
-        and re.search(r"\.(response|reply)_format|generate\.polic", ast.unparse(node))
-        and names & {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
-    }
-    assert found == set()
 
 
 def test_nothing_heavy_or_unsafe_is_imported():

@@ -5,12 +5,17 @@ A rule about one section is in the schema, next to it."""
 from collections.abc import Collection
 
 from spa.config.problems import Problems
-from spa.config.schema import Config, EnvSpec, GroupsConfig, ImagineConfig
+from spa.config.schema import Config, EnvSpec, GroupsConfig
 from spa.config.stages import STAGES, StageName
 from spa.envs.registry import env_types
 from spa.errors import nearest
-from spa.formats.registry import format_of
-from spa.plugins import defined_by_methods, example_source, example_sources, plugins
+from spa.plugins import (
+    defined_by_methods,
+    example_source,
+    example_sources,
+    plugins,
+    response_formats,
+)
 
 # Copies of the names in the tables of spa.algo.estimators and spa.algo.losses, which import
 # torch, and of spa.worldmodel.sft_masks and spa.engines.factory, which lie in higher layers.
@@ -106,78 +111,27 @@ def _check_ablations(cfg: Config, problems: Problems) -> None:
             "states=model puts the model's own predictions in the place of shuffled states; set one of "
             "the two",
         )
-    response_format = cfg.agent_proxy.response_format
-    form = format_of(response_format)
-    if not form.predicts:
-        for path, wanted in (
-            ("agent_proxy.world_model_reward.prediction", reward.prediction > 0),
-            ("generate.shuffle_next_states", cfg.generate.shuffle_next_states),
-            ("generate.states", cfg.generate.states == "model"),
-            ("gate.enable", cfg.gate.enable),
-            ("generate.imagine.n", cfg.generate.imagine.reads_predictions),
-            ("imagine.n", cfg.imagine.reads_predictions),
-        ):
-            if wanted:
-                problems.add(
-                    path,
-                    f"this setting needs predictions, but agent_proxy.response_format={response_format} "
-                    "leaves out predictions; choose another response format",
-                )
+    response_formats()[cfg.agent_proxy.response_format].check(cfg, problems)
     if cfg.imagine.reads_predictions and cfg.ctx_manager.mode != "add_worldmodel":
         problems.add(
             "imagine.n",
             "planning needs ctx_manager.mode=add_worldmodel, because base responses contain no "
             "predictions",
         )
-    for path, own in (("imagine", cfg.imagine), ("generate.imagine", cfg.generate.imagine)):
-        if own.proposals == "exhaustive":
-            _check_exhaustive(cfg, path, own, problems)
     if cfg.generate.later_batches is not None and cfg.generate.rounds == 1:
         problems.add(
             "generate.later_batches",
             "later rounds need generate.rounds of at least 2; raise generate.rounds, or set "
             "generate.later_batches=null",
         )
-    _check_search(cfg, problems)
-    if cfg.algorithm.imagined_advantage > 0 and not (
-        form.lists_plans and cfg.ctx_manager.mode == "add_worldmodel"
-    ):
-        problems.add(
-            "algorithm.imagined_advantage",
-            "an imagined advantage needs agent_proxy.response_format=choose_plan and "
-            "ctx_manager.mode=add_worldmodel",
-        )
-    if form.lists_plans and cfg.generate.states != "ground_truth":
-        problems.add(
-            "generate.states", "must be ground_truth with agent_proxy.response_format=choose_plan"
-        )
+    if not cfg.ctx_manager.history and cfg.ctx_manager.mode != "base":
+        problems.add("ctx_manager.history", "must be true with ctx_manager.mode=add_worldmodel")
     example_source(cfg).check(cfg, problems)
     if cfg.generate.states == "random_coords" and cfg.state_text == "grid":
         problems.add(
             "generate.states",
             "cannot be random_coords with state_text=grid, which contains no coordinates; use coords or "
             "grid_and_coords",
-        )
-
-
-def _check_search(cfg: Config, problems: Problems) -> None:
-    base = cfg.ctx_manager.mode == "base"
-    form = format_of(cfg.agent_proxy.response_format)
-    if form.base_only and not base:
-        problems.add(
-            "agent_proxy.response_format",
-            f"{form.name} needs ctx_manager.mode=base, because its responses contain no state blocks",
-        )
-    if not cfg.ctx_manager.history and not base:
-        problems.add("ctx_manager.history", "must be true with ctx_manager.mode=add_worldmodel")
-
-
-def _check_exhaustive(cfg: Config, path: str, own: ImagineConfig, problems: Problems) -> None:
-    if not format_of(cfg.agent_proxy.response_format).begins_with_plan:
-        problems.add(
-            f"{path}.proposals",
-            "exhaustive needs agent_proxy.response_format=plan_first, which predicts the result of a "
-            "given plan",
         )
 
 

@@ -8,11 +8,11 @@ from pydantic import AfterValidator
 
 from spa.config.fields import Key, Name, Separator, section
 from spa.errors import nearest
-from spa.plugins import defined_in
+from spa.plugins import response_formats
 
 
 def _response_format(name: str) -> str:
-    known = [each.name for each in defined_in("formats", "FORMAT").values()]
+    known = response_formats()
     if name not in known:
         raise ValueError(f"must be one of {', '.join(known)}; {nearest(name, known)}")
     return name

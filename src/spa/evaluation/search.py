@@ -18,14 +18,7 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     """The score of each turn that wrote a search; empty for other response formats, and where the
     game does not name its states or they cannot be searched."""
     form = format_of(episode.response_format)
-    if (
-        not form.base_only
-        or episode.mode != "base"
-        or episode.stop is StopReason.ERROR
-        or not episode.turns
-    ):
-        return []
-    if not episode.turns[0].response_text.startswith("<think>"):
+    if episode.stop is StopReason.ERROR or not form.scored(episode):
         return []
     env = make_env(episode.tag)
     # Chance is replayed from the episode's own noise seed, so each turn starts in the state that

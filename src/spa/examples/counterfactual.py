@@ -22,7 +22,7 @@ class Counterfactual(Play):
 
     def makes(self, cfg: Config) -> bool:
         """By the policy, or by responses that list several plans."""
-        return "counterfactual" in cfg.generate.policies or self._chooses(cfg)
+        return "counterfactual" in cfg.generate.policies or self._listed(cfg) > 0
 
     def require(self, cfg: Config, env: TextEnv, tag: str) -> None:
         """Other plans must be possible."""
@@ -39,7 +39,7 @@ class Counterfactual(Play):
 
         make = partial(puzzles.worker.make_env, episode.tag)
         prompter = puzzles.worker.prompters[episode.tag]
-        if not format_of(episode.response_format).lists_plans:
+        if not format_of(episode.response_format).plans(cfg.agent_proxy.imagined_plans):
             made, dropped = super().of_episode(cfg, puzzles, episode)
             if policy_of(cfg, episode.episode_id) in self.policies:
                 made += counterfactual_examples(
@@ -58,14 +58,12 @@ class Counterfactual(Play):
         ]
         return made, dropped
 
-    def _chooses(self, cfg: Config) -> bool:
-        return format_of(cfg.agent_proxy.response_format).lists_plans
+    def _listed(self, cfg: Config) -> int:
+        return format_of(cfg.agent_proxy.response_format).plans(cfg.agent_proxy.imagined_plans)
 
     def _plans(self, cfg: Config) -> int | None:
         """Number of plans tried at a state; None: every legal action."""
-        return cfg.generate.branches or (
-            cfg.agent_proxy.imagined_plans if self._chooses(cfg) else None
-        )
+        return cfg.generate.branches or self._listed(cfg) or None
 
 
 SOURCE = Counterfactual()

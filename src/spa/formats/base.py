@@ -4,6 +4,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from spa.config.problems import Problems
+from spa.config.schema import Config
 from spa.envs.base import TextEnv
 from spa.formats.blocks import (
     Span,
@@ -21,7 +23,7 @@ from spa.formats.blocks import (
     without_markers,
 )
 from spa.formats.plans import Option, plan_sentence
-from spa.types import Metrics, ParsedResponse, Turn
+from spa.types import Episode, Metrics, ParsedResponse, Turn
 
 MODES = ("base", "add_worldmodel")
 CONTROLS = ("vanilla_wm", "spa_shuffled")
@@ -79,23 +81,49 @@ class SearchScore:
 class ResponseFormat:
     """A format of responses; the default is `prediction_first`.
 
-    name: value of `agent_proxy.response_format`. predicts: whether a world-model response holds a
-    predicted state. begins_with_plan: whether it can be begun up to the prediction, to ask what a
-    plan leads to. lists_plans: whether it lists several plans with their predicted states, so that
-    examples need plans that were not taken. last_block: the block that ends it. base_only: whether it
-    is for `ctx_manager.mode=base` alone. controls: the controls that `spa compare` adds. baseline: the
-    method that a model which has not learned the format is compared with, if a base model cannot
-    write it; else "".
+    name: value of `agent_proxy.response_format`. The other attributes are for the files of formats;
+    everyone else calls a method. predicts: whether a world-model response holds a predicted state.
+    begins_with_plan: whether it can be begun up to the prediction, to ask what a plan leads to.
+    last_block: the block that ends it.
     """
 
     name: str
     predicts: bool = True
     begins_with_plan: bool = False
-    lists_plans: bool = False
     last_block: str = "answer"
-    base_only: bool = False
-    baseline: str = ""
-    controls: tuple[str, ...] = CONTROLS
+
+    # Settings and methods
+
+    def check(self, cfg: Config, problems: Problems) -> None:
+        """Note the settings that cannot be combined with this format."""
+        for path, own in (("imagine", cfg.imagine), ("generate.imagine", cfg.generate.imagine)):
+            if own.proposals == "exhaustive" and not self.begins_with_plan:
+                problems.add(
+                    f"{path}.proposals",
+                    "exhaustive needs agent_proxy.response_format=plan_first, which predicts the result of a "
+                    "given plan",
+                )
+        listed = self.plans(cfg.agent_proxy.imagined_plans)
+        if cfg.algorithm.imagined_advantage > 0 and (
+            not listed or cfg.ctx_manager.mode != "add_worldmodel"
+        ):
+            problems.add(
+                "algorithm.imagined_advantage",
+                "an imagined advantage needs agent_proxy.response_format=choose_plan and "
+                "ctx_manager.mode=add_worldmodel",
+            )
+
+    def controls(self) -> tuple[str, ...]:
+        """The methods that `spa compare --controls` adds."""
+        return CONTROLS
+
+    def warn_untrained(self, method: str) -> None:
+        """Warn where `method` asks a base model for responses that it has never learned."""
+
+    def plans(self, asked: int) -> int:
+        """Number of plans that a response lists with their predicted states, if a prompt asks for
+        `asked`. Examples then need plans that were not taken."""
+        return 0
 
     # Prompts
 
@@ -126,8 +154,9 @@ class ResponseFormat:
         """The thoughts of a prompt's sample response, whose actions lead to `after`."""
         return f" {plan_sentence(actions)} "
 
-    def asked_plan(self, actions: Sequence[str]) -> str:
-        """The thoughts before a prediction whose likelihood is measured."""
+    def asked_plan(self, actions: Sequence[str]) -> str | None:
+        """The thoughts before a prediction whose likelihood is measured; None if it would say little,
+        because the thoughts hold the prediction."""
         return ""
 
     # Reading
@@ -281,11 +310,26 @@ class ResponseFormat:
     def _says_options(self, response: ParsedResponse, options: Sequence[Option]) -> bool:
         return True
 
+    def why_kept(self) -> str:
+        """Return the reason why a turn alone does not suffice to correct its response; "" if it does."""
+        return ""
+
     def base_thoughts(self, thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
         """The thoughts of a turn as those of a base response: without states."""
         return thoughts
 
     # Scores and the viewer
+
+    def require_predictions(self) -> None:
+        """Raise ConfigError if responses hold no predictions to measure."""
+
+    def measured(self, figures: dict[str, Any]) -> dict[str, Any]:
+        """The figures of world-model accuracy that this format has."""
+        return figures
+
+    def scored(self, episode: Episode) -> bool:
+        """Return whether the thoughts of an episode's responses can be scored."""
+        return False
 
     def reference(self, env: TextEnv) -> Any:
         """Return the reference that scores the thoughts of an episode's base responses, from its
@@ -319,7 +363,22 @@ class WrittenFormat(ResponseFormat):
     predicted state.
     """
 
-    base_only = True
+    def check(self, cfg: Config, problems: Problems) -> None:
+        """Only base prompts ask for it."""
+        super().check(cfg, problems)
+        if cfg.ctx_manager.mode != "base":
+            problems.add(
+                "agent_proxy.response_format",
+                f"{self.name} needs ctx_manager.mode=base, because its responses contain no state blocks",
+            )
+
+    def scored(self, episode: Episode) -> bool:
+        """Base responses that begin with thoughts."""
+        return (
+            episode.mode == "base"
+            and bool(episode.turns)
+            and episode.turns[0].response_text.startswith("<think>")
+        )
 
     def searching(
         self, start: str, view: Any

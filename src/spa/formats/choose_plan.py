@@ -3,6 +3,8 @@
 
 from collections.abc import Callable, Sequence
 
+from spa.config.problems import Problems
+from spa.config.schema import Config
 from spa.formats.base import ResponseFormat
 from spa.formats.blocks import Span, split_actions
 from spa.formats.plans import (
@@ -21,7 +23,19 @@ class ChoosePlan(ResponseFormat):
     """The prediction is again that of the chosen plan."""
 
     name = "choose_plan"
-    lists_plans = True
+
+    def check(self, cfg: Config, problems: Problems) -> None:
+        """The plans are listed with true states."""
+        super().check(cfg, problems)
+        if cfg.generate.states != "ground_truth":
+            problems.add(
+                "generate.states",
+                "must be ground_truth with agent_proxy.response_format=choose_plan",
+            )
+
+    def plans(self, asked: int) -> int:
+        """As many as a prompt asks for."""
+        return asked
 
     def asked_thoughts(self, blank: Callable[[str], str], plans: int) -> str:
         """So many plans, and the choice."""
@@ -37,6 +51,17 @@ class ChoosePlan(ResponseFormat):
     def sample_thoughts(self, actions: Sequence[str], after: str) -> str:
         """One plan, which is chosen."""
         return chosen_plan(actions, after)
+
+    def asked_plan(self, actions: Sequence[str]) -> str | None:
+        """The prediction only repeats that of the chosen plan."""
+        return None
+
+    def why_kept(self) -> str:
+        """The turn has one plan of several."""
+        return (
+            "with agent_proxy.response_format=choose_plan, the outcomes of the plans that the "
+            "model did not choose are unknown"
+        )
 
     def base_thoughts(self, thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
         """The thoughts before the plans, and the chosen one at their end."""

@@ -1,25 +1,19 @@
 """The response formats by name."""
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 
 from spa.formats.base import Relabelled, ResponseFormat
 from spa.formats.plans import Option
-from spa.plugins import defined_in
+from spa.plugins import response_formats
 from spa.types import ParsedResponse, Turn
-
-
-@cache
-def formats() -> Mapping[str, ResponseFormat]:
-    """All formats by name, in alphabetical order."""
-    return {each.name: each for each in defined_in("formats", "FORMAT").values()}
 
 
 def format_of(name: str) -> ResponseFormat:
     """The format of this name. Raises ValueError if there is none."""
-    if name not in formats():
-        raise ValueError(f"The response format must be one of {tuple(formats())}, got {name!r}")
-    return formats()[name]
+    known = response_formats()
+    if name not in known:
+        raise ValueError(f"The response format must be one of {tuple(known)}, got {name!r}")
+    return known[name]
 
 
 def parse_response(

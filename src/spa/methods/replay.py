@@ -97,11 +97,8 @@ def cannot_correct(cfg: Config, template: ChatTemplate) -> str:
     """Return the reason why no rollout can be corrected; empty if they can."""
     if cfg.ctx_manager.mode == "base":
         return "responses with ctx_manager.mode=base contain no states to correct"
-    if format_of(cfg.agent_proxy.response_format).lists_plans:
-        return (
-            "with agent_proxy.response_format=choose_plan, the outcomes of the plans that the "
-            "model did not choose are unknown"
-        )
+    if why := format_of(cfg.agent_proxy.response_format).why_kept():
+        return why
     return (
         "the model is a vision model, and replayed examples contain no pictures"
         if template.images is not None

@@ -77,7 +77,7 @@ class BreadthFirstPlanner(Planner):
         """The prompt with a response that is begun up to the prediction of what these actions lead
         to."""
         form = format_of(prompt.response_format)
-        text = form.write(state, form.asked_plan(actions), "", "")
+        text = form.write(state, form.asked_plan(actions) or "", "", "")
         begun = text[: text.index(_PREDICTION) + len(_PREDICTION)]
         assert self.template is not None
         # The prompt's tokens stay unchanged, so their cache stays valid.

@@ -60,9 +60,7 @@ def tag_result(
     and the reference policies: by its card, or else on these puzzles."""
     card = card_of(cfg, tag)
     report = play_report(groups, ks=ks, world_model=states)
-    if not format_of(cfg.agent_proxy.response_format).predicts:
-        report.pop("prediction_exact", None)
-        report.pop("copy_exact", None)
+    report = format_of(cfg.agent_proxy.response_format).measured(report)
     units = {puzzle.difficulty_unit for puzzle in puzzles} - {TextEnv.difficulty_unit}
     report["difficulty_is"] = next(iter(units), TextEnv.difficulty_unit)
     if card is not None:

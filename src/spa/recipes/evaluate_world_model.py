@@ -16,7 +16,7 @@ from typing import Any
 from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.engines.local import LocalEngine
-from spa.errors import ConfigError, DataError, ModelError
+from spa.errors import DataError, ModelError
 from spa.evaluation.likelihood import (
     ResponseTokens,
     likelihood_report,
@@ -95,11 +95,7 @@ def measure_world_model(
     Raises DataError if an environment has not enough puzzles that were not trained on, ConfigError
     if responses hold no predictions.
     """
-    if not format_of(cfg.agent_proxy.response_format).predicts:
-        raise ConfigError(
-            f"agent_proxy.response_format={cfg.agent_proxy.response_format} has no predictions to measure; "
-            "choose a format with a prediction block"
-        )
+    format_of(cfg.agent_proxy.response_format).require_predictions()
     output.parent.mkdir(parents=True, exist_ok=True)
     worker = setup.make_worker(cfg, None, mode="add_worldmodel")
     target = behind_api(cfg, target)
@@ -252,12 +248,8 @@ def world_model_report(
         steps,
     )
     advance(2, {})
-    # In `choose_plan` the prediction only repeats the thoughts, so its likelihood says little.
-    chooses = format_of(cfg.agent_proxy.response_format).lists_plans
-    if isinstance(asking.engine, LocalEngine) and worker.template is not None and not chooses:
-        report["likelihood"] = likelihood(
-            cfg, asking.engine, worker.template, situations, responses
-        )
+    if isinstance(asking.engine, LocalEngine) and worker.template is not None:
+        report |= likelihood(cfg, asking.engine, worker.template, situations, responses)
     advance(3, {})
     return report
 
@@ -313,13 +305,16 @@ def likelihood(
     situations: list[Situation],
     responses: list[Response],
 ) -> dict[str, Any]:
-    """The likelihood of the transitions that random play took."""
+    """The likelihood of the transitions that random play took, as `likelihood`; empty where the
+    response format has none to measure."""
     form = format_of(cfg.agent_proxy.response_format)
+    if form.asked_plan(()) is None:
+        return {}
 
     def sequence(situation: Situation, response: Response, next_state: str) -> ResponseTokens:
         text = form.write(
             situation.known,
-            form.asked_plan(situation.actions),
+            form.asked_plan(situation.actions) or "",
             next_state,
             f" {cfg.action_sep(situation.tag)} ".join(situation.actions),
         )
@@ -336,8 +331,10 @@ def likelihood(
     ]
     copies = [sequence(*pairs[i], pairs[i][0].known) for i in changed]
     scored = score_sequences(engine.model, sequences + copies, autocast=engine.autocast)
-    return likelihood_report(
-        scored[: len(pairs)],
-        dict(zip(changed, scored[len(pairs) :], strict=True)),
-        vocabulary=engine.model.config.get_text_config(decoder=True).vocab_size,
-    )
+    return {
+        "likelihood": likelihood_report(
+            scored[: len(pairs)],
+            dict(zip(changed, scored[len(pairs) :], strict=True)),
+            vocabulary=engine.model.config.get_text_config(decoder=True).vocab_size,
+        )
+    }

@@ -433,19 +433,13 @@ def _control(plain: str) -> Method:
 
 def controls_of(cfg: Config) -> tuple[str, ...]:
     """The controls of a configuration's recipe."""
-    return format_of(cfg.agent_proxy.response_format).controls
+    return format_of(cfg.agent_proxy.response_format).controls()
 
 
-def warn_of_searches(name: str, chosen: Method, cfg: Config) -> None:
-    """Warn where PPO alone begins with a model that has never learned to write searches."""
-    baseline = format_of(cfg.agent_proxy.response_format).baseline
-    if not chosen.fine_tuned and baseline:
-        log.warning(
-            "method %s asks the base model for written searches, which it has never learned. The baseline of this "
-            "configuration is %s, which learns from as many examples of random play",
-            name,
-            baseline,
-        )
+def warn_untrained(name: str, chosen: Method, cfg: Config) -> None:
+    """Warn where PPO alone begins with a model that has never learned the response format."""
+    if not chosen.fine_tuned:
+        format_of(cfg.agent_proxy.response_format).warn_untrained(name)
 
 
 def label(name: str) -> str:
@@ -551,7 +545,7 @@ def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
             f"state_text={cfg.state_text} contradicts the baseline {name}, whose state_text is {own.state_text}. Leave "
             "out the override and the environment variable RENDER_MODE, or choose the baseline vanilla."
         )
-    warn_of_searches(name, METHODS[name], own)
+    warn_untrained(name, METHODS[name], own)
     root = Path(cfg.trainer.run_dir)
     arm = placed(own, root / name, name, root=root)
     if "trainer.default_local_dir" in keys:

@@ -183,14 +183,12 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
             is_exact(_said(turn, turn.response.observation), turn.target) for turn in turns
         ),
     }
-    if any(not format_of(episode.response_format).predicts for episode in played):
-        return metrics
     scores = [
         score_state(_said(turn, turn.response.prediction), turn.next_target, turn.target)
         for turn in turns
     ]
     total = total_score(scores)
-    return metrics | {
+    metrics |= {
         "wm/prediction_em": _mean(score.exact for score in scores),
         "wm/pred_unit_acc": total.unit_accuracy,
         "wm/changed_acc": total.changed_recall,
@@ -200,6 +198,9 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
             turn.response.well_formed and is_exact(turn.target, turn.next_target) for turn in turns
         ),
     }
+    for name in {episode.response_format for episode in played}:
+        metrics = format_of(name).measured(metrics)
+    return metrics
 
 
 def _said(turn: Turn, part: str | None) -> str | None:
