@@ -1,7 +1,6 @@
 """Messages and pages name a way to install spa that works: the index name `spa` belongs to another project."""
 
 import json
-import re
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -40,28 +39,6 @@ def test_the_hint_fits_the_way_of_installation(tmp_path, monkeypatch, origin, co
     monkeypatch.syspath_prepend(tmp_path)
     assert metadata.version(DISTRIBUTION) == "9"
     assert install_hint("gguf") == command
-
-
-def test_no_text_installs_the_other_project():
-    files = [
-        path
-        for folder in ("src", "docs", "examples", "benchmarks")
-        for path in (ROOT / folder).rglob("*.*")
-    ]
-    texts = [
-        path for path in files if path.suffix in (".py", ".md", ".yaml", ".sh", ".toml", ".html")
-    ]
-    texts += [
-        ROOT / name
-        for name in ("README.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml", "mkdocs.yml")
-    ]
-    wrong = re.compile(r"pip install (-\S+ )*['\"]?spa\b(?!-)|(?<![\w-])spa\[[a-z]|['\"]spa\[")
-    found = {
-        f"{path.relative_to(ROOT)}: {match[0]}"
-        for path in texts
-        for match in wrong.finditer(path.read_text("utf-8"))
-    }
-    assert found == set()
 
 
 def test_the_commit_is_that_of_the_clone_or_of_the_repository(monkeypatch: pytest.MonkeyPatch):

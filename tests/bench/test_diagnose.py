@@ -13,7 +13,7 @@ from pyarrow import parquet
 from spa.cli import execute
 from spa.envs.pool import group_specs
 from spa.envs.registry import make_env
-from spa.errors import ConfigError, DataError
+from spa.errors import DataError
 from spa.models.load import load_tokenizer
 from spa.policies.scripted import random_engine
 from spa.prompts.render import Prompter
@@ -21,7 +21,6 @@ from spa.rollout.loop import collect
 from spa.types import SamplingParams
 from spa_bench.diagnose.command import game_of
 from spa_bench.diagnose.findings import diagnose, masks, retokenized, with_text
-from spa_bench.diagnose.page import diagnosis_page
 from spa_bench.diagnose.rollouts import read_rollouts, read_row
 from spa_report.build import template
 
@@ -240,16 +239,6 @@ def test_predictions_are_held_against_what_the_environment_said():
     assert (unknown["prediction"], unknown["copied"]) == (1, 0)
 
 
-def test_the_command_prints_text_and_json(tmp_path, capsys):
-    file = write(tmp_path, [{"messages": [USER, said("<answer>Up")], "reward": 1.0}])
-    assert (
-        execute(["diagnose", str(file)]) == 0
-        and "1 of 1 responses with <answer>" in capsys.readouterr().out
-    )
-    execute(["diagnose", str(file), "--json"])
-    assert json.loads(capsys.readouterr().out)["rollouts"] == 1
-
-
 def test_the_page_holds_the_findings_and_only_text_of_foreign_text(tmp_path, capsys):
     response = said(
         "<think><observation>a</observation><prediction>b</prediction></think><answer>Up</answer>"
@@ -280,62 +269,6 @@ def test_the_page_holds_the_findings_and_only_text_of_foreign_text(tmp_path, cap
         assert part in text
     execute(["diagnose", str(foreign), "--json", "--html", str(page)])
     assert json.loads(capsys.readouterr().out)["rollouts"] == 1
-
-
-def test_the_page_draws_drift_and_what_made_cross_entropy_fall(tokenizer):
-    report = diagnose(read([{"messages": [USER, said("go")]}]))
-    report["world_model"] = {"prediction": 4, "prediction_right": 2, "copied": 1}
-    example = {
-        "predictions": 2,
-        "with_states": 2,
-        "cells_wrong": 0.25,
-        "copy_right": 1,
-        "copy_cells_wrong": 0.5,
-    }
-    report["drift"] = {
-        "by_actions": [{"at": 1, "right": 2, **example}, {"at": 2, "right": 0, **example}],
-        "by_turn": [],
-    }
-    kinds = {
-        "copied": {"tokens": 3, "nll": 0.5, "right": 1.0},
-        "changed": {"tokens": 0, "nll": None, "right": None},
-    }
-    falls = {"total": 0.7, "changed": 0.1, "copied": 0.4, "mixture": 0.2}
-    report["state_likelihood"] = {
-        "why_not": "", "steps": {"val": [{"step": 1, **kinds}, {"step": 9, **kinds}]}, "falls": {"val": falls},
-    }  # fmt: skip
-    page = diagnosis_page(report, "r.jsonl")
-    assert "Drift with the actions ahead" in page and "1 of 2" in page and "25 %" in page
-    assert "State tokens (val)" in page and "mixture" in page
-    report["state_likelihood"]["why_not"] = "the rollouts have no log-probs"
-    assert "Not computed: the rollouts have no log-probs." in diagnosis_page(report, "r.jsonl")
-
-
-def test_the_command_says_why_copying_cannot_be_told_and_replays_a_tag_or_a_type(tmp_path, capsys):
-    response = said("<think><prediction>b</prediction></think><answer>Right</answer>")
-    file = write(tmp_path, [{"messages": [USER, response, USER], "seed": 3}])
-    execute(["diagnose", str(file), "--env", "gymnasium:FrozenLake-v1"])
-    out = capsys.readouterr().out
-    assert (
-        "the cross-entropy is not split into changed and copied tokens, because the rollouts have no log-probs"
-        in out
-        and "1 rollouts were replayed in the environment, and 0 replays match" in out
-    )
-    execute(
-        [
-            "diagnose",
-            str(file),
-            "--env",
-            "FrozenLake",
-            "custom_envs.FrozenLake.env_config.is_slippery=false",
-            "--json",
-        ]
-    )
-    assert json.loads(capsys.readouterr().out)["replay"]["played"] == 1
-    with pytest.raises(ConfigError, match="Add --env"):
-        execute(["diagnose", str(file), "state_text=coords"])
-    with pytest.raises(ConfigError, match="did you mean"):
-        execute(["diagnose", str(file), "--env", "frozen_lak"])
 
 
 def test_episodes_of_this_package_are_read_with_their_true_states():

@@ -1,17 +1,14 @@
 """The command line: light to start, and one clear message for whatever is wrong."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from cli_reference import reference
 from helpers.light import HEAVY
 
-from spa.cli import COMMANDS, TOP, execute, main, make_parser, parse
-from spa.commands.table import actions, groups, overview, overview_of
+from spa.cli import COMMANDS, execute, main, make_parser, parse
 from spa.errors import ConfigError
 
 NOT_LOADED = (*HEAVY, "jinja2")
@@ -54,18 +51,6 @@ def test_help_loads_no_heavy_module(args):
     )
 
 
-def test_help_lists_every_command_in_its_group():
-    assert len(TOP) == len(set(TOP)) <= 14
-    assert {name.partition(" ")[0] for name in COMMANDS} == set(TOP)
-    text = overview()
-    for group, names in groups().items():
-        part = text.partition(f"{group}:\n")[2].partition("\n\n")[0]
-        assert [line.split()[0] for line in part.splitlines()] == list(names)
-    for name in TOP:
-        for words in actions(name):
-            assert words in overview_of(name) and COMMANDS[words].summary in overview_of(name)
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_help_has_an_example_that_parses(name: str):
     command = COMMANDS[name]
@@ -74,23 +59,6 @@ def test_every_help_has_an_example_that_parses(name: str):
     assert program == "spa" and words[: len(name.split())] == name.split()
     options = parse(name, words[len(name.split()) :])
     assert all("=" in override for override in options.overrides)
-
-
-def test_the_reference_page_has_every_command():
-    page = reference()
-    assert sorted(re.findall(r"^### spa (.+)$", page, re.M)) == sorted(COMMANDS)
-    assert "| `--dry-run` |" in page
-
-
-def test_a_command_with_actions_explains_them(capsys):
-    assert main(["env", "--help"]) == 0
-    assert capsys.readouterr().out == overview_of("env")
-    assert "the command needs an action; choose from list, show" in failed(capsys, "env")
-    assert "there is no action 'smaple'" in failed(capsys, "env", "smaple")
-
-
-def test_an_unknown_command_gets_the_nearest_name(capsys):
-    assert "Did you mean `spa report`?" in failed(capsys, "reprt")
 
 
 def test_the_flags_are_settings():
@@ -133,27 +101,6 @@ LONG = [
     ["run", "--method", "vanilla"],
     ["compare"],
 ]
-
-
-@pytest.mark.parametrize("command", LONG, ids=" ".join)
-def test_an_unknown_key_is_named_with_its_neighbour(capsys, command):
-    said = failed(capsys, *command, "demo", "trainer.total_trainig_steps=3")
-    assert "trainer.total_trainig_steps" in said
-    assert "total_training_steps" in said.replace("total_trainig_steps", "")
-
-
-def test_all_problems_of_a_configuration_are_reported_together(capsys):
-    said = failed(
-        capsys,
-        "run",
-        "demo",
-        "trainer.total_training_steps=none",
-        "agent_proxy.max_turns=3",
-        "sft.optim.lr=-1",
-    )
-    assert "3 problems" in said
-    for key in ("trainer.total_training_steps", "agent_proxy.max_turns", "sft.optim.lr"):
-        assert key in said
 
 
 @pytest.mark.parametrize(
@@ -306,94 +253,10 @@ def test_places_that_are_chosen_are_used(capsys):
     assert "vanilla would run in runs/demo/vanilla/ppo" in capsys.readouterr().out
 
 
-def test_debug_shows_where_an_error_comes_from(capsys):
-    assert main(["run", "nowhere.yaml", "--debug"]) == 2
-    assert "Traceback" in capsys.readouterr().err
-    assert main(["run", "nowhere.yaml"]) == 2
-    assert "Traceback" not in capsys.readouterr().err
-
-
 def test_hostile_text_in_an_error_is_only_text(capsys):
     assert main(["run", "\x1b[2Jnowhere\u202e.yaml"]) == 2
     said = capsys.readouterr().err
     assert "\\x1b[2Jnowhere\\u202e.yaml" in said and "\x1b" not in said
-
-
-def small(tmp_path: Path, *overrides: str) -> list[str]:
-    return [
-        "demo",
-        f"trainer.run_dir={tmp_path / 'run'}",
-        "trainer.logger=[]",
-        "trainer.device=cpu",
-        *overrides,
-    ]
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda folder: None, "the model folder does not exist"),
-        (lambda folder: folder.mkdir(), "no config.json"),
-        (lambda folder: (folder.mkdir(), (folder / "config.json").write_text("{}")), "weights"),
-        (
-            lambda folder: (
-                folder.mkdir(),
-                (folder / "config.json").write_text("{}"),
-                torn(folder),
-            ),
-            "cannot be loaded",
-        ),
-    ],
-)
-def test_a_folder_that_holds_no_whole_model_is_named(capsys, tmp_path, make, words):
-    folder = tmp_path / "model"
-    make(folder)
-    capsys.readouterr()  # what making it said
-    said = failed(capsys, "run", "--stages", "ppo", *small(tmp_path, f"model_path={folder}"))
-    assert str(folder) in said
-    assert words in said
-
-
-def torn(folder: Path) -> None:
-    from helpers.families import small_model, tokenizer
-
-    small_model("qwen2").save_pretrained(folder)
-    tokenizer("qwen2").save_pretrained(folder)
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-
-
-def test_ppo_alone_needs_a_checkpoint(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    said = failed(capsys, "run", *small(tmp_path), "last", "False")
-    assert "the folder has no fine-tuned model" in said
-    assert "model_path=" in said
-
-
-def test_a_hub_model_without_a_network_fails_at_once_with_advice(tmp_path):
-    code = "import sys\nfrom spa.cli import main\nsys.exit(main(sys.argv[1:]))"
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            code,
-            "run",
-            "_2_sokoban",
-            "last",
-            "True",
-            f"trainer.run_dir={tmp_path / 'run'}",
-        ],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")},
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "Qwen/Qwen2.5-1.5B-Instruct" in done.stderr
-    for advice in ("network", "hf download", "model_path", "builtin:tiny"):
-        assert advice in done.stderr
 
 
 @pytest.mark.parametrize(

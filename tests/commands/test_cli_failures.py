@@ -65,18 +65,6 @@ def test_a_name_that_is_too_long_for_a_file_is_one_message(capsys, words):
     assert "File name too long" in capsys.readouterr().err
 
 
-def test_a_folder_in_the_place_of_a_record_is_one_message(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "run" / "sft" / "log.txt").mkdir(parents=True)
-    assert (
-        cli.main(
-            ["run", "base", "--stages", "sft", "trainer.run_dir=run", "model_path=builtin:tiny"]
-        )
-        == 2
-    )
-    assert "sft/log.txt'. Move the existing file or folder away" in capsys.readouterr().err
-
-
 def test_other_system_errors_are_ours_to_see(failing):
     failing(OSError(errno.EBADF, "no"))
     with pytest.raises(OSError, match="no"):

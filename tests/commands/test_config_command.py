@@ -1,8 +1,5 @@
-import pytest
-
 from spa.cli import execute
 from spa.config.load import load_config
-from spa.errors import ConfigError, SpaError
 
 
 def test_show_prints_the_resolved_file(capsys, tmp_path):
@@ -32,13 +29,3 @@ def test_list_prints_names_that_load(capsys):
     assert execute(["config", "list"]) == 0
     names = capsys.readouterr().out.split()
     assert {"demo", "_2_sokoban", "base-lora"} <= set(names) and "envs" not in names
-
-
-def test_errors_are_ours_or_argparses(capsys):
-    with pytest.raises(ConfigError):
-        execute(["config", "show", "nothing"])
-    with pytest.raises(SpaError, match="the command needs an action; choose from list, show"):
-        execute(["config"])
-    with pytest.raises(SystemExit) as stopped:
-        execute(["config", "show"])
-    assert stopped.value.code == 2

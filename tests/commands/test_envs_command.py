@@ -4,28 +4,9 @@ import sys
 
 import pytest
 
-from spa import cli
 from spa.cli import execute
 from spa.envs import cards
-from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError
-
-
-def test_the_table_lists_every_tag(capsys):
-    assert execute(["env", "list"]) == 0
-    out = capsys.readouterr().out
-    for tag in (
-        "SimpleSokoban",
-        "HarderSokoban",
-        "FrozenLake",
-        "Sudoku",
-        "Countdown",
-        "WebShop",
-        "2048",
-        "RubiksCube",
-    ):
-        assert f"\n{tag} " in out
-    assert "50.1%" in out and "value iteration" in out
 
 
 def test_samples_as_json(capsys):
@@ -44,38 +25,6 @@ def test_samples_as_text(capsys):
     assert "seed 0" in (out := capsys.readouterr().out) and "layer (P) is at" in out
 
 
-class Undescribed(FrozenLake):
-    pass
-
-
-def test_a_class_without_a_docstring_is_shown(capsys):
-    tag = f"{__name__}:Undescribed"
-    assert execute(["env", "show", tag]) == 0
-    assert capsys.readouterr().out.startswith(f"{tag}: no docstring\n")
-
-
-@pytest.mark.parametrize("args", [["sample", "SimpleSokobn"], ["measure", "FrozenLak"]])
-def test_unknown_tags(args):
-    with pytest.raises(ConfigError, match="did you mean"):
-        execute(["env", *args])
-
-
-@pytest.mark.parametrize(
-    "args", [["sample"], ["sample", "FrozenLake", "-n", "-1"], ["sample", "FrozenLake", "-n", "x"]]
-)
-def test_wrong_arguments_are_argparse_errors(args):
-    with pytest.raises(SystemExit) as stop:
-        execute(["env", *args])
-    assert stop.value.code == 2
-
-
-@pytest.mark.parametrize("command", ["env play", "env prompt"])
-def test_a_negative_seed_is_an_argparse_error(command, capsys):
-    with pytest.raises(SystemExit) as stop:
-        cli.main([*command.split(), "FrozenLake", "--seed", "-1"])
-    assert stop.value.code == 2 and "--seed: -1 is negative" in capsys.readouterr().err
-
-
 def test_measure_writes_cards(tmp_path, capsys):
     path = tmp_path / "new" / "cards.json"
     assert execute(["env", "measure", "FrozenLakeNoSlip", "--write", str(path)]) == 0
@@ -85,23 +34,6 @@ def test_measure_writes_cards(tmp_path, capsys):
     )
     (row,) = told["cards"]
     assert row["tag"] == "FrozenLakeNoSlip" and row["optimum"] == 1.0
-
-
-class NoSolver(FrozenLake):
-    def best_success(self, limit):
-        return None
-
-
-def test_an_unknown_optimum_names_what_to_implement(tmp_path, capsys):
-    config = tmp_path / "game.yaml"
-    game = f"{{env_type: '{__name__}:NoSolver', max_actions_per_traj: 2}}"
-    config.write_text(f"defaults: [base, _self_]\ncustom_envs:\n  Game: {game}\n")
-    assert execute(["env", "measure", "Game", "--config", str(config)]) == 0
-    said = (
-        "Game: success rate of the optimum unknown (implement optimal_steps or best_success in "
-        "the environment), of random play "
-    )
-    assert capsys.readouterr().err.startswith(said)
 
 
 def test_cards_that_could_not_be_written_are_not_measured(tmp_path, monkeypatch):

@@ -1,8 +1,7 @@
 import pytest
-import torch
 
 from spa.cli import main
-from spa.commands.fit import CHANGES, GB, advice, fits, phases, report_fit
+from spa.commands.fit import CHANGES, GB, advice, fits, phases
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.recipes.token_budget import shape_of, with_token_budgets
@@ -19,11 +18,6 @@ def test_a_small_gpu_gets_advice_that_helps(capsys):
     assert "! PPO, updating" in out
     assert "The configuration does not fit" in out
     assert "lora.rank=64" in out
-
-
-def test_a_large_gpu_fits(capsys):
-    assert main(["doctor", "--fit", "base", "--gpu-memory", "141"]) == 0
-    assert "The configuration fits." in capsys.readouterr().out
 
 
 def test_each_piece_of_advice_lowers_a_phase():
@@ -68,14 +62,6 @@ def test_what_does_not_help_is_not_advised():
     text = "\n".join(advice(load_config("_3_frozen_lake"), shape_of(MODEL), 48.0))
     assert "micro_batch_size" not in text
     assert "env_groups" not in text
-
-
-def test_the_margin_is_explained(capsys):
-    main(["doctor", "--fit", "_3_frozen_lake", "--gpu-memory", "48"])
-    out = " ".join(capsys.readouterr().out.split())
-    assert (
-        "44.2 of 48 GB count as usable. The other 3.8 GB are reserved for the CUDA context" in out
-    )
 
 
 def test_vllm_holds_no_more_caches_than_sequences():
@@ -140,11 +126,6 @@ def test_the_larger_pass_of_policy_and_critic_counts():
     assert activations(critic, no_critic) == activations(no_critic)
 
 
-def test_unknown_models_are_looked_up(tmp_path, capsys):
-    assert main(["doctor", "--fit", "base", f"model_path={tmp_path}"]) == 2
-    assert "no config.json" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("rank", "gpu", "groups"), [("64", 16, 8), ("64", 24, 8), ("0", 24, 4), ("0", 32, 8)]
 )
@@ -155,13 +136,6 @@ def test_the_preset_for_one_gpu_fits(rank, gpu, groups):
     assert cfg.es_manager.train.env_configs.tags == ("FrozenLake",)
     assert cfg.sft.model.lora_rank == cfg.critic.model.lora_rank == int(rank)
     assert all(fits(phase, gpu) for phase in phases(cfg, shape_of(cfg.model_path)))
-
-
-@pytest.mark.parametrize("arguments", [["--fit"], ["--gpu-memory", "many"]])
-def test_unusable_arguments(arguments, capsys):
-    with pytest.raises(SystemExit):
-        main(["doctor", *arguments])
-    assert "usage: spa doctor" in capsys.readouterr().err
 
 
 SMALL = "Qwen/Qwen2.5-0.5B-Instruct"
@@ -205,13 +179,6 @@ def test_a_cpu_and_numbers_of_ones_own_keep_what_they_have():
     assert with_token_budgets(own, 80 * GB) is own
     # too small for the models: single sequences
     assert with_token_budgets(load_config("base"), 24 * GB).critic.use_dynamic_bsz is False
-
-
-def test_the_budget_is_printed(capsys):
-    report_fit("one_gpu", [], gpu_gb=80.0)
-    assert (
-        "Tokens of a micro-batch: SFT 16384, policy 16384, critic 16384" in capsys.readouterr().out
-    )
 
 
 def fit(capsys, *arguments: str) -> tuple[int, str]:
@@ -272,24 +239,3 @@ def test_the_keys_of_a_change_make_the_configuration_that_was_estimated(change):
     typed = phases(load_config("_2_sokoban", [*wide, *change.keys]), shape, 4)
     changed = phases(change.apply(load_config("_2_sokoban", wide)), shape, 4)
     assert typed == changed
-
-
-def test_a_dry_run_says_what_a_run_takes_here(capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert main(["run", "one_gpu", "--dry-run", "--seed", "1", "trainer.save_freq=50"]) == 0
-    out = capsys.readouterr().out
-    assert "configuration one_gpu is valid" in out and "; no GPU, " in out
-    assert "Warning: this machine has no GPU." in out and "spa doctor --fit CONFIG --gpus N" in out
-    assert "Memory: up to " in out and "Disk: up to " in out
-    assert "Command: spa run one_gpu trainer.save_freq=50 --seed 1\n" in out
-    assert main(["run", "tiny", "--dry-run", "--stages", "ppo"]) == 0
-    out = capsys.readouterr().out
-    assert "builtin:tiny: 0.9 million parameters" in out and "Warning" not in out
-    assert "  PPO " in out and "  SFT " not in out
-
-
-def test_a_wrong_number_of_gpus(capsys):
-    assert main(["doctor", "--fit", "base", "--gpus", "0"]) == 2
-    assert "--gpus must be at least 1, got 0" in capsys.readouterr().err
-    assert main(["doctor", "--gpus", "2"]) == 2
-    assert "--gpus and --gpu-memory have an effect only with --fit" in capsys.readouterr().err

@@ -4,10 +4,7 @@ import pty
 import subprocess
 import sys
 
-import pytest
-
 from spa.cli import execute
-from spa.errors import ConfigError
 
 
 def test_lines_from_a_pipe(monkeypatch, capsys):
@@ -31,8 +28,3 @@ def test_single_keys_on_a_terminal():
     os.close(ours)
     text = out.decode()
     assert child.returncode == 0 and "Up" in text and "puzzle 1" in text
-
-
-def test_unknown_tag():
-    with pytest.raises(ConfigError, match="did you mean 'SimpleSokoban'"):
-        execute(["env", "play", "SimpleSokobn"])

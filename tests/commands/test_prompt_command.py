@@ -22,13 +22,6 @@ def test_it_prints_the_messages_that_a_model_gets(capsys):
     assert "A sample reply:" in out and out.rstrip().endswith("<think>")
 
 
-def test_overrides_count_and_an_unknown_tag_is_named(capsys):
-    assert main(["env", "prompt", "Sudoku", "custom_envs.Sudoku.env_instruction=Solve."]) == 0
-    assert "[user]\nSolve.\n" in capsys.readouterr().out
-    assert main(["env", "prompt", "Sudokus"]) == 2
-    assert "did you mean 'Sudoku'" in capsys.readouterr().err
-
-
 def test_token_borders_are_those_of_the_models_own_tokens(capsys):
     assert main(["env", "prompt", "FrozenLakeNoSlip", "--config", "demo", "--tokens"]) == 0
     shown, _, count = capsys.readouterr().out.rstrip().rpartition("\n\n")
@@ -39,14 +32,3 @@ def test_token_borders_are_those_of_the_models_own_tokens(capsys):
     assert shown.replace("│", "") == template.tokenizer.decode(
         ids, clean_up_tokenization_spaces=False
     )
-
-
-def test_play_shows_the_same_first_prompt(capsys, monkeypatch):
-    import io
-    import sys
-
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    assert main(["env", "play", "Sudoku", "--lines"]) == 0
-    played = capsys.readouterr().out
-    _, _, messages = told("base", "Sudoku", "base")
-    assert messages[1]["content"] in played

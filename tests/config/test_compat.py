@@ -125,21 +125,6 @@ def test_the_policys_path_of_verl_is_the_model_path_wherever_it_stands(tmp_path,
         load_config("demo", ["critic.model.path=a/b"])
 
 
-def test_offloading_of_fine_tuning_has_the_names_that_ppo_gives_it(caplog):
-    with caplog.at_level(logging.WARNING):
-        cfg = load_config(
-            "base",
-            [
-                "sft.model.fsdp_config.cpu_offload=true",
-                "sft.model.fsdp_config.offload_params=false",
-            ],
-        )
-    assert cfg.sft.model.fsdp_config.offload
-    assert warnings(caplog) == [
-        "sft.model.fsdp_config.cpu_offload=true is read as sft.model.fsdp_config.offload_policy=true"
-    ]
-
-
 ORIGINAL_ENVS = """
 custom_envs:
   SimpleSokoban:
@@ -298,13 +283,6 @@ def test_the_original_files_load_as_a_whole(original_folder, monkeypatch, caplog
         "enable_response_mask=false",
         "these",
     ]
-
-
-def test_the_original_lora_file_loads_though_it_has_no_context_mode(original_folder):
-    cfg = load_config(original_folder / "base-lora.yaml")
-    assert cfg.ctx_manager.mode == "base"
-    assert (cfg.lora.rank, cfg.critic.model.lora_rank, cfg.critic.optim.lr) == (64, 64, 1e-4)
-    assert cfg.actor_rollout_ref.actor.loss_mask == "sampled"
 
 
 OLD_KEYS = "defaults: [tiny]\nrender_mode: text\nenable_response_mask: true\nmodel_path: 'mine-${render_mode}'\n"

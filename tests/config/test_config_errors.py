@@ -226,28 +226,6 @@ def test_a_path_among_the_defaults_is_refused_in_plain_words(tmp_path, name):
     assert str(caught.value).startswith(f"{path}: `defaults` names '{name}'")
 
 
-@pytest.mark.parametrize("text", ["defaults: [tiny]\n", ""])
-def test_a_file_of_another_folder_is_named_as_it_is_written(tmp_path, text):
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "y.yaml").write_text(f"{text}agent_proxy: {{max_turn: 4}}\n")
-    path = tmp_path / "mine" / "m.yaml"
-    path.parent.mkdir()
-    path.write_text("defaults: [tiny, ../x/y, _self_]\n")
-    with pytest.raises(ConfigError, match=r"`defaults` names '\.\./x/y', .* copy or link"):
-        load_config(path)
-
-
-@pytest.mark.parametrize("entry", ["missing", "folder/missing", "{folder: missing}"])
-def test_an_unknown_name_among_the_defaults_is_refused_without_hydras_words(tmp_path, entry):
-    path = tmp_path / "mine.yaml"
-    path.write_text(f"defaults: [{entry}]\n")
-    with pytest.raises(
-        ConfigError, match="missing', which is neither a shipped configuration"
-    ) as caught:
-        load_config(path)
-    assert "provider" not in str(caught.value) and "pkg:" not in str(caught.value)
-
-
 def test_self_play_does_not_care_for_mini_batches():
     overrides = ["es_manager.train.env_groups=1", "es_manager.train.group_size=2"]
     assert load_config("base", overrides, stages=("selfplay",)).es_manager.train.group_size == 2

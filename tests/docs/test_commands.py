@@ -234,35 +234,6 @@ def help_of(name: str, capfd: pytest.CaptureFixture[str]) -> str:
     return capfd.readouterr().out
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(name: str, capfd: pytest.CaptureFixture[str]):
-    assert help_of(name, capfd).startswith(f"usage: spa {name}")
-
-
-def test_the_list_of_commands_is_printed_without_anything_heavy():
-    code = (
-        "import sys; from spa.cli import main; status = main(['--help']); "
-        "heavy = {'torch', 'transformers', 'numpy', 'hydra', 'gymnasium', 'pyarrow', 'rich'} & set(sys.modules); "
-        "sys.exit(f'imported {heavy}' if heavy else status)"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    assert all(re.search(rf"^  {name} ", result.stdout, re.M) for name in TOP)
-
-
-@pytest.mark.parametrize(
-    "args", [["runn"], ["run", "no_such_config"], ["run", "demo", "no.such.key=1"]]
-)
-def test_mistakes_end_with_one_message_and_status_2(
-    args: list[str], capfd: pytest.CaptureFixture[str]
-):
-    assert spa(args) == 2
-    printed = capfd.readouterr()
-    assert printed.out == "" and printed.err.startswith("spa") and "Traceback" not in printed.err
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_in_the_text_exist(page: Path):
     for line in re.findall(
@@ -270,73 +241,3 @@ def test_commands_in_the_text_exist(page: Path):
     ):
         words = line.split()
         assert name_of(words) in (*COMMANDS, *TOP), line
-
-
-def test_the_readme_is_short_and_has_its_two_commands():
-    page = ROOT / "README.md"
-    assert len(page.read_text(encoding="utf-8").splitlines()) < 150
-    lines = [shlex.join(command.words) for command in commands(page)]
-    assert {"make demo", "spa compare tiny --seeds 3 --controls"} <= set(lines)
-
-
-VARIABLES = {
-    "MODE": "add_worldmodel", "MODEL": "1.5B", "RENDER_MODE": "text", "BT_NUM": "2",
-    "OUTPUT_DIR": "some where", "BASE_DIR": "else where",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("words", "ends"),
-    [
-        (["./run_spa.sh", "_2_sokoban", "last", "True"], set(VARIABLES)),
-        (
-            ["./run_baseline.sh", "_2_sokoban", "vanilla_wm"],
-            {"MODE", "MODEL", "RENDER_MODE", "BASE_DIR"},
-        ),
-    ],
-)
-def test_the_originals_scripts_hand_over_arguments_and_variables(
-    words: list[str], ends: set[str], tmp_path: Path
-):
-    bin_folder = str(Path(sys.executable).parent)
-    result = subprocess.run(
-        [str(ROOT / words[0]), *words[1:], "--dry-run"],
-        cwd=tmp_path,
-        env={"PATH": f"{bin_folder}:{os.environ['PATH']}", **VARIABLES},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert "configuration _2_sokoban is valid" in result.stdout
-    handed = {
-        "MODE": "ctx_manager.mode=add_worldmodel",
-        "MODEL": "model_path=Qwen/Qwen2.5-1.5B-Instruct",
-        "RENDER_MODE": "render_mode=text",
-        "BT_NUM": "generate.num_batches=2",
-        "OUTPUT_DIR": "generate.output_dir=some where",
-        "BASE_DIR": "trainer.default_local_dir=else where",
-    }
-    shown = result.stderr.replace("'", "")
-    assert {name for name, override in handed.items() if override in shown} == ends
-
-
-def test_the_originals_scripts_pass_a_failure_on(tmp_path: Path):
-    assert finish([str(ROOT / "run_spa.sh"), "no_such_config"], tmp_path) == 2
-
-
-@pytest.mark.parametrize("name", ["run_spa.sh", "run_baseline.sh"])
-def test_a_script_without_an_environment_says_what_to_do(tmp_path, name):
-    script = shutil.copy(ROOT / name, tmp_path)
-    done = subprocess.run(
-        ["/bin/sh", script, "base"],
-        env={"PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (
-        done.returncode == 127
-        and "make .venv/.ready" in done.stderr
-        and "not found" not in done.stderr
-    )

@@ -74,11 +74,3 @@ def test_pages_print_the_examples(page: str, name: str):
     example = (ROOT / "examples" / name).read_text(encoding="utf-8")
     code = re.sub(r'\A""".*?"""\n\n(# ruff: noqa[^\n]*\n\n)?', "", example, flags=re.S)
     assert dict(python_blocks(page))[name] == code
-
-
-def test_the_quick_start_quotes_the_result_of_the_readme():
-    quoted = re.findall(
-        r"```text\n(.*?)```", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"), re.S
-    )
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert quoted and set(quoted[0].splitlines()) <= set(readme)

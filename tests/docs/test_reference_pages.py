@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from helpers.tiny_preset import SMALL
 from metric_reference import PAGE, find_metric, metrics_page
-from metric_tables import GROUPS
 
 from spa.config.load import load_config
 from spa.formats.base import SearchScore, search_metrics
@@ -60,21 +59,6 @@ def test_every_recorded_key_has_a_record(root):
 def test_every_key_of_a_written_search_has_a_record():
     keys = {f"val-env/FrozenLake/{key}" for key in search_metrics([SearchScore()])}
     assert {key for key in keys if find_metric(key) is None} == set()
-
-
-def test_an_unknown_key_has_no_record():
-    assert find_metric("actor/unheard_of") is None
-    assert find_metric("train/FrozenLake/wm/unheard_of") is None
-
-
-def test_no_record_is_written_twice():
-    patterns = [
-        pattern
-        for group in GROUPS
-        for metric in group.metrics
-        for pattern in group.patterns(metric)
-    ]
-    assert len(patterns) == len(set(patterns))
 
 
 def test_the_metrics_page_is_up_to_date():

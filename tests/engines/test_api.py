@@ -1,8 +1,5 @@
 import json
 import logging
-import shutil
-import ssl
-import subprocess
 import threading
 import time
 from dataclasses import replace
@@ -391,35 +388,6 @@ def test_an_error_in_a_200_is_tried_again_and_its_words_are_shown(error):
     assert failed.finish_reason == "error" and "slow down" in failed.text
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        ({"message": "Incorrect key", "code": "invalid_api_key"}, "SPA_TEST_KEY"),
-        ({"message": "all used up", "code": 402}, "credit"),
-        ({"message": "no such model", "code": "model_not_found"}, "model_name"),
-        ({"message": "top_k is no number", "code": 400}, "generation_kwargs"),
-    ],
-)
-def test_an_error_in_a_200_that_only_the_user_can_end_stops_at_once(error, words):
-    with Server([in_200({"error": error})] * 9) as server, pytest.raises(ModelError) as raised:
-        engine(server).generate([prompt(0), prompt(1)], SAMPLING)
-    assert len(server.requests) == 1
-    assert words in str(raised.value) and error["message"] in str(raised.value)
-
-
-def test_words_of_an_error_that_are_not_where_openai_has_them_are_shown():
-    body = raw(b'{"detail": "the parrot rests"}')
-    with Server([good(), body, failing_with(500, b'{"error": "the parrot rests"}')]) as server:
-        player = engine(server, max_concurrency=1, max_retries=0)
-        _, other, error = player.generate([prompt(n) for n in range(3)], SAMPLING)
-    assert "no chat completion" in other.text and "the parrot rests" in other.text
-    assert "500" in error.text and "the parrot rests" in error.text
-
-
-def failing_with(status: int, body: bytes) -> Act:
-    return lambda handler: handler.send(status, body)
-
-
 @pytest.mark.parametrize("text", ["", "no certificate"])
 def test_a_stale_certificate_file_is_named(monkeypatch, tmp_path, text):
     file = tmp_path / "old.pem"
@@ -429,35 +397,6 @@ def test_a_stale_certificate_file_is_named(monkeypatch, tmp_path, text):
     with Server() as server, pytest.raises(ModelError, match=r"old\.pem.*SSL_CERT_FILE") as error:
         engine(server)
     assert "proxy" not in str(error.value)
-
-
-def test_a_certificate_that_is_not_trusted_is_no_wrong_address(monkeypatch, tmp_path):
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl makes the server's certificate")
-    command = f"{openssl} req -x509 -nodes -newkey rsa:2048 -days 2 -subj /CN=localhost"
-    subprocess.run(
-        [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key", "-out", "c"],
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-    )
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(tmp_path / "c", tmp_path / "key")
-    with Server() as server:
-        server.http.socket = tls.wrap_socket(server.http.socket, server_side=True)
-        entry = APIModelConfig(
-            provider_name="custom",
-            model_name="m",
-            base_url=server.address.replace("http", "https"),
-        )
-        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-        monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "old"))
-        with pytest.raises(ModelError, match=r"certificate of this server.*SSL_CERT_DIR"):
-            ApiEngine(entry).generate([prompt()], SAMPLING)
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "c"))
-        [completion] = ApiEngine(entry).generate([prompt()], SAMPLING)
-    assert completion.finish_reason == "stop"
 
 
 def test_a_dead_server_is_named():

@@ -138,37 +138,6 @@ def test_a_wrong_key_costs_one_request(tmp_path):
         assert len(server.requests) == 1
 
 
-def test_several_models_stand_in_one_table(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    with Server(acts=[good(), good(), BAD_KEY]) as server:
-        entry = f"{{provider_name: custom, model_name: m, base_url: '{server.address}'}}"
-        command = [
-            "eval",
-            "random",
-            "mine",
-            "--config",
-            "evaluate_api_llm",
-            "--puzzles",
-            "2",
-            f"+model_info.mine={entry}",
-            "es_manager.val.env_configs={tags: [FrozenLakeNoSlip], n_groups: null}",
-            "agent_proxy.max_turn=1",
-            "--quiet",
-        ]
-        assert cli.main(command) == 0, capsys.readouterr().err
-        out = capsys.readouterr().out
-        assert out.count("percent of optimum") == 1 and out.count("Brackets") == 1
-        assert "random" in out and "mine" in out and "mine: 2 requests" in out
-        names = [f"{name}-evaluate_api_llm-FrozenLakeNoSlip.json" for name in ("random", "mine")]
-        assert all((tmp_path / "runs/evaluate_api_llm/eval" / name).is_file() for name in names)
-        # a model that fails does not hide the results before it
-        assert cli.main([*command, "seed.val=7"]) == 2
-        captured = capsys.readouterr()
-        assert "random on unseen puzzles" in captured.out and "expired" in captured.err
-        # Intervals are printed as they are, not escaped as markup.
-        assert "[" in captured.out and "\\[" not in captured.out
-
-
 def test_retries_and_empty_responses_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     busy = failing(429, "slow down", retry_after_ms="1")
@@ -214,12 +183,6 @@ def test_a_403_for_one_conversation_costs_its_episode(tmp_path):
         found = evaluate.evaluate_target(cfg, find_target("api"), output=tmp_path / "r.json")
     tag = found["tags"]["FrozenLakeNoSlip"]
     assert (tag["episodes"], tag["errors"]) == (3, 1)
-
-
-def test_prices_are_two_numbers(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["eval", "random", "--config", "demo", "--dry-run", "--prices", "cheap"]) == 2
-    assert "prices of input" in capsys.readouterr().err
 
 
 def test_self_play_by_a_model_behind_an_api(tmp_path):

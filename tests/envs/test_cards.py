@@ -17,7 +17,6 @@ from spa.envs.cards import (
 )
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.registry import make_env
-from spa.errors import ConfigError
 from spa.recipes.prompters import make_prompter
 
 BASE = load_config("base")
@@ -105,11 +104,6 @@ def test_a_card_of_a_game_of_two_says_what_the_first_player_gets(monkeypatch):
     found = measure("Nim", "nim:Nim", None, 40, puzzles=30)
     assert 0.2 < found.random_success < 0.8
     assert found.random_score == pytest.approx(2 * found.random_success - 1, abs=1e-3)  # 1 or -1
-
-
-def test_unknown_tags_are_named():
-    with pytest.raises(ConfigError, match="did you mean 'FrozenLake'"):
-        card("FrozenLak")
 
 
 def test_cards_round_trip():

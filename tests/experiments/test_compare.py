@@ -35,11 +35,10 @@ from spa_sweeps.budget import budget, learnt_tokens
 from spa_sweeps.compare import (
     continued,
     methods_compared,
-    run_comparison,
     self_play_batches,
     starts_again,
 )
-from spa_sweeps.grid import FOLDERS, Plan, TrainingRun, run_grid
+from spa_sweeps.grid import Plan, TrainingRun, run_grid
 from spa_sweeps.results import (
     SeedResult,
     difference,
@@ -48,7 +47,7 @@ from spa_sweeps.results import (
     read_curve,
     read_training,
 )
-from spa_sweeps.tables import equal_tokens, print_table, sentences
+from spa_sweeps.tables import print_table, sentences
 
 STEPS = (
     "trainer.total_training_steps=1",
@@ -175,88 +174,6 @@ def test_the_summary_holds_what_its_readers_need(compared):
     assert summary["peak_memory_gb"] > 0 and summary["reference"] == "spa"
     assert {"python", "torch", "transformers"} <= summary["versions"].keys()
     assert summary == json.loads((root / "summary.json").read_text())
-
-
-def test_the_table_names_every_method(compared, capsys):
-    print_table(compared[1])
-    shown = capsys.readouterr().out
-    for arm in compared[1]["methods"]:
-        assert arm in shown
-
-
-def test_the_table_says_what_became_of_the_world_model_in_ppo(compared, capsys):
-    root, summary = compared
-    lines = {line["step"]: line for line in lines_of(root / "spa" / "ppo" / "metrics.jsonl")}
-    expected = {
-        f"{name}_{moment}": lines[step][f"val-env/FrozenLakeNoSlip/wm/{name}"]
-        for name in ("prediction_em", "obs_exact", "format_rate")
-        for moment, step in (("before", 0), ("after", 1))
-    }
-    assert expected == pytest.approx(
-        {name: summary["world_model"][name] for name in expected}, abs=1e-4
-    )
-    known = {
-        "prediction_em_before": 0.5,
-        "prediction_em_after": 0.67,
-        "obs_exact_before": 1.0,
-        "obs_exact_after": 0.98,
-    }
-    print_table(
-        summary | {"world_model": {"observation_exact": 1.0, "prediction_exact": 0.5, **known}}
-    )
-    assert (
-        "before → after PPO: predictions 50% → 67%, observations 100% → 98%."
-        in capsys.readouterr().out
-    )
-    for less in (
-        {},
-        {"prediction_em_after": 0.67},
-        {"observation_exact": 1.0, "prediction_exact": 0.5, "obs_exact_after": 1},
-    ):
-        print_table(summary | {"world_model": less})
-        assert "after PPO" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("known", "told"),
-    [
-        ({"puzzles": 64, "puzzles_seen": 0}, "exact on unseen puzzles."),
-        (
-            {"puzzles": 64, "puzzles_seen": 12},
-            "exact on 64 puzzles, of which 12 were seen in training.",
-        ),
-        (
-            {"puzzles": 64, "puzzles_seen": 0.3333},
-            "exact on 64 puzzles, of which 0.333 were seen in training.",
-        ),
-        ({}, "predictions are exact."),
-    ],
-)
-def test_puzzles_are_called_unseen_only_where_they_were_counted(compared, known, told):
-    counted = {"puzzles", "puzzles_seen"}
-    assert counted <= compared[1]["world_model"].keys()
-    world = {"observation_exact": 1.0, "prediction_exact": 0.5, **known}
-    assert any(line.endswith(told) for line in sentences(compared[1] | {"world_model": world}))
-
-
-def test_a_lead_of_less_than_a_point_is_not_rounded_to_none(compared):
-    gap = {"mean": 0.004, "low": 0.001, "high": 0.0049, "n": 1024}
-    first = sentences(compared[1] | {"difference": {"vanilla": gap}})[0]
-    assert first.startswith(
-        "SPA is better than vanilla by 0.4 points of Pass@1 (95 % CI [0.1, 0.5]"
-    )
-
-
-def test_the_better_method_is_named_first_and_empty_columns_are_left_out(compared, capsys):
-    gap = {"mean": -0.8, "low": -0.9, "high": -0.7, "n": 64}
-    rates = {
-        name: {when: {"pass@1": rate["pass@1"]} for when, rate in method.items()}
-        for name, method in compared[1]["methods"].items()
-    }
-    print_table(compared[1] | {"methods": rates, "difference": {"other": gap}})
-    out = capsys.readouterr().out
-    assert "other is better than SPA by 80 points of Pass@1 (95 % CI [70, 90] over 64" in out
-    assert "Pass@1" in out and "Pass@8" not in out
 
 
 @pytest.mark.parametrize("harm", ["torn", "gone"])
@@ -584,15 +501,6 @@ def test_a_baseline_with_as_many_sampled_tokens_has_more_ppo_steps(base, tmp_pat
             method(name)
 
 
-def test_the_table_names_the_baseline_with_as_many_sampled_tokens():
-    tokens = {"vanilla": {"after": 176_197, "longer": 229_809}, "spa": {"after": 1_482_108}}
-    said = equal_tokens({"sampled_tokens": tokens})
-    assert said is not None
-    assert "8.4 times as many tokens" in said and "--methods vanilla,vanilla_x11,spa" in said
-    assert equal_tokens({"sampled_tokens": {**tokens, "vanilla_x11": {"after": 1_500_000}}}) is None
-    assert equal_tokens({"sampled_tokens": {"spa": {"after": 9}}}) is None
-
-
 def test_the_line_of_who_trained_longer_counts_what_it_played(tmp_path, capsys):
     asked = (
         f"trainer.run_dir={tmp_path}",
@@ -622,12 +530,6 @@ def test_the_line_of_who_trained_longer_counts_what_it_played(tmp_path, capsys):
     print_table(summary)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "trained longer" in line]
     assert line.count("19,456") == 2
-
-
-def test_the_time_of_a_comparison_says_what_it_leaves_out():
-    found = {"difference": {}, "seconds": {"total": 90.2}, "peak_memory_gb": 1}
-    line = sentences({"reference": "spa", **found})[-1]
-    assert line.startswith("The comparison took 90 s, without the time of interrupted commands.")
 
 
 def test_baselines_change_the_format_and_the_state_text_alone():
@@ -668,29 +570,9 @@ def test_what_a_baseline_plays_is_what_it_says_whatever_the_originals_keys_say(t
         baseline_config("tiny", ["render_mode=text"], "state_estimation")
 
 
-def test_the_plan_of_a_comparison_is_printed(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["compare", "demo", "--controls", "--dry-run"]) == 0
-    printed = capsys.readouterr().out.splitlines()
-    folders = ["round_1/data", "round_1/sft", *FOLDERS.values()]
-    places = [f"runs/demo/{arm}/{folder}" for arm in ("spa", "spa_shuffled") for folder in folders]
-    assert [line.partition(":")[0] for line in printed] == [
-        *places,
-        "runs/demo/vanilla/ppo",
-        "runs/demo/vanilla_wm/ppo",
-    ]
-    assert all(": to do (" in line for line in printed) and not (tmp_path / "runs").exists()
-
-
 def test_a_method_that_does_not_exist_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"there is no method 'vanila'.*vanilla"):
         methods_compared("base", overrides("builtin:tiny", tmp_path, "compare.arms=[vanila,spa]"))
-
-
-def test_a_comparison_needs_a_process(compared, base, tmp_path):
-    made = methods_compared("base", overrides(base, tmp_path / "run"))
-    with pytest.raises(ConfigError, match="--parallel is 0"):
-        run_comparison(made, parallel=0, pool=in_this_process)
 
 
 def test_episodes_that_a_fault_ended_are_no_attempts():

@@ -292,13 +292,6 @@ def load_tokenizer_in(saved, folder):
     return load_tokenizer(str(saved))
 
 
-def test_a_chat_template_file_that_is_not_there(folder):
-    with pytest.raises(ModelError, match=r"chat_template: none\.jinja cannot be read"):
-        load_actor(
-            config(folder, "actor_rollout_ref.model.chat_template=none.jinja"), str(folder), CPU
-        )
-
-
 def test_the_tokenizer_of_another_model(folder):
     other = tokenizer("qwen2").__class__.from_pretrained(folder)
     other.add_tokens([f"extra-{i}" for i in range(9)])

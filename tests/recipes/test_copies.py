@@ -3,10 +3,8 @@
 import shutil
 from pathlib import Path
 
-import pytest
 from helpers.runs import SMALL, small_config
 
-from spa.errors import DataError
 from spa.recipes import pipeline, ppo_run, selfplay, sft, sft_run
 from spa.run.copies import copies_of
 from spa_sweeps.compare import methods_compared
@@ -98,15 +96,6 @@ def test_another_machine_plays_the_second_round_with_the_rows_of_the_first(
         "round_1/data/trajectories/generate-000001.jsonl",
     ):
         assert (other / name).read_bytes() == (one / name).read_bytes(), name
-
-
-def test_who_removes_data_without_episodes_hears_of_their_copy(tmp_path):
-    cfg = small_config("none", tmp_path, "trainer.default_hdfs_dir=s3://bucket/run")
-    with pytest.raises(
-        DataError,
-        match=r"0 of 2 batches .* remove \S+/round_1/data and its copy s3://bucket/run/round_1/data",
-    ):
-        selfplay.stored_episodes(cfg, tmp_path / "round_1" / "data")
 
 
 def test_every_stage_of_every_arm_has_a_place_of_its_own(tmp_path):

@@ -447,15 +447,6 @@ def test_command_line_prints_a_table_and_writes_the_result(tmp_path, monkeypatch
     assert result["settings"]["groups"] == 4 and set(result["not_computed"]) == {"pass@8"}
 
 
-def test_remarks_on_the_bundled_model_are_true(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    command = "eval builtin:tiny --config demo --samples 1 --puzzles 2 --quiet trainer.device=cpu"
-    assert cli.main(command.split()) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "cannot be computed" not in out and "training puzzles" not in out
-    assert "Percent of optimum is Pass@1 as a percentage of" in out
-
-
 def test_a_second_model_does_not_replace_the_result_of_the_first(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("one", "two"):

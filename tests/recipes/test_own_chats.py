@@ -10,7 +10,6 @@ from helpers.fake_hub import FakeHub
 from helpers.families import NAMES, template
 from helpers.runs import small_config
 
-from spa import cli
 from spa.config.load import load_config
 from spa.errors import DataError
 from spa.models import hub
@@ -106,20 +105,6 @@ def test_a_system_column_is_a_system_message(tmp_path):
     assert (first.turn, second.turn) == (0, 1)
 
 
-def test_a_wrong_file_is_told_its_columns_those_that_serve_and_a_row(tmp_path):
-    for suffix in (".jsonl", ".json", ".parquet"):
-        path = write(tmp_path / f"chats{suffix}", [{"question": "2 + 3?", "solution": "5"}])
-        with pytest.raises(DataError) as caught:
-            read_examples(path)
-        told = str(caught.value)
-        assert (
-            f"{path}: the columns are not those of SFT data (columns: question, solution)" in told
-        )
-        assert "prompt and response; prompt and completion; messages; conversations" in told
-        sample = write(tmp_path / "sample.jsonl", [json.loads(told.splitlines()[-1])])
-        assert read_examples(sample)[0].response == "5"
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -206,17 +191,3 @@ def test_own_chats_are_not_gated_on_a_game(base, tmp_path):
     assert len(lines) == 4 and not any("val/success" in line for line in lines)
     assert lines[-1]["train/loss"] < lines[0]["train/loss"]
     gate.stop_at_gate(cfg, folder)
-
-
-def test_the_filter_reads_json_lines(tmp_path, capsys):
-    good = "<think><observation>a</observation><prediction>b</prediction></think><answer>c</answer>"
-    rows = [{"messages": [CHAT[0], {"role": "assistant", "content": text}]} for text in (good, "5")]
-    for name in ("train.jsonl", "val.jsonl"):
-        write(tmp_path / name, rows)
-    words = ["data", "filter", "--in-train", f"{tmp_path}/train.jsonl"]
-    assert (
-        cli.main([*words, "--in-val", f"{tmp_path}/val.jsonl", "--out-dir", f"{tmp_path}/out"]) == 0
-    )
-    assert "kept 1 of 2 examples" in capsys.readouterr().out
-    (example,) = read_examples(tmp_path / "out" / "wm_train.parquet")
-    assert example.response == good

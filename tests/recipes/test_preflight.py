@@ -1,6 +1,5 @@
 """What `--dry-run` and the start of a run find before any work is done."""
 
-import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +10,7 @@ from spa import cli
 from spa.config.load import load_config
 from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError
-from spa.models.load import BUILTIN, model_source
+from spa.models.load import BUILTIN
 from spa.recipes import preflight as module
 from spa.recipes import selfplay
 from spa.recipes.preflight import preflight
@@ -192,18 +191,6 @@ def test_data_files_that_are_missing_or_not_parquet_or_lack_a_column_are_named(t
     assert "sft.data.train_files: b.parquet: the file is not readable parquet" in own
     assert f"sft.data.val_files: {missing}" in own
     assert "a.parquet" not in own
-
-
-def test_a_model_folder_with_a_torn_file_is_named(tmp_path):
-    folder = shutil.copytree(model_source(BUILTIN), tmp_path / "model")
-    weights = next(folder.glob("*.safetensors"))
-    weights.write_bytes(weights.read_bytes()[:-100])
-    assert f"{weights}: the weights cannot be loaded" in problems(model=str(folder))
-
-
-def test_a_place_below_a_file_is_named(tmp_path):
-    (tmp_path / "taken").write_text("")
-    assert "taken is a file" in problems("trainer.run_dir=taken/run")
 
 
 def test_all_problems_come_together():

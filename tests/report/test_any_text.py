@@ -125,16 +125,6 @@ def test_report_and_markdown(written: Path, text: str):
     assert not re.search(r"(?<!\\)(?:\\\\)*[<`\[]", outside)
 
 
-def test_no_text_opens_a_block_of_markdown(written: Path):
-    fill(written, "~~~\r~~~\u2028- item | cell")
-    outside = re.sub(
-        r"^(`{3,})text\n.*?\n\1$", "", markdown(build([open_run(written)])), flags=re.S | re.M
-    )
-    assert "item" in outside and "\r" not in outside
-    assert not re.search(r"(?<!\\)~", outside)
-    assert not any(line.startswith("- ") for line in outside.splitlines())
-
-
 @given(TEXTS)
 def test_replays_and_embedded_data(text: str):
     turn = {

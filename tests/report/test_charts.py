@@ -1,8 +1,6 @@
 """Charts as data, and as files for papers: what matplotlib draws, and what happens without it."""
 
 import json
-import re
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -10,23 +8,11 @@ import pytest
 from report_fixtures import TAG, write_demo, write_stage
 
 from spa.cli import main
-from spa.errors import SpaError
 from spa.run.reading import open_run
 from spa.run.usage import Budget, so_far
-from spa_report.charts import Chart, Series, number, thin
+from spa_report.charts import Chart, Series, thin
 from spa_report.content import build
 from spa_report.figures import save_chart
-
-
-def test_numbers():
-    assert [number(x) for x in (0, 0.25, 1234.5, 0.00012, 3e7)] == [
-        "0",
-        "0.25",
-        "1,234",
-        "0.00012",
-        "3e+07",
-    ]
-    assert number(0.681, percent=True) == "68.1 %"
 
 
 def test_a_chart_as_svg_is_legal_and_holds_names_as_text(tmp_path: Path):
@@ -47,12 +33,6 @@ def test_degenerate_data_is_drawn(tmp_path: Path, points):
     pytest.importorskip("matplotlib")
     save_chart(Chart("a", "b", (Series("s", points),)), tmp_path / "chart.png")
     assert (tmp_path / "chart.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-
-
-def test_figures_need_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(SpaError, match=r"figures need matplotlib: pip install .*plot"):
-        save_chart(Chart("a", "b", (Series("s", ((0.0, 1.0),)),)), tmp_path / "chart.svg")
 
 
 def test_one_seed_has_an_interval_over_puzzles_and_several_their_range(
@@ -146,19 +126,6 @@ def test_the_command_writes_every_chart_as_png_and_svg(
     files = sorted((tmp_path / "figures").iterdir())
     assert len(files) == 2 * len(charts) and files[0].name == "01-pass-1.png"
     assert [Path(line) for line in capsys.readouterr().out.splitlines()[2:]] == files
-
-
-def test_ten_lines_of_a_figure_differ_and_all_are_in_its_legend(tmp_path: Path):
-    names = [f"{'_' if number == 9 else ''}method {number}" for number in range(10)]
-    lines = tuple(
-        Series(name, ((0.0, 0.5), (1.0, number / 10)), color=number)
-        for number, name in enumerate(names)
-    )
-    save_chart(Chart("Pass@1", "", lines), tmp_path / "figure.svg")
-    drawing = (tmp_path / "figure.svg").read_text(encoding="utf-8")
-    assert set(names) <= {text.strip() for text in re.findall(r"<!--(.*?)-->", drawing)}
-    styles = re.findall(r'clip-path="[^"]*" style="(fill: none[^"]*stroke-width: 2[^"]*)"', drawing)
-    assert len(styles) == len(set(styles)) == 10
 
 
 def test_a_tag_with_a_slash_has_its_episodes_counted(tmp_path: Path):

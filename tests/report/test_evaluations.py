@@ -23,28 +23,12 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_the_command_prints_how_to_view_its_episodes(evaluated: Path, tmp_path: Path, capsys):
-    command = ["eval", "random", "--config", "demo", "--puzzles", "2", "--samples", "2"]
-    assert execute([*command, f"trainer.run_dir={evaluated}"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    after = lines[lines.index(next(line for line in lines if line.startswith("result: "))) + 1]
-    folder = evaluated / "eval" / "random-demo-FrozenLakeNoSlip"
-    assert after == f"to view the episodes, run: spa view '{folder}'"
-    assert execute(["view", str(folder), "--export", str(tmp_path / "page.html")]) == 0
-    assert capsys.readouterr().out.endswith("page.html: 4 episodes\n")
-
-
 def test_the_run_of_an_evaluation_is_opened_by_its_own_folder(
     evaluated: Path, tmp_path: Path, capsys
 ):
     assert execute(["view", str(evaluated), "--export", str(tmp_path / "page.html")]) == 0
     assert capsys.readouterr().out.endswith("page.html: 4 episodes\n")
     assert [line.name for line in list_runs(evaluated.parent, 0.0)] == [evaluated.name]
-
-
-@pytest.mark.parametrize("folder", [".", "eval", "eval/random-demo-FrozenLakeNoSlip"])
-def test_a_finished_evaluation_is_not_in_progress(evaluated: Path, folder: str):
-    assert "In progress" not in build([open_run(evaluated / folder)]).verdict
 
 
 @pytest.mark.parametrize("folder", [".", "eval", "eval/random-demo-FrozenLakeNoSlip"])
@@ -55,16 +39,6 @@ def test_the_headline_of_a_finished_evaluation_is_its_result(evaluated: Path, fo
     verdict = build([open_run(evaluated / folder)]).verdict
     solved = number(tag["pass@1"]["mean"], percent=True)
     assert verdict.startswith(f"{name}: Pass@1 {solved} on 2 puzzles (95 % CI over puzzles [")
-
-
-def test_an_unfinished_evaluation_is_named_once(evaluated: Path, tmp_path: Path):
-    name = "random-demo-FrozenLakeNoSlip"
-    # Without the result next to it.
-    shutil.copytree(evaluated / "eval" / name, tmp_path / name)
-    verdict = build([open_run(tmp_path / name)]).verdict
-    assert verdict == f"In progress: {name} step 0."
-    (line,) = list_runs(tmp_path, 0.0)
-    assert line.state == f"stopped: {name} step 0"
 
 
 def test_a_smaller_evaluation_is_reported_on_its_own_puzzles(evaluated: Path, tmp_path: Path):

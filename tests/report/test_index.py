@@ -120,13 +120,6 @@ def test_a_broken_cache_is_made_anew(demo: Path, tmp_path: Path):
     assert index.page({})["total"] > 0
 
 
-def test_the_default_cache_lies_beside_the_run(demo: Path, tmp_path: Path):
-    run = tmp_path / "run"
-    shutil.copytree(demo / "vanilla", run)
-    EpisodeIndex(run).update()
-    assert (run / ".episodes.sqlite").exists()
-
-
 def test_keys_inside_texts_do_not_confuse_the_reader(demo: Path, tmp_path: Path):
     run = tmp_path / "run" / "ppo" / "trajectories"
     run.mkdir(parents=True)

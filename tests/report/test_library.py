@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from report_fixtures import play, write_stage
 
-from spa.api.runs import load_run
 from spa.envs.frozen_lake import FrozenLake
 from spa.formats.search import breadth_first, explore, write_search
 from spa.run.reading import is_run, open_run
@@ -217,11 +216,6 @@ def an_episode() -> dict[str, Any]:
     return json.loads(json.dumps(story.to_json()))
 
 
-def test_cells_have_the_names_that_states_give_them():
-    symbols = replay(an_episode())["symbols"]
-    assert symbols["P"] == "player" and symbols["G"] == "goal" and symbols["O"] in ("hole", "holes")
-
-
 def test_symbols_are_those_of_the_legend_and_of_sentences_that_place_them():
     prompt = "Symbols: # wall, O target, √ box on target, P player.\nRight (R): YB BR"
     state = "Player (P) is at (1,1) on a target; boxes on targets (√) are at (2,1) (2,2)."
@@ -309,12 +303,3 @@ def test_a_run_and_a_folder_of_runs_are_told_apart(folder: Path, tmp_path: Path)
     assert is_run(tmp_path)
     (tmp_path / "demo" / "ppo").mkdir(parents=True)
     assert not is_run(tmp_path)
-
-
-def test_a_notebook_shows_the_results_of_a_comparison(tmp_path: Path):
-    rates = {"before": {"pass@1": 0.125}, "after": {"pass@1": 0.5}, "after_total": {"pass@1": 0.75}}
-    (tmp_path / "summary.json").write_text(json.dumps({"methods": {"vanilla": rates}}))
-    shown = load_run(tmp_path)._repr_html_()
-    for name, value in (("vanilla", "50.0"), ("vanilla, trained longer", "75.0")):
-        cells = (name, "after Pass@1", value)
-        assert re.search(".*?".join(f"<bdi>{re.escape(cell)}</bdi>" for cell in cells), shown)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from report_fixtures import write_demo, write_sft, write_stage
+from report_fixtures import write_sft, write_stage
 
 from spa.run.announce import StagePlan, save_plan
 from spa.run.lock import run_lock
@@ -147,9 +147,3 @@ def test_a_method_keeps_its_colour(tmp_path: Path, run: Path):
     # A later command with other methods keeps the numbers.
     save_plan(sweep, {"lr=0": []}, workers=1)
     assert colors_of([open_run(sweep)])["sweep", "lr=1"] == alone.color
-
-
-def test_two_runs_on_one_page_have_different_colours(tmp_path: Path):
-    runs = [open_run(write_demo(tmp_path / name)) for name in ("one", "two")]
-    methods = list_methods(runs)
-    assert len({method.color for method in methods}) == len(methods) == 4

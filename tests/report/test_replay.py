@@ -1,16 +1,12 @@
 """Episodes as replays: what happened to each action, which tokens were trained on, hostile text as text."""
 
 import json
-import re
 
 import numpy as np
 import pytest
-from report_fixtures import TOKENIZER, play, write_stage
+from report_fixtures import TOKENIZER, play
 
-from spa.run.reading import open_run
-from spa_report.content import build
-from spa_report.replay import MAX_TEXT, any_wrong, find_tokenizer, replay, shown
-from spa_report.text import markdown
+from spa_report.replay import MAX_TEXT, any_wrong, find_tokenizer, replay
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -123,33 +119,3 @@ def test_hostile_text_is_text(text):
     for forbidden in ("\x1b", "\x07", "\u202e", "\u2066"):
         assert forbidden.encode() not in encoded
     assert len(view["turns"][0]["think"]) <= MAX_TEXT + 50
-
-
-def test_a_cut_says_how_much_is_missing():
-    assert shown("x" * (MAX_TEXT + 1234)).endswith("… [1,234 more characters]")
-
-
-def last_turns_in_markdown(folder, **changes) -> str:
-    """The Markdown report of a stage whose episodes end after one turn, with these changes."""
-    write_stage(folder / "ppo", arm="", seed=0)
-    path = max((folder / "ppo" / "trajectories").glob("val-*.jsonl"))
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    for row in rows:
-        row |= {"success": False, "stop": "turn_cap", "turns": row["turns"][:1]}
-        row["turns"][0] |= {"executed": [], "infos": []} | changes
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return markdown(build([open_run(folder)]))
-
-
-def test_a_prediction_without_an_action_is_called_neither_exact_nor_wrong(tmp_path):
-    text = last_turns_in_markdown(tmp_path)
-    assert "predicted" in text and "predicted: " not in text
-
-
-def test_states_of_several_lines_stand_side_by_side_in_markdown(tmp_path):
-    text = last_turns_in_markdown(
-        tmp_path, state="You are in the kitchen.\nIt is cold.", next_state="You are outside."
-    )
-    lines = text[text.index("You are in the kitchen.") :].split("\n")
-    assert re.match(r"You are in the kitchen\. +You are outside\.", lines[0])
-    assert lines[1].startswith("It is cold. ")

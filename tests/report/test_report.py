@@ -18,9 +18,8 @@ from spa.run.lock import run_lock
 from spa.run.reading import open_run
 from spa_report.build import html, template, write_report
 from spa_report.content import build
-from spa_report.facts import Behaviour, Wins, behaviour_and_wins, difference, what_went_wrong
+from spa_report.facts import Wins, behaviour_and_wins, difference
 from spa_report.overview import list_runs
-from spa_report.text import markdown
 
 
 class Page(HTMLParser):
@@ -57,19 +56,6 @@ def test_the_verdict_names_winner_difference_and_interval(three_seeds: Path):
     assert len(report.seeds) == 3
 
 
-def test_seeds_without_a_summary_are_counted_by_their_folders(three_seeds: Path, tmp_path: Path):
-    shutil.copytree(three_seeds, tmp_path / "board")
-    (tmp_path / "board" / "summary.json").unlink()
-    certainty = build([open_run(tmp_path / "board")]).certainty
-    assert certainty and not any("One training seed was" in text for text in certainty)
-
-
-def test_one_seed_is_said_to_be_one_seed(demo: Path):
-    assert any(
-        text.startswith("One training seed was") for text in build([open_run(demo)]).certainty
-    )
-
-
 def test_a_difference_that_can_be_luck_is_not_called_a_win(tmp_path: Path):
     for arm in ("spa", "vanilla"):
         write_stage(tmp_path / "run" / arm / "ppo", arm="same", seed=1, steps=5, puzzles=4)
@@ -102,14 +88,6 @@ def test_a_win_of_the_baseline_is_reported_as_such(tmp_path: Path):
         in report.verdict
     )
     assert any(text.startswith("vanilla is better than SPA") for text in report.certainty)
-
-
-def test_a_run_that_goes_on_is_said_to_go_on(tmp_path: Path):
-    write_stage(tmp_path / "run" / "ppo", arm="spa", seed=1, steps=6)
-    metrics = tmp_path / "run" / "ppo" / "metrics.jsonl"
-    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:4]))
-    report = build([open_run(tmp_path / "run")])
-    assert report.verdict == "In progress: run 3 of 6."
 
 
 def test_a_method_that_trained_longer_is_judged_at_the_common_step(tmp_path: Path):
@@ -155,16 +133,6 @@ def test_more_training_has_the_episodes_that_it_played(tmp_path: Path):
     assert [(row.ppo_episodes, row.all_episodes) for row in rows] == [(40, 72), (40, 40), (48, 48)]
 
 
-def test_a_control_that_does_as_well_is_spoken_of(tmp_path: Path):
-    for arm in ("spa", "spa_shuffled"):
-        write_stage(tmp_path / "run" / arm / "ppo", arm="same", seed=1, steps=5, puzzles=4)
-    certainty = build([open_run(tmp_path / "run")]).certainty
-    assert any(
-        text.endswith("does not show that training on true next states helps.")
-        for text in certainty
-    )
-
-
 @pytest.mark.parametrize("content", ["", '{"passed": fal', "[]", "{}"])
 def test_a_gate_that_is_damaged_is_said_and_not_left_out(tmp_path: Path, content: str):
     write_stage(tmp_path / "run" / "ppo", arm="spa", seed=1, steps=1, puzzles=2)
@@ -173,20 +141,6 @@ def test_a_gate_that_is_damaged_is_said_and_not_left_out(tmp_path: Path, content
     (tmp_path / "run" / "sft" / "gate.json").write_text(content)
     with pytest.raises(DataError, match=r"gate\.json is damaged"):
         build([open_run(tmp_path / "run")])
-
-
-def test_a_gate_that_stayed_closed_is_spoken_of(tmp_path: Path):
-    write_stage(tmp_path / "run" / "ppo", arm="spa", seed=1, steps=1, puzzles=2)
-    write_stage(tmp_path / "run" / "other" / "ppo", arm="spa", seed=1, steps=1, puzzles=2)
-    write_sft(tmp_path / "run" / "sft", seed=1)
-    (tmp_path / "run" / "sft" / "gate.json").write_text(
-        json.dumps({"passed": False, "text": "Predictions are weak."})
-    )
-    notes = build([open_run(tmp_path / "run")]).certainty
-    start = "run: the world model failed the world-model gate after fine-tuning."
-    assert f"{start} Predictions are weak." in notes
-    shutil.rmtree(tmp_path / "run" / "other")
-    assert f"{start} Predictions are weak." in build([open_run(tmp_path / "run")]).certainty
 
 
 def test_failures_are_counted_from_the_episodes(demo: Path):
@@ -211,27 +165,6 @@ def test_predictions_that_nobody_asked_for_do_not_count(tmp_path: Path):
     assert behaviour_and_wins([stage])[0].predicted > 0
     path.write_text(path.read_text().replace('"mode":"add_worldmodel"', '"mode":"base"'))
     assert behaviour_and_wins([stage])[0].predicted == 0
-
-
-def test_what_was_played_is_said(demo: Path, tmp_path: Path):
-    assert build([open_run(demo)]).setting == "12 held-out puzzles per method"
-    run = shutil.copytree(demo, tmp_path / "run")
-    stage = {"model_path": "a<b>", "es_manager": {"val": {"env_configs": {"tags": ["FrozenLake"]}}}}
-    (run / "spa" / "ppo" / "config.yaml").write_text(json.dumps(stage))
-    setting = build([open_run(run)]).setting
-    assert setting == "Environment FrozenLake, base model a<b>, 12 held-out puzzles per method"
-
-
-def test_what_went_wrong_in_words():
-    behaviour = Behaviour(turns=40, malformed=4, actions=50, idle=10)
-    behaviour.endings.update({"success": 5, "failure": 12, "turn_cap": 3})
-    assert what_went_wrong("vanilla", behaviour) == (
-        "vanilla failed in 75 % of its 20 episodes: 60 % failed by a wrong action and 15 % ran out of turns. "
-        "20 % of the actions changed nothing and 10 % of the responses were malformed."
-    )
-    perfect = Behaviour()
-    perfect.endings["success"] = 3
-    assert what_went_wrong("expert", perfect) == "expert reached the goal in every episode."
 
 
 def test_differences_are_paired_by_puzzle():
@@ -280,25 +213,6 @@ def test_the_page_loads_nothing_and_runs_only_its_own_scripts(demo: Path):
     )
 
 
-def test_every_part_of_the_page_is_there_in_order(three_seeds: Path):
-    text = html(build([open_run(three_seeds)]))
-    page = Page(text)
-    headings = [
-        *("Result", "Learning curves", "World model", "System", "Episodes", "Failures"),
-        "Configuration",
-    ]
-    assert re.findall("<h2>(.*?)</h2>", text) == headings
-    for heading in [
-        "Differences between the configurations",
-        "Pass@1",
-        "Pass@8",
-        "Entropy",
-        "Time by phase",
-    ]:
-        assert heading in page.text
-    assert "versions.torch" in page.text and "2.13.0" in page.text
-
-
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202eevil\ud800|`*_"
 
 
@@ -328,20 +242,6 @@ def hostile_run(path: Path) -> Path:
     (path / "ppo" / "config.yaml").write_text(json.dumps({"name": HOSTILE, HOSTILE: 1}))
     (path / "summary.json").write_text(json.dumps({"versions": {HOSTILE: HOSTILE}}))
     return path
-
-
-def test_hostile_text_stays_text(tmp_path: Path):
-    report = build([open_run(hostile_run(tmp_path / "<b>run"))])
-    text = html(report)
-    text.encode("utf-8")  # no lone surrogate is left
-    page = Page(text)
-    assert [tag for tag, _ in page.tags if tag in ("script", "img")] == ["script", "script"]
-    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", text)
-    assert "<script>alert(1)</script>" in page.text  # visible, as text
-    assert len(text) < 10_000_000
-    plain = markdown(report)
-    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", plain)
-    assert not re.search(r"(?<!\\)<script", re.sub(r"```.*?```", "", plain, flags=re.S))
 
 
 def test_two_runs_beside_each_other(demo: Path, three_seeds: Path):
@@ -380,16 +280,6 @@ def test_a_picture(demo: Path, tmp_path: Path):
     assert (tmp_path / "out.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_no_run_is_one_clear_error(tmp_path: Path):
-    with pytest.raises(DataError, match="has no run"):
-        write_report([tmp_path], tmp_path / "x.html", "html")
-    with pytest.raises(DataError, match="is not a directory"):
-        write_report([tmp_path / "missing"], tmp_path / "x.html", "html")
-    (tmp_path / "summary.json").write_text("{")
-    with pytest.raises(DataError, match=r"summary\.json is not valid JSON"):
-        write_report([tmp_path], tmp_path / "x.html", "html")
-
-
 def test_a_run_with_a_summary_only(tmp_path: Path):
     methods = {
         "vanilla": {"after": {"pass@1": 0.25}},
@@ -399,23 +289,6 @@ def test_a_run_with_a_summary_only(tmp_path: Path):
     assert build([open_run(tmp_path)]).verdict.startswith(
         "SPA solves 50 % of held-out puzzles at the first try, and vanilla solves 25 %"
     )
-
-
-def test_the_table_of_runs(demo: Path, tmp_path: Path, capsys):
-    shutil.copytree(demo, tmp_path / "demo")
-    write_stage(tmp_path / "half" / "ppo", arm="x", seed=1, steps=6)
-    metrics = tmp_path / "half" / "ppo" / "metrics.jsonl"
-    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:4]))
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "summary.json").write_text("{")
-    assert execute(["runs", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    lines = {line.split()[0]: line for line in out.splitlines()}
-    assert set(lines) == {"run", "broken", "demo", "half"}
-    assert "finished" in lines["demo"] and "6:35" in lines["demo"] and "spa" in lines["demo"]
-    assert "running: ppo step 3 of 6" in lines["half"]
-    assert "unreadable" in lines["broken"]
 
 
 def test_whether_a_run_goes_on_does_not_depend_on_clocks(tmp_path: Path):

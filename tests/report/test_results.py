@@ -304,9 +304,3 @@ def test_a_run_with_the_name_of_a_method_is_one_of_several_runs(tmp_path: Path):
         write_stage(tmp_path / name / "ppo", arm="", seed=0)
         (tmp_path / name / ".lock").touch()
     assert {line.name for line in list_runs(tmp_path, 0.0)} == {"tiny", "vanilla"}
-
-
-def test_nearly_all_is_not_all():
-    ends = Behaviour(turns=1000)
-    ends.endings.update({"success": 4, "failure": 996})
-    assert "over 99 %" in what_went_wrong("SPA", ends)

@@ -80,8 +80,3 @@ def test_an_unreadable_run_is_called_so(runs: Path, capsys, harm: str):
     assert "bad, because a file is unreadable" in Path("report.md").read_text()
     assert main(["report", "runs/bad", "--output", "report.html"]) == 2
     assert "cannot read the run runs/bad: " in capsys.readouterr().err
-
-
-def test_a_name_that_is_no_run_is_still_refused(runs: Path, capsys):
-    assert main(["report", "runs/good", "runs/mistyped"]) == 2
-    assert "runs/mistyped is not a directory" in capsys.readouterr().err

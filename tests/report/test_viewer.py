@@ -19,8 +19,6 @@ import pytest
 from test_report import hostile_run
 
 import spa_report.viewer as viewer_module
-from spa.cli import execute
-from spa.errors import SpaError
 from spa_report.viewer import HOST, SCRIPTS, STYLES, Library, Viewer, export, serve
 
 PARTS = {f"/{name}": "text/css" for name in STYLES} | {
@@ -227,31 +225,6 @@ def test_it_listens_on_other_addresses_of_this_machine(demo: Path, tmp_path: Pat
     server.server_close()
 
 
-def test_the_printed_address_of_ipv6_has_brackets(demo: Path, tmp_path: Path):
-    run = shutil.copytree(demo, tmp_path / "run")
-    words = [
-        sys.executable,
-        "-m",
-        "spa",
-        "view",
-        str(run),
-        "--port",
-        "0",
-        "--no-browser",
-        "--host",
-        "::1",
-    ]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as command_:
-        assert command_.stdout is not None
-        address = command_.stdout.readline().split()[0]
-        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-        assert (
-            address.startswith("http://[::1]:")
-            and b"viewer.js" in browser.open(address, timeout=30).read()
-        )
-        command_.terminate()
-
-
 def test_nothing_can_be_posted(port: int):
     assert get(port, "/api/info", method="POST")[0] == 501
 
@@ -281,16 +254,6 @@ def test_hostile_text_in_an_export(tmp_path: Path):
     text = (tmp_path / "out.html").read_text(encoding="utf-8")
     assert text.lower().count("<script") == text.lower().count("</script") == 1 + len(SCRIPTS)
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", text)
-
-
-def test_the_export_command(demo: Path, tmp_path: Path, capsys):
-    assert (
-        execute(["view", str(demo), "--export", str(tmp_path / "x.html"), "--max-episodes", "5"])
-        == 0
-    )
-    assert capsys.readouterr().out == f"{tmp_path / 'x.html'}: 5 episodes\n"
-    with pytest.raises(SpaError, match="Choose another path with --export"):
-        execute(["view", str(demo), "--export", str(demo / "summary.json" / "x.html")])
 
 
 def test_looking_needs_no_torch():

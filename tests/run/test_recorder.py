@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from spa.config.schema import Config, TrainerConfig
-from spa.errors import ConfigError, TrainingError
+from spa.config.schema import Config
+from spa.errors import TrainingError
 from spa.run import console
 from spa.run.fingerprint import Fingerprint
 from spa.run.logfile import log_file
@@ -242,22 +242,6 @@ def test_spa_log_chooses_how_much_is_said(verbosity, capsys, level: str, said: l
     assert capsys.readouterr().err.splitlines() == said
 
 
-def test_another_spa_log_is_an_error(verbosity) -> None:
-    with pytest.raises(ConfigError, match="SPA_LOG is 'LOUD'; set SPA_LOG to DEBUG, INFO, WARNING"):
-        console.verbosity_from({"SPA_LOG": "loud"})
-
-
-def test_debug_says_how_long_each_part_took(verbosity, tmp_path: Path) -> None:
-    console.set_verbosity(debug=True)
-    with (
-        log_file(tmp_path / "log.txt"),
-        Recorder(tmp_path, stage="ppo") as recorder,
-        recorder.timer("rollout"),
-    ):
-        pass
-    assert "DEBUG ppo: rollout took 0.00 s" in (tmp_path / "log.txt").read_text()
-
-
 @pytest.mark.parametrize("debug", [False, True])
 def test_workers_show_warnings_and_with_debug_everything(verbosity, capfd, debug: bool) -> None:
     console.set_verbosity(debug=debug)
@@ -405,64 +389,6 @@ def test_a_tracker_that_ends_the_process_is_one_warning(
     sys.modules.pop("trackio", None)
     assert capsys.readouterr().err.count("The tracker trackio is turned off") == 1
     assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == 2
-
-
-def test_a_missing_tracker_says_how_to_install_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
-    Recorder(tmp_path, stage="ppo", trackers=trackers_named(["wandb"])).close()
-    assert "pip install wandb" in capsys.readouterr().err.replace("\n", "")
-
-
-def test_an_unknown_tracker_is_a_config_error(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"trainer\.logger: unknown tracker wandbb; choose from console"
-    ):
-        Recorder(tmp_path, stage="ppo", trackers=trackers_named(["wandbb"]))
-
-
-def test_progress_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import io
-
-    from rich.console import Console
-
-    screen = io.StringIO()
-    monkeypatch.setattr(console, "get_console", lambda: terminal)
-    monkeypatch.setattr("spa.run.progress.get_console", lambda: terminal)
-    terminal = Console(file=screen, force_terminal=True, width=160)
-    with Recorder(
-        tmp_path, stage="ppo [bold]", trackers=trackers_named(["console"]), total_steps=4
-    ) as recorder:
-        recorder.log(
-            4,
-            {"train/FrozenLake/success": 0.25, "train/FrozenLake/wm/prediction_em": 0.5},
-            tokens=700,
-        )
-    shown = screen.getvalue()
-    for text in ("ppo [bold]", "4/4", "left", "success 0.250", "prediction 0.500", "tokens/s "):
-        assert text in shown
-
-
-def _record_in_a_worker(task: StageJob, device: str) -> tuple[int, int]:
-    trackers = trackers_named(["console"], name="demo-spa")
-    with Recorder(task.folder, stage="ppo", trackers=trackers, total_steps=1) as recorder:
-        recorder.log(1, {"train/success": 0.5})
-    return 7, 7
-
-
-def test_a_grid_writes_a_line_when_a_stage_of_a_worker_ends(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    task = StageJob(
-        stage="ppo",
-        folder=tmp_path,
-        config=Config(trainer=TrainerConfig(run_dir=str(tmp_path / "spa"))),
-        fingerprint=Fingerprint(stage="ppo", settings={}, content={}),
-    )
-    run_grid(Plan(tasks=[task]), devices=["cpu"], work=_record_in_a_worker)
-    line = "spa: PPO 1/1  success 0.500  finished in 0:0"
-    assert line in capfd.readouterr().err
 
 
 def test_lines_are_on_the_disk_when_log_returns(tmp_path, monkeypatch):

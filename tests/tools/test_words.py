@@ -68,17 +68,3 @@ def test_problems_of_a_source_file_are_those_of_docstrings_and_messages(words: M
         (16, "beside"),
         (17, "whoever"),
     ]
-
-
-def test_a_named_page_with_a_problem_fails(
-    words: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    page = tmp_path / "page.md"
-    page.write_text("Nobody reads this.\n", encoding="utf-8")
-    assert words.main([str(page)]) == 1
-    assert f"{page}:1: refused word 'Nobody'" in capsys.readouterr().out
-
-
-def test_finished_pages_exist_and_have_no_problem(words: ModuleType):
-    assert all((ROOT / name).exists() or (ROOT / "docs" / name).exists() for name in words.DONE)
-    assert words.main([]) == 0
