@@ -39,31 +39,6 @@ def test_only_ratios_below_the_noise_count_as_slower(bench):
     assert bench.lower(result(1), {"rows": []}) == []
 
 
-def test_a_peer_that_cannot_run_is_in_the_table_with_its_reason(bench, tmp_path):
-    row = bench.Row(name="rollout", kind="rollout", size="real", peers=("vllm_bfloat16",), asked=4)
-    options = argparse.Namespace(quick=True, rounds=1, model="random", trl=None, vllm=None)
-    lines = bench.table({"rows": [bench.measured(row, options, str(tmp_path))]})
-    why = "there is no environment with vllm. Run `make bench` to make the environment."
-    assert lines[-1] == f"| rollout | vllm, bfloat16 | not measured: {why} | | 4 |"
-    options.vllm = sys.executable
-    lines = bench.table({"rows": [bench.measured(row, options, str(tmp_path))]})
-    assert "| not measured: --model is missing: smollm2 or a folder |" in lines[-1]
-
-
-def test_a_side_that_failed_is_in_the_table_with_its_reason(bench):
-    said = "Traceback (most recent call last):\n  ...\nRuntimeError: operator torchvision::nms does not exist\n"
-    row = {
-        "row": "rollout",
-        "asked": 4,
-        "peers": {},
-        "not_measured": {},
-        "failed": {"vllm_bfloat16": said},
-    }
-    told = "| rollout | vllm, bfloat16 | failed: RuntimeError: operator torchvision::nms does not exist | | 4 |"
-    assert bench.table({"rows": [row]})[-1] == told
-    assert bench.reason("\n") == "it wrote nothing"
-
-
 def test_a_side_that_cannot_start_is_seen(bench, tmp_path):
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'no module named vllm' >&2\nexit 1\n")

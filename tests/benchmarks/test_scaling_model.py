@@ -20,20 +20,6 @@ def script(monkeypatch: pytest.MonkeyPatch):
     return load
 
 
-def test_the_table_of_the_page_is_the_models(script):
-    page = (ROOT / "benchmarks" / "scaling_model.md").read_text(encoding="utf-8")
-    assert "\n".join(script("scaling_model").table()) in page
-
-
-def test_the_page_for_one_gpu_has_the_models_step(script):
-    page = (ROOT / "docs" / "one-gpu.md").read_text(encoding="utf-8")
-    model = script("scaling_model")
-    small = model.Model("0.5B", 0.494e9, 12_288)
-    for shape, episodes in ((small, 128), (model.MODELS[0], 256)):
-        seconds = sum(model.step(shape, 1, model.Machine(), model.Load(episodes=episodes)).values())
-        assert f"{seconds:.0f} s for {episodes} episodes (estimate)" in page
-
-
 def test_terms_are_fitted_to_one_process_and_predict_ranks(script):
     ranks, machine = script("ranks"), script("scaling_model").Machine()
     one_process = {

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from spa.envs.registry import make_env
-from spa.errors import ConfigError
 from tests.bridges.conformance import failures
 
 if importlib.util.find_spec("gem") is None:
@@ -67,13 +66,6 @@ def test_importing_it_leaves_everybodys_logging_alone():
         [sys.executable, "-c", code], text=True, capture_output=True, check=True, timeout=120
     )
     assert done.stdout == f"{logging.WARNING} []\n"
-
-
-def test_what_cannot_be_played_is_said():
-    with pytest.raises(ConfigError, match="did you mean 'game:Sokoban-v0-easy'"):
-        make_env("gem:game:Sokoban-v0-eas")
-    with pytest.raises(ConfigError, match="word lists"):
-        make_env("gem:game:Wordle-v0-easy")
 
 
 def test_random_play_takes_moves_and_not_placeholders():

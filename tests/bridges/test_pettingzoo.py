@@ -4,7 +4,6 @@ import pytest
 
 from spa.envs.pool import group_specs
 from spa.envs.registry import make_env
-from spa.errors import ConfigError
 from spa.policies.scripted import random_engine
 from spa.prompts.render import Prompter
 from spa.rollout.loop import collect
@@ -68,10 +67,3 @@ def test_a_policy_plays_both_seats():
         0.0,
     ]
     assert all(episode.stop in (StopReason.SUCCESS, StopReason.FAILURE) for episode in episodes)
-
-
-def test_what_cannot_be_played_is_said():
-    with pytest.raises(ConfigError, match="did you mean 'tictactoe_v3'"):
-        make_env("pettingzoo:tictacto_v3")
-    with pytest.raises(ConfigError, match="pettingzoo:rps_v2"):
-        make_env("pettingzoo:rps_v2")

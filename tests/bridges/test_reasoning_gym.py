@@ -1,7 +1,6 @@
 import pytest
 
 from spa.envs.registry import make_env
-from spa.errors import ConfigError
 from spa_integrations.games.answers import evaluates, is_harmless
 from tests.bridges.conformance import failures
 
@@ -66,14 +65,6 @@ def test_the_scorer_without_the_guard_would_run_it(tmp_path):
     mark = tmp_path / "ran"
     env.data.score_answer(f"[__import__('pathlib').Path({str(mark)!r}).touch()]", env.entry)
     assert mark.exists()
-
-
-@real
-def test_wrong_names_and_options_are_said():
-    with pytest.raises(ConfigError, match="did you mean 'leg_counting'"):
-        make_env("reasoning_gym:leg_countin")
-    with pytest.raises(ConfigError, match="min_animal"):
-        make_env("reasoning_gym:leg_counting", {"min_animal": 3})
 
 
 @pytest.mark.parametrize(

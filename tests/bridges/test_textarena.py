@@ -4,7 +4,6 @@ import pytest
 
 from spa.envs.branch import Past, branch
 from spa.envs.registry import make_env
-from spa.errors import ConfigError
 from tests.bridges.conformance import failures
 
 if importlib.util.find_spec("textarena") is None:
@@ -66,10 +65,3 @@ def test_the_games_own_record_can_be_what_should_be_known():
     assert "game_number" in env.world_state_text("grid") and "game_number" not in env.state_text(
         "grid"
     )
-
-
-def test_what_cannot_be_played_is_said():
-    with pytest.raises(ConfigError, match="did you mean 'TicTacToe-v0'"):
-        make_env("textarena:TicTacTo-v0")
-    with pytest.raises(ConfigError, match="one or two"):
-        make_env("textarena:ThreePlayerTicTacToe-v0")

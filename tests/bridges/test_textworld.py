@@ -3,7 +3,6 @@ import importlib.util
 import pytest
 
 from spa.envs.registry import make_env
-from spa.errors import ConfigError
 from tests.bridges.conformance import failures
 
 if importlib.util.find_spec("textworld") is None:
@@ -49,11 +48,3 @@ def test_the_cooking_game_tells_its_recipe():
     env = make_env("textworld:tw-cooking")
     env.reset(seed=1)
     assert "Ingredients" in env.instruction("grid")
-
-
-def test_wrong_settings_are_said():
-    with pytest.raises(ConfigError, match="did you mean 'level'"):
-        make_env("textworld:tw-coin_collector", {"levels": 3})
-    env = make_env("textworld:tw-coin_collector", {"level": 1000})
-    with pytest.raises(ConfigError, match="tw-coin_collector"):
-        env.reset(seed=0)

@@ -55,15 +55,11 @@ SHORT = (
 )
 
 
-# 6 and 56 puzzles: fewer than validation asks for, and more
-@pytest.mark.parametrize("length", [3, 8])
-def test_its_configuration_runs_from_end_to_end_whatever_the_number_of_puzzles(
-    length, tmp_path, monkeypatch, capsys
-):
+def test_its_configuration_runs_from_end_to_end_with_few_puzzles(tmp_path, monkeypatch, capsys):
     """`spa run walk_way_3.yaml`, shortened and with the built-in model: stopped at the gate, then told to go on."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    name, tag = f"walk_way_{length}", f"WalkWay{length}"
+    name, tag, length = "walk_way_3", "WalkWay3", 3  # 6 puzzles: fewer than validation asks for
     write_env(name, tmp_path)
     options = ["gate.on_failure=stop", f"custom_envs.{tag}.env_config.length={length}", *SHORT]
     assert spa(["run", f"{name}.yaml", *options]) == 2
@@ -72,7 +68,7 @@ def test_its_configuration_runs_from_end_to_end_whatever_the_number_of_puzzles(
     assert told.index(warning) < told.index(
         "World-model gate: failed on unseen puzzles"
     )  # before any work
-    assert ("also trains on validation puzzles" in told) == (length == 3)
+    assert "also trains on validation puzzles" in told
     assert spa(["run", f"{name}.yaml", *options, "gate.on_failure=warn"]) == 0
     assert (tmp_path / f"runs/{name}/ppo/global_step_1").is_dir()
 

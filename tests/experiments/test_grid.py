@@ -72,7 +72,7 @@ def finish(task: StageJob) -> None:
     mark_finished(task.folder, task.fingerprint)
 
 
-@pytest.mark.parametrize("preset", ["demo", "tiny", "_2_sokoban"])
+@pytest.mark.parametrize("preset", ["tiny", "_2_sokoban"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_goes_with_the_presets(name, preset):
     assert [task.stage for task in tasks_of(training(name, preset=preset))][-1] == "ppo"

@@ -5,12 +5,10 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from spa.envs.registry import make_env
-from spa.errors import ConfigError
 
 if importlib.util.find_spec("openenv") is None:
     pytest.skip("make test-extra NAME=bridges", allow_module_level=True)
@@ -91,15 +89,3 @@ def test_connections_play_games_of_their_own(lake):
 def test_a_step_before_the_first_reset_is_refused(lake):
     with GenericEnvClient(base_url=lake) as client, pytest.raises(RuntimeError, match="reset it"):
         client.step({"action": "Up"})
-
-
-def test_an_unknown_tag_is_one_message():
-    with pytest.raises(ConfigError, match="did you mean 'FrozenLake'"):
-        application("FrozenLak")
-
-
-def test_a_game_of_several_players_is_refused(monkeypatch):
-    examples = Path(__file__).parents[2] / "examples"
-    monkeypatch.syspath_prepend(examples)
-    with pytest.raises(ConfigError, match="Nim is a game of 2 players"):
-        application("Nim", str(examples / "nim.yaml"))

@@ -2,7 +2,6 @@
 
 import shutil
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from helpers.fake_hub import FakeHub
@@ -16,7 +15,6 @@ from spa.models.lora import add_adapters
 from spa.run.checkpoint import save_checkpoint
 from spa.run.fingerprint import Fingerprint
 from spa.run.manifest import Manifest
-from spa.worldmodel.columns import COLUMNS
 from spa.worldmodel.examples import write_parquet
 from spa.worldmodel.sft_files import read_examples
 from spa_integrations.hub import share
@@ -140,12 +138,6 @@ def test_what_of_a_data_set_is_shared(data):
     assert "chosen no licence" in upload.card
 
 
-def test_the_card_of_a_data_set_explains_its_columns(data):
-    card = share.pack(data, "me/data").card
-    for name in pq.read_schema(data / "wm_train.parquet").names:
-        assert f"| `{name}` | {COLUMNS[name]} |" in card
-
-
 def test_a_checkpoint_comes_back_as_it_went(checkpoint, tmp_path):
     with FakeHub() as hub:
         share.push(share.pack(checkpoint, "me/agent"), "me/agent", endpoint=hub.address)
@@ -182,23 +174,10 @@ def test_what_the_hub_refuses(data, tmp_path):
             share.pull("me/nothing", tmp_path / "pulled", endpoint=hub.address)
 
 
-def test_a_dry_run_shows_files_and_card_and_sends_nothing(data, capsys):
-    assert main(["data", "push", str(data), "me/data", "--dry-run"]) == 0
-    out = capsys.readouterr().out
-    assert "wm_train.parquet" in out
-    assert "# data" in out
-    assert out.endswith("Nothing was uploaded.\n")
-
-
 @pytest.mark.parametrize("name", ["agent", "me/you/agent", "me/a b"])
 def test_names_that_the_hub_would_not_take(data, name):
     with pytest.raises(ModelError, match="OWNER/NAME"):
         share.pack(data, name)
-
-
-def test_nothing_to_share(tmp_path):
-    with pytest.raises(DataError, match="neither a data set"):
-        share.pack(tmp_path, "me/agent")
 
 
 @pytest.mark.parametrize(
@@ -228,8 +207,3 @@ def test_a_damaged_checkpoint_is_not_shared(checkpoint, tmp_path):
     (torn / "model.safetensors").write_bytes(weights)
     with pytest.raises(ModelError, match=r"is damaged: model\.safetensors has changed"):
         share.pack(torn, "me/agent")
-
-
-def test_a_run_that_was_not_recorded_has_a_card_all_the_same(checkpoint, tmp_path):
-    alone = shutil.copytree(checkpoint, tmp_path / "model")
-    assert "| base model | a local model |" in share.pack(alone, "me/agent").card

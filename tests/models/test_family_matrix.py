@@ -1,6 +1,5 @@
 """Every family of models through every stage: self-play, fine-tuning, PPO, evaluation."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,8 @@ from helpers.stages import metrics
 
 from spa.config.load import load_config
 from spa.config.schema import Config
-from spa.errors import DataError
 from spa.models.build import load_actor
-from spa.recipes import evaluate, ppo_run, selfplay, sft_run
-from spa.recipes.policies import find_target
+from spa.recipes import ppo_run, selfplay, sft_run
 from spa.run.checkpoint import latest_checkpoint
 
 SETTINGS = (
@@ -67,18 +64,6 @@ def config(model: Path, run: Path, *overrides: str) -> Config:
     )
 
 
-def test_self_play(family, tmp_path):
-    _, folder = family
-    cfg = config(folder, tmp_path, "generate.policy=self")
-    # random weights never write the format; they do play
-    with pytest.raises(DataError, match="format"):
-        selfplay.run_self_play(cfg, directory=tmp_path / "data")
-    lines = (tmp_path / "data" / "trajectories" / "generate-000001.jsonl").read_text().splitlines()
-    episodes = [json.loads(line) for line in lines]
-    assert [episode["stop"] for episode in episodes] == ["turn_cap"] * 4
-    assert all(sum(episode["sampled"]) >= 2 for episode in episodes)
-
-
 def test_fine_tuning(family, data, tmp_path):
     name, folder = family
     checkpoint = sft_run.run_sft(config(folder, tmp_path), directory=tmp_path / "sft", data=data)
@@ -100,11 +85,3 @@ def test_ppo_samples_from_the_numbers_that_it_trains(family, tmp_path):
     assert step["actor/grad_norm"] > 0
     assert step["critic/grad_norm"] > 0
     assert latest_checkpoint(tmp_path / "ppo") == checkpoint
-
-
-def test_evaluation(family, tmp_path):
-    _, folder = family
-    result = evaluate.evaluate_target(
-        config(folder, tmp_path), find_target(str(folder)), output=tmp_path / "eval.json", ks=[1]
-    )
-    assert result["tags"]["FrozenLakeNoSlip"]["episodes"] == 2

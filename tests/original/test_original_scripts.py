@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -95,13 +94,6 @@ def test_ppo_starts_from_the_checkpoint(folder: Path):
     assert (folder / "checkpoints" / "global_step_1" / "config.json").is_file()
 
 
-def test_the_main_script_finds_the_checkpoint(folder: Path):
-    """The one in `scripts`, which hands everything to the one in the root."""
-    line = f"bash {SCRIPTS}/run_spa.sh _3_frozen_lake last False --dry-run"
-    printed = run(folder, line, SHORT, PPO, "model_path=none")
-    assert "configuration _3_frozen_lake is valid" in printed
-
-
 def test_the_whole_pipeline(tmp_path: Path):
     line = f"bash {ROOT}/run_spa.sh _3_frozen_lake last True"
     run(
@@ -146,12 +138,6 @@ def test_missing_arguments_print_the_usage(tmp_path: Path, name: str):
     assert done.returncode == 2 and "usage:" in done.stderr
 
 
-def test_a_failed_fine_tuning_ends_with_its_status(folder: Path):
-    line = f"bash {SCRIPTS}/sft/finetune_ft.sh _3_frozen_lake 4 ckpt no/such/folder builtin:tiny"
-    with pytest.raises(AssertionError, match="does not exist"):
-        run(folder, line, SHORT, SFT)
-
-
 def test_the_variables_of_the_original_count():
     sys.path.insert(0, str(SCRIPTS))
     try:
@@ -177,8 +163,3 @@ def test_the_variables_of_the_original_count():
     assert "generate.output_dir=sftdata/_2_sokoban-1.5B-text_with_coordinates" in command(
         ["--config-name", "_2_sokoban"], {}
     )
-
-
-def test_the_scripts_are_executable():
-    assert all(os.access(path, os.X_OK) for path in SCRIPTS.rglob("*.sh"))
-    assert shutil.which("bash")

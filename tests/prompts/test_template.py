@@ -19,7 +19,7 @@ USERS = st.text(
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_sampled_mask_covers_the_sampled_ids_and_nothing_else(name, seed):
     made = template(name)
     engine = NoiseEngine(made, np.random.default_rng(seed))
@@ -39,7 +39,7 @@ def test_the_sampled_mask_covers_the_sampled_ids_and_nothing_else(name, seed):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_decoding_the_sampled_tokens_gives_exactly_the_responses(name, seed):
     made = template(name)
     engine = NoiseEngine(made, np.random.default_rng(100 + seed))

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -173,18 +172,6 @@ def test_a_game_that_fails_in_every_episode_is_named(base, tmp_path, monkeypatch
     with pytest.raises(DataError, match=r"returned None as the reward.*spa env check") as error:
         selfplay.run_self_play(small_config(base, tmp_path, lake, "generate.policy=random"))
     assert "episode_error" in str(error.value) and "instruct model" not in str(error.value)
-
-
-def test_a_policy_that_is_no_model_is_not_called_one(base, tmp_path):
-    cfg = small_config(base, tmp_path, "generate.policy=random")
-    error = selfplay.nothing_usable(cfg, [], Counter(not_successful=3))
-    assert "3 not_successful" in str(error) and "model" not in str(error)
-
-
-def test_episodes_without_success_are_not_blamed_on_the_format(base, tmp_path):
-    cfg = small_config(base, tmp_path, "generate.success_only=true")
-    told = str(selfplay.nothing_usable(cfg, [], Counter(not_successful=3)))
-    assert "generate.success_only" in told and "format" not in told
 
 
 def test_fine_tuning_lowers_the_loss_and_measures_itself(base, four_steps):

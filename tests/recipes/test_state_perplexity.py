@@ -63,10 +63,6 @@ def test_perplexity_by_hand():
     ] == pytest.approx(16)
 
 
-def test_worse_than_guessing_is_said():
-    assert perplexity_report([scored(-np.log(9), -np.log(9))], ["PG"])["worse_than_guessing"]
-
-
 def test_command_line_measures_every_text(tmp_path, monkeypatch, capsys, untrained_model):
     monkeypatch.chdir(tmp_path)
     args = [
