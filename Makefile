@@ -4,6 +4,7 @@
 #   make smollm2         fetch SmolLM2-135M-Instruct (100 MB), where model_path=smollm2 finds it
 #   make smol            written search and its baseline with SmolLM2 on the 4x4 lake; one seed, 70 minutes, resumes
 #   make test            all tests that need nothing beyond .venv
+#   make test-fast       the rooms of tests that train nothing: maths, formats, prompts, settings; three minutes
 #   make lint            ruff, pyright, and the words of README and docs
 #   make golden BASE=REV whether the working tree computes what commit REV computed, to the last bit; five minutes
 #   make docs            the documentation site, in site/
@@ -34,7 +35,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 # A test that hangs prints where every thread is and fails; the other tests run on.
 NO_HANG := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
-.PHONY: help install demo smollm2 smol test lint golden docs claims bench test-extra
+.PHONY: help install demo smollm2 smol test test-fast lint golden docs claims bench test-extra
 
 help:
 	@sed -n 's/^# \{0,3\}//p;/^$$/q' $(firstword $(MAKEFILE_LIST))
@@ -60,6 +61,11 @@ hashed:
 
 test: $(READY)
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(NO_HANG)
+
+# Rooms that start no process and train nothing.
+FAST := algo config distributed evaluate formats prompts training worldmodel
+test-fast: $(READY)
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(NO_HANG) $(FAST:%=tests/%)
 
 EXTRAS := wheel browser vllm ray bridges hosts chaos siege overnight
 test-extra:

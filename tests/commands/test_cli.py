@@ -9,7 +9,6 @@ import pytest
 from helpers.light import HEAVY
 
 from spa.cli import COMMANDS, execute, main, make_parser, parse
-from spa.errors import ConfigError
 
 NOT_LOADED = (*HEAVY, "jinja2")
 
@@ -22,16 +21,6 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **environment},
         check=False,
     )
-
-
-def failed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
-    """The message of a failing command."""
-    status = main(list(args))
-    said = capsys.readouterr()
-    assert status == 2
-    assert "Traceback" not in said.err + said.out
-    assert said.err.startswith((f"spa {args[0]}: ", f"spa {' '.join(args[:2])}: ", "spa: "))
-    return said.err
 
 
 @pytest.mark.parametrize("args", [["--help"], [], ["--version"], ["nonsense"]])
@@ -101,85 +90,6 @@ LONG = [
     ["run", "--method", "vanilla"],
     ["compare"],
 ]
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["run", "demo", "last", "maybe"], "GENERATE_DATA is 'maybe'"),
-        (["run", "demo", "newest"], "CKPT is 'newest'"),
-        (["run", "demo", "²", "False"], "CKPT is '²'"),
-        (["run", "demo", "20"], "from step 20: spa run demo 20 False"),
-        (["run", "demo", "20", "True"], "from step 20: spa run demo 20 False"),
-        (["run", "nowhere.yaml"], "nowhere.yaml"),
-        (["compare", "demo", "--seeds", "0"], "--seeds is 0"),
-        (["run", "demo", "last", "True", "--stages", "sft"], "give only one of these"),
-        (
-            ["run", "demo", "--stages", "selfplay,ppo"],
-            "choose one or more consecutive stages of selfplay, sft, ppo",
-        ),
-        (
-            ["run", "demo", "--stages", "play"],
-            "choose one or more consecutive stages of selfplay, sft, ppo",
-        ),
-        (
-            ["run", "demo", "--method", "vanilla", "--stages", "sft"],
-            "give no other stage and no checkpoint",
-        ),
-        (
-            ["compare", "demo", "--sweep", "algorithm.gamma=1,0.9", "--methods", "echo"],
-            "either methods or the values",
-        ),
-        (
-            ["compare", "demo", "--method", "echo", "--dry-run"],
-            "to compare echo, name it in `methods`",
-        ),
-        (
-            ["eval", "random", "--config", "demo", "--world-model", "--state-perplexity"],
-            "two separate measurements",
-        ),
-        (
-            ["eval", "random", "expert", "--config", "demo", "--output", "x.json"],
-            "evaluate one model at a time",
-        ),
-        (["eval", "random"], "name a configuration"),
-        (["doctor", "trainer.threads=4"], "only with --fit CONFIG"),
-        (["doctor", "--gpu-memory", "80"], "only with --fit CONFIG"),
-        (["doctor", "./nothing", "--fit", "tiny"], "nothing: the model folder does not exist"),
-        (["eval", "random", "--config", "demo", "--prices", "1,2"], "remove --prices"),
-        (["doctor", "--fit", "base", "--gpu-memory", "0"], "--gpu-memory must be greater than 0"),
-        (
-            ["run", "demo", "--method", "grid"],
-            "there is no baseline 'grid'; choose from vanilla, vanilla_wm",
-        ),
-        (
-            ["run", "demo", "--method", "vanilla", "ctx_manager.mode=add_worldmodel"],
-            "choose the baseline vanilla_wm",
-        ),
-        (
-            ["run", "demo", "--method", "vanilla_wm", "ctx_manager.mode=base"],
-            "choose the baseline vanilla.",
-        ),
-        (
-            ["run", "demo", "--method", "state_estimation", "state_text=grid"],
-            "whose state_text is grid_and_coords",
-        ),
-        (["run", "demo", "--stages", "ppo", "es_manager.train.env_groups=0"], "env_groups"),
-        (
-            [
-                "run",
-                "demo",
-                "--stages",
-                "ppo",
-                "es_manager.train.env_groups=1",
-                "es_manager.train.group_size=2",
-            ],
-            "2 episodes that a step keeps",
-        ),
-    ],
-)
-def test_what_cannot_be_is_said(capsys, args, words):
-    assert words in failed(capsys, *args)
 
 
 @pytest.mark.parametrize(
@@ -276,16 +186,3 @@ def test_threads_that_wait_sleep_unless_the_user_says_otherwise(chosen, found):
         [sys.executable, "-c", code], capture_output=True, text=True, env=clean | chosen, check=True
     )
     assert done.stdout.splitlines()[-1] == found
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--greedy"], "--greedy belongs to another measurement; add --world-model"),
-        (["--states", "3"], "--states belongs to another measurement; add --state-perplexity"),
-        (["--world-model", "--k", "8"], "remove --k or --world-model"),
-    ],
-)
-def test_an_option_of_another_measurement_is_refused(options, words):
-    with pytest.raises(ConfigError, match=words):
-        execute(["eval", "random", "--config", "tiny", *options])

@@ -570,11 +570,6 @@ def test_what_a_baseline_plays_is_what_it_says_whatever_the_originals_keys_say(t
         baseline_config("tiny", ["render_mode=text"], "state_estimation")
 
 
-def test_a_method_that_does_not_exist_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"there is no method 'vanila'.*vanilla"):
-        methods_compared("base", overrides("builtin:tiny", tmp_path, "compare.arms=[vanila,spa]"))
-
-
 def test_episodes_that_a_fault_ended_are_no_attempts():
     episodes = [
         {"tag": "T", "puzzle_seed": 1, "puzzle_hash": "a", "success": won, "stop": stop}
@@ -616,27 +611,6 @@ def test_equal_seeds_have_an_interval_over_puzzles_and_the_sentence_says_so():
     }
     line = sentences(summary)[0]
     assert "over 6 puzzles" in line and "does not include the variation" in line
-
-
-def test_a_comparison_chooses_its_own_extra_validation(tmp_path):
-    with pytest.raises(ConfigError, match=r"trainer\.also_test_at"):
-        methods_compared(
-            "demo", ["trainer.also_test_at=5"], only=("vanilla_wm", "spa"), root=tmp_path
-        )
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        "generate.output_dir=elsewhere",
-        "sft.trainer.default_local_dir=elsewhere",
-        "trainer.default_local_dir=elsewhere",
-        "launcher=ray",
-    ],
-)
-def test_what_a_comparison_would_ignore_is_refused(setting, tmp_path):
-    with pytest.raises(ConfigError, match=f"{setting}: a comparison"):
-        methods_compared("demo", [setting], only=("vanilla", "spa"), root=tmp_path)
 
 
 def test_a_curve_has_no_pass_at_8_of_fewer_attempts(tmp_path):

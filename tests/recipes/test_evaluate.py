@@ -457,37 +457,3 @@ def test_a_second_model_does_not_replace_the_result_of_the_first(tmp_path, monke
     told = capsys.readouterr()
     assert "the results of one/final and two/final have one name" in told.err
     assert "one/final on unseen puzzles" in told.out
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["random"], "name a configuration"),
-        (["random", "--config", "demo", "--dry-run", "--k", "0"], "at least 1"),
-        (["random", "--config", "demo", "--dry-run", "--k", "eight"], "write whole numbers"),
-        (["random", "--config", "demo", "--k", "²"], "write whole numbers"),
-        (["random", "--config", "demo", "--puzzles", "0"], "puzzles must be at least 1"),
-        (["no/such/folder", "--config", "demo", "--dry-run"], "there is no folder no/such/folder"),
-        (["run/spa/ppoo"], "there is no folder run/spa/ppoo"),
-        (["./none"], "there is no folder ./none"),
-        (["run/none"], "there is no folder run/none"),
-        (["run", "--config", "demo"], "Checkpoints are in run/spa/ppo."),
-        (["random", "--config", "demo", "--output", "kept.json"], "the path is a folder"),
-        (["random", "--config", "demo", "--output", "m1.5-sampled"], "whose name ends in .json"),
-        (
-            ["random", "--config", "demo", "--output", "file/result.json"],
-            "cannot write the result to",
-        ),
-        (
-            ["random", "--config", "demo", "--output", "/proc/no/result.json"],
-            "cannot write the result to",
-        ),
-    ],
-)
-def test_clear_errors(args, said, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "run" / "spa" / "ppo" / "global_step_3").mkdir(parents=True)
-    (tmp_path / "file").write_text("")
-    (tmp_path / "kept.json").mkdir()
-    assert cli.main(["eval", *args]) == 2
-    assert said in capsys.readouterr().err
