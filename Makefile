@@ -62,7 +62,7 @@ hashed:
 test: $(READY)
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(NO_HANG)
 
-# Rooms that start no process and train nothing.
+# Rooms that train nothing.
 FAST := algo config distributed evaluate formats prompts training worldmodel
 test-fast: $(READY)
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(NO_HANG) $(FAST:%=tests/%)
