@@ -112,15 +112,6 @@ def test_a_run_that_was_killed_goes_on_as_if_nothing_had_happened(
     assert_same_weights(four_steps / "global_step_4", tmp_path / "ppo" / "global_step_4")
 
 
-def test_a_finished_run_is_not_trained_again(base, four_steps):
-    before = (four_steps / "metrics.jsonl").read_bytes()
-    assert (
-        ppo_run.run_ppo(small_config(base, four_steps.parent, *FOUR))
-        == four_steps / "global_step_4"
-    )
-    assert (four_steps / "metrics.jsonl").read_bytes() == before
-
-
 def test_warm_up_and_cosine_count_ppo_steps_whatever_the_mini_batches(base, tmp_path):
     for count in (1, 3):
         cfg = small_config(

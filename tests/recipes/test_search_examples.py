@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,9 @@ def config(*overrides: str, method: str = "search_simulator") -> Config:
     return load_config("smol_frozen_lake", [*SETTINGS, *METHODS[method].overrides, *overrides])
 
 
+@cache
 def examples(method: str, *overrides: str) -> list[SFTExample]:
+    """Made once; nobody changes them."""
     cfg = config(*overrides, method=method)
     return make_examples(cfg, puzzles_of(cfg), Simulator())[0]
 
@@ -131,7 +134,7 @@ def test_validation_puzzles_are_left_out_and_seeds_differ():
     assert {*dropped} <= {"validation_puzzle", "too_long", "too_long_when_dealt", "duplicate"}
     other = examples("search_simulator", "seed.train=20000")
     assert {example.puzzle_hash for example in first} != {example.puzzle_hash for example in other}
-    assert first == examples("search_simulator")
+    assert first == examples.__wrapped__("search_simulator")
 
 
 def test_large_boards_drop_puzzles_whose_dealt_search_does_not_reach_the_goal():
@@ -241,20 +244,21 @@ def test_all_stages(method: str, tmp_path: Path):
     assert ("val-env/FrozenLakeNoSlip/search/exact" in last) == (method == "search_simulator")
 
 
-def played(cfg: Config, answer: str = "Left"):
-    """Episodes whose turns answer `answer` without a search."""
+@cache
+def played(groups: int):
+    """Episodes whose turns answer Left without a search."""
+    cfg = config(f"es_manager.val.env_groups={groups}")
     template = load_template(cfg, "builtin:tiny")
     player = setup.make_worker(cfg, template, mode="base")
     engine = ScriptedEngine(
-        lambda prompt: f"<think>31: Left30</think><answer>{answer}</answer>", template
+        lambda prompt: "<think>31: Left30</think><answer>Left</answer>", template
     )
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0)
     return player.rollout(engine, specs, setup.val_sampling(cfg)), player, template
 
 
 def test_an_episode_without_history_is_its_turns_one_after_the_other():
-    cfg = config("es_manager.val.env_groups=16")
-    episodes, player, template = played(cfg)
+    episodes, player, template = played(16)
     longest = max(episodes, key=lambda episode: len(episode.turns))
     assert len(longest.turns) == 3 and not longest.history
     prompter = player.prompters[longest.tag]
@@ -272,9 +276,8 @@ def test_an_episode_without_history_is_its_turns_one_after_the_other():
 
 
 def test_a_batch_is_split_into_one_row_per_turn():
-    cfg = config("es_manager.val.env_groups=16")
-    episodes, _, template = played(cfg)
-    whole = make_batch(cfg, episodes)
+    episodes, _, template = played(16)
+    whole = make_batch(config(), episodes)
     assert whole is not None
     rows = split_turns(whole)
     assert len(rows) == sum(len(episode.turns) for episode in episodes)
@@ -296,8 +299,7 @@ def test_a_batch_is_split_into_one_row_per_turn():
 
 
 def test_scores_come_from_the_puzzle_played_again():
-    cfg = config("es_manager.val.env_groups=16")
-    episodes, player, _ = played(cfg)
+    episodes, player, _ = played(16)
     for episode in episodes:
         scores = episode_scores(episode, player.make_env)
         assert len(scores) == len(episode.turns)
@@ -307,8 +309,7 @@ def test_scores_come_from_the_puzzle_played_again():
 
 
 def test_only_what_the_length_limit_ends_is_over_it():
-    cfg = config("es_manager.val.env_groups=4")
-    episodes, player, _ = played(cfg)
+    episodes, player, _ = played(4)
     found = []
     for episode in episodes:
         env = player.make_env(episode.tag)
@@ -338,8 +339,7 @@ class FailsInOneCell(FrozenLake):
 
 @pytest.mark.parametrize("game", [NotCopied, FailsInOneCell])
 def test_a_game_whose_states_cannot_be_explored_has_no_scores(game):
-    cfg = config("es_manager.val.env_groups=4")
-    episodes, player, _ = played(cfg)
+    episodes, player, _ = played(4)
     options = player.specs["FrozenLakeNoSlip"].env_config
     for episode in episodes:
         assert episode_scores(episode, player.make_env)
