@@ -79,36 +79,75 @@ class Search:
     path: tuple[str, ...] | None
 
 
-def searching(
-    start: str, *, max_depth: int = MAX_DEPTH, max_lines: int = MAX_LINES
-) -> Generator[str, Sequence[Successor], Search]:
-    """Search breadth first from `start`: yields each key to expand, is sent its successors, returns
-    the search.
+class OpenStates:
+    """The states that a search has found, and in which order it expands them: here, breadth first.
 
-    Several searches can so be expanded side by side. A state `max_depth` actions away is not
-    expanded.
+    paths: the actions to each state that was found.
     """
-    paths: dict[str, tuple[str, ...]] = {start: ()}
-    queue = deque([start])
+
+    def __init__(self, start: str, *, max_depth: int = MAX_DEPTH) -> None:
+        self.paths: dict[str, tuple[str, ...]] = {start: ()}
+        self.max_depth = max_depth
+        self._queue = [start]
+
+    def next(self) -> str | None:
+        """The state that is next; None if none is open."""
+        return self._queue[0] if self._queue else None
+
+    def close(self, key: str) -> None:
+        """Expand a state, whether it is open or not."""
+        self._queue = [each for each in self._queue if each != key]
+
+    def status(self, key: str, after: str, outcome: str) -> str:
+        """The status of a move from `key` to `after`."""
+        # The outcome takes precedence: a hole that was found before has the status of a hole
+        # again.
+        return outcome or (SEEN if after in self.paths else "")
+
+    def add(self, after: str, path: tuple[str, ...], status: str) -> None:
+        """Note what a move has led to; it opens a new state."""
+        if status:
+            return
+        self.paths[after] = path
+        # At the depth limit, a state is found but never expanded.
+        if len(path) < self.max_depth:
+            self._queue.append(after)
+
+    def listed(self) -> tuple[str, ...]:
+        """The open states as a line lists them."""
+        return tuple(self._queue)
+
+
+def expanding(
+    found: OpenStates, *, max_lines: int = MAX_LINES
+) -> Generator[str, Sequence[Successor], Search]:
+    """Search in the order of `found`: yields each key to expand, is sent its successors, returns the
+    search. Several searches can so be expanded side by side."""
     lines = list[Line]()
-    while queue and len(lines) < max_lines:
-        key = queue.popleft()
+    while (key := found.next()) is not None and len(lines) < max_lines:
+        found.close(key)
         moves = list[Move]()
         for action, next_key, outcome in (yield key):
-            path = (*paths[key], action)
-            # The outcome takes precedence: a hole that was found before has the status of a hole
-            # again.
-            status = outcome or (SEEN if next_key in paths else "")
+            path = (*found.paths[key], action)
+            status = found.status(key, next_key, outcome)
             moves.append(Move(action, next_key, status))
             if status == GOAL:
-                return Search((*lines, Line(key, paths[key], tuple(moves), ())), path)
-            if not status:
-                paths[next_key] = path
-                # At the depth limit, a state is found but never expanded.
-                if len(path) < max_depth:
-                    queue.append(next_key)
-        lines.append(Line(key, paths[key], tuple(moves), tuple(queue)))
+                return Search((*lines, Line(key, found.paths[key], tuple(moves), ())), path)
+            found.add(next_key, path, status)
+        lines.append(Line(key, found.paths[key], tuple(moves), found.listed()))
     return Search(tuple(lines), None)
+
+
+def run_search(
+    search: Generator[str, Sequence[Successor], Any], expand: Callable[[str], Sequence[Successor]]
+) -> Any:
+    """The result of a search by `expand`, which gives the successors of a key."""
+    key = next(search)
+    while True:
+        try:
+            key = search.send(expand(key))
+        except StopIteration as end:
+            return end.value
 
 
 def breadth_first(
@@ -118,14 +157,9 @@ def breadth_first(
     max_depth: int = MAX_DEPTH,
     max_lines: int = MAX_LINES,
 ) -> Search:
-    """The search from `start` by `expand`, which gives the successors of a key."""
-    search = searching(start, max_depth=max_depth, max_lines=max_lines)
-    key = next(search)
-    while True:
-        try:
-            key = search.send(expand(key))
-        except StopIteration as end:
-            return end.value
+    """The breadth-first search from `start`. A state `max_depth` actions away is not expanded."""
+    found = OpenStates(start, max_depth=max_depth)
+    return run_search(expanding(found, max_lines=max_lines), expand)
 
 
 def write_search(search: Search) -> str:
@@ -309,7 +343,6 @@ def score_search(
 ) -> SearchScore | None:
     """Score a written search of the game with transitions `true`, whose first key is the start.
 
-    Bookkeeping is judged by what the text itself has found so far; moves and outcomes by the game.
     `complete`: False for a text that was cut off, whose last line does not count. None if there is
     no goal to be found.
     """
@@ -321,13 +354,44 @@ def score_search(
     statuses = {*STATUSES, *outcomes.values()}
     counts = Counter[str]()
     errors = list[str]()
-    paths: dict[str, tuple[str, ...]] = {start: ()}
-    queue = [start]
-    expanded = set[str]()
+    score_lines(
+        text.split("\n"),
+        OpenStates(start),
+        counts,
+        errors,
+        read=lambda line: read_line(line, actions, statuses),
+        successors=lambda key: true.get(key, ()),
+        outcome=lambda key: outcomes.get(key, ""),
+        actions=actions,
+        complete=complete,
+    )
+    # Every part is right, but the text differs, for example in its white space.
+    if not errors and text != write_search(wanted):
+        errors.append("unreadable")
+    return SearchScore(**dict[str, Any](counts), failure=errors[0] if errors else "")
+
+
+def score_lines(
+    written: Sequence[str],
+    found: OpenStates,
+    counts: Counter[str],
+    errors: list[str],
+    *,
+    read: Callable[[str], Line | None],
+    successors: Callable[[str], Sequence[Successor]],
+    outcome: Callable[[str], str],
+    actions: Sequence[str],
+    complete: bool,
+) -> None:
+    """Score the lines of a search and its path: adds to the `counts` of `SearchScore`, and to the
+    `errors` their failures in order.
+
+    Bookkeeping is judged by what the text itself has found so far; moves and outcomes by the game.
+    """
     goal: tuple[str, ...] | None = None
-    written = text.split("\n")
+    expanded = set[str]()
     for number, each in enumerate(written if complete else written[:-1]):
-        line = read_line(each, actions, statuses)
+        line = read(each)
         # The line after the goal must be the path. Scoring ends with this line, or with one that
         # cannot be read.
         if line is None or goal is not None:
@@ -339,29 +403,33 @@ def score_search(
                 errors.append("no_goal" if is_path else "unreadable")
             else:
                 _count_path(counts, errors, right=each == " ".join(goal))
-            break
-        # The line should expand the first state of the queue.
-        is_next = queue[:1] == [line.key]
+            return
+        # The line should expand the state that is next.
+        is_next = found.next() == line.key
         if not is_next:
             again = line.key in expanded
             errors.append(
-                "expanded_again" if again else "skipped" if line.key in paths else "never_found"
+                "expanded_again"
+                if again
+                else "skipped"
+                if line.key in found.paths
+                else "never_found"
             )
         counts.update(lines=1, next_right=int(is_next))
-        if line.key in paths:
-            _count_path(counts, errors, right=line.path == paths[line.key])
+        if line.key in found.paths:
+            _count_path(counts, errors, right=line.path == found.paths[line.key])
         expanded.add(line.key)
-        # The queue follows the text's own order: a state that the text skipped stays open.
-        queue = [key for key in queue if key != line.key]
-        path = paths.get(line.key, line.path)
-        known = {action: key for action, key, _ in true.get(line.key, ())}
+        # The order follows the text's own: a state that the text skipped stays open.
+        found.close(line.key)
+        path = found.paths.get(line.key, line.path)
+        known = {action: key for action, key, _ in successors(line.key)}
         for move in line.moves:
             # A search ends at its first goal: whatever the line lists after it is wrong.
             if goal is not None:
                 errors.append("wrong_move")
                 counts.update(moves=1)
                 continue
-            status = outcomes.get(move.key, "") or (SEEN if move.key in paths else "")
+            status = found.status(line.key, move.key, outcome(move.key))
             right = known.get(move.action) == move.key
             errors += [] if right else ["wrong_move"]
             errors += [] if move.status == status else ["wrong_status"]
@@ -369,28 +437,21 @@ def score_search(
             # A goal, claimed or true, must be followed by the path to it.
             if GOAL in (status, move.status):
                 goal = (*path, move.action)
-            elif not status:
-                paths[move.key] = (*path, move.action)
-                if len(path) + 1 < MAX_DEPTH:
-                    queue.append(move.key)
+            else:
+                found.add(move.key, (*path, move.action), status)
         # A line must list all actions in their order; only the goal may end it early.
         done = [move.action for move in line.moves]
         if done != list(known)[: len(done)] or (goal is None and len(done) < len(known)):
             errors.append("wrong_move")
-        if line.open_keys != (() if goal is not None else tuple(queue)):
+        if line.open_keys != (() if goal is not None else found.listed()):
             errors.append("wrong_open")
-    else:
-        end = "no_goal" if goal is None else "wrong_path"  # the path is missing
-        # The last word of a text that was cut off may be the beginning of another.
-        begun = read_line(written[-1].rpartition(" ")[0], actions, statuses)
-        passed = begun is not None and any(
-            GOAL in (move.status, outcomes.get(move.key)) for move in begun.moves[:-1]
-        )
-        errors.append(end if complete else "wrong_move" if passed else "over_limit")
-    # Every part is right, but the text differs, for example in its white space.
-    if not errors and text != write_search(wanted):
-        errors.append("unreadable")
-    return SearchScore(**dict[str, Any](counts), failure=errors[0] if errors else "")
+    end = "no_goal" if goal is None else "wrong_path"  # the path is missing
+    # The last word of a text that was cut off may be the beginning of another.
+    begun = read(written[-1].rpartition(" ")[0])
+    passed = begun is not None and any(
+        GOAL in (move.status, outcome(move.key)) for move in begun.moves[:-1]
+    )
+    errors.append(end if complete else "wrong_move" if passed else "over_limit")
 
 
 def _count_path(counts: Counter[str], errors: list[str], *, right: bool) -> None:
@@ -437,7 +498,7 @@ class BreadthFirst(WrittenFormat):
 
     def searching(self, start: str, view: Any) -> Generator[str, Sequence[Successor], Search]:
         """Breadth first."""
-        return searching(start)
+        return expanding(OpenStates(start))
 
     def written(self, search: Search, view: Any) -> str:
         """A line for each expanded state, then the path."""
