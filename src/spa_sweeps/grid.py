@@ -31,6 +31,7 @@ from spa.recipes import ppo_run
 from spa.recipes.hours import seconds_here
 from spa.recipes.imagination import check_planning
 from spa.recipes.pipeline import run_selfplay_round, run_sft_round
+from spa.recipes.preflight import preflight
 from spa.recipes.rounds import Round, lost_checkpoint, rounds_of
 from spa.run.announce import StagePlan, expected_time, plan_lines, save_plan
 from spa.run.console import worker_console
@@ -442,12 +443,17 @@ def run_grid(
 
     A stage that fails costs what depends on it; the others continue, without the worker if it was
     killed. Raises TrainingError at the end if any failed, and ConfigError, before anything is done,
-    if a folder holds the work of another identity or self-play cannot plan as it is asked to.
+    if a folder holds the work of another identity or a stage has a problem that shows before it.
     """
     waiting = plan.missing
     peaks = dict[int, int]()
     # Checked before any process starts, so that a mistake is found before hours of training.
     check_planning(task.round.cfg for task in waiting if task.round and task.stage == "selfplay")
+    for task in waiting:
+        begun = task.init_from is not None
+        preflight(
+            task.config, (task.stage,), None if begun else task.config.model_path, dry_run=False
+        )
     _settle(plan)
     if root is not None and waiting:
         save_plan(root, _planned(plan), workers=len(devices))

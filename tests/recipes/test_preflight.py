@@ -5,6 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.fake_hub import FakeHub
 
 from spa import cli
 from spa.config.load import load_config
@@ -81,11 +82,11 @@ PLANS = ("generate.rounds=2", "generate.imagine.n=2", "es_manager.train.env_conf
         ((*PLANS, "generate.policy=random"), "Sudoku has no state values"),
     ],
 )
-@pytest.mark.parametrize("thorough", [True, False])
-def test_self_play_that_cannot_plan_is_refused_before_any_round_of_it(asks, told, thorough):
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_self_play_that_cannot_plan_is_refused_before_any_round_of_it(asks, told, dry_run):
     cfg = load_config("tiny", ["generate.imagine.n=2", *asks])
     with pytest.raises(ConfigError, match=told):
-        preflight(cfg, ALL, BUILTIN, thorough=thorough)
+        preflight(cfg, ALL, BUILTIN, dry_run=dry_run)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +212,35 @@ def test_the_dry_run_looks_and_a_run_looks_before_self_play(capsys, tmp_path):
         assert cli.main([*words, *more]) == 2
         assert "reads at most 4096 tokens" in capsys.readouterr().err
     assert not Path(tmp_path / "run" / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "key", "told"),
+    [
+        ("run", "model_path", "acme/typo: the model does not exist on the Hugging Face Hub"),
+        ("run", "sft.model.partial_pretrain", "acme/typo: the model does not exist"),
+        ("run", "data.train_files", "data.train_files: acme/typo: the data set does not exist"),
+        ("compare", "model_path", "acme/typo: the model does not exist on the Hugging Face Hub"),
+    ],
+)
+def test_a_name_that_is_not_on_the_hub_is_found_before_random_play(
+    command, key, told, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    words = [command, "tiny", "generate.policy=random", f"trainer.run_dir={tmp_path}/run"]
+    with FakeHub() as hub:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
+        assert cli.main([*words, f"{key}=acme/typo"]) == 2
+    assert told in capsys.readouterr().err
+    assert not list(tmp_path.rglob("trajectories"))
+
+
+def test_a_dry_run_asks_the_hub_for_no_model(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    with FakeHub() as hub:
+        hub.refuse = 500
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
+        preflight(load_config("tiny", ["generate.policy=random"]), ALL, "acme/typo")
 
 
 def test_what_only_training_needs_is_not_asked_of_self_play():

@@ -65,7 +65,7 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
         # A run of which only PPO is missing starts from its own SFT checkpoint, not from
         # model_path.
         begun = job.stage == "run" and missing == ["ppo"]
-        preflight(cfg, missing, None if begun else cfg.model_path, thorough=False)
+        preflight(cfg, missing, None if begun else cfg.model_path, dry_run=False)
     try:
         yield cfg
     except (SystemExit, GeneratorExit) as error:

@@ -1,7 +1,7 @@
 """Checks before any work: paths, model, data files, engine, environments, and prompt lengths.
 
-`spa run` and the commands of its stages look at it first, `--dry-run` at nothing else. Every
-problem is found by the code that would meet it hours later.
+`spa run`, the commands of its stages and `spa compare` look at it first, `--dry-run` at nothing
+else. Every problem is found by the code that would meet it hours later.
 """
 
 import importlib.util
@@ -39,31 +39,37 @@ log = logging.getLogger(__name__)
 
 
 def preflight(
-    cfg: Config, stages: Collection[StageName], model: str | None, *, thorough: bool = True
+    cfg: Config, stages: Collection[StageName], model: str | None, *, dry_run: bool = True
 ) -> None:
     """Raise ConfigError with every problem that `stages` would meet, starting from `model`; None:
-    from what an earlier stage has made. Without `thorough`, only what takes no time: no tokenizer
-    is read, and an environment made only where self-play plans.
+    from what an earlier stage has made.
 
-    A model on the Hub is not looked at before it is needed.
+    A dry run reads tokenizers and makes every environment, and leaves out names of the Hub. A real
+    run downloads models and data sets of the Hub, and does else only what takes no time: it makes
+    an environment only where self-play plans.
     """
     problems = [*_collect(_place_checks(cfg, stages)), *_collect(_engine_checks(cfg, stages))]
-    problems += _collect(_data_checks(cfg)) if "sft" in stages else []
+    problems += _collect(_data_checks(cfg, hub=not dry_run)) if "sft" in stages else []
     own = cfg.sft.model.partial_pretrain
     # A dictionary keeps the order: prompts are measured with the template of the first local model.
     wanted = {None if _plays_without_model(cfg, stages) else model: True}
     wanted |= {own: True} if "sft" in stages and own != cfg.model_path else {}
-    local = [name for name in wanted if name is not None and _is_local(name)]
-    broken = _collect(lambda name=name: _check_model(cfg, name) for name in local)
+    # A name of `model_info` is a model behind an API, whatever it looks like.
+    models = [
+        name
+        for name in wanted
+        if name is not None and (_is_local(name) or not (dry_run or name in cfg.model_info))
+    ]
+    broken = _collect(lambda name=name: _check_model(cfg, name) for name in models)
     problems += broken
     problems += _collect(iter([lambda: check_planning(_rounds(cfg, stages))]))
     stranger = unknown_game(cfg)
     if stranger and not problems:
         log.warning("%s", unknown_game_warning(stranger))
-    if thorough:
+    if dry_run:
         templates: list[ChatTemplate] = []
-        if local and not broken:
-            problems += _collect(iter([lambda: templates.append(load_template(cfg, local[0]))]))
+        if models and not broken:
+            problems += _collect(iter([lambda: templates.append(load_template(cfg, models[0]))]))
         problems += _collect(_env_checks(cfg, stages, templates[0] if templates else None))
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
@@ -180,24 +186,24 @@ def _check_installed(engine: str) -> None:
         )
 
 
-def _data_checks(cfg: Config) -> Iterator[Callable[[], None]]:
+def _data_checks(cfg: Config, *, hub: bool) -> Iterator[Callable[[], None]]:
     for split in ("train", "val"):
         own = getattr(cfg.sft.data, f"{split}_files")
         given = own or getattr(cfg.data, f"{split}_files")
         key = f"sft.data.{split}_files" if own else f"data.{split}_files"
         for name in (given,) if isinstance(given, str) else given or ():
-            # Only local names are checked: a Hub name needs its download first.
-            if not is_data_name(name):
+            # A data set of the Hub is downloaded for its check.
+            if hub or not is_data_name(name):
                 yield lambda key=key, name=name, split=split: _check_data(key, split, name)
 
 
 def _check_data(key: str, split: str, name: str) -> None:
     """Raise DataError if a file is missing, unreadable, or lacks columns."""
-    for path in data_files(name, split):
-        try:
+    try:
+        for path in data_files(name, split):
             check_file(path)
-        except DataError as error:
-            raise DataError(f"{key}: {error}") from error
+    except DataError as error:
+        raise DataError(f"{key}: {error}") from error
 
 
 def _check_model(cfg: Config, name: str) -> None:
