@@ -26,6 +26,7 @@ from spa.recipes.methods import (
     REFERENCE,
     Method,
     configured,
+    in_groups_of,
     label,
     method,
     placed,
@@ -185,9 +186,13 @@ def training_of(
 ) -> TrainingRun:
     """Training number `seed` of a method in `folder`. The method's changes win over `overrides`, and
     `more` wins over them."""
+    world_model_changes, ppo_changes = chosen.changes
+    if chosen.group_size is not None:
+        usual = configured(preset, (*overrides, *ppo_changes, *more), seed)
+        ppo_changes = (*ppo_changes, *in_groups_of(usual, chosen.group_size))
     world_model, ppo = (
         placed(configured(preset, (*overrides, *own, *more), seed), folder, name, root=root)
-        for own in chosen.changes
+        for own in (world_model_changes, ppo_changes)
     )
     steps = chosen.steps * ppo.trainer.total_training_steps
     ppo = replace(ppo, trainer=replace(ppo.trainer, total_training_steps=steps))

@@ -83,6 +83,35 @@ def test_groups_of_ppo_alone_have_nothing_to_do_with_those_of_self_play():
     assert digests("group_size_4", own)[:2] == digests("spa", own)[:2]
 
 
+@pytest.mark.parametrize(
+    ("preset", "more", "size", "groups"),
+    [
+        ("tiny", (), 4, (64,)),
+        ("tiny", (), 16, (16,)),
+        ("smol", (), 4, (8,)),
+        ("smol", (), 16, (2,)),
+        ("smol", ("es_manager.train.env_groups=6",), 16, (3,)),
+        (
+            "tiny",
+            ("es_manager.train.env_configs={tags: [FrozenLake, Sudoku], n_groups: [8, 24]}",),
+            16,
+            (4, 12),
+        ),
+    ],
+)
+def test_other_group_sizes_keep_the_episodes_of_a_step(preset, more, size, groups):
+    usual = training("spa", *more, preset=preset).ppo.es_manager.train
+    own = training(f"group_size_{size}", *more, preset=preset).ppo.es_manager.train
+    assert own.group_size == size and own.env_groups == sum(groups)
+    assert own.env_configs.n_groups == groups
+    assert own.env_groups * own.group_size == usual.env_groups * usual.group_size
+
+
+def test_a_group_size_that_does_not_divide_the_episodes_of_a_step_is_refused():
+    with pytest.raises(ConfigError, match=r"plays 40 episodes of .*groups of 16"):
+        training("group_size_16", "es_manager.train.env_groups=5", preset="smol")
+
+
 def test_planning_that_cannot_be_done_is_refused_before_any_stage(tmp_path):
     asks = ("generate.imagine.n=2", "es_manager.train.env_configs.tags=[Sudoku]")
     plan = plan_grid([training("planned", *asks, root=tmp_path / "x")])

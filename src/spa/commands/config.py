@@ -31,7 +31,9 @@ def list_names(options: argparse.Namespace) -> int:
     rows = []
     for name in method_names():
         entry = method(name)
-        changes = " ".join((*entry.overrides, *entry.world_model, *entry.ppo)) or "-"
+        size = entry.group_size
+        groups = () if size is None else (f"es_manager.train.group_size={size}",)
+        changes = " ".join((*entry.overrides, *entry.world_model, *entry.ppo, *groups)) or "-"
         rows += [(name, entry.description), ("", changes)]
     Table(("", ""), rows).print()
     # Most methods have these variants, so the two name patterns are printed instead of a line for

@@ -22,7 +22,8 @@ NO_EXAMPLES = "actor_rollout_ref.actor.replay.examples=0"
 class Method:
     """Overrides that define a method. `overrides` apply to the whole training, `world_model` to
     stages 1 and 2 alone, `ppo` to stage 3 alone; without `fine_tuned`, PPO starts from the base
-    model. `steps`: PPO steps, as a multiple of the configuration's."""
+    model. `steps`: PPO steps, as a multiple of the configuration's. `group_size`: PPO plays as many
+    episodes in each step, in groups of this size."""
 
     description: str
     overrides: tuple[str, ...] = ()
@@ -30,6 +31,7 @@ class Method:
     ppo: tuple[str, ...] = ()
     fine_tuned: bool = True
     steps: int = 1
+    group_size: int | None = None
 
     @property
     def has_control(self) -> bool:

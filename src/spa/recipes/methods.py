@@ -135,25 +135,13 @@ _ABLATIONS: Mapping[str, Method] = {
         )
         for epochs in range(1, 6)
     },
-    # The number of episodes per step is that of `base` and `tiny`: 64 x 4 = 32 x 8 = 16 x 16.
-    # `generate.group_size` must divide PPO's group size; null makes both equal.
-    "group_size_4": Method(
-        description="method spa, but each PPO step samples 64 groups of 4 episodes (32 groups of 8 in the preset tiny)",
-        ppo=(
-            "es_manager.train.env_groups=64",
-            "es_manager.train.group_size=4",
-            "generate.group_size=null",
-        ),
-    ),
-    "group_size_16": Method(
-        description="method spa, but each PPO step samples 16 groups of 16 episodes (32 groups of "
-        "8 in the preset tiny)",
-        ppo=(
-            "es_manager.train.env_groups=16",
-            "es_manager.train.group_size=16",
-            "generate.group_size=null",
-        ),
-    ),
+    **{
+        f"group_size_{size}": Method(
+            description=f"method spa, but PPO samples groups of {size} episodes, as many episodes in each step",
+            group_size=size,
+        )
+        for size in (4, 16)
+    },
     "no_filter": Method(
         description="method spa, but PPO also trains on groups whose rewards are all equal",
         ppo=_ALL_EPISODES,
@@ -445,6 +433,27 @@ def warn_untrained(name: str, chosen: Method, cfg: Config) -> None:
 def label(name: str) -> str:
     """Name of a method in folders and tables: a user's own method by its name in the module."""
     return name.rpartition(":")[2]
+
+
+def in_groups_of(cfg: Config, size: int) -> tuple[str, ...]:
+    """Overrides that give PPO groups of `size` episodes and each tag as many episodes per step as
+    in `cfg`. Raises ConfigError if `size` does not divide them."""
+    train = cfg.es_manager.train
+    counts = [groups * train.group_size for groups in train.env_configs.n_groups or ()]
+    for tag, episodes in zip(train.env_configs.tags, counts, strict=True):
+        if episodes % size:
+            raise ConfigError(
+                f"es_manager.train: each PPO step plays {episodes} episodes of {tag}, which cannot be split into "
+                f"groups of {size}. Change env_groups or group_size, or leave out the method group_size_{size}."
+            )
+    groups = [episodes // size for episodes in counts]
+    return (
+        f"es_manager.train.env_groups={sum(groups)}",
+        f"es_manager.train.group_size={size}",
+        f"es_manager.train.env_configs.n_groups={groups}",
+        # Self-play keeps its groups, whose size would have to divide that of PPO.
+        "generate.group_size=null",
+    )
 
 
 @lru_cache(maxsize=256)
