@@ -316,12 +316,11 @@ def mean_over_seeds(entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def stage_seconds(made: "Comparison") -> dict[str, float]:
-    """Seconds of each stage of each method, summed over seeds; a stage that lies elsewhere took
-    none here."""
+    """Seconds of each stage of each method, summed over seeds. A stage that is linked counts for
+    every method that needs it, with the time that it took where it was done."""
     out: dict[str, float] = defaultdict(float)
     for name, trainings in made.trainings.items():
         for task in [task for training in trainings for task in tasks_of(training)]:
-            if not task.folder.is_symlink():
-                known = Manifest.read(task.folder)
-                out[f"{name}/{task.folder.name}"] += known.seconds if known else 0.0
+            known = Manifest.read(task.folder)
+            out[f"{name}/{task.folder.name}"] += known.seconds if known else 0.0
     return {name: round(value, 1) for name, value in out.items()}

@@ -104,9 +104,9 @@ def sentences(summary: dict[str, Any]) -> list[str]:
             )
     seconds = summary["seconds"]["total"]
     memory = summary["peak_memory_gb"]
-    # A command that is killed records no time.
+    # A command that is killed records no time, and neither does a stage that was done before.
     out.append(
-        f"The comparison took {seconds:.0f} s, without the time of interrupted commands. "
+        f"The comparison took {seconds:.0f} s, without interrupted commands and reused stages. "
         f"Peak memory, summed over processes: {memory} GB."
     )
     return out

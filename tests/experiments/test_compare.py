@@ -27,6 +27,7 @@ from spa.recipes.methods import (
     method,
     of_comparison,
 )
+from spa.run.manifest import Manifest
 from spa.run.reading import open_run
 from spa.worldmodel.sft_files import read_examples
 from spa_bench.paper.verdicts import mean_curve
@@ -284,8 +285,10 @@ def test_what_a_run_has_done_is_not_done_again(base, tmp_path):
 def test_a_comparison_of_linked_stages_refuses_other_settings(base, tmp_path):
     root = tmp_path / "run"
     assert cli.main(["run", "base", *overrides(base, root, "--quiet")]) == 0
-    run_small(methods_compared("base", overrides(base, root)))
+    summary = run_small(methods_compared("base", overrides(base, root)))
     assert (root / "spa" / "data").is_symlink()
+    own = Manifest.read(root / "ppo")
+    assert own and summary["seconds"]["spa/ppo"] == round(own.seconds, 1) > 0
     before = checksums(root)
     made = methods_compared("base", overrides(base, root, "generate.sampling.temperature=0.5"))
     with pytest.raises(ConfigError, match=r"generate\.sampling\.temperature: 1\.0 → 0\.5"):
