@@ -196,7 +196,10 @@ class Library:
             return None
         runs = [open_run(places[name]) for name in names]
         files = [
-            path for run in runs for stage in run.stages for path in stage.path.glob("*.json*")
+            path
+            for run in runs
+            for stage in run.stages
+            for path in (*stage.path.glob("*.json*"), stage.path / "config.yaml")
         ]
         files += [stage.evaluation for run in runs for stage in run.stages]
         files += [run.path / "summary.json" for run in runs]

@@ -303,3 +303,14 @@ def test_a_run_and_a_folder_of_runs_are_told_apart(folder: Path, tmp_path: Path)
     assert is_run(tmp_path)
     (tmp_path / "demo" / "ppo").mkdir(parents=True)
     assert not is_run(tmp_path)
+
+
+def test_a_report_follows_a_configuration_that_changes_alone(folder: Path, tmp_path: Path):
+    run = shutil.copytree(folder / "half", tmp_path / "half")
+    (run / "ppo" / "config.yaml").write_text("seed: 1\n")
+    library = Library(tmp_path)
+    first = library.report(["half"])
+    (run / "ppo" / "config.yaml").write_text("seed: 2\n")
+    second = library.report(["half"])
+    assert first and [text for _, text in first.configs] == ["seed: 1\n"]
+    assert second and [text for _, text in second.configs] == ["seed: 2\n"]
