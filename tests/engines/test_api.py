@@ -335,6 +335,24 @@ def test_refusals_cost_their_episodes_once_others_were_answered(tmp_path):
         engine(server).generate([prompt(0), prompt(1)], SAMPLING)
 
 
+@pytest.mark.parametrize(
+    "trouble", [failing(400, "Unknown parameter: foo"), failing(403), failing(501)]
+)
+def test_responses_to_other_settings_do_not_show_that_these_are_accepted(trouble, tmp_path):
+    store = tmp_path / "responses.jsonl"
+    prompts = [prompt(number) for number in range(3)]
+    foo = {"generation_kwargs": {"foo": 1}, "store": store}
+    with Server([good(), *[trouble] * 9]) as server:
+        engine(server, store=store).generate(prompts[:1], SAMPLING)
+        with pytest.raises(ModelError):
+            engine(server, **foo).generate(prompts, SAMPLING)
+        assert len(server.requests) == 2
+    with Server([good(), *[failing(400, "Unknown")] * 2]) as server:
+        engine(server, **foo).generate(prompts[:1], SAMPLING)
+        again = engine(server, **foo).generate(prompts, SAMPLING)
+    assert [completion.finish_reason for completion in again] == ["stop", "error", "error"]
+
+
 @pytest.mark.parametrize("per_minute", [None, 300])
 def test_nothing_is_sent_after_an_interruption(monkeypatch, per_minute):
     def interrupted(futures, **_):

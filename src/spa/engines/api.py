@@ -102,6 +102,7 @@ class ApiResponse:
     completion_tokens: int = 0
     retries: int = 0
     episode: str = ""  # id of the episode that the request was made for
+    settings: str = ""  # key of server, model and settings, as `settings_key` makes it
 
 
 class Pacer:
@@ -131,6 +132,7 @@ class ResponseStore:
         self.path = path
         self._lock = threading.Lock()
         self._responses: dict[str, ApiResponse] = {}
+        self.accepted: set[str] = set()  # settings keys of the responses
         if path is None or not path.is_file():
             return
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -138,7 +140,9 @@ class ResponseStore:
             try:
                 record = json.loads(line)
                 key = record.pop("key")
-                self._responses[key] = ApiResponse(**record)
+                response = ApiResponse(**record)
+                self._responses[key] = response
+                self.accepted.add(response.settings)
             except (ValueError, KeyError, TypeError, AttributeError):
                 log.warning(
                     "%s: spa skipped a cached response, because its line cannot be read", path
@@ -163,6 +167,7 @@ class ResponseStore:
         """Keep a response."""
         with self._lock:
             self._responses[key] = response
+            self.accepted.add(response.settings)
             self._append(json.dumps({"key": key, **asdict(response)}))
 
     def _append(self, line: str) -> None:
@@ -278,8 +283,8 @@ class ApiEngine:
         failed = [c.text for c in completions if c.finish_reason == "error"]
         silent = len(failed) > 1 and not any(refused for _, refused in answers)
         # No request was answered. That is an error if several failed and the server refused
-        # none of them, or if nothing is stored that would show that the server works.
-        if failed and len(failed) == len(completions) and (silent or not len(self.store)):
+        # none of them, or if no stored response shows that it accepts these settings.
+        if failed and len(failed) == len(completions) and (silent or not self._accepts(settings)):
             raise ModelError(
                 f"The server {self.address} answered none of {len(failed)} requests. The "
                 f"first error: {failed[0]}\n{self._kept()}"
@@ -320,6 +325,11 @@ class ApiEngine:
         # A null takes a field away, for models that refuse it.
         return {name: value for name, value in (fields | given).items() if value is not None}
 
+    def _accepts(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether a response of this model to these settings is stored. Other responses, as
+        of another model in the same file, prove nothing."""
+        return settings_key(self.address, self.name, settings) in self.store.accepted
+
     def _kept(self) -> str:
         if self.store.path is None or not len(self.store):
             return "The server had sent no response yet."
@@ -342,7 +352,8 @@ class ApiEngine:
                     text=str(error), token_ids=None, logprobs=None, finish_reason="error"
                 )
                 return failed, isinstance(error, Refused)
-            self.store.put(key, replace(response, episode=prompt.episode_id))
+            known = settings_key(self.address, self.name, settings)
+            self.store.put(key, replace(response, episode=prompt.episode_id, settings=known))
         text = without_prefill(response, prompt.prefill)
         return Completion(
             text=text, token_ids=None, logprobs=None, finish_reason=response.finish_reason
@@ -368,7 +379,7 @@ class ApiEngine:
         try:
             response = self._read(self._send(request))
         except self._sdk_error as error:
-            raise self._failure(error) from None
+            raise self._failure(error, settings) from None
         except (Unanswered, ModelError):
             raise
         except Exception as error:  # noqa: BLE001 - the SDK checks nothing: an answer can be anything
@@ -402,7 +413,7 @@ class ApiEngine:
                         f"of {self.name} in model_info. "
                         f"{self._readable(one_line(error))[:400]}"
                     ) from None
-                if type(self._failure(error)) is not Unanswered:
+                if type(self._failure(error, request["extra_body"])) is not Unanswered:
                     raise
         return self._client.chat.completions.create(**request)
 
@@ -439,7 +450,7 @@ class ApiEngine:
             completion_tokens=int(getattr(answer.usage, "completion_tokens", None) or 0),
         )
 
-    def _failure(self, error: Any) -> Exception:
+    def _failure(self, error: Any, settings: Mapping[str, Any]) -> Exception:
         """An error of the SDK as Unanswered, Refused or ModelError, without the key."""
         text = self._readable(error_words(error))[:400]
         status = getattr(error, "status_code", None)
@@ -455,7 +466,7 @@ class ApiEngine:
                 f"{text}"
             )
         # After other responses a 403 is about this conversation, such as that of a moderation.
-        if status == 401 or (status == 403 and not len(self.store)):
+        if status == 401 or (status == 403 and not self._accepts(settings)):
             variable = self.entry.api_key_env or KEYS.get(
                 self.entry.provider_name, "the environment variable that api_key_env names"
             )
@@ -463,7 +474,7 @@ class ApiEngine:
                 f"{where}: the API key in {variable} is wrong, has expired or lacks the "
                 f"permission. {text}"
             )
-        if status == 404 or (status == 501 and not len(self.store)):
+        if status == 404 or (status == 501 and not self._accepts(settings)):
             return ModelError(
                 f"{where}: the model does not exist, or {self.address} does not offer the "
                 "chat completions API. Check model_name and base_url of the model in "
@@ -476,12 +487,12 @@ class ApiEngine:
                 if status is None
                 else f"{where}: the server returned error {status}: {text}"
             )
-        # Only this request is at fault if the error concerns its conversation, or if
-        # any response is stored, since the server then probably accepts the settings.
+        # Only this request is at fault if the error concerns its conversation, or if a stored
+        # response shows that the server accepts the settings.
         refused = getattr(error, "code", None) == TOO_LONG or any(
             words in lower for words in REFUSALS
         )
-        if len(self.store) or refused:
+        if refused or self._accepts(settings):
             return Refused(f"{where}: {text}")
         return ModelError(
             f"{where}: the server rejected the request; check generation_kwargs of the model "
@@ -602,6 +613,12 @@ def api_key(entry: APIModelConfig) -> str | None:
 def request_key(address: str, name: str, prompt: Prompt, settings: Mapping[str, Any]) -> str:
     """Identifies a request: server, model, settings, messages, and the prompt's own seed."""
     parts = [address, name, dict(settings), list(prompt.messages), prompt.seed]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def settings_key(address: str, name: str, settings: Mapping[str, Any]) -> str:
+    """Identifies what all requests of a model share: server, model and settings."""
+    parts = [address, name, dict(settings)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
