@@ -18,7 +18,7 @@ from spa.evaluation.statistics import (
 from spa.examples.source import source_of
 from spa.recipes.evaluate_puzzles import reference_scores
 from spa.recipes.versions import versions
-from spa.run.files import read_lines, read_object
+from spa.run.files import METRICS, read_lines, read_object
 from spa.run.manifest import Manifest
 from spa_sweeps.budget import budget
 from spa_sweeps.grid import FOLDERS, TrainingRun, tasks_of, validation
@@ -49,7 +49,7 @@ class SeedResult:
 def read_training(training: TrainingRun, seed: int) -> SeedResult | None:
     """Read the results of the training with number `seed`; None if it is not finished.
 
-    Raises DataError if a file of validation episodes has another size than the stage wrote.
+    Raises DataError if a file that is read has another size than the stage wrote.
     """
     tasks = tasks_of(training)
     if not all(task.done for task in tasks):
@@ -66,7 +66,7 @@ def read_training(training: TrainingRun, seed: int) -> SeedResult | None:
     # Sizes are compared with the stage's record, since a file that was cut or edited would
     # change results silently.
     known = Manifest.read(ppo)
-    for path in files.values():
+    for path in (*files.values(), *ppo.glob(METRICS)):
         if known and (problem := known.problem(path, ppo)):
             raise DataError(
                 f"{problem}. The results are computed from the file. Restore the file, or remove {ppo} and run the "
@@ -79,10 +79,10 @@ def read_training(training: TrainingRun, seed: int) -> SeedResult | None:
             name: dict(sorted(outcomes(episode for _, episode in read_lines(path)).items()))
             for name, path in files.items()
         },
-        curve=read_curve(ppo / "metrics.jsonl"),
+        curve=read_curve(ppo / METRICS),
         world_model=(
             _world_model(training.folder / FOLDERS["sft"] / "gate.json")
-            | _in_play(ppo / "metrics.jsonl", steps["before"], steps["after"])
+            | _in_play(ppo / METRICS, steps["before"], steps["after"])
             if learns_states(training)
             else {}
         ),
@@ -266,7 +266,7 @@ def _differences(
 
 
 def _began_ppo(training: TrainingRun) -> bool:
-    return (training.folder / FOLDERS["ppo"] / "metrics.jsonl").is_file()
+    return (training.folder / FOLDERS["ppo"] / METRICS).is_file()
 
 
 def tokens_sampled(trainings: Sequence[TrainingRun]) -> dict[str, int]:

@@ -177,10 +177,17 @@ def test_the_summary_holds_what_its_readers_need(compared):
     assert summary == json.loads((root / "summary.json").read_text())
 
 
-@pytest.mark.parametrize("harm", ["torn", "gone"])
-def test_validation_episodes_that_are_not_those_of_the_stage_are_not_counted(compared, base, harm):
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [
+        ("trajectories/val-000001.jsonl", "torn"),
+        ("trajectories/val-000001.jsonl", "gone"),
+        ("metrics.jsonl", "torn"),
+    ],
+)
+def test_results_that_are_not_those_of_the_stage_are_not_counted(compared, base, name, harm):
     root, _ = compared
-    path = root / "spa" / "ppo" / "trajectories" / "val-000001.jsonl"
+    path = root / "spa" / "ppo" / name
     whole = path.read_text()
     try:
         path.write_text(whole[: len(whole) // 2]) if harm == "torn" else path.unlink()

@@ -19,7 +19,7 @@ from spa.config.schema import Config
 from spa.errors import ConfigError
 from spa.run.checkpoint import load_state
 from spa.run.fingerprint import Fingerprint
-from spa.run.manifest import MANIFEST, Manifest, batch_file
+from spa.run.manifest import MANIFEST, Manifest, batch_file, damaged_files
 from spa.run.signals import StopRequested
 from spa.run.stage import Snapshot, Stage
 
@@ -200,6 +200,30 @@ def test_a_finished_stage_writes_nothing_and_becomes_longer_on_request(tmp_path)
     assert train(cfg, folder) == folder / "global_step_4"
     train(cfg, tmp_path / "whole")
     assert content(folder) == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("work", [train, play])
+def test_a_torn_record_of_metrics_of_a_finished_stage_is_named(work, tmp_path, caplog):
+    cfg, folder = small_config("none", tmp_path), tmp_path / "stage"
+    work(cfg, folder)
+    assert not damaged_files(folder)[1]
+    record = folder / "metrics.jsonl"
+    record.write_text(record.read_text()[:-9])
+    work(cfg, folder)
+    assert f"{record} has " in caplog.text and "does not write it again" in caplog.text
+    assert any(f"{record} has " in problem for problem in damaged_files(folder)[1])
+
+
+def test_a_record_of_metrics_may_grow_while_a_finished_stage_becomes_longer(tmp_path):
+    cfg, folder = small_config("none", tmp_path), tmp_path / "stage"
+    train(cfg, folder, total=2)
+    with pytest.raises(RuntimeError, match="out of luck"):
+        train(cfg, folder, TOTAL, lambda where, step: out_of_luck() if step == TOTAL else None)
+    assert not damaged_files(folder)[1]
+
+
+def out_of_luck() -> None:
+    raise RuntimeError("out of luck")
 
 
 def test_a_machine_that_comes_back_goes_on_from_the_copies_of_the_other(tmp_path):

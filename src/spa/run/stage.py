@@ -318,7 +318,7 @@ class Stage:
             # The path is relative, so that a finished run can be moved.
             result = self.result.relative_to(self.folder).as_posix()
             self._manifest = replace(self._manifest, result=result)
-            self._record(DATA_FILES, VALIDATIONS, SUMMARY)
+            self._record(DATA_FILES, VALIDATIONS, SUMMARY, METRICS)
             # Checkpoints are copied when they are saved; the data of self-play is copied only here.
             if played and (mirror := mirror_of(self.cfg, self.folder)):
                 mirror.copy_files(self.folder, sorted(self._manifest.sizes))
@@ -423,7 +423,9 @@ class Stage:
         # A start that failed may have left a manifest of other settings. Its sizes would vouch for
         # files that this stage did not write.
         if known is not None and not differences(known.fingerprint, self.fingerprint):
-            self._manifest = replace(self._manifest, sizes=known.sizes)
+            # The record of metrics grows while the stage works.
+            sizes = {name: size for name, size in known.sizes.items() if name != METRICS}
+            self._manifest = replace(self._manifest, sizes=sizes)
             self._earlier = known.seconds
         self._record()
         return checkpoint
