@@ -222,8 +222,9 @@ WORLD_MODEL = Group(
 SEARCH = Group(
     title="Written search",
     about=(
-        "The same prefixes, for responses that write a breadth-first search (`agent_proxy.response_format=search`). "
-        "Each line is scored by the game. The classes of failure add up, with `search/exact`, to 1."
+        "The same prefixes, for responses that write a breadth-first search (`agent_proxy.response_format=search`) or "
+        "a derivation, whose states are cells. Each line is scored by the game. The classes of failure add up, with "
+        "`search/exact`, to 1."
     ),
     prefixes=EPISODE_PREFIXES,
     metrics=(
@@ -236,14 +237,16 @@ SEARCH = Group(
         ),
         Metric(
             "search/move",
-            "share of written transitions that are true",
+            "share of written transitions that are true; of a derivation, of lines whose conclusion follows from the "
+            "lines before",
             "0 to 1",
             "near 1",
             "the world model is the bottleneck: more examples of transitions",
         ),
         Metric(
             "search/status",
-            "share of goal, hole and seen marks that are correct",
+            "share of goal, hole and seen marks that are correct; of a derivation, of lines that assign a value if one "
+            "alone fits",
             "0 to 1",
             "near 1",
             "more examples",
@@ -258,6 +261,27 @@ SEARCH = Group(
         Metric(
             "search/path",
             "share of paths that match the search so far",
+            "0 to 1",
+            "near 1",
+            "more examples",
+        ),
+        Metric(
+            "search/fact",
+            "of a derivation: share of neighbours whose written value is true",
+            "0 to 1",
+            "near 1",
+            "more examples",
+        ),
+        Metric(
+            "search/candidate",
+            "of a derivation: share of lines whose values that fit follow from the line's own facts",
+            "0 to 1",
+            "near 1",
+            "more examples",
+        ),
+        Metric(
+            "search/open",
+            "of a derivation: share of correct lists of open cells",
             "0 to 1",
             "near 1",
             "more examples",
@@ -307,6 +331,13 @@ SEARCH = Group(
         Metric(
             "search/wrong_open",
             "first error: the list of open states",
+            "0 to 1",
+            "0",
+            "more examples",
+        ),
+        Metric(
+            "search/wrong_fact",
+            "first error of a derivation: the value of a neighbour is false or missing",
             "0 to 1",
             "0",
             "more examples",
@@ -431,7 +462,8 @@ SFT = Group(
         Metric(
             "val/teacher_forced/*",
             "share of the parts of this kind that are right, given the true text before them: `observation`, "
-            "`prediction`, `answer`; in a written search `next` (state to expand), `move`, `status`, `open`, `path`",
+            "`prediction`, `answer`; in a written search `next` (state to expand), `move`, `status`, `open`, `path`; "
+            "in a derivation also `fact`, `candidate`, `value`",
             "0 to 1",
             "rises to 1",
             "one that stays low is the bottleneck: write what it depends on next to it",

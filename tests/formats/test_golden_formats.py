@@ -17,7 +17,15 @@ from spa.types import Prompt, Turn
 from spa.worldmodel.base_format import without_states
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "formats.json"
-NAMES = ("prediction_first", "plan_first", "answer_first", "no_prediction", "choose_plan", "search")
+NAMES = (
+    "prediction_first",
+    "plan_first",
+    "answer_first",
+    "no_prediction",
+    "choose_plan",
+    "search",
+    "constraint_propagation",
+)
 OPTIONS = [(("Left",), "P at (0,0)"), (("Down", "Up"), "P at (0,1)")]
 
 

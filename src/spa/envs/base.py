@@ -3,6 +3,8 @@
 import copy
 import sys
 from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import gymnasium
@@ -16,6 +18,19 @@ StateText = Literal["grid", "coords", "grid_and_coords"]
 """Text form of a state: the grid, the coordinate sentence, or the grid followed by the sentence."""
 
 Action = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable of a constraint satisfaction problem, such as a cell of a Sudoku.
+
+    value: "" if the variable is open. neighbours: the keys of the variables whose values must differ
+    from this one's. actions: the action that assigns each value of the domain.
+    """
+
+    value: str
+    neighbours: tuple[str, ...]
+    actions: Mapping[str, str]
 
 
 class TextEnv(gymnasium.Env[str, Action]):
@@ -264,8 +279,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         chance."""
 
     state_key_format: tuple[str, str] = ("state", "states in short")
-    """Words for a state of a written search: its name in prompts, and the name of its short
-    form."""
+    """Words for a state of a written search, or for a variable of `constraint_problem`: its name in
+    prompts, and the name of its short form."""
 
     def state_key(self) -> str | None:
         """A short name of the current state for written searches, without blanks, colons and
@@ -277,6 +292,16 @@ class TextEnv(gymnasium.Env[str, Action]):
         """The status of the current state for a written search, in a word. "goal" if the goal is
         reached, another word of the game if it is out of reach (hole, dead), else ""."""
         return ""
+
+    def constraint_problem(self) -> Mapping[str, Variable] | None:
+        """The current state as a constraint satisfaction problem, for derivations: the variables by
+        key, in the order in which they are filled.
+
+        Each value that a variable's neighbours leave over can be assigned, and the goal is reached
+        once all variables have values. Keys, values and actions have no blanks, colons and equals
+        signs. None: the game is none.
+        """
+        return None
 
     def key_of_text(self, text: str) -> str | None:
         """The name of the state that a text shows, from the text alone; None if it shows none."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from spa import seeds
 from spa.envs import coords
-from spa.envs.base import Action, StateText, TextEnv
+from spa.envs.base import Action, StateText, TextEnv, Variable
 from spa.envs.boards import sudoku_rows
 from spa.envs.options import (
     choose_state_text,
@@ -20,7 +20,7 @@ from spa.envs.options import (
     shuffled,
     uniforms,
 )
-from spa.envs.solvers.sudoku import Board, peers, solve, stays_unique
+from spa.envs.solvers.sudoku import Board, houses, peers, solve, stays_unique
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 
@@ -423,6 +423,34 @@ class Sudoku(TextEnv):
         """The number of empty cells; infinite if no digit fits into one of them."""
         fitting = self._fitting()
         return float(len(fitting)) if all(fitting) else inf
+
+    state_key_format = ("cell", "cells as row and column, so that (1,2) is 12")
+
+    def constraint_problem(self) -> dict[str, Variable]:
+        """The cells row by row; neighbours are the others of the row, the column and the box, in
+        this order."""
+        size = self.size
+        # From 16x16 on, row and column can have two digits.
+        mark = "" if size < 10 else "."
+        keys = [f"{row + 1}{mark}{col + 1}" for row in range(size) for col in range(size)]
+        house = houses(size)
+        found = dict[str, Variable]()
+        for cell, key in enumerate(keys):
+            around = dict.fromkeys(
+                keys[peer]
+                for group in range(3)
+                for peer in self._peers[cell]
+                if house[peer][group] == house[cell][group]
+            )
+            row, col, _ = house[cell]
+            found[key] = Variable(
+                value=str(self.cells[cell] or ""),
+                neighbours=tuple(around),
+                actions={
+                    str(digit): f"{row + 1},{col + 1},{digit}" for digit in range(1, size + 1)
+                },
+            )
+        return found
 
     def render(self) -> str:
         """The state text that the render mode stands for."""

@@ -26,16 +26,17 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     validation = episode.episode_id.startswith("val/")
     options = {"noise_seed": episode.noise_seed, "validation": validation}
     env.reset(seed=episode.puzzle_seed, options=options)
-    # Without names of states there is nothing to compare a search with. If
-    # the puzzle has another hash, the game has changed since the recording,
-    # and scores would be about another puzzle.
-    if env.state_key() is None or puzzle_hash(env) != episode.puzzle_hash:
+    # If the puzzle has another hash, the game has changed since the recording, and scores would be
+    # about another puzzle.
+    if puzzle_hash(env) != episode.puzzle_hash:
         return []
     # A search of all states may reach a fault of the game that play has not met.
     try:
         with boundary("searching the game's states", MAKING_S):
             reference = form.reference(env)
     except EnvFault:
+        return []
+    if reference is None:
         return []
     scores = list[SearchScore]()
     # A search starts from the state of its own turn, so it is scored before the turn's actions are

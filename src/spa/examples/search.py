@@ -27,7 +27,6 @@ from spa.examples.moves import moves_config
 from spa.examples.source import Examples, ExampleSource, Puzzles
 from spa.formats.base import WrittenFormat
 from spa.formats.registry import format_of
-from spa.formats.search import dealt, explore
 from spa.prompts.render import Prompter
 from spa.run import watchdog
 from spa.seeds import stream, stream_seed
@@ -68,12 +67,13 @@ class WrittenSearch(ExampleSource):
     def check(self, cfg: Config, problems: Problems) -> None:
         """The settings that written searches need, and those of their format."""
         BASE_FORMAT.check(cfg, problems)
+        form = format_of(cfg.agent_proxy.response_format)
         own = cfg.generate.search
         # Key, whether its value is wrong, the value that it must have.
         for path, wrong, wanted in (
             (
                 "agent_proxy.response_format",
-                not isinstance(format_of(cfg.agent_proxy.response_format), WrittenFormat),
+                not isinstance(form, WrittenFormat),
                 "search",
             ),
             ("ctx_manager.history", cfg.ctx_manager.history, "false"),
@@ -197,7 +197,7 @@ def make_examples(
         asked = questions(part, worker, dynamics)
         for question, search in zip(asked, dynamics.search(asked, form), strict=True):
             if search is None or search.path is None:
-                dropped["unreadable_state" if search is None else "no_goal"] += 1
+                dropped["unreadable_state" if search is None else form.unsolved] += 1
                 continue
             text = form.written(search, question.view)
             if too_long(text, search.path, question):
@@ -207,7 +207,9 @@ def make_examples(
             # The control needs a path and room, too, and all kinds of thoughts have the same
             # puzzles.
             if own.dynamics == "simulator":
-                false = dealt_search(question, form, cfg.seed.train)
+                number = question.puzzle.number
+                rng = stream(cfg.seed.train, "search/dealt", number)
+                false = form.dealt(question.puzzle.true, question.start, question.view, rng)
                 if false.path is None:
                     dropped["no_goal_when_dealt"] += 1
                     continue
@@ -240,6 +242,8 @@ def too_few(reason: str, dynamics: str) -> str:
         )
     if reason == "no_goal":
         return "The game has no way to its goal there. Lower generate.search.examples, or use other puzzles."
+    if reason == "stalled":
+        return "Too few puzzles follow from single candidates alone: use others, with more clues."
     return "The game has too few puzzles. Lower generate.search.examples."
 
 
@@ -254,6 +258,8 @@ def fresh_puzzles(
     ]
     from spa.planning.dynamics import Puzzle
 
+    form = format_of(cfg.agent_proxy.response_format)
+    assert isinstance(form, WrittenFormat)  # see `WrittenSearch.check`
     worker = puzzles.worker
     known = set[str]()
     for number in range(most):
@@ -283,10 +289,10 @@ def fresh_puzzles(
         prompter = worker.prompters[spec.tag]
         try:
             with boundary("searching the game's states", making_s(cfg.es_manager.env_timeout_s)):
-                true, copies = explore(look.env)
+                true, copies = form.explore(look.env)
         except EnvFault as error:
             why = f"{error}. Check it with: spa env check {spec.tag}"
-            # explore raises these two itself, with a message for the user.
+            # `explore` raises these two itself, with a message for the user.
             if isinstance(error.__cause__, ValueError | NotImplementedError):
                 why = str(error.__cause__)
             raise ConfigError(
@@ -367,22 +373,6 @@ def thoughts_of(kind: str, chosen: Sequence[Searched]) -> list[tuple[str, tuple[
         else:
             found.append(("" if kind == "none" else text, each.search.path))
     return found
-
-
-def dealt_search(question: "Question", form: WrittenFormat, seed: int) -> Any:
-    """The search in a world where outcomes are dealt at random among the actions.
-
-    Dealing keeps each state's distance from the start. The order of states at one distance changes,
-    so in a large game the limit of lines may come before the goal.
-    """
-    world = dealt(question.puzzle.true, stream(seed, "search/dealt", question.puzzle.number))
-    search = form.searching(question.start, question.view)
-    key = next(search)
-    while True:
-        try:
-            key = search.send(world[key])
-        except StopIteration as end:
-            return end.value
 
 
 def of_other_puzzles(texts: Sequence[str]) -> list[str]:

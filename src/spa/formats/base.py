@@ -1,8 +1,11 @@
 """The contract of a response format, and what most world-model formats share."""
 
+import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from spa.config.problems import Problems
 from spa.config.schema import Config
@@ -24,6 +27,8 @@ from spa.formats.blocks import (
 )
 from spa.formats.plans import Option, plan_sentence
 from spa.types import Episode, Metrics, ParsedResponse, Turn
+
+log = logging.getLogger(__name__)
 
 MODES = ("base", "add_worldmodel")
 CONTROLS = ("vanilla_wm", "spa_shuffled")
@@ -360,8 +365,10 @@ class WrittenFormat(ResponseFormat):
     game or from a model's predicted moves.
 
     `view` is what prompts show of the game in a state (`state_text` and so on): a game, or one in a
-    predicted state.
+    predicted state. unsolved: the reason for which a puzzle without a path is dropped.
     """
+
+    unsolved: str = "no_goal"
 
     def check(self, cfg: Config, problems: Problems) -> None:
         """Only base prompts ask for it."""
@@ -372,6 +379,15 @@ class WrittenFormat(ResponseFormat):
                 f"{self.name} needs ctx_manager.mode=base, because its responses contain no state blocks",
             )
 
+    def warn_untrained(self, method: str) -> None:
+        """A base model cannot write them."""
+        log.warning(
+            "method %s asks the base model for responses of the format %s, which it has never learned. The baseline "
+            "of this configuration is random_format, which learns from as many examples of random play",
+            method,
+            self.name,
+        )
+
     def scored(self, episode: Episode) -> bool:
         """Base responses that begin with thoughts."""
         return (
@@ -379,6 +395,36 @@ class WrittenFormat(ResponseFormat):
             and bool(episode.turns)
             and episode.turns[0].response_text.startswith("<think>")
         )
+
+    def explore(
+        self, env: TextEnv
+    ) -> tuple[dict[str, tuple[tuple[str, str, str], ...]], dict[str, TextEnv]]:
+        """The states that examples can show, the current one first: true successors by key, and a
+        copy of the game in each state that does not end it. By default all states.
+
+        Raises ValueError or NotImplementedError for a game that cannot be used.
+        """
+        from spa.formats.search import explore
+
+        return explore(env)
+
+    def dealt(self, true: Any, start: str, view: Any, rng: np.random.Generator) -> Any:
+        """The search of the control: from `start` in a world where the outcomes of each state are
+        dealt at random among its actions.
+
+        Dealing keeps each state's distance from the start. The order of states at one distance
+        changes, so in a large game a limit of lines may come before the goal.
+        """
+        from spa.formats.search import dealt
+
+        world = dealt(true, rng)
+        search = self.searching(start, view)
+        key = next(search)
+        while True:
+            try:
+                key = search.send(world[key])
+            except StopIteration as end:
+                return end.value
 
     def searching(
         self, start: str, view: Any

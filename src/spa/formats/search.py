@@ -17,7 +17,6 @@ semicolon, the next one first. The search ends at the first goal, within the lin
 the path to it.
 """
 
-import logging
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -28,8 +27,6 @@ import numpy as np
 
 from spa.envs.base import TextEnv
 from spa.formats.base import SearchScore, WrittenFormat
-
-log = logging.getLogger(__name__)
 
 GOAL = "goal"
 SEEN = "seen"
@@ -481,14 +478,6 @@ class BreadthFirst(WrittenFormat):
     def controls(self) -> tuple[str, ...]:
         """A search of permuted outcomes, and of another puzzle."""
         return ("search_dealt", "search_other_puzzle")
-
-    def warn_untrained(self, method: str) -> None:
-        """A base model cannot write searches."""
-        log.warning(
-            "method %s asks the base model for written searches, which it has never learned. The baseline of this "
-            "configuration is random_format, which learns from as many examples of random play",
-            method,
-        )
 
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
         """A search in the game's names of states."""

@@ -1,0 +1,420 @@
+"""`constraint_propagation`: base responses whose thoughts fill the variables of a constraint
+satisfaction problem, such as a Sudoku. Derive it, write it, read what a model wrote, and score it
+line by line.
+
+A 4x4 Sudoku with four empty cells:
+
+    open 11 12 41 43
+    11: 12=0 13=1 14=4 21=1 31=4 41=0 22=4 fits 2 3
+    12: 11=0 13=1 14=4 22=4 32=2 42=1 21=1 fits 3 so 12=3
+    41: 42=1 43=0 44=2 11=0 21=1 31=4 32=2 fits 3 so 41=3
+    43: 41=3 42=1 44=2 13=1 23=2 33=3 34=1 fits 4 so 43=4
+    open 11
+    11: 12=3 13=1 14=4 21=1 31=4 41=3 22=4 fits 2 so 11=2
+    1,2,3 4,1,3 4,3,4 1,1,2
+
+A line names an open variable, then the value of each of its neighbours (0: open), then the values
+that no neighbour has. A single one is assigned. A sweep begins with the keys of the open variables
+and has a line for each of them. The last line has the actions, in the order of the assignments.
+
+Every value that is looked up has its key next to it: models copy by key.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from spa.config.problems import Problems
+from spa.config.schema import Config
+from spa.envs.base import TextEnv, Variable
+from spa.formats.base import SearchScore, WrittenFormat
+from spa.formats.search import GOAL, Successor
+
+OPEN = "0"
+"""The value of an open variable, as facts write it."""
+Problem = Mapping[str, Variable]
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The first line of a sweep: the variables that are still open."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One open variable: its neighbours with their values, the values that fit, and the assignment
+    that follows, if one does."""
+
+    key: str
+    facts: tuple[tuple[str, str], ...]
+    fits: tuple[str, ...]
+    assigned: tuple[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """A finished derivation. `path`: the actions that assign all values; None if variables stay open
+    because several values fit."""
+
+    steps: tuple[Sweep | Line, ...]
+    path: tuple[str, ...] | None
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """The steps that are about a variable."""
+        return tuple(step for step in self.steps if isinstance(step, Line))
+
+
+def derive(problem: Problem) -> Derivation:
+    """Assign single candidates, sweep by sweep over the open variables, until all have values or a
+    sweep assigns nothing."""
+    values = {key: variable.value for key, variable in problem.items()}
+    steps = list[Sweep | Line]()
+    path = list[str]()
+    waiting = open_keys(values)
+    while waiting:
+        steps.append(Sweep(waiting))
+        for key in waiting:
+            line = what_follows(key, problem, values)
+            if line.assigned is not None:
+                values[key] = line.assigned[1]
+                path.append(problem[key].actions[values[key]])
+            steps.append(line)
+        left = open_keys(values)
+        if left == waiting:
+            return Derivation(tuple(steps), None)
+        waiting = left
+    return Derivation(tuple(steps), tuple(path))
+
+
+def open_keys(values: Mapping[str, str]) -> tuple[str, ...]:
+    """The variables without a value."""
+    return tuple(key for key, value in values.items() if not value)
+
+
+def what_follows(key: str, problem: Problem, values: Mapping[str, str]) -> Line:
+    """The line of an open variable."""
+    facts = tuple((each, values[each] or OPEN) for each in problem[key].neighbours)
+    fits = fitting(problem[key], facts)
+    return Line(key, facts, fits, (key, fits[0]) if len(fits) == 1 else None)
+
+
+def fitting(variable: Variable, facts: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """The values that no neighbour has, by these facts."""
+    taken = {value for _, value in facts}
+    return tuple(value for value in variable.actions if value not in taken)
+
+
+def write_derivation(derivation: Derivation) -> str:
+    """The derivation as text. Raises ValueError if it stalled: nothing is to be learned from its
+    end."""
+    if derivation.path is None:
+        raise ValueError(
+            "write_derivation: the derivation stalled, so it has no actions to write; pass one that "
+            "assigned all values"
+        )
+    return "\n".join([*map(_write_step, derivation.steps), " ".join(derivation.path)])
+
+
+def _write_step(step: Sweep | Line) -> str:
+    if isinstance(step, Sweep):
+        return " ".join(("open", *step.keys))
+    facts = (f"{key}={value}" for key, value in step.facts)
+    follows = () if step.assigned is None else ("so", "=".join(step.assigned))
+    return " ".join([f"{step.key}:", *facts, "fits", *step.fits, *follows])
+
+
+_LINE = re.compile(
+    r"(\S+):((?: [^\s=]+=[^\s=]+)*) fits((?: [^\s=]+)*?)(?: so ([^\s=]+)=([^\s=]+))?"
+)
+
+
+def read_step(text: str) -> Sweep | Line | None:
+    """The line of a derivation; None if the text is none."""
+    first, *rest = text.split(" ")
+    if first == "open" and rest and all(rest):
+        return Sweep(tuple(rest))
+    match = _LINE.fullmatch(text)
+    if match is None:
+        return None
+    key, facts, fits, assigned, value = match.groups()
+    return Line(
+        key,
+        tuple((each.partition("=")[0], each.partition("=")[2]) for each in facts.split()),
+        tuple(fits.split()),
+        None if assigned is None else (assigned, value),
+    )
+
+
+def score_derivation(text: str, problem: Problem, *, complete: bool = True) -> SearchScore | None:
+    """Score a written derivation of a problem, each line given the lines before it.
+
+    Facts are judged by the values of the problem and those that the text itself has assigned, the
+    values that fit by the facts of their line, and what a line says follows by both. `complete`:
+    False for a text that was cut off, whose last line does not count. None if single candidates do
+    not solve the problem.
+    """
+    wanted = derive(problem)
+    if wanted.path is None:
+        return None
+    values = {key: variable.value for key, variable in problem.items()}
+    waiting: list[str] | None = None  # of the sweep; None before the first
+    swept = set[str]()
+    path = list[str]()
+    counts = Counter[str]()
+    errors = list[str]()
+    written = text.split("\n")
+
+    def count(kind: str, right: bool, failure: str, *, of: str = "") -> None:
+        counts.update({of or f"{kind}s": 1, f"{kind}_right": int(right)})
+        if not right:
+            errors.append(failure)
+
+    for number, each in enumerate(written if complete else written[:-1]):
+        step = read_step(each)
+        left = open_keys(values)
+        # Where all have values, the actions follow. Scoring ends with them, or with a line that
+        # cannot be read.
+        if step is None or not left:
+            last = complete and number == len(written) - 1
+            if last and not left:
+                count("path", each == " ".join(path), "wrong_path")
+            elif last and all(word in _actions(problem) for word in each.split()):
+                errors.append("no_goal")
+            else:
+                errors.append("unreadable")
+            break
+        if isinstance(step, Sweep):
+            if waiting:
+                errors.append("skipped")
+            count("open", step.keys == left, "wrong_open")
+            # The sweep follows the text's own list.
+            waiting = [key for key in step.keys if key in problem]
+            swept.clear()
+            continue
+        if waiting is None or not waiting:
+            count("open", False, "wrong_open")
+            waiting = [*left]
+            swept.clear()
+        key = step.key
+        is_next = waiting[:1] == [key]
+        count("next", is_next, _why_not_next(key, values, swept), of="lines")
+        waiting = [other for other in waiting if other != key]
+        swept.add(key)
+        if key not in left:
+            continue
+        true = what_follows(key, problem, values)
+        facts = dict(step.facts)
+        for other, value in true.facts:
+            count("fact", facts.get(other) == value, "wrong_fact")
+        if step.facts != true.facts and facts == dict(true.facts):
+            errors.append("wrong_fact")  # another order, or one twice
+        elif not facts.keys() <= dict(true.facts).keys():
+            errors.append("wrong_fact")
+        count("candidate", step.fits == fitting(problem[key], step.facts), "wrong_move")
+        assigns = (key, step.fits[0]) if len(step.fits) == 1 else None
+        counts.update(
+            moves=1,
+            moves_right=int((step.fits, step.assigned) == (true.fits, true.assigned)),
+            status_right=int(step.assigned == assigns),
+        )
+        if step.assigned != assigns:
+            errors.append("wrong_status")
+        if step.assigned is not None and step.assigned[0] in problem:
+            assigned, value = step.assigned
+            values[assigned] = value
+            path.append(problem[assigned].actions.get(value, ""))
+    else:
+        end = "wrong_path" if not open_keys(values) else "no_goal"
+        errors.append(end if complete else "over_limit")
+    # Every part is right, but the text differs, for example in its white space.
+    if not errors and text != write_derivation(wanted):
+        errors.append("unreadable")
+    return SearchScore(
+        moves=counts["moves"],
+        moves_right=counts["moves_right"],
+        status_right=counts["status_right"],
+        lines=counts["lines"],
+        next_right=counts["next_right"],
+        paths=counts["paths"],
+        paths_right=counts["path_right"],
+        kinds={
+            kind: (counts[f"{kind}_right"], counts[f"{kind}s"])
+            for kind in ("fact", "candidate", "open")
+        },
+        failure=errors[0] if errors else "",
+    )
+
+
+def _actions(problem: Problem) -> set[str]:
+    return {action for variable in problem.values() for action in variable.actions.values()}
+
+
+def _why_not_next(key: str, values: Mapping[str, str], swept: set[str]) -> str:
+    """The failure of a line that is not about the next open variable."""
+    if key not in values:
+        return "never_found"
+    return "expanded_again" if key in swept or values[key] else "skipped"
+
+
+def check_problem(env: TextEnv) -> Problem:
+    """The problem of a game. Raises ValueError if there is none, or if a derivation of it could not
+    be read again."""
+    game = type(env).__name__
+    problem = env.constraint_problem()
+    if problem is None:
+        raise ValueError(
+            f"{game} does not implement TextEnv.constraint_problem, which derivations need"
+        )
+    for key, variable in problem.items():
+        for word in (key, *variable.actions, *variable.actions.values()):
+            if not re.fullmatch(r"[^\s:=]+", word) or word in ("open", "fits", "so"):
+                raise ValueError(
+                    f"{game}.constraint_problem has the word {word!r}; keys, values and actions must have no blanks, "
+                    "colons and equals signs, and cannot be open, fits or so"
+                )
+        if OPEN in variable.actions:
+            raise ValueError(
+                f"{game}.constraint_problem has the value {OPEN!r} for {key}, which means an open variable; "
+                "choose another word"
+            )
+        for other in variable.neighbours:
+            if other not in problem or key not in problem[other].neighbours:
+                raise ValueError(
+                    f"{game}.constraint_problem: {other} is a neighbour of {key}, but not the reverse; list both"
+                )
+    return problem
+
+
+class ConstraintPropagation(WrittenFormat):
+    """A derivation from the current state in every turn. The program supplies the rules: which
+    variables are neighbours, and that neighbours differ."""
+
+    name = "constraint_propagation"
+    unsolved = "stalled"
+
+    def check(self, cfg: Config, problems: Problems) -> None:
+        """No model can have learned the rules."""
+        super().check(cfg, problems)
+        if cfg.generate.policy == "search" and cfg.generate.search.dynamics == "model":
+            problems.add(
+                "generate.search.dynamics",
+                f"must be simulator with agent_proxy.response_format={self.name}: the program supplies which variables "
+                "are neighbours, which predicted moves do not tell",
+            )
+
+    def controls(self) -> tuple[str, ...]:
+        """Permuted values, and the derivation of another puzzle."""
+        return ("supplied_rules_permuted", "supplied_rules_other_puzzle")
+
+    def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
+        """A derivation in the game's names of variables."""
+        one, many = env.state_key_format
+        thoughts = (
+            f"the open {one}s, {many}; for each of them the values of its neighbours ({OPEN}: open) and the values "
+            "that fit; the same for those that stay open, until none does; then the actions"
+        )
+        return f"<think>{blank(thoughts)}</think><answer>{blank('actions')}</answer>"
+
+    def explore(self, env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, TextEnv]]:
+        """The states that the derivation's own actions lead to, named by the number of actions."""
+        game = type(env).__name__
+        path = derive(check_problem(env)).path or ()
+        copies = {"0": env.clone()}
+        true = dict[str, tuple[Successor, ...]]({"0": ()})
+        outcome = ""
+        for count, name in enumerate(path):
+            here = copies[str(count)].clone()
+            action = here.to_action(name)
+            if action is None:
+                raise ValueError(
+                    f"{game}.to_action does not accept {name!r}, an action of constraint_problem"
+                )
+            _, _, terminated, truncated, info = here.step(action)
+            outcome = GOAL if info["success"] else "over" if terminated or truncated else ""
+            true[str(count)] = ((name, str(count + 1), outcome),)
+            if outcome:
+                break
+            copies[str(count + 1)] = here
+        if path and (outcome != GOAL or len(copies) != len(path)):
+            raise ValueError(
+                f"{game}: the actions of constraint_problem do not reach the goal when the last value is assigned; "
+                "let the game end with success there (raise max_steps if that ends it)"
+            )
+        return true, copies
+
+    def searching(self, start: str, view: Any) -> Generator[str, Sequence[Successor], Derivation]:
+        """Derive from the facts of the state; its successors are asked for and not needed."""
+        yield start
+        return derive(view.constraint_problem())
+
+    def written(self, search: Derivation, view: Any) -> str:
+        """Sweeps over the open variables, then the actions."""
+        return write_derivation(search)
+
+    def dealt(self, true: Any, start: str, view: Any, rng: np.random.Generator) -> Derivation:
+        """A false world: every value is another one, the same for each, so that all facts are wrong
+        and what follows from them is right."""
+        problem = view.constraint_problem()
+        values = list(dict.fromkeys(value for each in problem.values() for value in each.actions))
+        order = [values[int(place)] for place in rng.permutation(len(values))]
+        other = dict(zip(order, [*order[1:], *order[:1]], strict=True))
+        return derive(
+            {
+                key: replace(variable, value=other.get(variable.value, variable.value))
+                for key, variable in problem.items()
+            }
+        )
+
+    def reference(self, env: TextEnv) -> Any:
+        """The problem; None if the game is none."""
+        return env.constraint_problem()
+
+    def score(
+        self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
+    ) -> SearchScore | None:
+        """Right facts, values that fit, assignments, and next variables."""
+        problem = env.constraint_problem()
+        return None if problem is None else score_derivation(thoughts, problem, complete=complete)
+
+    def parts(self, text: str) -> list[tuple[str, int, int]]:
+        """Every word of the derivation by what it is, and the answer: `next` is the variable of a
+        line, `open` one of those that begin a sweep."""
+        found = list[tuple[str, int, int]]()
+        end = text.find("</think>")
+        begin = len("<think>") if text.startswith("<think>") else 0
+        for line in re.compile(r"[^\n]+").finditer(text, begin, len(text) if end < 0 else end):
+            head, colon, _ = line[0].partition(":")
+            facts, _, _ = line[0].partition(" fits")
+            kind = "open" if line[0].startswith("open") else "next" if colon else "path"
+            # `open` and `so` belong to the word after them: with them a model decides what comes.
+            for word in re.finditer(r"(?:open|so) \S+|[^\s:]+", line[0]):
+                if colon and word.start() > len(head):
+                    kind = "fact" if word.start() < len(facts) else "candidate"
+                    kind = "value" if word[0].startswith("so ") else kind
+                if word[0] not in ("open", "fits"):
+                    found.append((kind, line.start() + word.start(), line.start() + word.end()))
+        return [*found, *(part for part in super().parts(text) if part[0] == "answer")]
+
+    def show(self, thoughts: str, actions: Sequence[str]) -> list[dict[str, Any]]:
+        """The open variables, and below each of them the lines about it."""
+        lines = [step for each in thoughts.split("\n") if isinstance(step := read_step(each), Line)]
+        if not lines:
+            return []
+        shown = list[dict[str, Any]]()
+        for number, line in enumerate(lines):
+            sweep = sum(line.key == other.key for other in lines[:number])
+            follows = ["fits", " ".join(line.fits), "" if line.assigned else "open"]
+            moves = [[f"{key} =", value, ""] for key, value in line.facts]
+            again = f" (again, {sweep})" if sweep else ""
+            shown.append({"key": f"{line.key}{again}", "moves": [*moves, follows]})
+        return [{"key": "open", "moves": [["", each["key"], ""] for each in shown]}, *shown]
+
+
+FORMAT = ConstraintPropagation()

@@ -1,0 +1,46 @@
+"""Written derivations whose rules the program supplies, and their controls: which variables of a
+game are neighbours, and that neighbours differ. No world model is learned for them."""
+
+from spa.methods import NO_EXAMPLES, Method
+
+_RULES = (
+    "ctx_manager.mode=base",
+    "ctx_manager.history=false",
+    "agent_proxy.response_format=constraint_propagation",
+    "generate.policy=search",
+    "generate.search.dynamics=simulator",
+    "generate.example_format=base",
+    "generate.rounds=1",
+    "generate.later_batches=null",
+    "gate.enable=false",
+    "algorithm.gamma=1.0",  # turns are rows of their own, between which nothing is discounted
+)
+
+
+def _method(description: str, *overrides: str) -> Method:
+    return Method(description=description, overrides=(*_RULES, *overrides), ppo=(NO_EXAMPLES,))
+
+
+METHODS = {
+    "supplied_rules": _method(
+        "SFT on responses that fill the cells of a game one after the other, by rules that the "
+        "program supplies, then PPO"
+    ),
+    "supplied_rules_permuted": _method(
+        "control of the method supplied_rules, with the values of each puzzle permuted in the response",
+        "generate.search.thoughts=dealt",
+    ),
+    "supplied_rules_other_puzzle": _method(
+        "control of the method supplied_rules, with the derivation of another puzzle but the correct answer",
+        "generate.search.thoughts=other_puzzle",
+    ),
+    "supplied_rules_path": _method(
+        "control of the method supplied_rules, with the actions that fill all cells instead of the derivation",
+        "generate.search.thoughts=path",
+    ),
+    "supplied_rules_actions": _method(
+        "control of the method supplied_rules, with the same actions but without the derivation",
+        "generate.search.thoughts=none",
+        "agent_proxy.enable_think=false",
+    ),
+}
