@@ -1,8 +1,6 @@
 import numpy as np
-import pytest
 from contract import check_contract
 
-from spa.errors import ConfigError
 from spa_games.bandit import Bandit
 
 
@@ -38,17 +36,3 @@ def test_low_arm_pays_its_score_and_is_no_success():
     assert state.endswith("You pulled Trader and were paid 0.1.")
     assert env.step(action)[4]["action_is_valid"] is False
     assert env.expert_actions(3) == () and env.best_success(9) is None
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"lo_arm_name": "Dragon"},
-        {"hi_arm_name": " "},
-        {"hi_arm_hiscore_prob": 1.5},
-        {"lo_arm_name": "dragon"},
-    ],
-)
-def test_bad_options(options):
-    with pytest.raises(ConfigError):
-        Bandit(**options)

@@ -5,7 +5,6 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
 from spa import seeds
 from spa.envs.frozen_lake import FrozenLake, generate_lake, moves
-from spa.errors import ConfigError
 
 BOARD = "_O__\nO___\nG___\n__P_"
 
@@ -171,40 +170,6 @@ def test_truncation():
     env = FrozenLake(max_steps=2, is_slippery=False)
     env.reset(options={"board": BOARD})
     assert [env.step("Down")[2:4] for _ in range(2)] == [(False, False), (False, True)]
-
-
-@pytest.mark.parametrize(
-    "options, named",
-    [
-        ({"size": 1}, "size"),
-        ({"size": [4]}, "size"),
-        ({"size": True}, "size"),
-        ({"p": 1.5}, "p"),
-        ({"p": float("nan")}, "p"),
-        ({"is_slippery": "yes"}, "is_slippery"),
-        ({"success_rate": -0.1}, "success_rate"),
-        ({"render_mode": "texts"}, "did you mean 'text'"),
-        ({"state_text": "coord"}, "did you mean 'coords'"),
-        ({"grid_lookup": {9: "Q"}}, "grid_lookup"),
-        ({"grid_lookup": {0: "_"}}, "grid_lookup"),
-        ({"grid_lookup": {0: "PP"}}, "grid_lookup"),
-        ({"grid_lookup": "P_OG"}, "grid_lookup"),
-        ({"grid_vocab": {"Q": "queen"}}, "grid_vocab"),
-        ({"action_lookup": {1: "Up"}}, "action_lookup"),
-        ({"action_lookup": {1: []}}, "action_lookup"),
-    ],
-)
-def test_impossible_options(options, named):
-    with pytest.raises(ConfigError, match=named):
-        FrozenLake(**options)
-
-
-@pytest.mark.parametrize(
-    "board", ["", "P_\n_G", "PG__\n____\n____", "PPG_\n" + "____\n" * 2 + "____", "P" * 10**5]
-)
-def test_boards_that_are_none(board):
-    with pytest.raises(ConfigError, match="the board must have 4x4 cells"):
-        FrozenLake().reset(options={"board": board})
 
 
 def test_without_ice_the_goal_is_next_to_the_start():

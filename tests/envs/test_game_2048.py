@@ -5,7 +5,6 @@ from contract import check_contract
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spa.errors import ConfigError
 from spa_games.game_2048 import ACTIONS, Game2048, can_move, slide, slide_left
 
 TILES = st.sampled_from([0, 2, 4, 8, 16])
@@ -118,11 +117,3 @@ def test_state_texts():
         "128 at (3,3); 16 at (0,0); 2 at (0,2) (2,1); empty: (0,1) (0,3)"
     )
     assert "(3,3)" in env.instruction("coords") and "(3,3)" not in env.instruction("grid")
-
-
-@pytest.mark.parametrize(
-    "options", [{"target": 100}, {"size": 1}, {"reward": "sum"}, {"invalid_penalty": 1.0}]
-)
-def test_bad_options(options):
-    with pytest.raises(ConfigError):
-        Game2048(**options)

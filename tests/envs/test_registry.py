@@ -25,8 +25,6 @@ def test_options_reach_the_environment():
     "env_type, config, message",
     [
         ("frozen_lak", {}, "did you mean 'frozen_lake'"),
-        ("frozen_lake", {"sice": 4}, "option 'sice' is unknown; did you mean 'size'"),
-        ("sokoban", {"boxes": 2}, "did you mean 'num_boxes'"),
         ("no_such_package.env:Env", {}, "cannot import"),
         ("spa.envs.frozen_lake:Lake", {}, "no TextEnv"),
         ("spa.envs.frozen_lake:", {}, "no TextEnv"),

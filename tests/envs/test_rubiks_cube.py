@@ -4,7 +4,6 @@ from contract import check_contract
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spa.errors import ConfigError
 from spa.prompts.render import Prompter
 from spa_games.cube import ACTIONS, SOLVED, TURNS, is_solved, turn
 from spa_games.rubiks_cube import RubiksCube
@@ -130,11 +129,3 @@ def test_state_text():
     assert env.to_action(" u' ") == 2 and env.to_action("UU") is None
     rng = np.random.default_rng(0)
     assert {env.random_action(rng) for _ in range(300)} == set(ACTIONS)
-
-
-@pytest.mark.parametrize(
-    "options", [{"scramble_depth": 0}, {"scramble_depth": 99}, {"max_steps": 0}]
-)
-def test_bad_options(options):
-    with pytest.raises(ConfigError):
-        RubiksCube(**options)

@@ -254,38 +254,6 @@ def test_boards_round_trip():
         assert copy.given == env.given
 
 
-@pytest.mark.parametrize(
-    "options, named",
-    [
-        ({"board_size": 5}, "board_size"),
-        ({"board_size": 25}, "board_size"),
-        ({"clues": 3}, "clues"),
-        ({"clues": 16}, "clues"),
-        ({"difficulty": "eazy"}, "did you mean 'easy'"),
-        ({"max_steps": 0}, "max_steps"),
-        ({"render_mode": {}}, "render_mode"),
-    ],
-)
-def test_impossible_options(options, named):
-    with pytest.raises(ConfigError, match=named):
-        Sudoku(**options)
-
-
-@pytest.mark.parametrize(
-    "board",
-    [
-        "",
-        "| . . . . | . . . . | . . . . | . . . .",
-        "| 1 1 . . | . . . . | . . . . | . . . .",
-        "| x",
-        BOARD[:-2],
-    ],
-)
-def test_boards_that_are_none(board):
-    with pytest.raises(ConfigError, match="board"):
-        Sudoku().reset(options={"board": board})
-
-
 def test_random_play_gets_what_the_rules_give_it():
     """Four right pairs of cell and digit among 16, 25 draws: a closed form, within four standard errors of the card."""
     tries, right, pairs = 25, 4, 16

@@ -394,14 +394,6 @@ def test_missing_and_broken_files(tmp_path):
         WebShop(data=folder)
 
 
-@pytest.mark.parametrize(
-    "options", [{"dataset": "tiny"}, {"split": "dev"}, {"human_goals": 1}, {"human_goals": True}]
-)
-def test_bad_options(options):
-    with pytest.raises(ConfigError):
-        WebShop(**options)
-
-
 def test_validation_plays_the_requests_that_are_set_aside_for_it():
     """Through the stages' own seeds: other requests than training, of the validation split, unless one is named."""
     cfg = load_config("_6_webshop", ["es_manager.val.env_groups=20"])
