@@ -93,6 +93,49 @@ def test_an_error_names_its_key_and_its_remedy(override, key, remedy):
     assert any(line.startswith(f"  {key}: " if key else "  ") and remedy in line for line in lines)
 
 
+OF_PRESETS = [
+    ("tiny", "generate.states=model & generate.policy=random", "needs generate.policy=self"),
+    ("tiny", "generate.states=model & generate.epsilon=0.5", "without generate.mixture and"),
+    ("tiny", "generate.states=model & generate.shuffle_next_states=true", "one of the two"),
+    ("tiny", "generate.states=random_coords & state_text=grid", "no coordinates"),
+    ("tiny", "agent_proxy.world_model_reward.prediction=1 & ctx_manager.mode=base", "need ctx_manager.mode"),
+    ("tiny", "generate.mixture={counterfactul: 1}", "counterfactual"),
+    ("tiny", "generate.mixture={random: -1}", "must be greater than 0"),
+    ("tiny", "ctx_manager.mode=base & imagine.n=4", "imagine.n: planning needs ctx_manager.mode=add_worldmodel"),
+    ("tiny", "agent_proxy.response_format=no_prediction & imagine.n=4", "  imagine.n: this setting needs predictions"),
+    ("tiny", "agent_proxy.response_format=no_prediction & generate.imagine.n=4", "generate.imagine.n: this setting needs"),
+    ("tiny", "imagine.n=4 & imagine.noise_prob=0.5", "imagine.noise_prob: noise_prob above 0 needs dynamics=simulator"),
+    ("tiny", "imagine.n=4 & imagine.keep=true", "imagine.keep: keep=true needs a depth of at least 2"),
+    ("tiny", "generate.later_batches=2 & generate.rounds=1", "generate.later_batches: later rounds need generate.rounds"),
+    ("tiny", "es_manager.train.group_size=8 & generate.group_size=3", "generate.group_size: 3 does not divide"),
+    ("tiny", "imagine.proposals=exhaustive & agent_proxy.response_format=prediction_first", "response_format=plan_first"),
+    ("tiny", "imagine.proposals=exhaustive & agent_proxy.response_format=plan_first & imagine.n=2", "imagine.n: must be 1"),
+    ("tiny", "imagine.proposals=exhaustive & agent_proxy.response_format=plan_first & imagine.dynamics=simulator",
+     "imagine.dynamics: cannot be simulator"),
+    ("tiny", "sft.data.loss_on=act_ob", "did you mean 'act_obs'"),
+    ("base", "agent_proxy.response_format=no_prediction & generate.shuffle_next_states=true", "no_prediction leaves out"),
+    ("base", "agent_proxy.response_format=no_prediction & gate.enable=true", "no_prediction leaves out"),
+    ("base", "agent_proxy.response_format=no_prediction & generate.states=model", "no_prediction leaves out"),
+    ("base", "trainer.critic_warmup=2 & algorithm.adv_estimator=rloo", "critic_warmup: must be 0 with adv_estimator=rloo"),
+    ("smol_frozen_lake", "ctx_manager.history=true", "ctx_manager.history"),
+    ("smol_frozen_lake", "ctx_manager.mode=add_worldmodel", "agent_proxy.response_format"),
+    ("smol_frozen_lake", "agent_proxy.enable_think=false", "agent_proxy.enable_think"),
+    ("smol_frozen_lake", "generate.example_format=world_model", "generate.example_format"),
+    ("smol_frozen_lake", "agent_proxy.response_format=plan_first", "agent_proxy.response_format"),
+    ("smol_frozen_lake", "algorithm.adv_estimator=grpo", "algorithm.adv_estimator: grpo needs"),
+    ("smol_frozen_lake", "algorithm.gamma=0.97", "algorithm.gamma: must be 1"),
+    ("smol_frozen_lake", "actor_rollout_ref.actor.world_loss.tokens=env_observations", "needs ctx_manager.history=true"),
+]  # fmt: skip
+"""Preset, overrides, and what the message has."""
+
+
+@pytest.mark.parametrize(("preset", "overrides", "words"), OF_PRESETS)
+def test_settings_that_exclude_each_other_are_refused(preset, overrides, words):
+    with pytest.raises(ConfigError) as caught:
+        load_config(preset, overrides.split(" & "))
+    assert words in str(caught.value)
+
+
 def test_a_tag_that_yaml_reads_as_another_type_is_named(tmp_path):
     path = tmp_path / "mine.yaml"
     for tag, read in (("On", "true"), ("1:30", "90")):
@@ -152,6 +195,11 @@ BROKEN = {
     "a: !!python/object:os.system {}\n": "could not determine a constructor",
     "- a\n- b\n": "cannot read",
     "\x00": "cannot read",
+    "defaults: [nowhere]\n": "nowhere",
+    "defaults: null\n": "defaults must be a list",
+    "hydra: null\n": "cannot read",
+    "seed: {train: 1}\nseed: {train: 2}\n": "duplicate",
+    "a: [1, 2\nb: 3\n": "line 2",
 }
 
 
@@ -276,9 +324,3 @@ def test_a_key_among_the_fields_of_a_request_is_refused_and_not_repeated(field):
     ) as caught:
         load_config("evaluate_api_llm", [f"model_info.gpt-4o.generation_kwargs.{field}=hunter2"])
     assert "hunter2" not in str(caught.value)
-
-
-def test_warm_up_of_a_critic_needs_a_critic():
-    load_config("base", ["trainer.critic_warmup=2"])
-    with pytest.raises(ConfigError, match=r"critic_warmup: must be 0 with adv_estimator=rloo"):
-        load_config("base", ["trainer.critic_warmup=2", "algorithm.adv_estimator=rloo"])

@@ -244,30 +244,6 @@ def test_environment_variables_are_not_read(monkeypatch):
     assert load_config("_10_sudoku").generate.num_batches == 5
 
 
-def test_a_broken_file_is_one_clear_error(tmp_path: Path):
-    (tmp_path / "bad.yaml").write_text("a: [1, 2\nb: 3\n")
-    with pytest.raises(ConfigError, match=r"cannot read .*bad\.yaml.*line 2"):
-        load_config(tmp_path / "bad.yaml")
-    (tmp_path / "list.yaml").write_text("- 1\n- 2\n")
-    with pytest.raises(ConfigError, match=r"cannot read .*list\.yaml"):
-        load_config(tmp_path / "list.yaml")
-    (tmp_path / "lost.yaml").write_text("defaults: [nowhere]\n")
-    with pytest.raises(ConfigError, match=r"lost\.yaml.*nowhere"):
-        load_config(tmp_path / "lost.yaml")
-    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x81")
-    with pytest.raises(ConfigError, match=r"cannot read .*binary\.yaml"):
-        load_config(tmp_path / "binary.yaml")
-    (tmp_path / "odd.yaml").write_text("defaults: null\n")
-    with pytest.raises(ConfigError, match=r"cannot read .*odd\.yaml.*defaults must be a list"):
-        load_config(tmp_path / "odd.yaml")
-    (tmp_path / "odder.yaml").write_text("hydra: null\n")
-    with pytest.raises(ConfigError, match=r"cannot read .*odder\.yaml"):
-        load_config(tmp_path / "odder.yaml")
-    (tmp_path / "twice.yaml").write_text("seed: {train: 1}\nseed: {train: 2}\n")
-    with pytest.raises(ConfigError, match=r"cannot read .*twice\.yaml.*duplicate"):
-        load_config(tmp_path / "twice.yaml")
-
-
 def test_an_unknown_name_lists_the_known_ones(tmp_path):
     with pytest.raises(ConfigError, match=r"no configuration '_3_frozenlake'.*_3_frozen_lake"):
         load_config("_3_frozenlake")

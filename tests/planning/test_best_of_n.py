@@ -272,44 +272,6 @@ def test_states_that_no_prompt_can_show_are_not_gone_on_from(env, why):
         require_dynamics(env, "it", "model", depth=2)
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        (
-            ("ctx_manager.mode=base", "imagine.n=4"),
-            "imagine.n: planning needs ctx_manager.mode=add_worldmodel",
-        ),
-        (
-            ("agent_proxy.response_format=no_prediction", "imagine.n=4"),
-            "imagine.n: this setting needs predictions",
-        ),
-        (
-            ("agent_proxy.response_format=no_prediction", "generate.imagine.n=4"),
-            "generate.imagine.n: this setting needs predictions",
-        ),
-        (
-            ("imagine.n=4", "imagine.noise_prob=0.5"),
-            "imagine.noise_prob: noise_prob above 0 needs dynamics=simulator",
-        ),
-        (
-            ("imagine.n=4", "imagine.keep=true"),
-            "imagine.keep: keep=true needs a depth of at least 2",
-        ),
-        (
-            ("generate.later_batches=2",),
-            "generate.later_batches: later rounds need generate.rounds of at least 2",
-        ),
-        (
-            ("es_manager.train.group_size=8", "generate.group_size=3"),
-            "generate.group_size: 3 does not divide .*8",
-        ),
-    ],
-)
-def test_planning_without_predictions_is_refused(tmp_path, changes, why):
-    with pytest.raises(ConfigError, match=why):
-        small_config("none", tmp_path, *changes)
-
-
 def test_what_cannot_be_read_is_worth_less_than_anything_read(tmp_path):
     cfg = small_config("none", tmp_path)
     lines = []

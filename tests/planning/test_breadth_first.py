@@ -198,25 +198,6 @@ def test_a_game_that_fails_is_an_error_and_asks_the_model_nothing():
     assert response.finish_reason == "error" and "the ice has melted" in response.text
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        (
-            ("agent_proxy.response_format=prediction_first",),
-            "needs agent_proxy.response_format=plan_first",
-        ),
-        (("agent_proxy.response_format=plan_first", "imagine.n=2"), "imagine.n: must be 1"),
-        (
-            ("agent_proxy.response_format=plan_first", "imagine.dynamics=simulator"),
-            "imagine.dynamics: cannot be simulator",
-        ),
-    ],
-)
-def test_what_cannot_be_asked_is_refused(tmp_path, changes, why):
-    with pytest.raises(ConfigError, match=why):
-        small_config("none", tmp_path, "imagine.proposals=exhaustive", *changes)
-
-
 def test_games_of_free_text_are_refused():
     class Telling(Countdown):
         def state_value(self, text: str) -> float | None:

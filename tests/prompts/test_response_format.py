@@ -5,9 +5,7 @@ from helpers.play import groups, play
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spa.config.load import load_config
 from spa.envs.registry import make_env
-from spa.errors import ConfigError
 from spa.formats.blocks import MARKERS
 from spa.formats.plans import plan_sentence
 from spa.formats.registry import parse_response, world_model_response
@@ -125,11 +123,3 @@ def test_the_plan_first_prompt_asks_for_the_plan_by_name():
 def test_default_trajectories_do_not_mention_the_layout():
     (episode,) = play(groups(1, 1), random_engine(max_actions=2), mode="add_worldmodel")
     assert "response_format" not in episode.to_json()
-
-
-@pytest.mark.parametrize(
-    "wanted", ["generate.shuffle_next_states=true", "gate.enable=true", "generate.states=model"]
-)
-def test_what_needs_predictions_is_refused_without_them(wanted):
-    with pytest.raises(ConfigError, match="no_prediction leaves out"):
-        load_config("base", ["agent_proxy.response_format=no_prediction", wanted])

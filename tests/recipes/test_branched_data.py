@@ -3,10 +3,7 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from spa.config.load import load_config
-from spa.errors import ConfigError
 from spa.examples.play import policy_of
 from spa.recipes import selfplay
 from spa.worldmodel.examples import is_counterfactual
@@ -57,13 +54,6 @@ def test_a_mixture_shares_the_episodes_and_only_its_branched_ones_have_branches(
 def test_coverage_keeps_the_number_of_rows(tmp_path):
     _, rows, summary = made(tmp_path, "generate.policy=counterfactual", "generate.coverage=true")
     assert len(rows) == summary["examples_train"]
-
-
-def test_an_unknown_policy_in_a_mixture_is_refused():
-    with pytest.raises(ConfigError, match=r"did you mean .counterfactual."):
-        load_config("tiny", ["generate.mixture={counterfactul: 1}"])
-    with pytest.raises(ConfigError, match="must be greater than 0"):
-        load_config("tiny", ["generate.mixture={random: -1}"])
 
 
 def test_an_environment_that_fails_when_it_is_copied_costs_the_rows_of_its_episode(

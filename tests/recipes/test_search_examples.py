@@ -366,28 +366,6 @@ def test_states_of_later_turns_have_actions_left():
     assert all(example.executed for example in sft_examples)
 
 
-@pytest.mark.parametrize(
-    ("override", "path"),
-    [
-        ("ctx_manager.history=true", "ctx_manager.history"),
-        ("ctx_manager.mode=add_worldmodel", "agent_proxy.response_format"),
-        ("agent_proxy.enable_think=false", "agent_proxy.enable_think"),
-        ("generate.example_format=world_model", "generate.example_format"),
-        ("agent_proxy.response_format=plan_first", "agent_proxy.response_format"),
-        # Without a history each turn is a row of its own.
-        ("algorithm.adv_estimator=grpo", "algorithm.adv_estimator: grpo needs"),
-        ("algorithm.gamma=0.97", "algorithm.gamma: must be 1"),
-        (
-            "actor_rollout_ref.actor.world_loss.tokens=env_observations",
-            "env_observations needs ctx_manager.history=true",
-        ),
-    ],
-)
-def test_what_cannot_be_searched_is_refused(override: str, path: str):
-    with pytest.raises(ConfigError, match=path):
-        config(override)
-
-
 def test_a_game_that_names_no_states_is_refused():
     cfg = config(
         "es_manager.train.env_configs.tags=[Sudoku]",
