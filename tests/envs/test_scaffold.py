@@ -18,23 +18,6 @@ def run(code: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_from_an_empty_folder_to_a_checked_environment(tmp_path, capsys):
-    """What the command prints is followed literally: check, test, play; its configuration loads."""
-    assert spa(["env", "new", "my_game", "--folder", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert "spa env check my_game:MyGame" in out and "spa run my_game.yaml" in out
-    steps = (
-        "import sys, pytest; from spa.cli import main",
-        "assert main(['env', 'check', 'my_game:MyGame']) == 0",
-        "sys.exit(pytest.main(['-q', 'test_my_game.py']))",
-    )
-    done = run("; ".join(steps), tmp_path)
-    assert "all checks passed" in done and "2 passed" in done
-    config = load_config(tmp_path / "my_game.yaml")
-    assert config.custom_envs["MyGame"].env_type == "my_game:MyGame"
-    assert config.es_manager.train.env_configs.tags == ("MyGame",)
-
-
 def test_its_turns_hold_all_actions(tmp_path):
     write_env("my_game", tmp_path)
     config = load_config(tmp_path / "my_game.yaml")

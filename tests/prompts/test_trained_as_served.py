@@ -16,6 +16,18 @@ from spa.prompts.token_check import appended, check_tokens, joined_borders, pref
 EXACT = ("qwen2", "smollm2", "zephyr", "phi3", "glm4", "strict")
 USED = [name for name in STYLES if name != "forgetful"]
 PINNED = [name for name in USED if name not in EXACT]
+FEW = (
+    "qwen2",
+    "phi3",
+    "glm4",
+    "gemma1",
+    "llama2",
+    "mistral_v03",
+    "deepseek_r1",
+    "gpt_oss",
+    "chatglm2",
+)
+"""One family for each way of marking roles and ends."""
 REASONS = {
     "dated": "the template writes the current date",
     "smollm3": "the template writes the current date",
@@ -47,7 +59,7 @@ def test_the_table_of_the_docs_is_what_is_found():
     )
 
 
-@pytest.mark.parametrize("name", USED)
+@pytest.mark.parametrize("name", FEW)
 def test_a_saved_tokenizer_alone_reads_what_was_trained(name, tmp_path):
     made = styled_template(name)
     made.save_pretrained(tmp_path)
@@ -74,7 +86,7 @@ def test_a_checkpoints_template_is_exact_and_changes_no_prompt(name, tmp_path):
         assert appended(again, messages) == appended(made, messages)
 
 
-@pytest.mark.parametrize("name", PINNED)
+@pytest.mark.parametrize("name", [name for name in FEW if name in PINNED])
 def test_a_response_that_was_begun_is_continued_by_a_plain_server(name):
     made = styled_template(name)
     messages = [
@@ -154,7 +166,7 @@ def test_responses_are_encoded_and_decoded_in_context(name, response):
     assert made.encode(read.rpartition("<think>")[2]) != ids or not response
 
 
-@pytest.mark.parametrize("name", USED)
+@pytest.mark.parametrize("name", FEW)
 def test_control_tokens_in_a_text_are_text(name):
     made = styled_template(name)
     control = [*STYLES[name].specials, "<pad>"]

@@ -21,7 +21,7 @@ from spa.run.estimate import TimeLeft, Work, time_left, time_range
 from spa.run.live import GridProgress, StageProgress, StageView
 from spa.run.recorder import Recorder
 
-STEPS = ("trainer.total_training_steps=4", "sft.trainer.total_training_steps=4")
+STEPS = ("trainer.total_training_steps=2", "sft.trainer.total_training_steps=2")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}
 ENVIRONMENT.pop("COLUMNS", None)  # rich would take it for the width of the terminal
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -63,7 +63,7 @@ def test_a_comparison_on_a_terminal_is_a_table(tmp_path: Path):
         assert column in table.splitlines()[0]
     steps = re.findall(r"spa +(self-play|SFT|PPO) +\S+ +(\d+)", table)
     assert {stage for stage, _ in steps} >= {"PPO"} and len(set(steps)) > 1
-    assert re.search(r"vanilla +PPO +\S+ +5/5 +[\d.]+ +finished", table)
+    assert re.search(r"vanilla +PPO +\S+ +3/3 +[\d.]+ +finished", table)
     # A worker's warning is a line of its own above the table.
     assert re.search(r"[\r\n]warning: World-model gate", before)
     assert "chat template" not in shown and "[tiny-" not in shown
