@@ -7,6 +7,7 @@ import pytest
 from spa.cli import main as spa
 from spa.config.load import load_config
 from spa.errors import ConfigError
+from spa.recipes.prompters import make_prompter
 from spa_author.scaffold import write_env
 
 
@@ -22,6 +23,12 @@ def test_its_turns_hold_all_actions(tmp_path):
     write_env("my_game", tmp_path)
     config = load_config(tmp_path / "my_game.yaml")
     assert config.most_actions("MyGame") == config.custom_envs["MyGame"].max_actions_per_traj == 6
+
+
+def test_prompts_promise_no_more_actions_than_turns_hold():
+    cfg = load_config("smol_sudoku")
+    prompter = make_prompter(cfg, cfg.custom_envs["Sudoku"], "base")
+    assert prompter.max_actions_per_traj == cfg.most_actions("Sudoku") == 6
 
 
 SHORT = (

@@ -111,7 +111,7 @@ def test_prompts_show_the_rules_and_the_current_state_alone():
         text = example.prompt[1]["content"]
         assert "Reply only with <think>[search, cells as two digits: from each cell found, where each action leads, "
         begins = f"\n\nTurn {example.turn + 1}:\nState:\n{example.state}\nActions left: "
-        before = 10 - int(text.rpartition(begins)[2].removesuffix("."))
+        before = 6 - int(text.rpartition(begins)[2].removesuffix("."))
         assert example.turn <= before <= 2 * example.turn
         # As many actions lead there from the start of the puzzle, and no outcome lies on the way.
         env = setup.make_worker(config(), None, mode="base").make_env(example.tag)
@@ -263,7 +263,7 @@ def test_an_episode_without_history_is_its_turns_one_after_the_other():
     assert len(longest.turns) == 3 and not longest.history
     prompter = player.prompters[longest.tag]
     assert [message["role"] for message in longest.messages] == ["system", "user", "assistant"] * 3
-    assert longest.messages[4]["content"].endswith("Actions left: 9.")
+    assert longest.messages[4]["content"].endswith("Actions left: 5.")
     assert "Reward" not in longest.messages[4]["content"]
     ids: list[int] = []
     for turn in range(3):

@@ -39,7 +39,7 @@ def test_a_tag_has_its_own_turns_and_separator_and_the_others_keep_the_runs():
         "Sudoku": 2,
     }
     said = {tag: episode.messages[1]["content"] for tag, episode in episodes.items()}
-    assert "separated by ;; at most 50 actions and 2 turns" in said["Sudoku"]
+    assert "separated by ;; at most 10 actions and 2 turns" in said["Sudoku"]
     assert "separated by ||; at most 10 actions and 5 turns" in said["FrozenLakeNoSlip"]
 
 

@@ -22,6 +22,7 @@ def make_prompter(
     """The prompter of one tag. In the world-model format it shows a sample response if
     `ctx_manager.example` says so: of `env`, which is reset, or of a new environment."""
     proxy = cfg.agent_proxy
+    max_turn = spec.max_turn or proxy.max_turn
     instruction = spec.env_instruction
     if mode == "add_worldmodel":
         instruction = spec.env_instruction_add_worldmodel or spec.env_instruction
@@ -30,10 +31,13 @@ def make_prompter(
         "state_text": cfg.state_text,
         "enable_think": proxy.enable_think,
         "action_sep": spec.action_sep or proxy.action_sep,
-        "max_turn": spec.max_turn or proxy.max_turn,
+        "max_turn": max_turn,
         # No prompt allows more actions in a turn than in the whole episode.
         "max_actions_per_turn": min(proxy.max_actions_per_turn, spec.max_actions_per_traj),
-        "max_actions_per_traj": spec.max_actions_per_traj,
+        # Nor more in an episode than its turns hold.
+        "max_actions_per_traj": min(
+            spec.max_actions_per_traj, max_turn * proxy.max_actions_per_turn
+        ),
         "max_words": spec.max_tokens,
         "instruction": instruction,
         "show_legal_actions": spec.show_legal_actions,
