@@ -19,6 +19,7 @@ from spa.formats.constraint_propagation import (
     score_derivation,
     write_derivation,
 )
+from spa_report.replay import written_search
 
 BOARD = "| . . 1 4 | 1 4 2 3 | 4 2 3 1 | . 1 . 2"
 TEXT = """\
@@ -192,6 +193,7 @@ def test_the_viewer_shows_each_cell_with_its_neighbours():
     assert lines[0]["moves"][:2] == [["12 =", "0", ""], ["13 =", "1", ""]]
     assert [line["moves"][-1] for line in lines[:2]] == [["fits", "2 3", "open"], ["fits", "3", ""]]
     assert FORMAT.show("I look.", ()) == []
+    assert written_search(FORMAT.name, TEXT, ()) == [first, *lines]
 
 
 def test_later_states_are_those_of_its_own_actions():
@@ -256,6 +258,7 @@ class Other(Sudoku):
         ({"actions": {"0": "1,1,1"}}, "has the value '0' for 11"),
         ({"actions": {"2 3": "1,1,1"}}, "the word '2 3'"),
         ({"actions": {"so": "1,1,1"}}, "the word 'so'"),
+        ({"value": "a=b"}, "the word 'a=b'"),
         ({"actions": {"2": "zero", "3": "zero"}}, "to_action does not accept 'zero'"),
         ({"actions": {"2": "1,1,4", "3": "1,1,4"}}, "do not reach the goal"),
     ],
@@ -277,6 +280,17 @@ def test_a_game_without_variables_is_refused():
         ValueError, match=r"FrozenLake does not implement TextEnv\.constraint_problem"
     ):
         FORMAT.explore(lake)
+
+
+class NotCopied(Sudoku):
+    changes = None
+
+
+def test_a_game_that_cannot_be_copied_is_refused():
+    game = NotCopied(board_size=4)
+    game.reset(seed=0)
+    with pytest.raises(NotImplementedError, match="NotCopied cannot be copied, which derivations"):
+        FORMAT.explore(game)
 
 
 def test_neighbours_of_large_boards():

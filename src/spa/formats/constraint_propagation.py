@@ -273,7 +273,8 @@ def check_problem(env: TextEnv) -> Problem:
             f"{game} does not implement TextEnv.constraint_problem, which derivations need"
         )
     for key, variable in problem.items():
-        for word in (key, *variable.actions, *variable.actions.values()):
+        own = (variable.value,) if variable.value else ()
+        for word in (key, *own, *variable.actions, *variable.actions.values()):
             if not re.fullmatch(r"[^\s:=]+", word) or word in ("open", "fits", "so"):
                 raise ValueError(
                     f"{game}.constraint_problem has the word {word!r}; keys, values and actions must have no blanks, "
@@ -326,7 +327,12 @@ class ConstraintPropagation(WrittenFormat):
         """The states that the derivation's own actions lead to, named by the number of actions."""
         game = type(env).__name__
         path = derive(check_problem(env)).path or ()
-        copies = {"0": env.clone()}
+        try:
+            copies = {"0": env.clone()}
+        except NotImplementedError as error:
+            raise NotImplementedError(
+                f"{game} cannot be copied, which derivations need; set TextEnv.changes or implement TextEnv.clone"
+            ) from error
         true = dict[str, tuple[Successor, ...]]({"0": ()})
         outcome = ""
         for count, name in enumerate(path):

@@ -508,7 +508,7 @@ function writtenTree(lines) {
       next ? make("ul", {}, ...below(next)) : null);
   });
   const start = lines[0];
-  return make("section", {}, make("h3", { text: `Written search: ${lines.length} states expanded` }),
+  return make("section", {}, make("h3", { text: `Written search: ${lines.length} lines` }),
     make("ul", { class: "tree" }, make("li", {}, make("span", { class: "node" }, make("b", { text: start.key })), make("ul", {}, ...below(start)))));
 }
 
