@@ -135,6 +135,7 @@ def test_rewards_by_hand():
     assert played(puzzle, "8 + 8")[1:3] == (0.0, True)
     assert played(puzzle, "3 + 5 + 8 + 0")[1] == 0.0
     assert played(puzzle, "16")[1] == 0.0
+    assert played(puzzle, "3 + 5 + 8 + 8 - 8")[1] == 0.0  # each number once
     assert played(Puzzle((3, 3, 8, 8), 24), "8 / (3 - 8 / 3)")[1] == 1.0
     assert played(Puzzle((1, 0), 1), "1 / 0")[1] == 0.1
     assert played(puzzle, "8 + 5 - 3", format_score=0.2)[1] == 0.2

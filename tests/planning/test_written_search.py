@@ -161,6 +161,12 @@ def test_bookkeeping_is_judged_by_what_the_text_has_found():
     assert (score.moves - score.moves_right, score.lines, score.next_right) == (1, 2, 2)
 
 
+def test_a_state_that_is_expanded_too_early_leaves_the_others_open():
+    score = scored("\n".join([LINES[0], LINES[2], LINES[1], *LINES[3:]]))
+    # Lines 31, 30 and 21 come when they are next. 32 comes before 30, and 20 before 22.
+    assert (score.lines, score.next_right, score.failure) == (5, 3, "skipped")
+
+
 @pytest.mark.parametrize(
     "text", ["", "\n\n", ":", "31:", "31: ;", "Left Up Up", "31: Left", "x" * 500]
 )

@@ -120,6 +120,11 @@ def test_base_mode_plays_the_first_of_two_answers_and_nothing_of_a_broken_respon
     assert parse_response("<answer>Up</answer>", mode="base").actions == ()
 
 
+def test_empty_actions_take_no_place():
+    text = "<think>a</think><answer>|| Left || || Up || Down</answer>"
+    assert parse_response(text, mode="base", max_actions=2).actions == ("Left", "Up")
+
+
 plain = st.text(max_size=20).filter(lambda text: not any(marker in text for marker in MARKERS))
 labels = st.lists(
     plain.map(lambda text: text.replace("|", "").strip()).filter(bool), min_size=1, max_size=5

@@ -1,16 +1,19 @@
 """What is trained is what will be served: a template of every family, replayed, classified, and pinned where it must."""
 
+import copy
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 from helpers.families import CHATML, tokenizer
 from helpers.template_families import STYLES, styled_template, styled_tokenizer, with_table
+from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from spa.errors import ModelError
 from spa.prompts.template import ChatTemplate
 from spa.prompts.template_check import CONVERSATIONS, SYSTEM_TURN, alternate
+from spa.prompts.text_tokens import TextTokens
 from spa.prompts.token_check import appended, check_tokens, joined_borders, prefill_of, served_ids
 
 EXACT = ("qwen2", "smollm2", "zephyr", "phi3", "glm4", "strict")
@@ -183,6 +186,19 @@ def test_control_tokens_in_a_text_are_text(name):
     response = made.response_ids("<think>" + hostile, "<think>")
     assert not special & set(response[: -len(made.end_ids)])
     assert made.decode_response(response) == hostile
+
+
+def test_added_tokens_of_a_template_are_control_tokens():
+    """Some vocabularies do not mark the tokens of a turn as special."""
+    marked = copy.deepcopy(tokenizer("qwen2"))
+    marked.add_tokens([AddedToken("<|turn|>", special=False, normalized=False)])
+    own = marked.convert_tokens_to_ids("<|turn|>")
+    tokens = TextTokens(marked)
+    assert tokens.guarded(["a<|turn|>b"]) == ("", ["a<|turn|>b"])
+    tokens.know_markers(["{{ '<|turn|>' + message['content'] }}"])
+    guard, (told,) = tokens.guarded(["a<|turn|>b"])
+    ids = tokens.encode_pieces(told, guard, first=True)
+    assert own not in ids and tokens.decode(ids) == "a<|turn|>b"
 
 
 def test_stop_ids_are_those_of_tokenizer_template_and_generation_config():

@@ -18,7 +18,7 @@ from spa.launch.ray_train import attempt
 from spa.recipes import pipeline, ppo, ppo_run, selfplay, setup, sft, sft_run
 from spa.recipes.ppo_models import Models
 from spa.recipes.ppo_rollouts import GameRollouts
-from spa.run.checkpoint import MARKER, latest_checkpoint, save_checkpoint
+from spa.run.checkpoint import MARKER, latest_checkpoint, load_state, save_checkpoint
 from spa.run.fingerprint import differences
 from spa.run.hashing import fingerprint_of
 from spa.run.manifest import MANIFEST, Manifest, refuse_other_work, result_of
@@ -295,6 +295,24 @@ def test_settings_that_are_new_count_after_resume_path(base, whole, tmp_path):
         0.3
     }
     assert models.actor.optimizer.steps > 0
+
+
+def test_the_coefficient_that_an_adaptive_penalty_has_reached_is_restored(base, tmp_path):
+    cfg = small_config(
+        base,
+        tmp_path,
+        "trainer.total_training_steps=1",
+        "trainer.val_before_train=false",
+        "algorithm.use_kl_in_reward=true",
+        "algorithm.kl_ctrl.type=adaptive",
+        "algorithm.kl_ctrl.kl_coef=0.05",
+        "algorithm.kl_ctrl.target_kl=0.02",
+        "algorithm.kl_ctrl.horizon=100",
+    )
+    last = ppo_run.run_ppo(cfg)
+    reached = load_state(last)["kl_coef"]
+    models, _ = ppo_run.load_models(cfg, last)
+    assert models.kl.coef == reached != 0.05
 
 
 def test_ppo_that_began_at_a_checkpoint_of_another_run_is_not_taken_for_one_from_the_beginning(

@@ -223,6 +223,9 @@ def test_a_row_that_is_too_long_loses_its_oldest_responses():
     assert text.startswith("<|im_start|>system\nYou play.")  # the rules stay
     assert text.index("Turn 1:") < text.index("Turn 2:") < text.index("Turn 3:")
     assert trained_text(cut) == trained_text(sequences(examples_of((2,)))[0])
+    (last,) = sequences(examples_of((2,)), max_length=len(cut.token_ids) - 1)
+    assert "plan 1" not in template("qwen2").tokenizer.decode(last.token_ids)
+    assert trained_text(last) == trained_text(cut)
     assert short < middle < whole
 
 
