@@ -9,7 +9,7 @@ from spa.config import check
 from spa.config.load import load_config
 from spa.engines import api
 from spa.engines.api import ApiEngine
-from spa.engines.factory import ENGINES, make_engine
+from spa.engines.factory import engines, make_engine
 from spa.errors import ConfigError
 from spa.policies.scripted import ScriptedEngine
 from spa.recipes import selfplay
@@ -81,7 +81,7 @@ def test_self_play_with_an_api_model_writes_data_and_goes_on_after_a_stop(tmp_pa
 
 
 def test_the_configuration_checks_the_names_of_the_engines_that_there_are():
-    assert set(check.ENGINES) == {"auto", *ENGINES}
+    assert set(check.ENGINES) == {"auto", *engines()}
 
 
 def test_the_sdk_is_not_imported_before_it_is_used():

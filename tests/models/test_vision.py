@@ -13,7 +13,8 @@ from helpers.vision import SEEING, save_seeing
 
 from spa.config.load import load_config
 from spa.config.schema import Config
-from spa.engines.factory import local_engine, vllm_engine
+from spa.engines.local import local_engine
+from spa.engines.vllm import vllm_engine
 from spa.envs.sokoban import Sokoban
 from spa.errors import ConfigError, ModelError
 from spa.models.build import load_actor, load_template

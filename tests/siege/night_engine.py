@@ -5,7 +5,8 @@ from typing import Any
 
 from night_env import read_plan
 
-from spa.engines.factory import EngineKind, EngineRequest, local_engine
+from spa.engines.factory import EngineKind, EngineRequest
+from spa.engines.local import local_engine
 from spa.types import Completion, Prompt, SamplingParams
 
 

@@ -10,9 +10,9 @@ from helpers.families import small_model
 from helpers.model_folders import save_family
 
 from spa.config.load import load_config
-from spa.engines.factory import make_engine, vllm_engine
+from spa.engines.factory import make_engine
 from spa.engines.local import LocalEngine
-from spa.engines.vllm import VllmEngine
+from spa.engines.vllm import VllmEngine, vllm_engine
 from spa.errors import TrainingError
 from spa.models.build import load_actor
 from spa.models.forward import PLAIN, token_logprobs

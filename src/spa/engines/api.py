@@ -31,7 +31,8 @@ from typing import Any, Literal
 from torch import nn
 
 from spa.config.schema import APIModelConfig
-from spa.errors import ModelError, one_line
+from spa.engines.factory import API, EngineKind, EngineRequest
+from spa.errors import ConfigError, ModelError, one_line
 from spa.formats.blocks import after_prefill, as_unicode
 from spa.install import install_hint
 from spa.run import watchdog
@@ -51,6 +52,7 @@ KEYS = {
     "together": "TOGETHER_API_KEY",
     "anthropic": "ANTHROPIC_API_KEY",
 }
+RESPONSES = "api_responses.jsonl"
 STOP_REASONS = ("stop", "eos", "eos_token", "end_turn", "stop_sequence")
 LENGTH_REASONS = ("length", "max_tokens")
 REFUSED_REASONS = ("content_filter", "refusal", "safety", "tool_calls", "function_call")
@@ -638,3 +640,26 @@ def without_prefill(response: ApiResponse, prefill: str) -> str:
         reasoning = re.sub(r"<(/?(?:think|answer))>", r"[\1]", response.reasoning)
         return f"{reasoning}</think>{response.text}"
     return response.text
+
+
+def _make(request: EngineRequest) -> ApiEngine:
+    """The engine of a `model_info` entry, or of `model_config.model_name`. Raises ConfigError if there
+    is no such entry."""
+    cfg = request.cfg
+    choice = cfg.model_config
+    name = request.model_name if request.model_name in cfg.model_info else choice.model_name
+    entry = cfg.model_info.get(name)
+    if entry is None:
+        known = ", ".join(cfg.model_info) or "none; start from the configuration evaluate_api_llm"
+        raise ConfigError(f"model_info has no model named {name!r}; the models there: {known}")
+    return ApiEngine(
+        entry,
+        timeout_s=choice.timeout_s,
+        max_concurrency=choice.max_concurrency,
+        max_retries=choice.max_retries,
+        per_minute=choice.requests_per_minute,
+        store=request.store or Path(cfg.trainer.run_dir) / RESPONSES,
+    )
+
+
+KIND = EngineKind(name=API, make=_make)

@@ -1,8 +1,9 @@
-"""The engine that the configuration asks for."""
+"""The engine that the configuration asks for. An engine is one file of this folder, which defines
+`KIND`, an `EngineKind`; no other file has to name a new one."""
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -12,19 +13,16 @@ import torch
 from spa.config.hardware import clamp_to_hardware
 from spa.config.schema import Config
 from spa.engines.base import Engine
-from spa.engines.local import LocalEngine
-from spa.engines.vllm import VllmEngine
 from spa.errors import ConfigError
 from spa.imports import load_setting
-from spa.models.build import engine_autocast, load_actor, load_template, pick_autocast
-from spa.plugins import load_plugin, plugins
+from spa.plugins import defined_in, load_plugin, plugins
 from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate
 
 log = logging.getLogger(__name__)
 
 RANDOM = "random"
-RESPONSES = "api_responses.jsonl"
+API = "openai"
 
 
 class PlayingEngine(Engine, Protocol):
@@ -47,18 +45,20 @@ class EngineRequest:
     device: torch.device
     model: Any = None  # the policy that is trained
     template: ChatTemplate | None = None
+    store: Path | None = None  # file of the responses of an API, by default in the run's folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
     """Constructor of an engine, and whether it may play in training.
 
-    trainable: `load_weights` takes the policy's weights, and completions have token ids and
-    log-probs. raw_logprobs: these are of the raw logits, whatever temperature, top-k and top-p were
-    asked for.
+    name: value of `actor_rollout_ref.rollout.name`, for the engines of this folder. trainable:
+    `load_weights` takes the policy's weights, and completions have token ids and log-probs.
+    raw_logprobs: these are of the raw logits, whatever temperature, top-k and top-p were asked for.
     """
 
     make: Callable[[EngineRequest], PlayingEngine]
+    name: str = ""
     trainable: bool = False
     raw_logprobs: bool = False
 
@@ -85,14 +85,14 @@ def make_engine(
 
 
 def engine_kind(name: str) -> EngineKind:
-    """The engine that `actor_rollout_ref.rollout.name` means: one of `ENGINES`, or another
+    """The engine that `actor_rollout_ref.rollout.name` means: one of `engines`, or another
     package's or `package.module:name`, each an `EngineKind`, or a class or function that makes an
     engine from an `EngineRequest` (and is not trained on).
 
     Raises ConfigError if it does not load.
     """
-    if name in ENGINES:
-        return ENGINES[name]
+    if name in engines():
+        return engines()[name]
     key = "actor_rollout_ref.rollout.name"
     kind = load_plugin("engines", name) if name in plugins("engines") else load_setting(key, name)
     if not isinstance(kind, EngineKind) and not callable(kind):
@@ -144,7 +144,7 @@ def engine_name(cfg: Config, model_name: str = "") -> str:
         return RANDOM
     # Models of `model_info` are always behind an API; `rollout.name` is about all other models.
     if model_name in cfg.model_info:
-        return "openai"
+        return API
     return on_this_machine(cfg).actor_rollout_ref.rollout.name
 
 
@@ -176,99 +176,13 @@ def _make_scripted(request: EngineRequest) -> PlayingEngine:
     )
 
 
-def _make_local(request: EngineRequest) -> PlayingEngine:
-    cfg = request.cfg
-    model = request.model
-    template = request.template
-    if model is None:
-        model, own = load_actor(cfg, request.model_name, request.device)
-        template = template or own
-    assert template is not None
-    return local_engine(cfg, model, template, request.device)
+@functools.cache
+def engines() -> Mapping[str, EngineKind]:
+    """The engines of this package by name: the `KIND` of each file of `spa.engines`, and the two that
+    play by a policy without a model."""
+    own = (*defined_in("engines", "KIND").values(), RANDOM_KIND, SCRIPTED_KIND)
+    return {kind.name: kind for kind in own}
 
 
-def _make_vllm(request: EngineRequest) -> PlayingEngine:
-    cfg = request.cfg
-    name = request.model_name
-    return vllm_engine(cfg, name, request.template or load_template(cfg, name), request.device)
-
-
-def _make_api(request: EngineRequest) -> PlayingEngine:
-    cfg = request.cfg
-    name = request.model_name
-    return api_engine(cfg, name if name in cfg.model_info else cfg.model_config.model_name)
-
-
-ENGINES: dict[str, EngineKind] = {
-    "local": EngineKind(make=_make_local, trainable=True),
-    "vllm": EngineKind(make=_make_vllm, trainable=True),
-    "openai": EngineKind(make=_make_api),
-    RANDOM: EngineKind(make=_make_random),
-    "scripted": EngineKind(make=_make_scripted),
-}
-
-
-def vllm_engine(
-    cfg: Config, model_name: str, template: ChatTemplate, device: torch.device
-) -> VllmEngine:
-    """vLLM with the settings of `actor_rollout_ref.rollout`. Raises ModelError if it cannot be
-    used."""
-    if template.images is not None:
-        raise ConfigError(
-            f"{model_name} is a vision model, but spa sends only text to vLLM: set "
-            "actor_rollout_ref.rollout.name=local"
-        )
-    rollout = on_this_machine(cfg).actor_rollout_ref.rollout
-    on_gpu = device.type == "cuda"
-    options: dict[str, Any] = {"enforce_eager": rollout.enforce_eager}
-    if on_gpu:
-        options |= {
-            "gpu_memory_utilization": rollout.gpu_memory_utilization,
-            "tensor_parallel_size": rollout.tensor_model_parallel_size,
-            "enable_chunked_prefill": rollout.enable_chunked_prefill,
-            # vLLM requires at least as many tokens in a batch as sequences.
-            "max_num_batched_tokens": max(rollout.max_num_batched_tokens, rollout.max_num_seqs),
-        }
-    dtype = pick_autocast(rollout.dtype, device) or torch.float32
-    return VllmEngine(
-        model_name,
-        template,
-        dtype=dtype,
-        max_model_len=rollout.max_model_len,
-        max_rows=rollout.max_num_seqs,
-        sleeps=on_gpu and rollout.free_cache_engine,
-        trust_remote_code=cfg.actor_rollout_ref.model.trust_remote_code,
-        # The user's `engine_kwargs` override the options above.
-        options=options | dict(rollout.engine_kwargs),
-    )
-
-
-def local_engine(
-    cfg: Config, model: Any, template: ChatTemplate, device: torch.device
-) -> LocalEngine:
-    """The engine of this process over a loaded model."""
-    rows = cfg.actor_rollout_ref.rollout.max_num_seqs
-    return LocalEngine(model, template, max_rows=rows, autocast=engine_autocast(cfg, device))
-
-
-def api_engine(cfg: Config, name: str, *, store: Path | None = None) -> PlayingEngine:
-    """The engine of a `model_info` entry; its responses are kept in `store`, by default in the
-    run's folder.
-
-    Raises ConfigError if there is no such entry.
-    """
-    from spa.engines.api import ApiEngine
-
-    entry = cfg.model_info.get(name)
-    if entry is None:
-        known = ", ".join(cfg.model_info) or "none; start from the configuration evaluate_api_llm"
-        raise ConfigError(f"model_info has no model named {name!r}; the models there: {known}")
-    choice = cfg.model_config
-    return ApiEngine(
-        entry,
-        timeout_s=choice.timeout_s,
-        max_concurrency=choice.max_concurrency,
-        max_retries=choice.max_retries,
-        per_minute=choice.requests_per_minute,
-        store=store or Path(cfg.trainer.run_dir) / RESPONSES,
-    )
+RANDOM_KIND = EngineKind(name=RANDOM, make=_make_random)
+SCRIPTED_KIND = EngineKind(name="scripted", make=_make_scripted)

@@ -26,7 +26,9 @@ import torch
 from torch import nn
 from transformers.cache_utils import DynamicCache
 
+from spa.config.schema import Config
 from spa.engines.decoder import Decoder
+from spa.engines.factory import EngineKind, EngineRequest
 from spa.engines.fused import FusedModel, can_fuse
 from spa.engines.kv_cache import EpisodeKV, GrowingCache, Head, head_of
 from spa.engines.prefixes import common_length, shared_beginnings
@@ -35,6 +37,7 @@ from spa.engines.tried import decoder_fault, reads_right, skips_check, uses_flas
 from spa.engines.vision import sample_seeing
 from spa.errors import ModelError
 from spa.models.attention import attends_to_everything, flash_missing
+from spa.models.build import engine_autocast, load_actor
 from spa.prompts.template import ChatTemplate
 from spa.run import watchdog
 from spa.types import Completion, Prompt, SamplingParams
@@ -476,3 +479,25 @@ class _Batch:
 
 def _layer_count(config: Any) -> int:
     return config.get_text_config(decoder=True).num_hidden_layers
+
+
+def local_engine(
+    cfg: Config, model: Any, template: ChatTemplate, device: torch.device
+) -> LocalEngine:
+    """The engine of this process over a loaded model."""
+    rows = cfg.actor_rollout_ref.rollout.max_num_seqs
+    return LocalEngine(model, template, max_rows=rows, autocast=engine_autocast(cfg, device))
+
+
+def _make(request: EngineRequest) -> LocalEngine:
+    cfg = request.cfg
+    model = request.model
+    template = request.template
+    if model is None:
+        model, own = load_actor(cfg, request.model_name, request.device)
+        template = template or own
+    assert template is not None
+    return local_engine(cfg, model, template, request.device)
+
+
+KIND = EngineKind(name="local", make=_make, trainable=True)

@@ -19,8 +19,11 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from spa.errors import ModelError, TrainingError, one_line
+from spa.config.schema import Config
+from spa.engines.factory import EngineKind, EngineRequest, on_this_machine
+from spa.errors import ConfigError, ModelError, TrainingError, one_line
 from spa.install import install_hint
+from spa.models.build import load_template, pick_autocast
 from spa.models.forward import token_logprobs
 from spa.models.load import model_source
 from spa.models.lora import has_adapters, merged_state
@@ -249,3 +252,47 @@ class VllmEngine:
             # Level 1 moves the weights to main memory and drops the cache.
             self.llm.sleep(level=1)
             self._asleep = True
+
+
+def vllm_engine(
+    cfg: Config, model_name: str, template: ChatTemplate, device: torch.device
+) -> VllmEngine:
+    """vLLM with the settings of `actor_rollout_ref.rollout`. Raises ModelError if it cannot be
+    used."""
+    if template.images is not None:
+        raise ConfigError(
+            f"{model_name} is a vision model, but spa sends only text to vLLM: set "
+            "actor_rollout_ref.rollout.name=local"
+        )
+    rollout = on_this_machine(cfg).actor_rollout_ref.rollout
+    on_gpu = device.type == "cuda"
+    options: dict[str, Any] = {"enforce_eager": rollout.enforce_eager}
+    if on_gpu:
+        options |= {
+            "gpu_memory_utilization": rollout.gpu_memory_utilization,
+            "tensor_parallel_size": rollout.tensor_model_parallel_size,
+            "enable_chunked_prefill": rollout.enable_chunked_prefill,
+            # vLLM requires at least as many tokens in a batch as sequences.
+            "max_num_batched_tokens": max(rollout.max_num_batched_tokens, rollout.max_num_seqs),
+        }
+    dtype = pick_autocast(rollout.dtype, device) or torch.float32
+    return VllmEngine(
+        model_name,
+        template,
+        dtype=dtype,
+        max_model_len=rollout.max_model_len,
+        max_rows=rollout.max_num_seqs,
+        sleeps=on_gpu and rollout.free_cache_engine,
+        trust_remote_code=cfg.actor_rollout_ref.model.trust_remote_code,
+        # The user's `engine_kwargs` override the options above.
+        options=options | dict(rollout.engine_kwargs),
+    )
+
+
+def _make(request: EngineRequest) -> VllmEngine:
+    cfg = request.cfg
+    name = request.model_name
+    return vllm_engine(cfg, name, request.template or load_template(cfg, name), request.device)
+
+
+KIND = EngineKind(name="vllm", make=_make, trainable=True)

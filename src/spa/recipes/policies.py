@@ -210,9 +210,12 @@ def engine_of(
         per_turn = cfg.agent_proxy.max_actions_per_turn
         return policy_named(target.name).make(None, per_turn, setup.most_actions(cfg)), None
     if target.api is not None:
-        return factory.api_engine(cfg, target.api, store=responses), None
+        request = factory.EngineRequest(
+            cfg=cfg, model_name=target.api, device=torch.device("cpu"), store=responses
+        )
+        return factory.engine_kind(factory.API).make(request), None
     model = str(target.model)
-    if factory.engine_name(cfg, model) == "openai":
+    if factory.engine_name(cfg, model) == factory.API:
         # The configuration plays a model behind an API. This target is another model, with weights.
         rollout = replace(cfg.actor_rollout_ref.rollout, name="auto")
         cfg = replace(cfg, actor_rollout_ref=replace(cfg.actor_rollout_ref, rollout=rollout))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from spa.config.schema import Config
-from spa.engines.factory import local_engine
+from spa.engines.factory import EngineRequest, engine_kind
 from spa.envs.pool import EpisodeSpec
 from spa.evaluation.episode_metrics import pooled_metrics
 from spa.evaluation.search import pooled_search_metrics
@@ -61,7 +61,15 @@ def world_model_check(
     examples teach."""
     # The engine computes with the present weights. It is closed
     # after one check, so that no cache outlives an update.
-    engine = local_engine(cfg, learner.policy.full_model(), probes.template, learner.device)
+    engine = engine_kind("local").make(
+        EngineRequest(
+            cfg=cfg,
+            model_name=cfg.model_path,
+            device=learner.device,
+            model=learner.policy.full_model(),
+            template=probes.template,
+        )
+    )
     started = time.monotonic()
     episodes = probes.worker.rollout(engine, probes.specs, setup.selfplay_sampling(cfg))
     engine.close()
