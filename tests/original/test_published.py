@@ -14,8 +14,9 @@ from spa.config.load import load_config
 from spa.errors import DataError, ModelError
 from spa.models.load import load_critic, load_policy
 from spa.plugins import translated
-from spa.recipes import pipeline, sft_data
-from spa.recipes.sft_data import data_files
+from spa.recipes import pipeline
+from spa.worldmodel import sft_data
+from spa.worldmodel.sft_data import data_files
 from spa.worldmodel.sft_files import read_examples
 
 MESSAGES = [{"role": "system", "content": "You play."}, {"role": "user", "content": "State:\nS0"}]

@@ -14,9 +14,9 @@ from spa.evaluation.outcomes import outcome_of
 from spa.formats.plans import plan_sentence
 from spa.formats.registry import world_model_response
 from spa.planning.breadth_first import BreadthFirstPlanner
-from spa.planning.requirements import require_dynamics
 from spa.policies.scripted import ScriptedEngine
 from spa.recipes import setup
+from spa.recipes.imagination import require_dynamics
 from spa.types import Prompt, SamplingParams
 from spa_games.countdown import Countdown
 

@@ -13,8 +13,9 @@ from helpers.runs import small_config
 from spa.config.load import load_config
 from spa.errors import DataError
 from spa.models import hub
-from spa.recipes import gate, pipeline, sft_data
+from spa.recipes import gate, pipeline
 from spa.run.hashing import file_content
+from spa.worldmodel import sft_data
 from spa.worldmodel.sft_files import read_examples
 
 SYSTEM = {"role": "system", "content": "You are a clerk."}

@@ -11,8 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from spa.models.build import load_template
 from spa.prompts.token_check import appended, joined_borders
-from spa.recipes import selfplay, sft_data, sft_run
+from spa.recipes import selfplay, sft_run
 from spa.recipes.setup import make_worker
+from spa.worldmodel import sft_data
 from spa.worldmodel.sft_files import read_examples
 
 LONG = (

@@ -13,7 +13,7 @@ from spa.config.load import load_config
 from spa.errors import DataError
 from spa.models.build import load_template
 from spa.models.vision import to_png
-from spa.recipes import sft_data
+from spa.worldmodel import sft_data
 from spa.worldmodel.sft_files import read_examples
 
 PICTURE = to_png(np.full((28, 28, 3), 200, np.uint8))

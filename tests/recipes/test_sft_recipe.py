@@ -18,12 +18,13 @@ from spa.envs.eval_sets import eval_set_hashes
 from spa.errors import DataError, TrainingError
 from spa.models.load import load_policy, load_tokenizer
 from spa.prompts.template import ChatTemplate
-from spa.recipes import build, gate, selfplay, setup, sft, sft_data, sft_run, sft_updates
+from spa.recipes import build, gate, selfplay, setup, sft, sft_run, sft_updates
 from spa.rollout.loop import puzzle_hash
 from spa.run.checkpoint import load_state
 from spa.training.optim import Optimizer
 from spa.training.update import MicroBatching, Trainable
 from spa.types import StopReason
+from spa.worldmodel import sft_data
 from spa.worldmodel.sft_files import read_examples
 
 CPU = torch.device("cpu")

@@ -7,6 +7,8 @@ A file may have any of these:
   same batch if its settings switch it off (`spa.methods.context`).
 * `sft_mask(message, ids, template) -> list[bool]`: which tokens carry the loss of SFT with
   `sft.data.loss_on` at the file's name (`spa.worldmodel.sft_masks`).
+* `stored(cfg, template)` and `stored_in(cfg)`: examples of stage 2 that a PPO step gets as
+  `context.stored`, and their folder.
 * `METHODS`: the names under which `spa compare` trains it, each with a `Method`.
 
 No other file has to name a new one: `spa.plugins.defined_by_methods` looks into this folder.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -32,6 +33,22 @@ class Context:
     state_values: Callable[[str, Collection[str]], dict[str, float]]
     stored: Sequence[Replayed]
     metrics: Metrics
+
+
+def stored_in(cfg: Config) -> Path | None:
+    """The folder of examples that a method reads, which then count by their content; None if none
+    does."""
+    folders = (folder_of(cfg) for folder_of in defined_by_methods("stored_in").values())
+    return next((folder for folder in folders if folder is not None), None)
+
+
+def stored_sequences(cfg: Config, template: ChatTemplate) -> list[Replayed]:
+    """Training sequences of stage 2 that a method replays."""
+    return [
+        sequence
+        for stored in defined_by_methods("stored").values()
+        for sequence in stored(cfg, template)
+    ]
 
 
 def annotate_all(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:

@@ -2,14 +2,17 @@
 `actor_rollout_ref.actor.replay`. They are the examples of stage 2, or the step's own episodes with true states
 in place of the model's."""
 
+import logging
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from spa.config.schema import Config
+from spa.errors import ConfigError
 from spa.formats.registry import format_of
 from spa.methods import Method
 from spa.methods.context import Context, Replayed
@@ -19,7 +22,10 @@ from spa.training.update import count_mini_batches
 from spa.types import Episode, PPOBatch
 from spa.worldmodel.examples import episode_examples, shuffle_next_states
 from spa.worldmodel.sequences import training_sequences
+from spa.worldmodel.sft_data import find_data, load_data
 from spa.worldmodel.states import with_states
+
+log = logging.getLogger(__name__)
 
 _REPLAY = "actor_rollout_ref.actor.replay"
 
@@ -60,6 +66,35 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     longer = with_sequences(batch, rows)
     context.metrics["actor/replay_tokens"] = float(longer.ce_weights[len(batch) :].sum())
     return longer
+
+
+def stored_in(cfg: Config) -> Path | None:
+    """The folder that replayed examples come from; None if none do."""
+    replay = cfg.actor_rollout_ref.actor.replay
+    return find_data(cfg, None) if replay.examples and replay.source == "data" else None
+
+
+def stored(cfg: Config, template: ChatTemplate) -> list[Replayed]:
+    """Stage 2's training sequences if examples of them are replayed. Raises DataError if there are
+    none, ConfigError for examples with pictures. Warns if rollouts are to be replayed and none of
+    them can be."""
+    replay = cfg.actor_rollout_ref.actor.replay
+    data = cfg.sft.data
+    if replay.corrects_rollouts and (reason := cannot_correct(cfg, template)):
+        log.warning("actor_rollout_ref.actor.replay: PPO replays no episodes, because %s", reason)
+    if replay.examples == 0 or replay.source == "rollouts":
+        return []
+    if template.images is not None:
+        raise ConfigError(
+            "actor_rollout_ref.actor.replay.examples must be 0 for a vision model, because the "
+            "replayed examples have no pictures"
+        )
+    # The examples of stage 2; `replay.loss_on` may put the loss on other tokens of them.
+    learnt = replace(
+        cfg, sft=replace(cfg.sft, data=replace(data, loss_on=replay.loss_on or data.loss_on))
+    )
+    sequences, _ = load_data(learnt, template, None)
+    return [(sequence.token_ids, sequence.mask) for sequence in sequences]
 
 
 def with_sequences(batch: PPOBatch, rows: Sequence[Replayed]) -> PPOBatch:

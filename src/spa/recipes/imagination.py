@@ -13,8 +13,7 @@ from spa.errors import ConfigError
 from spa.examples.source import source_of
 from spa.planning.best_of_n import BestOfNPlanner
 from spa.planning.breadth_first import BreadthFirstPlanner
-from spa.planning.planner import Planner
-from spa.planning.requirements import require_dynamics
+from spa.planning.planner import DynamicsName, Planner, Proposals
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.run.files import dump_line, end_last_line, read_lines
@@ -22,6 +21,46 @@ from spa.run.files import dump_line, end_last_line, read_lines
 IMAGINED = "imagined"
 """The predicted states of self-play: a folder next to its data, with a file per batch."""
 Record = Callable[[dict[str, Any]], None]
+
+
+def require_dynamics(
+    env: TextEnv, tag: str, dynamics: DynamicsName, depth: int = 1, proposals: Proposals = "sampled"
+) -> None:
+    """Raises ConfigError if predicted states of the environment cannot be judged, simulated, or shown
+    in a prompt, as planning further than one turn needs. Raises it also if its actions cannot all
+    be named."""
+    setup.require_state_value(
+        env,
+        tag,
+        instead=(
+            "spa cannot plan in it. Set imagine.n to 1; for self-play set generate.imagine.n to "
+            "1, as in the preset tiny"
+        ),
+    )
+    # Predictions are written like `world_state_text`, prompts like `state_text`.
+    hidden = env.state_text("grid_and_coords") != env.world_state_text("grid_and_coords")
+    if (depth > 1 or proposals == "exhaustive") and (
+        hidden or env.image() is not None or env.players > 1
+    ):
+        raise ConfigError(
+            f"Predicted states of {tag} differ from the states in its prompts. Set "
+            "imagine.depth to 1 and imagine.proposals to sampled. For self-play, set the "
+            "same keys in generate.imagine, and keep to false"
+        )
+    if proposals == "exhaustive" and not env.action_names():
+        raise ConfigError(
+            f"The actions of {tag} are free text, so imagine.proposals=exhaustive cannot "
+            "list them; use imagine.proposals=sampled"
+        )
+    if dynamics == "simulator":
+        try:
+            env.clone()
+        except NotImplementedError:
+            raise ConfigError(
+                f"The environment {tag} has no clone method, which "
+                "imagine.dynamics=simulator needs; implement clone or use another value of "
+                "imagine.dynamics"
+            ) from None
 
 
 def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig) -> None:

@@ -10,13 +10,12 @@ from spa.config.stages import StageName
 from spa.distributed.world import current_world
 from spa.errors import ModelError
 from spa.examples.source import source_of
+from spa.methods.context import stored_in
 from spa.plugins import translated
 from spa.recipes import ppo_run, selfplay, sft_run
 from spa.recipes.gate import evaluate_gate, no_gate, stop_at_gate, write_gate
 from spa.recipes.hours import seconds_here
-from spa.recipes.ppo_replay import replayed_data
 from spa.recipes.rounds import Round, round_folders, rounds_of, write_rounds
-from spa.recipes.sft_data import from_game
 from spa.run.announce import StagePlan, expected_time, plan_lines, save_plan
 from spa.run.checkpoint import find_checkpoint
 from spa.run.files import OLDER_COPIES
@@ -33,6 +32,7 @@ from spa.run.manifest import (
 )
 from spa.run.signals import stoppable
 from spa.run.stage import locked
+from spa.worldmodel.sft_data import from_game
 
 log = logging.getLogger(__name__)
 
@@ -198,9 +198,7 @@ def ppo_fingerprint(cfg: Config, start: Path, sft_dir: Path) -> Fingerprint:
     that is not ours."""
     made = Manifest.read(sft_dir) if start.is_relative_to(sft_dir) else None
     if made is None:
-        return stage_fingerprint(
-            replace(cfg, model_path=str(start)), "ppo", data=replayed_data(cfg)
-        )
+        return stage_fingerprint(replace(cfg, model_path=str(start)), "ppo", data=stored_in(cfg))
     # The fingerprint of the SFT stage means its last checkpoint. Any other one is added by name.
     other = {} if result_of(sft_dir) == start else {"the checkpoint it starts from": start.name}
     return stage_fingerprint(cfg, "ppo", parent=made.fingerprint, content=other)

@@ -9,12 +9,11 @@ import torch
 from spa.algo.reward_normalization import normalize_rewards, normalize_scores
 from spa.config.schema import Config
 from spa.evaluation.search import rollout_metrics
-from spa.methods.context import Context, Replayed, annotate_all
+from spa.methods.context import Context, Replayed, annotate_all, stored_sequences
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.ppo_batch import last_turn_ends
 from spa.recipes.ppo_models import Models, named_estimator
-from spa.recipes.ppo_replay import stored_sequences
 from spa.recipes.ppo_updates import scoring
 from spa.recipes.validation import validation_episodes
 from spa.run.stage import Stage

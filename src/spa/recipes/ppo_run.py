@@ -10,8 +10,8 @@ from spa.algo.losses import policy_loss_named
 from spa.config.schema import Config
 from spa.engines.factory import EngineRequest, trained_kind
 from spa.errors import ModelError
+from spa.methods.context import stored_in
 from spa.models.allocator import limit_kernel_caches
-from spa.planning.requirements import require_state_value
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.build import (
@@ -24,7 +24,6 @@ from spa.recipes.build import (
 )
 from spa.recipes.ppo import train_ppo
 from spa.recipes.ppo_models import Models, keys_of, named_estimator
-from spa.recipes.ppo_replay import replayed_data
 from spa.recipes.ppo_rollouts import make_rollouts
 from spa.run.checkpoint import load_state
 from spa.run.fingerprint import Fingerprint
@@ -52,7 +51,7 @@ def run_ppo(
     with Stage(
         cfg,
         directory or Path(trainer.default_local_dir),
-        fingerprint or stage_fingerprint(started, "ppo", data=replayed_data(cfg)),
+        fingerprint or stage_fingerprint(started, "ppo", data=stored_in(cfg)),
         total=trainer.total_training_steps,
         keep=trainer.max_actor_ckpt_to_keep,
         resume_path=trainer.resume_from_path if trainer.resume_mode == "resume_path" else None,
@@ -79,7 +78,7 @@ def require_state_values(cfg: Config) -> None:
     """Raises ConfigError if `algorithm.imagined_advantage` is set and an environment has no state
     values."""
     if cfg.algorithm.imagined_advantage > 0:
-        check = partial(require_state_value, instead="set algorithm.imagined_advantage to 0")
+        check = partial(setup.require_state_value, instead="set algorithm.imagined_advantage to 0")
         setup.check_puzzles(cfg, cfg.es_manager.train.env_configs.tags, check)
 
 

@@ -32,8 +32,8 @@ from spa.recipes.builtin_games import unknown_game, unknown_game_warning
 from spa.recipes.imagination import check_planning
 from spa.recipes.ppo_run import check_trained
 from spa.recipes.rounds import first_round, rounds_of
-from spa.recipes.sft_data import data_files
 from spa.run.checkpoint import damage
+from spa.worldmodel.sft_data import data_files
 from spa.worldmodel.sft_files import check_file
 
 log = logging.getLogger(__name__)

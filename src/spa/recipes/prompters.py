@@ -94,3 +94,12 @@ def check_puzzles(cfg: Config, tags: Iterable[str], check: Callable[[TextEnv, st
     for tag in tags:
         with first_puzzle(cfg, cfg.custom_envs[tag]) as env:
             check(env, tag)
+
+
+def require_state_value(env: TextEnv, tag: str, *, instead: str) -> None:
+    """Raises ConfigError, with the setting that does without, if states of the environment cannot
+    be judged by their text."""
+    if env.state_value(env.world_state_text("grid_and_coords")) is None:
+        raise ConfigError(
+            f"The environment {tag} has no state values (TextEnv.state_value), so {instead}"
+        )

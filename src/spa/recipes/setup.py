@@ -26,7 +26,12 @@ from spa.models.build import (
 from spa.plugins import example_source
 from spa.prompts.render import PromptMode
 from spa.prompts.template import ChatTemplate
-from spa.recipes.prompters import check_puzzles, first_puzzle, make_prompter
+from spa.recipes.prompters import (
+    check_puzzles,
+    first_puzzle,
+    make_prompter,
+    require_state_value,
+)
 from spa.rollout.worker import RolloutWorker, first_group
 from spa.run.recorder import OpenTrackers
 from spa.run.trackers import trackers_named
@@ -48,6 +53,7 @@ __all__ = [
     "pick_autocast",
     "pick_device",
     "probe_specs",
+    "require_state_value",
     "selfplay_sampling",
     "shift_group",
     "taught_mode",

@@ -2,7 +2,7 @@
 
 One step: a batch of examples, the negative log-likelihood of their response tokens, an update of
 the policy. `train_sft` is the whole loop. Batches, loss and update are in `sft_updates`, examples
-in `sft_data`; `sft_run` loads and builds what it works with.
+in `spa.worldmodel.sft_data`; `sft_run` loads and builds what it works with.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,6 @@ import torch
 from spa.config.schema import Config
 from spa.models.allocator import release_memory
 from spa.prompts.template import ChatTemplate
-from spa.recipes.sft_data import SFTData
 from spa.recipes.sft_updates import (
     FORCED_EXAMPLES,
     forced_accuracy,
@@ -25,6 +24,7 @@ from spa.run.stage import Snapshot, Stage
 from spa.training.oom_retry import MicroBatching
 from spa.training.update import Trainable
 from spa.types import Metrics
+from spa.worldmodel.sft_data import SFTData
 
 # Freed memory goes back to the system after every so many steps, since that takes time.
 RELEASE_EVERY = 10

@@ -17,10 +17,10 @@ from spa.evaluation.text import on_puzzles
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.sft import Learner
-from spa.recipes.sft_data import example_files
 from spa.run.recorder import Recorder
 from spa.types import Metrics
 from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE, puzzles_in
+from spa.worldmodel.sft_data import example_files
 
 log = logging.getLogger(__name__)
 

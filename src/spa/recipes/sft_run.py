@@ -15,7 +15,6 @@ from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.build import build_policy, check_optimizer, sft_optimizer, trainable
 from spa.recipes.sft import Learner, train_sft
-from spa.recipes.sft_data import find_data, from_game, make_data
 from spa.recipes.sft_probes import find_probes, world_model_check
 from spa.run.checkpoint import load_state
 from spa.run.fingerprint import Fingerprint
@@ -23,6 +22,7 @@ from spa.run.hashing import stage_fingerprint
 from spa.run.manifest import Manifest, result_of
 from spa.run.stage import Stage
 from spa.training.oom_retry import MicroBatching
+from spa.worldmodel.sft_data import find_data, from_game, make_data
 
 
 def run_sft(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
