@@ -12,7 +12,7 @@ from spa.errors import ConfigError
 from spa.evaluation.episode_metrics import episode_metrics
 from spa.policies.scripted import random_engine
 from spa.recipes import setup
-from spa.recipes.validation import validation_episodes
+from spa.recipes.ppo_rollouts import validation_episodes
 from spa.types import Episode, Turn
 
 LAKE = "FrozenLakeNoSlip"

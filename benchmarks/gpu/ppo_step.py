@@ -26,8 +26,7 @@ from spa.algo.filters import select_groups
 from spa.algo.losses import entropy_bonus, policy_loss, value_loss
 from spa.algo.masked import whiten
 from spa.engines.local import LocalEngine
-from spa.models.critic import Critic
-from spa.models.forward import pack_rows, token_logprobs, token_values
+from spa.models.forward import Critic, pack_rows, token_logprobs, token_values
 from spa.models.load import save_activations
 from spa.training.batch import select
 from spa.training.oom_retry import MicroBatching

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spa.errors import ConfigError
-from spa.imports import load_setting
+from spa.plugins import load_setting
 from spa.types import Episode, Turn
 
 GAME = "game"

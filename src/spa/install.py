@@ -1,14 +1,18 @@
-"""Commands that install spa with more of its optional packages.
+"""Commands that install spa with more of its optional packages, and the versions of those that compute
+the numbers.
 
 The distribution is not on a package index yet, where the name `spa` belongs to another project.
 """
 
 import json
+import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from spa.version import __version__
 
 DISTRIBUTION = "spa-agent"
 
@@ -50,3 +54,17 @@ def _origin() -> dict[str, Any]:
         return json.loads(metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
     except metadata.PackageNotFoundError:
         return {}
+
+
+PACKAGES = ("torch", "transformers", "numpy", "gymnasium", "tokenizers")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes the numbers, and the commit of spa where it is known."""
+    installed = {"python": platform.python_version(), "spa": __version__}
+    for name in PACKAGES:
+        try:
+            installed[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return installed | ({"commit": known} if (known := commit()) else {})

@@ -1,4 +1,5 @@
-"""Objects that other packages add to spa by entry points in their metadata.
+"""Objects that other packages add to spa by entry points in their metadata, and user code by names of
+the form `package.module:name`.
 
 A package registers objects by name in the groups `spa.commands`, `spa.envs`, `spa.libraries`,
 `spa.engines`, `spa.policies` and `spa.methods`. Names are listed without importing anything; a
@@ -7,7 +8,11 @@ groups of their own: `spa.api` (what `import spa` shows and compares) and `spa.t
 (settings and files of other projects).
 """
 
-from collections.abc import Mapping, Sequence
+import inspect
+import os
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -92,3 +97,46 @@ def example_sources() -> Sequence[Any]:
 def example_source(cfg: Any) -> Any:
     """The source of the examples that a configuration asks for: an `ExampleSource`."""
     return next(source for source in example_sources() if source.makes(cfg))
+
+
+def find_modules_beside_user() -> None:
+    """Let modules of the working folder be imported, as with `python -m`; installed ones come
+    first."""
+    find_modules_in(os.getcwd())
+
+
+def find_modules_in(folder: str | os.PathLike[str]) -> None:
+    """Let modules of a folder be imported, after all that can be imported already."""
+    path = os.path.abspath(folder)
+    if path not in sys.path:
+        # At the end: a file of the user must not hide an installed module of its name.
+        sys.path.append(path)
+
+
+def load_setting(key: str, name: str, shipped: Iterable[str] = ()) -> Any:
+    """Load the object `name`, the value of `key`, from an installed module or one in the working
+    directory.
+
+    Raises ConfigError, which lists the `shipped` values, if it is no `package.module:name` or there
+    is nothing there.
+    """
+    if ":" not in name:
+        known = ", ".join(shipped)
+        raise ConfigError(
+            f"{key}: {name!r} is unknown; use {known}, or your own as 'package.module:name'"
+        )
+    find_modules_beside_user()
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{key}: cannot load {name!r} ({error}); write 'package.module:name' for a module that can be "
+            "imported from this folder"
+        ) from error
+
+
+def settings_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The settings that a user's function asks for: its keyword-only parameters."""
+    return tuple(
+        p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY
+    )

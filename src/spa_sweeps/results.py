@@ -16,8 +16,8 @@ from spa.evaluation.statistics import (
     paired_by_puzzle,
 )
 from spa.examples.source import source_of
+from spa.install import versions
 from spa.recipes.evaluate_puzzles import reference_scores
-from spa.recipes.versions import versions
 from spa.run.files import METRICS, read_lines, read_object
 from spa.run.manifest import Manifest
 from spa_sweeps.budget import budget

@@ -1,6 +1,6 @@
 import torch
 
-from spa.algo.groups import group_stats
+from spa.algo.masked import group_stats
 
 
 def test_by_hand():

@@ -3,7 +3,7 @@ from dataclasses import asdict
 
 import pytest
 
-from spa.algo.guards import StreakGuard, VarianceGuard, empty_batch_guard, low_success_guard
+from spa.algo.health import StreakGuard, VarianceGuard, empty_batch_guard, low_success_guard
 
 
 def fold(guard, observations):

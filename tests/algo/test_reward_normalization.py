@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from spa.algo.kl import KLController, kl_in_reward
+from spa.algo.losses import KLController, kl_in_reward
 from spa.algo.reward_normalization import normalize_rewards, normalize_scores
 
 SCORES = torch.tensor([1.0, 5.0, 3.0, 5.0])

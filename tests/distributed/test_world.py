@@ -10,12 +10,12 @@ from helpers.play import NoiseEngine, groups, play
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spa.distributed.episodes import ARRAYS, pack, unpack
 from spa.distributed.replicas import Replica
 from spa.distributed.shards import decoder_layers
 from spa.distributed.world import ALONE, World, joined
 from spa.errors import ConfigError
 from spa.launch.ray_train import check_cluster
+from spa.rollout.worker import ARRAYS, pack, unpack
 
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.integers(2, 6))

@@ -13,8 +13,8 @@ from helpers.model_folders import without_sdpa
 from helpers.play import groups, one_group, play
 
 from spa.engines import local
+from spa.engines.kv_cache import shared_beginnings
 from spa.engines.local import LocalEngine
-from spa.engines.prefixes import shared_beginnings
 from spa.errors import ModelError
 from spa.prompts.template import ChatTemplate
 from spa.types import Completion, Episode, Prompt, SamplingParams

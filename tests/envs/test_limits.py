@@ -18,6 +18,7 @@ from spa.envs.eval_sets import eval_set_hashes
 from spa.envs.limits import (
     EnvCrash,
     EnvFault,
+    LostEpisodes,
     TimedOut,
     boundary,
     checked_step,
@@ -25,13 +26,12 @@ from spa.envs.limits import (
     plain,
     time_limit,
 )
-from spa.envs.lost import LostEpisodes
 from spa.envs.pool import group_specs
 from spa.envs.registry import make_env
 from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
 from spa.planning.node import simulate
-from spa.policies.expert import expert_engine
+from spa.policies.named import expert_engine
 from spa.policies.scripted import random_engine
 from spa.recipes import evaluate, setup
 from spa.recipes.policies import find_target

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spa.envs.base import TextEnv
-from spa.envs.lost import LostEpisodes
+from spa.envs.limits import LostEpisodes
 from spa.envs.pool import EpisodeSpec, group_specs
 from spa.envs.registry import make_env
 from spa.policies.scripted import ScriptedEngine

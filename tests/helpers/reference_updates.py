@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2ForTokenClassification
 
-from spa.models.critic import Critic
+from spa.models.forward import Critic
 
 ROWS, PROMPT, RESPONSE, VOCABULARY = 16, 5, 19, 64
 STEPS = 3  # PPO steps of a case, each with fresh rewards

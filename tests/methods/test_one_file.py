@@ -28,7 +28,7 @@ spa.methods.__path__.append(sys.argv[1])
 from spa.config.load import load_config
 from spa.recipes.methods import method, method_names
 from spa.plugins import defined_by_methods
-from spa.worldmodel.sft_masks import sft_mask
+from spa.worldmodel.sequences import sft_mask
 
 assert load_config("tiny", method("zeta").overrides).sft.data.loss_on == "zeta"
 assert "zeta" in method_names()

@@ -6,8 +6,8 @@ from helpers.families import small_model
 
 from spa.algo.sampled import policy_logits
 from spa.models import attention, forward
-from spa.models.critic import Critic
 from spa.models.forward import (
+    Critic,
     common_prefix,
     micro_batches,
     share_prefix,

@@ -6,8 +6,7 @@ from helpers.families import small_model
 from helpers.model_folders import save_family
 
 from spa.errors import ModelError
-from spa.models.critic import Critic
-from spa.models.forward import token_logprobs, token_values
+from spa.models.forward import Critic, token_logprobs, token_values
 from spa.models.load import load_critic, load_policy, load_tokenizer
 from spa.models.lora import adapters_off, add_adapters, load_adapters, save_model
 

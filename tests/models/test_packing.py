@@ -6,8 +6,7 @@ from helpers.families import small_model
 from helpers.model_folders import MATRIX, family_model, family_tokenizer
 
 from spa.models import attention
-from spa.models.critic import Critic
-from spa.models.forward import micro_batches, pack_rows, token_logprobs, token_values
+from spa.models.forward import Critic, micro_batches, pack_rows, token_logprobs, token_values
 from spa.models.load import save_activations
 
 

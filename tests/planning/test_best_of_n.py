@@ -16,8 +16,8 @@ from spa.envs.sokoban import Sokoban
 from spa.errors import ConfigError
 from spa.formats.registry import world_model_response
 from spa.planning.best_of_n import BestOfNPlanner
+from spa.planning.planner import elsewhere
 from spa.policies.scripted import ScriptedEngine, random_engine
-from spa.prompts.elsewhere import elsewhere
 from spa.recipes import setup
 from spa.recipes.imagination import require_dynamics
 from spa.rollout.episode_builder import EpisodeBuilder

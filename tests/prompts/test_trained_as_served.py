@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from spa.errors import ModelError
 from spa.prompts.template import ChatTemplate
-from spa.prompts.template_check import CONVERSATIONS, SYSTEM_TURN, alternate
+from spa.prompts.template_parts import CONVERSATIONS, SYSTEM_TURN, alternate
 from spa.prompts.text_tokens import TextTokens
 from spa.prompts.token_check import appended, check_tokens, joined_borders, prefill_of, served_ids
 

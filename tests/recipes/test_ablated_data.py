@@ -14,8 +14,8 @@ from spa.formats.registry import parse_response, world_model_response
 from spa.launch.job import Job
 from spa.launch.start import launch
 from spa.models.load import load_tokenizer
-from spa.policies.expert import FAR, expert_engine
 from spa.policies.mixed import MixedEngine
+from spa.policies.named import FAR, expert_engine
 from spa.policies.scripted import ScriptedEngine, formatted
 from spa.prompts.template import ChatTemplate
 from spa.recipes import ppo_rollouts, ppo_run, selfplay, setup

@@ -20,7 +20,7 @@ from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.recipes import evaluate, policies, setup
 from spa.recipes.imagination import imagination
 from spa.recipes.policies import find_target, knows_all_data, run_of, training_hashes
-from spa.recipes.validation import validation_episodes
+from spa.recipes.ppo_rollouts import validation_episodes
 from spa.run.files import read_lines
 from spa.run.reading import open_run
 from spa.types import Episode

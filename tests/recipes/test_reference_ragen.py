@@ -10,7 +10,7 @@ from helpers.golden import read_golden
 from helpers.reference_ragen import CASES, KEPT, SHARED, STEPS, frozen_games, qwen_tokenizer
 from helpers.reference_updates import change, our_critic, reference_model, weights
 
-from spa.algo.kl import KLController
+from spa.algo.losses import KLController
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.recipes import setup

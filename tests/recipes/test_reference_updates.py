@@ -27,7 +27,7 @@ from helpers.reference_updates import (
 )
 
 from spa.algo.estimators import ESTIMATORS
-from spa.algo.kl import kl_in_reward
+from spa.algo.losses import kl_in_reward
 from spa.algo.masked import whiten
 from spa.config.schema import ActorConfig, CriticConfig
 from spa.models.forward import pack_rows

@@ -5,7 +5,7 @@ from helpers.play import says
 
 from spa.config.load import load_config
 from spa.errors import ConfigError
-from spa.policies.expert import expert_engine
+from spa.policies.named import expert_engine
 from spa.policies.scripted import random_engine
 from spa.recipes import setup
 from spa.types import Prompt

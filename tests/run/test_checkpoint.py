@@ -11,7 +11,7 @@ import torch
 from helpers.families import small_model, tokenizer
 
 from spa.errors import ModelError, TrainingError
-from spa.models.critic import Critic
+from spa.models.forward import Critic
 from spa.models.load import load_critic, load_policy, load_tokenizer
 from spa.run.checkpoint import (
     MARKER,

@@ -15,8 +15,8 @@ import torch
 from spa.config.schema import Config
 from spa.errors import TrainingError
 from spa.run import console
+from spa.run.console import log_file
 from spa.run.fingerprint import Fingerprint
-from spa.run.logfile import log_file
 from spa.run.recorder import Recorder, read_metrics
 from spa.run.signals import stoppable
 from spa.run.trackers import headline, trackers_named

@@ -5,8 +5,7 @@ from dataclasses import fields, replace
 import numpy as np
 import torch
 
-from spa.training.batch import batch_episodes, select, split_turns
-from spa.training.token_scores import token_scores
+from spa.training.batch import batch_episodes, select, split_turns, token_scores
 from spa.types import Episode, EpisodeBatch, ParsedResponse, PPOBatch, StopReason, Turn
 
 

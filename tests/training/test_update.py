@@ -13,7 +13,7 @@ from helpers.play import NoiseEngine, groups, play
 from spa.config.schema import ActorConfig, CriticConfig
 from spa.engines.local import LocalEngine
 from spa.errors import TrainingError
-from spa.models.critic import Critic
+from spa.models.forward import Critic
 from spa.recipes.ppo_losses import ActorLoss, CriticLoss
 from spa.training.batch import batch_episodes
 from spa.training.optim import Optimizer, make_optimizer

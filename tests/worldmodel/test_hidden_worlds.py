@@ -14,10 +14,9 @@ from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.render import Prompter
 from spa.recipes import selfplay
 from spa.types import Episode, Prompt
-from spa.worldmodel.accuracy import world_model_metrics
+from spa.worldmodel.accuracy import with_world_model_reward, world_model_metrics
 from spa.worldmodel.branches import counterfactual_examples
 from spa.worldmodel.examples import episode_examples
-from spa.worldmodel.online import with_world_model_reward
 from spa_author.checker import check
 
 

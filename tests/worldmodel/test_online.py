@@ -3,7 +3,7 @@
 import pytest
 from worldmodel_examples import make_episode, make_turn, response_to
 
-from spa.worldmodel.online import foreseen_changes, with_world_model_reward
+from spa.worldmodel.accuracy import foreseen_changes, with_world_model_reward
 
 
 def test_reward_by_hand():

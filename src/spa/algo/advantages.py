@@ -8,7 +8,7 @@ unchanged, so time is counted in sampled tokens.
 import torch
 from torch import Tensor
 
-from spa.algo.groups import group_stats
+from spa.algo.masked import group_stats
 
 Estimate = tuple[Tensor, Tensor]
 """(advantages, returns), both [B, A], 0 outside the mask."""

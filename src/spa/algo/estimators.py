@@ -22,7 +22,7 @@ from spa.algo.advantages import (
 from spa.algo.advantages import bi_level_gae as two_levels
 from spa.algo.turn_credit import gigpo, turn_gae, turn_rloo
 from spa.errors import ConfigError
-from spa.imports import load_setting, settings_of
+from spa.plugins import load_setting, settings_of
 from spa.types import ScoredBatch
 
 KEY = "algorithm.adv_estimator"

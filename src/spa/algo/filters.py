@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spa.algo.groups import group_stats
+from spa.algo.masked import group_stats
 from spa.types import Metrics
 
 FilterKind = Literal["std", "std_rev", "max_mean"]

@@ -5,17 +5,19 @@ for the mini-batch of all ranks, so that the gradient does not depend on how the
 into micro-batches. Tokens of weight 0 are never read. `info` holds plain sums over the tokens of
 weight > 0 and their number under "tokens": add the infos of all micro-batches and ranks, then
 divide by "tokens".
+
+The KL penalty as part of the reward, and the controllers of its coefficient.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
 from spa.errors import ConfigError
-from spa.imports import load_setting, settings_of
+from spa.plugins import load_setting, settings_of
 
 LossAggMode = Literal[
     "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
@@ -266,3 +268,54 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
             d = (-difference).clamp(-20.0, 20.0)
             return (d.exp() - d - 1).clamp(-10.0, 10.0)
     raise ValueError(f"kl_penalty: unknown kind {kind!r}; use kl, abs, mse or low_var_kl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KLController:
+    """The coefficient of the KL penalty. Fixed if `target` is None, else adaptive (arXiv
+    1909.08593, section 2.2)."""
+
+    coef: float
+    target: float | None = None  # nats per token
+    # episodes over which the coefficient can change by a factor of about e^0.2
+    horizon: int = 10_000
+
+    def update(self, kl: float, episodes: int) -> "KLController":
+        """The controller after `episodes` episodes of mean per-token `kl` under the present
+        coefficient.
+
+        Above the target the coefficient grows, below it shrinks, by at most 20 % of episodes /
+        horizon.
+        """
+        if self.target is None:
+            return self
+        # Bounded, so that a single step of large KL cannot multiply the coefficient.
+        error = min(max(kl / self.target - 1, -0.2), 0.2)
+        return replace(self, coef=self.coef * (1 + error * episodes / self.horizon))
+
+
+def kl_in_reward(
+    rewards: Tensor,
+    logprobs: Tensor,
+    ref_logprobs: Tensor,
+    mask: Tensor,
+    *,
+    coef: float,
+    kind: KLKind,
+) -> tuple[Tensor, Tensor]:
+    """Rewards minus `coef` times the per-token KL estimate of `kind`.
+
+    Args:
+        rewards: `[B, A]`.
+        logprobs: `[B, A]`, of the policy that is about to be updated.
+        ref_logprobs: `[B, A]`, of the reference policy.
+        mask: bool `[B, A]`.
+        coef: the controller's coefficient.
+        kind: see `spa.algo.losses.kl_penalty`.
+
+    Returns:
+        rewards `[B, A]`, and the KL estimate `[B, A]`, 0 outside the mask, whose mean goes to `KLController.update`.
+    """
+    kl = torch.where(mask, kl_penalty(logprobs, ref_logprobs, kind), 0.0)
+    # Charged at each sampled token, where it arises, not at the end of the episode.
+    return rewards - coef * kl, kl

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spa.algo.groups import group_stats
+from spa.algo.masked import group_stats
 
 Grouping = Literal["state", "inductive", "batch"]
 Method = Literal["identity", "mean", "mean_std", "asym_clip"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spa.algo.advantages import Estimate
-from spa.algo.groups import group_stats
+from spa.algo.masked import group_stats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from spa.envs.pool import EpisodeSpec
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, EnvFault
 from spa.models.load import BUILTIN
-from spa.policies.expert import require_solver
+from spa.policies.named import require_solver
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.policies import API, Target, behind_api, engine_of, find_target

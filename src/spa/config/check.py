@@ -18,7 +18,7 @@ from spa.plugins import (
 )
 
 # Copies of the names in the tables of spa.algo.estimators and spa.algo.losses, which import
-# torch, and of spa.worldmodel.sft_masks and spa.engines.factory, which lie in higher layers.
+# torch, and of spa.worldmodel.sequences and spa.engines.factory, which lie in higher layers.
 GROUP_ESTIMATORS = ("grpo", "rloo", "reinforce_plus_plus_baseline", "turn_rloo", "gigpo")
 TURN_ESTIMATORS = ("turn_rloo", "turn_gae", "gigpo")
 CRITIC_ESTIMATORS = ("gae", "turn_gae")

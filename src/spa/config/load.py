@@ -33,8 +33,7 @@ from spa.config.problems import Problems, add_validation_errors, suggestion
 from spa.config.schema import Config, GroupsConfig
 from spa.config.tree import to_plain
 from spa.errors import ConfigError, one_line
-from spa.imports import find_modules_in
-from spa.plugins import load_plugin, plugins, translated
+from spa.plugins import find_modules_in, load_plugin, plugins, translated
 
 log = logging.getLogger("spa.config")
 

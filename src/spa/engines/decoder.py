@@ -33,7 +33,7 @@ import torch
 from torch import nn
 
 from spa.engines.fused import FusedModel
-from spa.engines.prefixes import common_length, shared_beginnings
+from spa.engines.kv_cache import common_length, shared_beginnings
 from spa.engines.sampling import row_uniforms, sample_tokens
 from spa.models.attention import varlen_attention
 from spa.run import watchdog

@@ -14,8 +14,7 @@ from spa.config.hardware import clamp_to_hardware
 from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.errors import ConfigError
-from spa.imports import load_setting
-from spa.plugins import defined_in, load_plugin, plugins
+from spa.plugins import defined_in, load_plugin, load_setting, plugins
 from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate
 

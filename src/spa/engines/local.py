@@ -30,8 +30,14 @@ from spa.config.schema import Config
 from spa.engines.decoder import Decoder
 from spa.engines.factory import EngineKind, EngineRequest
 from spa.engines.fused import FusedModel, can_fuse
-from spa.engines.kv_cache import EpisodeKV, GrowingCache, Head, head_of
-from spa.engines.prefixes import common_length, shared_beginnings
+from spa.engines.kv_cache import (
+    EpisodeKV,
+    GrowingCache,
+    Head,
+    common_length,
+    head_of,
+    shared_beginnings,
+)
 from spa.engines.sampling import right_aligned, row_uniforms, sample_tokens
 from spa.engines.tried import decoder_fault, reads_right, skips_check, uses_flash
 from spa.engines.vision import sample_seeing

@@ -11,8 +11,7 @@ from typing import Any
 from spa.envs.base import TextEnv
 from spa.envs.limits import EnvFault
 from spa.errors import ConfigError, SpaError, nearest
-from spa.imports import find_modules_beside_user
-from spa.plugins import load_plugin, plugins
+from spa.plugins import find_modules_beside_user, load_plugin, plugins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ A file may have any of these:
   returns the batch with other `rl_weights`, `ce_weights` or `advantages`, or with more rows; the
   same batch if its settings switch it off (`spa.methods.context`).
 * `sft_mask(message, ids, template) -> list[bool]`: which tokens carry the loss of SFT with
-  `sft.data.loss_on` at the file's name (`spa.worldmodel.sft_masks`).
+  `sft.data.loss_on` at the file's name (`spa.worldmodel.sequences`).
 * `stored(cfg, template)` and `stored_in(cfg)`: examples of stage 2 that a PPO step gets as
   `context.stored`, and their folder.
 * `METHODS`: the names under which `spa compare` trains it, each with a `Method`.

@@ -28,7 +28,7 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging as hf_logging
 
 from spa.errors import ModelError, SpaError, one_line
-from spa.models.critic import VALUE_HEAD, Critic
+from spa.models.forward import VALUE_HEAD, Critic
 from spa.models.hub import download_model
 from spa.models.lora import ADAPTER_CONFIG, apply_adapter, read_adapter
 from spa.models.vision import ImageReader, image_reader

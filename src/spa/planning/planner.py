@@ -8,10 +8,14 @@ on the accuracy of predictions. `shuffled`: the predictions of other responses, 
 control: whatever it gains is not knowledge.
 
 With `depth` above 1 the search continues in every state that is new and not the end: the same
-question is asked there (`spa.prompts.elsewhere`), until the goal is found or the episode's turns
+question is asked there (`elsewhere`), until the goal is found or the episode's turns
 are over. A state is expanded once, so that the tree is no wider than the game. With `keep` the rest
 of a path to the goal is followed without another search, for as long as each state is the predicted
 one.
+
+The same prompt as if the game stood elsewhere: its last message shows another state.
+
+What else it says, turn, reward and actions left, stays as it was.
 """
 
 from abc import ABC, abstractmethod
@@ -28,10 +32,40 @@ from spa.envs.base import StateText, TextEnv
 from spa.formats.registry import parse_response
 from spa.models.allocator import release_memory
 from spa.planning.node import GOAL, NO_STATE, Expansion, Node, Outcome, Tree, same_state, simulate
-from spa.prompts.elsewhere import elsewhere
+from spa.prompts.render import STATE
 from spa.prompts.template import ChatTemplate
 from spa.seeds import derange, stream, stream_seed
-from spa.types import Completion, ParsedResponse, Prompt, SamplingParams
+from spa.types import Completion, Message, ParsedResponse, Prompt, SamplingParams
+
+
+def elsewhere(
+    prompt: Prompt, shown: str, state: str, template: ChatTemplate | None
+) -> Prompt | None:
+    """`prompt` with `state` where its last message shows `shown` as the state; None if that message
+    does not.
+
+    All before that message keeps its tokens. `template` None: an engine without tokens.
+    """
+    last: Message = prompt.messages[-1]
+    # Take the last occurrence, since the rules in the same message may quote a state.
+    before, marker, after = last["content"].rpartition(f"{STATE}{shown}\n")
+    if not shown or not marker:
+        return None
+    text = f"{before}{STATE}{state}\n{after}"
+    messages = (*prompt.messages[:-1], Message(role=last["role"], content=text))
+    ids = prompt.token_ids
+    if template is not None and any(message["role"] == "assistant" for message in messages):
+        end = template.end_ids
+        # `response=end` makes `follow` leave out the end marker, so the marker stays with the kept
+        # tokens.
+        kept = len(ids) - len(template.follow(last["content"], prompt.prefill, response=end))
+        ids = np.concatenate(
+            [ids[:kept], np.asarray(template.follow(text, prompt.prefill, response=end), np.int32)]
+        )
+    elif template is not None:
+        ids = np.asarray(template.start(messages, prompt.prefill), np.int32)
+    return replace(prompt, messages=messages, token_ids=ids)
+
 
 DynamicsName = Literal["model", "simulator", "shuffled"]
 Proposals = Literal["sampled", "exhaustive"]

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from spa.errors import ModelError
-from spa.prompts.template_check import examine
-from spa.prompts.template_parts import Parts, read_template, renderer, without_system
+from spa.prompts.template_parts import Parts, examine, read_template, renderer, without_system
 from spa.prompts.text_tokens import TextTokens
 from spa.types import IMAGE, Message
 
@@ -35,7 +34,7 @@ class ChatTemplate:
     Works by rendering short conversations with placeholders: the text between a response and the
     next user message, and between that message and the next response, is what every later turn
     needs. `pinned` is why another template took its place, "" if it is used as it is
-    (spa.prompts.template_check); `tokenizer` is a copy that has the template which is right.
+    (spa.prompts.template_parts); `tokenizer` is a copy that has the template which is right.
 
     `images`: the model's spa.models.vision.ImageReader, if it sees; None for a model that reads
     only text, and for one whose template writes pictures in a way that we do not know. `stop_ids`:

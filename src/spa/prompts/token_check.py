@@ -7,8 +7,7 @@ from itertools import product
 
 from spa.errors import ModelError
 from spa.prompts.template import ChatTemplate
-from spa.prompts.template_check import CONVERSATIONS, SYSTEM_TURN, alternate
-from spa.prompts.template_parts import renderer
+from spa.prompts.template_parts import CONVERSATIONS, SYSTEM_TURN, alternate, renderer
 from spa.types import Message
 
 PREFILLS = ("<think>", "<answer>")

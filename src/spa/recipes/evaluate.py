@@ -22,6 +22,7 @@ from spa.errors import ConfigError, ModelError
 from spa.evaluation.aggregate import KS, not_computed
 from spa.evaluation.outcomes import Group, group_of
 from spa.evaluation.search import episode_scores
+from spa.install import versions
 from spa.models.allocator import release_memory
 from spa.models.load import BUILTIN
 from spa.models.precision import precision_of, with_precision
@@ -38,7 +39,6 @@ from spa.recipes.policies import (
     open_target,
     training_hashes,
 )
-from spa.recipes.versions import versions
 from spa.run.files import write_atomic
 from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import fingerprint_of

@@ -35,12 +35,12 @@ from spa.evaluation.situations import (
 )
 from spa.evaluation.world_model import Asked, prediction_report, rollout_report
 from spa.formats.registry import format_of
+from spa.install import versions
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.evaluate_files import write_result
 from spa.recipes.evaluate_scores import settings
 from spa.recipes.policies import Target, behind_api, open_target, training_hashes
-from spa.recipes.versions import versions
 from spa.run.progress import ProgressLine
 from spa.seeds import stream_seed
 from spa.types import SamplingParams

@@ -16,10 +16,9 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.errors import ConfigError, nearest
 from spa.formats.registry import format_of
-from spa.imports import load_setting
 from spa.methods import NO_EXAMPLES, Method
 from spa.models.precision import precision_of, with_precision
-from spa.plugins import defined_by_methods, load_plugin, plugins
+from spa.plugins import defined_by_methods, load_plugin, load_setting, plugins
 from spa.recipes.pipeline import every_folder, stage_folders
 from spa.run.copies import copies_of
 

@@ -17,7 +17,7 @@ from spa.recipes.ppo_losses import ActorLoss, CriticLoss
 from spa.recipes.ppo_models import Models
 from spa.recipes.ppo_updates import mini_batches, prefixed, training_cut
 from spa.run.stage import Stage
-from spa.training.token_scores import token_scores
+from spa.training.batch import token_scores
 from spa.training.update import update
 from spa.types import Episode, EpisodeBatch, Metrics, PPOBatch
 

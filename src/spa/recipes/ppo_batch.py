@@ -11,8 +11,7 @@ import torch
 
 from spa.algo.advantages import length_weighted
 from spa.algo.filters import FILTERS, select_groups
-from spa.algo.kl import kl_in_reward
-from spa.algo.losses import kl_penalty
+from spa.algo.losses import kl_in_reward, kl_penalty
 from spa.algo.masked import explained_variance, masked_mean, mean_per_row, whiten
 from spa.algo.sampled import rollout_weights
 from spa.config.schema import Config

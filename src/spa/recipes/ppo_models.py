@@ -7,7 +7,7 @@ import torch
 
 from spa.algo.estimators import Estimator, estimator_named
 from spa.algo.health import Health
-from spa.algo.kl import KLController
+from spa.algo.losses import KLController
 from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.errors import ConfigError

@@ -5,8 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from spa.algo.health import Health
-from spa.algo.kl import KLController
-from spa.algo.losses import policy_loss_named
+from spa.algo.losses import KLController, policy_loss_named
 from spa.config.schema import Config
 from spa.engines.factory import EngineRequest, trained_kind
 from spa.errors import ModelError

@@ -10,7 +10,7 @@ from spa.config.tree import to_plain
 from spa.custom_rewards import load_rewards
 from spa.distributed.world import current_world
 from spa.envs.eval_sets import eval_set_hashes
-from spa.envs.lost import LostEpisodes
+from spa.envs.limits import LostEpisodes
 from spa.envs.pool import EpisodeSpec, group_specs
 from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError

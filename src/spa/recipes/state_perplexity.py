@@ -12,12 +12,12 @@ from spa.envs.registry import make_env
 from spa.evaluation.likelihood import score_sequences
 from spa.evaluation.perplexity import perplexity_report, state_sequence
 from spa.evaluation.situations import Situation, random_situation, replay
+from spa.install import versions
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.evaluate_files import write_result
 from spa.recipes.policies import load_model
-from spa.recipes.versions import versions
 from spa.run.progress import ProgressLine
 
 TEXTS: tuple[StateText, ...] = ("grid", "coords", "grid_and_coords")

@@ -18,13 +18,13 @@ from spa.envs.limits import (
     SLOW,
     EnvCrash,
     EnvFault,
+    LostEpisodes,
     boundary,
     checked_reward,
     checked_step,
     checked_text,
     making_s,
 )
-from spa.envs.lost import LostEpisodes
 from spa.envs.pool import EpisodeSpec
 from spa.errors import ConfigError
 from spa.prompts.render import Prompter

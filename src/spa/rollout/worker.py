@@ -1,17 +1,23 @@
-"""A rollout worker: what playing needs next to the engine."""
+"""A rollout worker: what playing needs next to the engine.
+
+Episodes travel between ranks with their text as JSON and their arrays as bytes, a third of the size
+and of the time of what a trajectory file holds.
+"""
 
 import logging
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
 
 from spa.config.schema import EnvSpec
 from spa.custom_rewards import WeightedReward, with_rewards
-from spa.distributed.episodes import pack, unpack
 from spa.distributed.world import ALONE, World
 from spa.engines.base import Engine
 from spa.envs.base import TextEnv
-from spa.envs.limits import MAKING_S, SLOW, EnvCrash, EnvFault, boundary, making_s
-from spa.envs.lost import LostEpisodes
+from spa.envs.limits import MAKING_S, SLOW, EnvCrash, EnvFault, LostEpisodes, boundary, making_s
 from spa.envs.pool import EpisodeSpec
 from spa.envs.registry import make_env
 from spa.envs.workers import EnvWorkers
@@ -20,6 +26,37 @@ from spa.prompts.template import ChatTemplate
 from spa.rollout.loop import check_room, collect, puzzle_hash
 from spa.run import watchdog
 from spa.types import Episode, SamplingParams
+
+ARRAYS = {
+    "token_ids": np.int32,
+    "sampled": np.bool_,
+    "logprobs": np.float32,
+    "turn_index": np.int16,
+}
+
+
+def pack(episode: Episode) -> dict[str, Any]:
+    """A JSON-ready dict; `unpack` restores an equal episode."""
+    # The arrays are packed as base64 below, since JSON would write them number by number.
+    bare: Any = replace(episode, **dict.fromkeys(ARRAYS))
+    arrays = {name: getattr(episode, name) for name in ARRAYS}
+    return bare.to_json() | {
+        name: None if array is None else b64encode(array.tobytes()).decode()
+        for name, array in arrays.items()
+    }
+
+
+def unpack(data: dict[str, Any]) -> Episode:
+    """The inverse of `pack`."""
+    # `frombuffer` returns a read-only array, hence the copy.
+    arrays: dict[str, Any] = {
+        name: None
+        if data[name] is None
+        else np.frombuffer(b64decode(data[name]), dtype=dtype).copy()
+        for name, dtype in ARRAYS.items()
+    }
+    return replace(Episode.from_json(data | dict.fromkeys(ARRAYS)), **arrays)
+
 
 log = logging.getLogger(__name__)
 

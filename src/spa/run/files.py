@@ -24,7 +24,7 @@ ARCHIVE = "previous"
 OLDER_COPIES = ".older_copies"
 """A file that says that the copies of a folder at a URL are of archived work, see `spa.run.copies`."""
 LOST = "lost.jsonl"
-"""Episodes that a stage does not play, see `spa.envs.lost`."""
+"""Episodes that a stage does not play, see `spa.envs.limits`."""
 
 
 def scalar(value: Any) -> int | float | str | bool | None:

@@ -24,10 +24,10 @@ from spa.config.schema import Config
 from spa.config.stages import StageName, key_of, values_of
 from spa.distributed.world import current_world
 from spa.errors import DataError, ModelError
-from spa.imports import find_modules_beside_user
 from spa.models.hub import DATA_SUFFIXES, SPLITS, download_data, is_data_name
 from spa.models.load import base_source, indexed_weights, local_folder, model_source
 from spa.models.lora import read_adapter
+from spa.plugins import find_modules_beside_user
 from spa.run.files import sha256
 from spa.run.fingerprint import Fingerprint
 from spa.version import __version__

@@ -44,11 +44,11 @@ from spa.run.checkpoint import (
     save_checkpoint,
     step_of,
 )
+from spa.run.console import log_file
 from spa.run.copies import mirror_of
 from spa.run.files import LOST, METRICS, OLDER_COPIES, remove_leftovers
 from spa.run.fingerprint import Fingerprint, differences
 from spa.run.lock import run_lock
-from spa.run.logfile import log_file
 from spa.run.manifest import (
     DATA_FILES,
     SUMMARY,

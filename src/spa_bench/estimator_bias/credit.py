@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from spa.algo.advantages import bi_level_gae, gae, grpo, reinforce_plus_plus, rloo
-from spa.algo.groups import group_stats
-from spa.algo.masked import whiten
+from spa.algo.masked import group_stats, whiten
 from spa.algo.turn_credit import Turns, gigpo, rewards_to_go, turn_gae, turn_rloo
 from spa_bench.estimator_bias.worlds import Episodes
 

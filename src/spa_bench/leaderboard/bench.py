@@ -20,9 +20,9 @@ from spa.config.schema import Config
 from spa.config.stages import StageName
 from spa.envs.cards import mean_optimum
 from spa.errors import ConfigError, TrainingError
+from spa.install import versions
 from spa.recipes import setup
 from spa.recipes.methods import SHUFFLED, label, method
-from spa.recipes.versions import versions
 from spa.run.files import write_atomic
 from spa.run.manifest import Manifest
 from spa_bench.leaderboard.tables import leaderboard, row_of

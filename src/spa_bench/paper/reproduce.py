@@ -12,9 +12,9 @@ from typing import Any
 
 from spa.config.load import load_config
 from spa.errors import ConfigError
+from spa.install import versions
 from spa.recipes import state_perplexity
 from spa.recipes.methods import method
-from spa.recipes.versions import versions
 from spa.run.files import read_object, write_atomic
 from spa_bench.paper.hours import hours_of
 from spa_bench.paper.page import write_page

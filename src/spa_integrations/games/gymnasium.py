@@ -14,7 +14,7 @@ from spa.envs.labels import action_index, label_space, require_labels
 from spa.envs.options import require_choice, reset_seeds
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
-from spa.imports import find_modules_beside_user
+from spa.plugins import find_modules_beside_user
 from spa.seeds import stream, stream_seed
 from spa_integrations.games.randomness import OwnRandomness
 from spa_integrations.games.shown import NAMES, is_small, rules, uncoloured
