@@ -1,12 +1,16 @@
 """The documentation holds: links lead somewhere, pages are in the menu, examples work. Commands: test_commands.py."""
 
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from config_reference import PAGES as GENERATED
+from config_reference import configuration_page
+
+from spa.config.load import load_config
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -74,3 +78,19 @@ def test_pages_print_the_examples(page: str, name: str):
     example = (ROOT / "examples" / name).read_text(encoding="utf-8")
     code = re.sub(r'\A""".*?"""\n\n(# ruff: noqa[^\n]*\n\n)?', "", example, flags=re.S)
     assert dict(python_blocks(page))[name] == code
+
+
+def test_the_table_of_environments_is_that_of_the_cards():
+    table = runpy.run_path(str(ROOT / "docs" / "environment_pictures.py"))["table"]
+    assert table() in (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+
+
+def test_the_example_of_the_configuration_page_loads(tmp_path):
+    page = configuration_page()
+    (tmp_path / "my_run.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    cfg = load_config(
+        tmp_path / "my_run.yaml",
+        ["es_manager.train.env_configs.tags=[FrozenLake,Sudoku]", "~custom_envs.Bandit"],
+    )
+    assert (cfg.model_path, cfg.agent_proxy.max_turn) == ("builtin:tiny", 3)
+    assert cfg.es_manager.train.env_configs.n_groups == (16, 16)
