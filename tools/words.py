@@ -42,6 +42,7 @@ DONE = (
     "results.md",
     "scaling.md",
     "seeing.md",
+    "will-it-help.md",
 )
 LIMIT = 35
 REFUSED = {

@@ -17,3 +17,8 @@ check = Command(
     target="spa_author.command_check:check",
     example="spa env check my_game:MyGame",
 )
+measure = Command(
+    summary="measure reference scores, and with --model whether training could help",
+    target="spa_author.command_measure:measure",
+    example="spa env measure FrozenLake",
+)

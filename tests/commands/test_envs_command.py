@@ -25,10 +25,10 @@ def test_samples_as_text(capsys):
 
 def test_measure_writes_cards(tmp_path, capsys):
     path = tmp_path / "new" / "cards.json"
-    assert execute(["env", "measure", "FrozenLakeNoSlip", "--write", str(path)]) == 0
+    assert execute(["env", "measure", "FrozenLakeNoSlip", "--output", str(path)]) == 0
     told = json.loads(path.read_text())
     assert told["made_by"].startswith(
-        f"spa env measure FrozenLakeNoSlip --write {path}, on the puzzles"
+        f"spa env measure FrozenLakeNoSlip --output {path}, on the puzzles"
     )
     (row,) = told["cards"]
     assert row["tag"] == "FrozenLakeNoSlip" and row["optimum"] == 1.0

@@ -1,16 +1,13 @@
-"""`spa env list`, `show`, `sample` and `measure`: environments, their limits and reference scores,
+"""`spa env list`, `show` and `sample`: environments, their limits and reference scores,
 their puzzles."""
 
 import argparse
 import inspect
 import json
-import shlex
-import sys
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from spa.commands.arguments import ENVIRONMENTS, add_environment, result_file, say, whole_number
+from spa.commands.arguments import ENVIRONMENTS, add_environment, say, whole_number
 from spa.errors import ConfigError
 from spa.run.console import write_out
 from spa.tables import Table
@@ -163,78 +160,6 @@ def sample(options: argparse.Namespace) -> int:
             text = f"{options.tag}, seed {seed}{best}\n{state}\n"
         write_out(text + "\n")
     return 0
-
-
-def measure_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa env measure`."""
-    parser.add_argument(
-        "tags",
-        nargs="*",
-        metavar="TAG",
-        help="tags to measure (default: all tags of the configuration; with base, also the tags of all "
-        "presets)",
-    )
-    parser.add_argument(
-        "--write", metavar="FILE", help="write the scores to a file instead of printing them"
-    )
-    parser.add_argument("--config", default="base", metavar="CONFIG", help=ENVIRONMENTS)
-
-
-def measure(options: argparse.Namespace) -> int:
-    """Measure the reference scores of tags on the puzzles of seeds 0 to 999. Raises ConfigError."""
-    from spa.config.load import load_config
-    from spa.envs import cards
-    from spa.run.files import write_atomic
-
-    cfg = load_config(options.config)
-    # Checked first, so that no measurement is lost to a file that cannot be written.
-    target = result_file(Path(options.write)) if options.write else None
-    measured: list[cards.Card] = []
-    for own, tag in _measured(cfg, options):
-        spec = own.environment(tag)
-        most = own.most_actions(tag)
-        if cards.card_with(tag, spec.env_type, spec.env_config, most, among=measured):
-            continue
-        found = cards.measure(tag, spec.env_type, spec.env_config, most)
-        measured.append(found)
-        shown = (
-            "unknown (implement optimal_steps or best_success in the environment)"
-            if found.optimum is None
-            else found.optimum
-        )
-        # Progress goes to stderr: stdout may be a JSON file.
-        sys.stderr.write(
-            f"{tag}: success rate of the optimum {shown}, of random play {found.random_success} "
-            f"within {most} actions\n"
-        )
-    config = [] if options.config == "base" else ["--config", options.config]
-    write = ["--write", options.write] if options.write else []
-    # The file records the command that makes the file again.
-    text = cards.to_json(
-        measured, shlex.join(["spa", "env", "measure", *options.tags, *write, *config])
-    )
-    if target is not None:
-        write_atomic(target, [text])
-    else:
-        write_out(text)
-    return 0
-
-
-def _measured(cfg: "Config", options: argparse.Namespace) -> "Iterator[tuple[Config, str]]":
-    """The configurations and tags that `spa env measure` measures."""
-    from spa.config.load import PARTS, config_names, load_config
-
-    for tag in options.tags or cfg.custom_envs:
-        yield cfg, tag
-    # The shipped scores: also those of the tags that a preset plays with other options or turns.
-    if not options.tags and options.config == "base":
-        for name in config_names():
-            if name in PARTS:
-                continue
-            own = load_config(name)
-            played = (own.es_manager.train, own.es_manager.val)
-            for tag in dict.fromkeys(tag for part in played for tag in part.env_configs.tags):
-                yield own, tag
 
 
 def _table(cfg: "Config") -> None:

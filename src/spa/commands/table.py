@@ -105,11 +105,6 @@ _OURS: dict[str, Command] = {
         example="spa env prompt FrozenLake --config tiny --tokens",
         overrides=True,
     ),
-    "env measure": Command(
-        summary="measure the reference scores of environments",
-        target="spa.commands.envs:measure",
-        example="spa env measure FrozenLake",
-    ),
     "data filter": Command(
         summary="keep the examples of world-model data whose responses have all required tags",
         target="spa.commands.filter:filter_data",

@@ -1,0 +1,132 @@
+"""The verdict of `spa env measure --model`: three sentences from measured figures, by fixed
+thresholds."""
+
+from dataclasses import dataclass, field
+
+EASY = 0.6
+"""Success of random play or of the walk above which a board measures no knowledge."""
+STILL = 0.95
+"""Share of moves without a change from which there is no world model to learn."""
+ABOVE_COPY = 0.05
+"""Lead over the copy baseline that predictions need."""
+ACCURATE = 0.9
+"""Share of right predictions from which plans of several moves can be trusted."""
+LEAD = 0.1
+"""Lead in success that counts as winning."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Measured:
+    """Figures of a game with a model. Shares are between 0 and 1; None: not available, or not
+    measured yet.
+
+    accuracy: share of right parts of responses, given the true text before them, by kind. right: of
+    predicted next states, right_if_changed: of those that differ from the state before, copy: of
+    next states that do not. search, search_ahead: success of breadth-first search and of one-step
+    look-ahead over the model's own predictions, on `puzzles` puzzles. full_states: whether the model
+    predicts whole states, because the game names none. no_planning: the reason for no planning.
+    """
+
+    game: str
+    model: str
+    minutes: float
+    max_actions: int
+    reference_puzzles: int = 0
+    random: float | None = None
+    walk: float | None = None
+    look_ahead: float | None = None
+    optimum: float | None = None
+    examples: int = 0
+    sft_steps: int = 0
+    held_out: int = 0
+    accuracy: dict[str, float] = field(default_factory=dict)
+    right: float | None = None
+    right_if_changed: float | None = None
+    copy: float | None = None
+    puzzles: int = 0
+    search: float | None = None
+    search_ahead: float | None = None
+    full_states: bool = False
+    no_planning: str = ""
+    seconds: float = 0.0
+
+    @property
+    def without_model(self) -> tuple[float, str]:
+        """The best success without the model and without the true game, and the policy."""
+        return max((self.random or 0.0, "random play"), (self.walk or 0.0, "the walk"))
+
+    @property
+    def planned(self) -> float | None:
+        """The best success of planning with the model's predictions."""
+        return max(
+            (each for each in (self.search, self.search_ahead) if each is not None), default=None
+        )
+
+
+def percent(share: float | None) -> str:
+    """A share for people."""
+    return "not available" if share is None else f"{100 * share:.1f} %"
+
+
+def verdict(found: Measured) -> tuple[str, str, str]:
+    """The present knowledge, the bottleneck, and the next training, a sentence each."""
+    best, policy = found.without_model
+    if best > EASY:
+        return (
+            f"{policy.capitalize()} wins {percent(best)} without a model, so success measures no knowledge here.",
+            "The board is the bottleneck: no method can show that knowledge helps.",
+            f"Train nothing yet: make the puzzles harder, until random play and the walk win at most {percent(EASY)}.",
+        )
+    if found.optimum is not None and found.optimum < best + LEAD:
+        return (
+            f"The best possible policy wins {percent(found.optimum)}, and without a model {policy} {percent(best)}.",
+            "The limit of actions, or chance, is the bottleneck: knowledge can add little.",
+            "Train nothing yet: raise max_actions_per_traj and the turns, or take easier puzzles.",
+        )
+    right, copy, planned = found.right, found.copy, found.planned
+    if right is None or copy is None:
+        return (
+            f"The best policy without a model, {policy}, wins {percent(best)}.",
+            "The bottleneck is not known, because the predictions of the model were not measured.",
+            "Train nothing yet: run this command to its end.",
+        )
+    if copy >= STILL:
+        return (
+            f"{percent(copy)} of random moves do not change the state, so there is no world model to learn.",
+            "The choice of actions is the bottleneck.",
+            "Train PPO without world-model SFT: the method vanilla of spa compare.",
+        )
+    knowledge = f"The model predicts {percent(right)} of held-out moves right (copy baseline {percent(copy)})"
+    if right <= copy + ABOVE_COPY:
+        return (
+            f"{knowledge}, so it has not learned the moves.",
+            "World-model accuracy is the bottleneck: "
+            f"{found.sft_steps} SFT steps are too few, or state_text lacks facts.",
+            "Train nothing yet: raise --minutes, and if accuracy does not rise, complete state_text.",
+        )
+    if planned is not None and planned >= best + LEAD:
+        far = found.optimum is not None and planned < found.optimum - LEAD
+        return (
+            f"{knowledge}, and planning with them wins {percent(planned)} ({policy} {percent(best)}).",
+            f"Wrong predictions are the bottleneck up to the optimum of {percent(found.optimum)}."
+            if far
+            else "The model's own play is the bottleneck: its knowledge is enough for a search.",
+            "Train written search over the model's own predictions: the method search_model of spa compare.",
+        )
+    if right < ACCURATE:
+        return (
+            f"{knowledge}.",
+            f"World-model accuracy is the bottleneck: plans of several moves need {percent(ACCURATE)}.",
+            "Train the world model longer: raise --minutes, then the episodes and steps of SFT.",
+        )
+    if planned is None:
+        return (
+            f"{knowledge}, but whether this helps to win is not measured.",
+            f"The bottleneck is not known: without a model, {policy} wins {percent(best)}.",
+            "Train the methods spa and vanilla with spa compare, or make planning available and measure again.",
+        )
+    return (
+        f"{knowledge}, but planning with them wins only {percent(planned)} ({policy} {percent(best)}).",
+        "The search or the distance to the goal is the bottleneck, not knowledge.",
+        "Train nothing yet: define a better goal_distance, or allow more actions, and measure again.",
+    )
