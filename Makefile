@@ -130,6 +130,7 @@ lint: $(READY)
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]' --constraint constraints-cpu.txt
 	$(BIN)/mkdocs build --strict
+	@echo "To read the site, run: $(BIN)/mkdocs serve"
 
 BENCH := $(ONE_THREAD) $(BIN)/python benchmarks/bench.py
 

@@ -29,6 +29,8 @@ def on_files(files: Files, *, config: Any) -> Files:
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Turn the links of the repository into those of the site, and add the tables of estimators."""
     if page.file.src_uri.startswith(f"{EXPERIMENTS.name}/"):
+        # Notes of single days would crowd the pages out of the search.
+        page.meta["search"] = {"exclude": True}
         return markdown.replace("../docs/", "../")
     if ESTIMATORS in markdown:
         markdown = markdown.replace(ESTIMATORS, "\n".join(tables()))

@@ -85,6 +85,9 @@ def compare(options: argparse.Namespace) -> int:
         overrides=overrides,
     )
     if options.dry_run:
+        from spa.recipes.builtin_games import warn_of_unknown_games
+
+        warn_of_unknown_games(task.config for task in made.grid.missing)
         return say(made.grid.lines())
     from spa.plugins import load_plugin
     from spa_sweeps.compare import run_comparison

@@ -28,6 +28,7 @@ from spa.config.schema import Config, GenerateConfig
 from spa.config.stages import StageName
 from spa.errors import ConfigError, DataError, SpaError, TrainingError
 from spa.recipes import ppo_run
+from spa.recipes.builtin_games import warn_of_unknown_games
 from spa.recipes.hours import seconds_here
 from spa.recipes.imagination import check_planning
 from spa.recipes.pipeline import run_selfplay_round, run_sft_round
@@ -454,6 +455,7 @@ def run_grid(
         preflight(
             task.config, (task.stage,), None if begun else task.config.model_path, dry_run=False
         )
+    warn_of_unknown_games(task.config for task in waiting)
     _settle(plan)
     if root is not None and waiting:
         save_plan(root, _planned(plan), workers=len(devices))

@@ -226,6 +226,21 @@ def test_hours_disk_and_a_command_that_fits(capsys):
     assert status == 1 and "It changes the algorithm: lora.rank=64." in out
 
 
+def test_hours_are_those_of_the_printed_command(capsys):
+    asked = ["actor_rollout_ref.rollout.name=vllm"]
+    place = ["--gpus", "4", "--gpu-memory", "24"]
+    main(["doctor", "--fit", "_2_sokoban", *place, *asked])
+    out = capsys.readouterr().out
+    printed = out.split("-m spa run _2_sokoban ")[1].split("\n")[0].split()
+    assert len(printed) > len(asked)
+    main(["doctor", "--fit", "_2_sokoban", *place, *printed])
+    again = capsys.readouterr().out
+    assert (
+        out[out.index("Time (") : out.index("Command:")]
+        == (again[again.index("Time (") : again.index("Command:")])
+    )
+
+
 def test_a_model_replaces_that_of_the_configuration(capsys):
     status, out = fit(capsys, "_2_sokoban", "--gpu-memory", "48", "Qwen/Qwen2.5-0.5B-Instruct")
     assert status == 0 and "Qwen/Qwen2.5-0.5B-Instruct: 0.49 billion parameters" in out

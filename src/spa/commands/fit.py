@@ -128,7 +128,7 @@ def fit_lines(
     size = f"{millions / 1e3:.2f} billion" if millions > 100 else f"{millions:.1f} million"
     other = "ddp" if _strategy(cfg) == SHARDED else "fsdp"
     otherwise = with_token_budgets(_with_strategy(cfg, other), place.gpu_bytes, place.ranks)
-    cfg = with_token_budgets(cfg, place.gpu_bytes, place.ranks)
+    asked, cfg = cfg, with_token_budgets(cfg, place.gpu_bytes, place.ranks)
     yield f"{cfg.model_path}: {size} parameters; {place.line()}"
     yield ""
     yield from _memory_lines(cfg, shape, place)
@@ -137,8 +137,10 @@ def fit_lines(
     needed, enough = changes(cfg, shape, place) if place.count else ([], True)
     if not enough:
         return
+    # Time and disk are those of the command that is printed, whose changes leave other budgets.
     for change in needed:
-        cfg = change.apply(cfg)
+        asked = change.apply(asked)
+    cfg = with_token_budgets(asked, place.gpu_bytes, place.ranks)
     yield ""
     times = stage_times(cfg, shape, place.machine(cfg), stages=stages, characters=_characters(cfg))
     yield from _time_lines(cfg, shape, place, times)

@@ -134,12 +134,14 @@ def _dry_run(
     options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], ckpt: str | None
 ) -> int:
     """Check everything that can be checked without work, and print it."""
+    from spa.recipes.builtin_games import warn_of_unknown_games
     from spa.recipes.pipeline import find_sft_checkpoint, stage_folders
     from spa.recipes.preflight import preflight
 
     data, sft_folder, ppo_folder = stage_folders(cfg)
     model = cfg.model_path if ckpt is None else str(find_sft_checkpoint(cfg, sft_folder, ckpt))
     preflight(cfg, stages, model)
+    warn_of_unknown_games([cfg])
     folders = dict(
         zip(("selfplay", "sft", "ppo"), map(str, (data, sft_folder, ppo_folder)), strict=True)
     )

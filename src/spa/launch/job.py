@@ -15,6 +15,7 @@ from spa.distributed.world import current_world
 from spa.errors import TrainingError
 from spa.models.precision import on_cpu, precision_of, with_precision
 from spa.recipes import pipeline, ppo_run, selfplay
+from spa.recipes.builtin_games import warn_of_unknown_games
 from spa.recipes.preflight import preflight
 from spa.recipes.token_budget import with_token_budgets
 from spa.run.manifest import result_of
@@ -66,6 +67,7 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
         # model_path.
         begun = job.stage == "run" and missing == ["ppo"]
         preflight(cfg, missing, None if begun else cfg.model_path, dry_run=False)
+        warn_of_unknown_games([cfg])
     try:
         yield cfg
     except (SystemExit, GeneratorExit) as error:

@@ -131,7 +131,7 @@ class Machine:
 
 def gpus(card: Card, count: int, *, vllm: bool) -> Machine:
     """`count` GPUs of one machine."""
-    engine = "with vLLM at an assumed speed" if vllm else "with the local engine"
+    engine = "with vLLM at an assumed speed" if vllm else "with the local engine before CUDA graphs"
     return Machine(
         ranks=count,
         train_flops=TRAIN_SHARE * card.flops,

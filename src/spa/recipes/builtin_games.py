@@ -1,7 +1,9 @@
 """Games that the bundled model was made for: those whose actions and states it was pretrained
 on."""
 
+import logging
 import re
+from collections.abc import Iterable
 
 from spa.config.schema import Config
 from spa.envs.base import StateText, TextEnv
@@ -10,6 +12,8 @@ from spa.envs.registry import make_env
 from spa.errors import SpaError
 from spa.models.load import BUILTIN, BUILTIN_GAMES
 from spa.recipes.prompters import make_prompter
+
+log = logging.getLogger(__name__)
 
 # Number of puzzles whose first states give a game's vocabulary.
 PUZZLES = 20
@@ -36,6 +40,12 @@ def unknown_game_warning(tag: str) -> str:
         f"like theirs, such as that of `spa env new`. For others use an instruct model such as model_path=smollm2 "
         "(make smollm2)"
     )
+
+
+def warn_of_unknown_games(cfgs: Iterable[Config]) -> None:
+    """Log the advice once for each such game, before any work."""
+    for tag in dict.fromkeys(filter(None, map(unknown_game, cfgs))):
+        log.warning("%s", unknown_game_warning(tag))
 
 
 def _is_known(cfg: Config, tag: str) -> bool:

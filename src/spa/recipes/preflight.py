@@ -5,7 +5,6 @@ else. Every problem is found by the code that would meet it hours later.
 """
 
 import importlib.util
-import logging
 import os
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -28,15 +27,12 @@ from spa.policies.named import policy_named, policy_names
 from spa.prompts.render import PromptMode
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
-from spa.recipes.builtin_games import unknown_game, unknown_game_warning
 from spa.recipes.imagination import check_planning
 from spa.recipes.ppo_run import check_trained
 from spa.recipes.rounds import first_round, rounds_of
 from spa.run.checkpoint import damage
 from spa.worldmodel.sft_data import data_files
 from spa.worldmodel.sft_files import check_file
-
-log = logging.getLogger(__name__)
 
 
 def preflight(
@@ -66,9 +62,6 @@ def preflight(
         broken += _collect(iter([lambda: _check_whole(cfg, model)]))
     problems += broken
     problems += _collect(iter([lambda: check_planning(_rounds(cfg, stages))]))
-    stranger = unknown_game(cfg)
-    if stranger and not problems:
-        log.warning("%s", unknown_game_warning(stranger))
     if dry_run:
         templates: list[ChatTemplate] = []
         if models and not broken:
