@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from helpers.grids import in_this_process
@@ -14,7 +15,7 @@ from spa.evaluation.text import interval_text
 from spa.recipes.methods import METHODS, method
 from spa.run.usage import Budget
 from spa_bench.leaderboard import bench, tables
-from spa_bench.leaderboard.tables import at_budget
+from spa_bench.leaderboard.tables import at_budget, verdicts
 from spa_bench.paper.paper import Setting
 from spa_sweeps.results import SeedResult
 
@@ -91,6 +92,29 @@ def test_a_method_that_misses_a_board_has_no_interquartile_mean_and_stands_last(
     assert (
         last["method"] == "echo" and last["iqm"] is None and last["boards"] == {"a": 1.0, "b": None}
     )
+
+
+def test_rows_and_controls_of_fewer_boards_say_so():
+    wins = {
+        ("a", "spa"): 4,
+        ("b", "spa"): 4,
+        ("a", "echo"): 8,
+        ("b", "echo"): 8,
+        ("a", "echo_shuffled"): 2,
+    }
+    found = {place: [result(0, won)] for place, won in wins.items()}
+    rows = [row(name, board, one) for (board, name), (one,) in found.items()]
+    _, _, (_, _, table) = tables.tables(
+        {**tables.leaderboard(rows, found), "rows": rows, "descriptions": {}}
+    )
+    cells = {line[0]: dict(zip(table.columns, line, strict=True)) for line in table.rows}
+    assert cells["spa"]["minus its shuffled control"] == "not run"
+    assert (
+        cells["echo"]["minus spa"].startswith("+50.0") and "alone" not in cells["echo"]["minus spa"]
+    )
+    assert cells["echo"]["minus its shuffled control"].startswith("+75.0")
+    assert cells["echo"]["minus its shuffled control"].endswith("(a alone)")
+    assert "echo_shuffled (a alone)" in cells
 
 
 def test_a_single_run_has_no_interval():
@@ -172,3 +196,51 @@ def test_a_bench_trains_ranks_adds_controls_and_finds_everything_done(smallest, 
     assert cli.main([*args, "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert "to do" not in printed and "about 0.0 device hours" in printed
+
+
+def gap(mean: float, low: float, high: float) -> dict[str, float]:
+    return {"mean": mean, "low": low, "high": high, "n": 8}
+
+
+def test_the_page_says_in_words_what_its_intervals_say():
+    def row(method: str, env: str, after: float, **known: float) -> dict[str, Any]:
+        curve = [{"environment_steps": 9, "pass@1": after, "step": 3, "tokens": 1000}]
+        return {
+            "method": method,
+            "env": env,
+            "pass@1": {"after": after},
+            "world_model": known,
+            "curve": curve,
+        }
+
+    rows = [
+        row("spa", "lake", 0.5, prediction_exact=0.4),
+        row("vanilla", "lake", 0.3),
+        row("vanilla", "lake", 0.2),
+    ]
+    rows += [
+        row("spa", "room", 0.6, prediction_exact=0.2),
+        row("planned", "lake", 0.8),
+        row("echo", "lake", 0.5),
+    ]
+    rows += [
+        row("spa_shuffled", "lake", 0.3),
+        row("spa_shuffled", "room", 0.3),
+        row("planned_shuffled", "lake", 0.3),
+    ]
+    differences = {
+        "spa": {"reference": None, "control": gap(0.25, 0.1, 0.4)},
+        "planned": {"reference": gap(0.3, 0.2, 0.4), "control": gap(0.1, -0.1, 0.3)},
+        "vanilla": {"reference": gap(-0.25, -0.3, -0.1), "control": None},
+        "echo": {"reference": gap(-0.004, -0.3, 0.1), "control": None},
+    }
+    assert verdicts({"rows": rows, "differences": differences}) == [
+        "Methods that are better than spa (Pass@1 difference in points, with equal PPO episodes) (lake alone): planned +30.",
+        "Methods that are worse than spa (Pass@1 difference in points, with equal PPO episodes) (lake alone): vanilla -25.",
+        "Methods with no detected difference from spa (Pass@1 difference in points, with equal PPO episodes) (lake alone): echo +0.",
+        "Methods that are better than their shuffled control, so that the true next states explain the gain: spa +25.",
+        "Methods with no detected difference from their shuffled control, so that the gain may have another cause (lake alone): planned +10.",
+        "On lake, spa solves 50.0 % of the puzzles, and vanilla solves 25.0 %. After SFT, 40.0 % of the predictions are exact.",
+        "Tokens sampled per training, including self-play: spa 1,000.",
+        "Tokens sampled per training, including self-play (lake alone): planned 1,000, vanilla 1,000, echo 1,000.",
+    ]

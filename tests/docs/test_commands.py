@@ -241,3 +241,49 @@ def test_commands_in_the_text_exist(page: Path):
     ):
         words = line.split()
         assert name_of(words) in (*COMMANDS, *TOP), line
+
+
+VARIABLES = {
+    "MODE": "add_worldmodel", "MODEL": "1.5B", "RENDER_MODE": "text", "BT_NUM": "2",
+    "OUTPUT_DIR": "some where", "BASE_DIR": "else where",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "ends"),
+    [
+        (["./run_spa.sh", "_2_sokoban", "last", "True"], set(VARIABLES)),
+        (
+            ["./run_baseline.sh", "_2_sokoban", "vanilla_wm"],
+            {"MODE", "MODEL", "RENDER_MODE", "BASE_DIR"},
+        ),
+    ],
+)
+def test_the_originals_scripts_hand_over_arguments_and_variables(
+    words: list[str], ends: set[str], tmp_path: Path
+):
+    bin_folder = str(Path(sys.executable).parent)
+    result = subprocess.run(
+        [str(ROOT / words[0]), *words[1:], "--dry-run"],
+        cwd=tmp_path,
+        env={"PATH": f"{bin_folder}:{os.environ['PATH']}", **VARIABLES},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "configuration _2_sokoban is valid" in result.stdout
+    handed = {
+        "MODE": "ctx_manager.mode=add_worldmodel",
+        "MODEL": "model_path=Qwen/Qwen2.5-1.5B-Instruct",
+        "RENDER_MODE": "render_mode=text",
+        "BT_NUM": "generate.num_batches=2",
+        "OUTPUT_DIR": "generate.output_dir=some where",
+        "BASE_DIR": "trainer.default_local_dir=else where",
+    }
+    shown = result.stderr.replace("'", "")
+    assert {name for name, override in handed.items() if override in shown} == ends
+
+
+def test_the_originals_scripts_pass_a_failure_on(tmp_path: Path):
+    assert finish([str(ROOT / "run_spa.sh"), "no_such_config"], tmp_path) == 2

@@ -406,6 +406,22 @@ def test_an_error_in_a_200_is_tried_again_and_its_words_are_shown(error):
     assert failed.finish_reason == "error" and "slow down" in failed.text
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ({"message": "Incorrect key", "code": "invalid_api_key"}, "SPA_TEST_KEY"),
+        ({"message": "all used up", "code": 402}, "credit"),
+        ({"message": "no such model", "code": "model_not_found"}, "model_name"),
+        ({"message": "top_k is no number", "code": 400}, "generation_kwargs"),
+    ],
+)
+def test_an_error_in_a_200_that_only_the_user_can_end_stops_at_once(error, words):
+    with Server([in_200({"error": error})] * 9) as server, pytest.raises(ModelError) as raised:
+        engine(server).generate([prompt(0), prompt(1)], SAMPLING)
+    assert len(server.requests) == 1
+    assert words in str(raised.value) and error["message"] in str(raised.value)
+
+
 @pytest.mark.parametrize("text", ["", "no certificate"])
 def test_a_stale_certificate_file_is_named(monkeypatch, tmp_path, text):
     file = tmp_path / "old.pem"

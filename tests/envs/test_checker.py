@@ -46,6 +46,20 @@ def test_values_of_states_lie_between_minus_one_and_one():
     )
 
 
+def test_it_is_said_how_much_of_the_target_no_message_shows():
+    class Hidden(FrozenLake):
+        def world_state_text(self, mode):
+            return f"{self.state_text(mode)} secret{self.np_random_seed}"
+
+    findings = {finding.check: finding for finding in check(lambda: Hidden(), seeds=2, steps=30)}
+    told = findings["world_state_text holds only what the messages show"]
+    assert told.ok and "appear in no message of the episode" in told.message
+    findings = {
+        finding.check: finding for finding in check(lambda: FrozenLake(), seeds=2, steps=30)
+    }
+    assert findings["world_state_text holds only what the messages show"].message == ""
+
+
 def test_every_type_has_a_tag():
     assert {spec.env_type for spec in SPECS.values()} == set(env_types())
 
@@ -225,6 +239,27 @@ def test_flaws_are_found(cls, name, words):
     assert words in found[name]
 
 
+class Booms(FrozenLake):
+    def step(self, action: Any):
+        raise RuntimeError("boom")
+
+
+class NoSeed(FrozenLake):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=None, options=options)
+
+
+def test_gymnasiums_advice_is_for_what_gymnasium_finds():
+    def found(cls: type[TextEnv]):
+        return next(each for each in check(cls, seeds=2) if each.check == "Gymnasium's own checker")
+
+    booms = found(Booms)
+    line = Booms.step.__code__.co_firstlineno + 1
+    assert booms.message == f"RuntimeError: boom ({__file__}, line {line})"
+    assert "must not raise" in booms.advice
+    assert "call super().reset(seed=seed)" in found(NoSeed).advice
+
+
 class NoEffect(FrozenLake):
     def step(self, action: Any):
         *rest, info = super().step(action)
@@ -242,6 +277,15 @@ def test_a_wrong_expert_is_found():
     assert [finding.check for finding in findings if not finding.ok] == [
         "expert_actions reaches the goal"
     ]
+
+
+def test_expert_play_of_a_game_without_an_expert_is_skipped():
+    def expert(make: Any) -> str:
+        name = "expert_actions reaches the goal"
+        return next(each.message for each in check(make, seeds=2, steps=30) if each.check == name)
+
+    assert expert(EachOnce).startswith("skipped, because")
+    assert expert(lambda: FrozenLake(is_slippery=False)) == ""
 
 
 def test_sound_environments_have_no_failures():
@@ -271,6 +315,11 @@ class WrongTexts(FrozenLake):
         return ""
 
 
+class NoTexts(FrozenLake):
+    def key_of_text(self, text: str):
+        return None
+
+
 @pytest.mark.parametrize(
     ("game", "words"),
     [
@@ -282,6 +331,16 @@ def test_names_of_states_that_mislead_a_search_are_found(game: type[FrozenLake],
     found = {f.check: f for f in check(lambda: game(is_slippery=False), steps=20) if not f.ok}
     assert list(found) == ["a written search can be read again"]
     assert words in found["a written search can be read again"].message
+
+
+def test_a_search_that_a_game_cannot_have_is_skipped():
+    def said(game: type[FrozenLake], slippery: bool) -> str:
+        findings = check(lambda: game(is_slippery=slippery), seeds=2, steps=20)
+        return next(f.message for f in findings if "search" in f.check and f.ok)
+
+    assert said(FrozenLake, False) == ""
+    assert said(FrozenLake, True).startswith("skipped, because state_key returns None")
+    assert said(NoTexts, False).startswith("for search_simulator alone")
 
 
 class Hangs(FrozenLake):
@@ -342,3 +401,12 @@ def test_two_actions_of_one_name_are_a_flaw():
 
 def test_nobody_asks_for_random_actions_of_a_game_that_is_over():
     assert failures(OverSoon) == {}
+
+
+def test_free_text_actions_that_no_prompt_lists_are_told(capsys):
+    (found,) = [
+        finding
+        for finding in check(OverSoon)
+        if finding.check == "the first prompt is complete and short"
+    ]
+    assert found.ok and "show_legal_actions" in found.message

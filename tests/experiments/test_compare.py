@@ -198,6 +198,19 @@ def test_results_that_are_not_those_of_the_stage_are_not_counted(compared, base,
         path.write_text(whole)
 
 
+def test_the_summary_has_accuracy_before_and_after_ppo(compared):
+    root, summary = compared
+    lines = {line["step"]: line for line in lines_of(root / "spa" / "ppo" / "metrics.jsonl")}
+    expected = {
+        f"{name}_{moment}": lines[step][f"val-env/FrozenLakeNoSlip/wm/{name}"]
+        for name in ("prediction_em", "obs_exact", "format_rate")
+        for moment, step in (("before", 0), ("after", 1))
+    }
+    assert expected == pytest.approx(
+        {name: summary["world_model"][name] for name in expected}, abs=1e-4
+    )
+
+
 @pytest.mark.parametrize("content", ["", '{"steps": 4', "[]"])
 def test_what_is_kept_beside_a_training_and_damaged_counts_as_missing(compared, base, content):
     root, _ = compared

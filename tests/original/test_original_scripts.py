@@ -138,6 +138,12 @@ def test_missing_arguments_print_the_usage(tmp_path: Path, name: str):
     assert done.returncode == 2 and "usage:" in done.stderr
 
 
+def test_a_failed_fine_tuning_ends_with_its_status(folder: Path):
+    line = f"bash {SCRIPTS}/sft/finetune_ft.sh _3_frozen_lake 4 ckpt no/such/folder builtin:tiny"
+    with pytest.raises(AssertionError, match="does not exist"):
+        run(folder, line, SHORT, SFT)
+
+
 def test_the_variables_of_the_original_count():
     sys.path.insert(0, str(SCRIPTS))
     try:

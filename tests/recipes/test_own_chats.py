@@ -10,6 +10,7 @@ from helpers.fake_hub import FakeHub
 from helpers.families import NAMES, template
 from helpers.runs import small_config
 
+from spa import cli
 from spa.config.load import load_config
 from spa.errors import DataError
 from spa.models import hub
@@ -192,3 +193,17 @@ def test_own_chats_are_not_gated_on_a_game(base, tmp_path):
     assert len(lines) == 4 and not any("val/success" in line for line in lines)
     assert lines[-1]["train/loss"] < lines[0]["train/loss"]
     gate.stop_at_gate(cfg, folder)
+
+
+def test_the_filter_reads_json_lines(tmp_path, capsys):
+    good = "<think><observation>a</observation><prediction>b</prediction></think><answer>c</answer>"
+    rows = [{"messages": [CHAT[0], {"role": "assistant", "content": text}]} for text in (good, "5")]
+    for name in ("train.jsonl", "val.jsonl"):
+        write(tmp_path / name, rows)
+    words = ["data", "filter", "--in-train", f"{tmp_path}/train.jsonl"]
+    assert (
+        cli.main([*words, "--in-val", f"{tmp_path}/val.jsonl", "--out-dir", f"{tmp_path}/out"]) == 0
+    )
+    assert "kept 1 of 2 examples" in capsys.readouterr().out
+    (example,) = read_examples(tmp_path / "out" / "wm_train.parquet")
+    assert example.response == good
