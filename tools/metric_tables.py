@@ -222,8 +222,8 @@ WORLD_MODEL = Group(
 SEARCH = Group(
     title="Written search",
     about=(
-        "The same prefixes, for responses that write a breadth-first search (`agent_proxy.response_format=search`) or "
-        "a derivation, whose states are cells. Each line is scored by the game. The classes of failure add up, with "
+        "The same prefixes, for responses that write a search (`agent_proxy.response_format=search` or `best_first`) "
+        "or a derivation, whose states are cells. Each line is scored by the game. The classes of failure add up, with "
         "`search/exact`, to 1."
     ),
     prefixes=EPISODE_PREFIXES,
@@ -266,8 +266,30 @@ SEARCH = Group(
             "more examples",
         ),
         Metric(
+            "search/map",
+            "of a best-first search: share of cells of the map that are correct",
+            "0 to 1",
+            "near 1",
+            "more examples",
+        ),
+        Metric(
+            "search/dead",
+            "of a best-first search: share of dead cells that are correct",
+            "0 to 1",
+            "near 1",
+            "more examples",
+        ),
+        Metric(
+            "search/aim",
+            "of a best-first search: share of lines with the cell from which the player pushes next",
+            "0 to 1",
+            "near 1",
+            "more examples",
+        ),
+        Metric(
             "search/fact",
-            "of a derivation: share of neighbours whose written value is true",
+            "of a derivation: share of neighbours whose written value is true; of a best-first search: share of "
+            "correct entries of pushes",
             "0 to 1",
             "near 1",
             "more examples",
@@ -337,7 +359,8 @@ SEARCH = Group(
         ),
         Metric(
             "search/wrong_fact",
-            "first error of a derivation: the value of a neighbour is false or missing",
+            "first error: the value of a neighbour, the map, a push, a dead cell or the next cell to push from is "
+            "false or missing",
             "0 to 1",
             "0",
             "more examples",
@@ -463,7 +486,8 @@ SFT = Group(
             "val/teacher_forced/*",
             "share of the parts of this kind that are right, given the true text before them: `observation`, "
             "`prediction`, `answer`; in a written search `next` (state to expand), `move`, `status`, `open`, `path`; "
-            "in a derivation also `fact`, `candidate`, `value`",
+            "in a derivation also `fact`, `candidate`, `value`; in a best-first search also `map`, `fact`, `dead`, "
+            "`aim`, `estimate`",
             "0 to 1",
             "rises to 1",
             "one that stays low is the bottleneck: write what it depends on next to it",

@@ -3,7 +3,7 @@
 import copy
 import sys
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,6 +31,23 @@ class Variable:
     value: str
     neighbours: tuple[str, ...]
     actions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PushPuzzle:
+    """The board of a game in which a player pushes boxes onto targets.
+
+    The key of a cell is its row and its column, a digit each; that of a state (`state_key`) is the
+    player's cell, then those of the boxes in order. rows: the cells within the border. floor: those
+    without a wall. steps: rows and columns that each action adds to the player's cell. at: a copy of
+    the game in the state of a key; None if there is none.
+    """
+
+    rows: tuple[tuple[str, ...], ...]
+    floor: frozenset[str]
+    targets: tuple[str, ...]
+    steps: Mapping[str, tuple[int, int]]
+    at: Callable[[str], "TextEnv | None"]
 
 
 class TextEnv(gymnasium.Env[str, Action]):
@@ -301,6 +318,11 @@ class TextEnv(gymnasium.Env[str, Action]):
         once all variables have values. Keys, values and actions have no blanks, colons and equals
         signs. None: the game is none.
         """
+        return None
+
+    def push_puzzle(self) -> PushPuzzle | None:
+        """The board for a best-first search, as prompts show it; None: the game is none of pushing
+        boxes."""
         return None
 
     def key_of_text(self, text: str) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from spa import seeds
 from spa.envs import coords
-from spa.envs.base import Action, StateText
+from spa.envs.base import Action, PushPuzzle, StateText
 from spa.envs.boards import sokoban_lines
 from spa.envs.grids import GridGame
 from spa.envs.labels import action_index
@@ -399,22 +399,46 @@ class Sokoban(GridGame):
     def text_of_key(self, text: str, key: str) -> str | None:
         """From a grid."""
         shown = self._shown(text)
-        digits = (
-            key.isascii()
-            and key.isdecimal()
-            and len(key) == 2 + 2 * (shown.num_boxes if shown else 0)
-        )
-        if shown is None or not digits:
+        there = None if shown is None else shown._at(key)
+        if there is None:
+            return None
+        return there.state_text("grid" if text.count("\n") == self.rows - 1 else "grid_and_coords")
+
+    def _at(self, key: str) -> "Sokoban | None":
+        """A copy of the game in the state `key`; None if the room has no such state."""
+        if not key.isascii() or not key.isdecimal() or len(key) != 2 + 2 * self.num_boxes:
             return None
         stride = self.cols + 1
         player, *boxes = (int(key[i]) * stride + int(key[i + 1]) for i in range(0, len(key), 2))
         # Columns beyond the room would name cells of the next row, or line breaks.
         inside = all(int(column) < self.cols for column in key[1::2])
         taken = {player, *boxes}
-        if not inside or len(taken) < 1 + shown.num_boxes or not taken <= shown.room.floor:
+        if not inside or len(taken) < 1 + self.num_boxes or not taken <= self.room.floor:
             return None
-        shown._begin(replace(shown.room, boxes=tuple(sorted(boxes)), player=player))
-        return shown.state_text("grid" if text.count("\n") == self.rows - 1 else "grid_and_coords")
+        there = self.clone()
+        assert isinstance(there, Sokoban)
+        there._begin(replace(self.room, boxes=tuple(sorted(boxes)), player=player))
+        return there
+
+    def push_puzzle(self) -> PushPuzzle | None:
+        """None for rooms of more than ten rows or columns."""
+        if max(self.rows, self.cols) > 10:
+            return None
+        stride = self.cols + 1
+        keys = [
+            f"{row}{col}" for row, col in (divmod(c, stride) for c in range(self.rows * stride))
+        ]
+        rows = (range(row * stride + 1, (row + 1) * stride - 2) for row in range(1, self.rows - 1))
+        return PushPuzzle(
+            rows=tuple(tuple(keys[cell] for cell in row) for row in rows),
+            floor=frozenset(keys[cell] for cell in self.room.floor),
+            targets=tuple(keys[cell] for cell in sorted(self._targets)),
+            steps={
+                label: (delta // stride, 0) if delta % stride == 0 else (0, delta)
+                for label, delta in zip(self._labels, self._deltas, strict=True)
+            },
+            at=self._at,
+        )
 
     def outcome_of_text(self, text: str) -> str:
         """From a grid."""

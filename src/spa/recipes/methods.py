@@ -184,7 +184,6 @@ _CHOOSE = (
 _SEARCH = (
     "ctx_manager.mode=base",
     "ctx_manager.history=false",
-    "agent_proxy.response_format=search",
     "generate.policy=search",
     "generate.search.dynamics=simulator",
     "generate.example_format=base",

@@ -1,0 +1,482 @@
+"""`best_first`: base responses whose thoughts are a best-first search of a game in which a player
+pushes boxes onto targets.
+
+Everything that is looked up is written first, behind its key. A room with a box in cell 22, its
+target in cell 21 and the player in cell 14:
+
+    11_12_13_14P
+    21O22X23_24#
+    31_32_33_34_
+    41_42_43_44_
+    21=0 31<41=1 22<23=1 32<33=2 33<34=3 23<13=4
+    dead 11 12 13 14 34 41 42 43 44
+    1422>23: Up04# Down24# Left1322+1 Right15#
+    1322>23 Left: Up03# Down2322+1 Left1222-1 Right1422 seen
+    2322>23 Left Down: Up1322 seen Down3322-1 Left2221 goal
+    Left Down Left
+
+First comes the map: the key of each inner cell, and its symbol in the prompt. `22<23=1`: a box in
+cell 22 is one push from a target, and the player pushes it from cell 23. A box never reaches a target
+from a dead cell. These facts follow from single moves, as `facts_of` asks for them. `written` reads
+the map off the prompt.
+
+A line names the state that it expands, the cell from which the player pushes the first box that is on
+no target, the path, and then every action. `Up04#`: nothing moves, and cell 04 is in the way.
+`Left1322+1`: a new state with a box one push from its target; `+` if the player has pushed, or has
+come nearer to that cell, else `-`. With two boxes, both numbers are there (`+1,2`).
+
+The next line expands the open state with the fewest pushes in all; of these, one with `+`; of these,
+the newest. So no order needs a number that is not copied. The search ends at the first goal, within
+the line; the last line is the path to it.
+"""
+
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from spa.config.problems import Problems
+from spa.config.schema import Config
+from spa.envs.base import PushPuzzle, TextEnv
+from spa.formats.base import SearchScore
+from spa.formats.search import (
+    GOAL,
+    SEEN,
+    BreadthFirst,
+    Line,
+    Move,
+    OpenStates,
+    Search,
+    Successor,
+    expanding,
+    explore,
+    read_line,
+    run_search,
+    score_lines,
+)
+
+BLOCKED = "#"
+DEAD = "dead"
+_WORDS = (SEEN, DEAD, GOAL)
+_CELL = re.compile(r"\d\d\D")
+_FACT = re.compile(r"(\d\d)(?:<(\d\d))?=(\d+)")
+_MOVE = re.compile(r"(\d+)(#|[+-]\d+(?:,\d+)*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """pushes: the fewest pushes from each cell to a target, in the order in which they are found; a
+    floor cell without them is dead. sides: the cell of the player for the first of these pushes."""
+
+    pushes: Mapping[str, int]
+    sides: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BestFirstSearch(Search):
+    """A search with the facts that it looks up."""
+
+    facts: Facts
+
+
+def facts_of(puzzle: PushPuzzle, boxes: int) -> Generator[str, Sequence[Successor], Facts]:
+    """Search backwards from the targets by single pushes: yields the state before each push, is sent
+    its successors, returns the facts.
+
+    A push counts if any action leads to the state after it, whichever it is. Further boxes are where
+    they are not in the way.
+    """
+    pushes = dict.fromkeys(puzzle.targets, 0)
+    sides = dict[str, str]()
+    queue = deque(puzzle.targets)
+    while queue:
+        target = queue.popleft()
+        for step in puzzle.steps.values():
+            box = _beside(target, step)
+            player = _beside(box, step)
+            if box in pushes or not {box, player} <= puzzle.floor:
+                continue
+            # On targets they would end the game.
+            free = sorted(puzzle.floor.difference((target, box, player), puzzle.targets))
+            others = free[: boxes - 1]
+            if len(others) < boxes - 1:
+                continue
+            after = _key(box, [target, *others])
+            if any(key == after for _, key, _ in (yield _key(player, [box, *others]))):
+                pushes[box] = pushes[target] + 1
+                sides[box] = player
+                queue.append(box)
+    return Facts(pushes, sides)
+
+
+class BestStates(OpenStates):
+    """The state with the fewest pushes in all is next; of these, one with `+`; of these, the newest."""
+
+    def __init__(self, start: str, facts: Facts, targets: Sequence[str]) -> None:
+        super().__init__(start)
+        self.facts = facts
+        self.targets = targets
+        self._ranks = {start: (0, False, 0)}
+
+    def next(self) -> str | None:
+        """The best state; None if none is open."""
+        return min(self._ranks, key=self._ranks.__getitem__, default=None)
+
+    def close(self, key: str) -> None:
+        """Expand a state, whether it is open or not."""
+        self._ranks.pop(key, None)
+
+    def aim(self, key: str) -> str:
+        """The cell from which the player pushes the first box that is on no target; "" if there is
+        none."""
+        away = (box for box in _cells(key)[1:] if box not in self.targets)
+        return self.facts.sides.get(next(away, ""), "")
+
+    def status(self, key: str, after: str, outcome: str) -> str:
+        """A word; for a new state its estimate."""
+        if outcome == GOAL:
+            return GOAL
+        if after == key:
+            return BLOCKED
+        # What lacks a cell is no state.
+        if len(after) != len(key):
+            return DEAD
+        player, *boxes = _cells(after)
+        # A predicted state may be lost by its own text where the predicted pushes do not show it.
+        if outcome or not all(box in self.facts.pushes for box in boxes):
+            return DEAD
+        if after in self.paths:
+            return SEEN
+        before, *boxes_before = _cells(key)
+        aim = self.aim(key)
+        nearer = bool(aim) and _distance(player, aim) < _distance(before, aim)
+        mark = "+" if nearer or boxes != boxes_before else "-"
+        return mark + ",".join(str(self.facts.pushes[box]) for box in boxes)
+
+    def add(self, after: str, path: tuple[str, ...], status: str) -> None:
+        """Open a state that has an estimate."""
+        if status[0] not in "+-":
+            return
+        self.paths[after] = path
+        # At the depth limit, a state is found but never expanded.
+        if len(path) < self.max_depth:
+            pushes = sum(map(int, status[1:].split(",")))
+            self._ranks[after] = (pushes, status[0] == "-", -len(self.paths))
+
+    def listed(self) -> tuple[str, ...]:
+        """No line lists them."""
+        return ()
+
+
+class BestFirst(BreadthFirst):
+    """A search from the current state in every turn."""
+
+    name = "best_first"
+    states = BestStates
+
+    def check(self, cfg: Config, problems: Problems) -> None:
+        """The map is copied from a grid."""
+        super().check(cfg, problems)
+        if cfg.state_text == "coords":
+            problems.add(
+                "state_text",
+                f"must be grid or grid_and_coords with agent_proxy.response_format={self.name}, "
+                "which copies the grid",
+            )
+
+    def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
+        """A search in the game's names of states, and the facts before it."""
+        search = (
+            f"best-first search, {env.state_key_format[1]}: the map; the pushes from each cell to a "
+            "target; dead cells; from each state, where each action leads, until the goal; then the path"
+        )
+        return f"<think>{blank(search)}</think><answer>{blank('actions')}</answer>"
+
+    def explore(self, env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, TextEnv]]:
+        """All states, and the successors of those that the facts ask for, which play may never
+        reach."""
+        puzzle = _puzzle(env)
+        true, copies = explore(env)
+
+        def expand(key: str) -> tuple[Successor, ...]:
+            return true.setdefault(key, _successors(puzzle, key))
+
+        run_search(facts_of(puzzle, _boxes(next(iter(true)))), expand)
+        return true, copies
+
+    def searching(self, start: str, view: Any) -> Generator[str, Sequence[Successor], Search]:
+        """Best first, after the facts."""
+        puzzle = _puzzle(view)
+        facts = yield from facts_of(puzzle, _boxes(start))
+        search = yield from expanding(self.states(start, facts, puzzle.targets))
+        return BestFirstSearch(search.lines, search.path, facts)
+
+    def written(self, search: Search, view: Any) -> str:
+        """The map, the facts, a line for each expanded state, then the path."""
+        assert isinstance(search, BestFirstSearch)  # see `searching`
+        assert search.path is not None  # others are dropped
+        puzzle = _puzzle(view)
+        found = BestStates(search.lines[0].key, search.facts, puzzle.targets)
+        lines = _facts_text(search.facts, puzzle, view)
+        for line in search.lines:
+            head = " ".join((f"{line.key}>{found.aim(line.key)}", *line.path))
+            moves = (_written_move(line.key, move, puzzle) for move in line.moves)
+            lines.append(f"{head}: {' '.join(moves)}")
+        return "\n".join((*lines, " ".join(search.path)))
+
+    def reference(self, env: TextEnv) -> Any:
+        """The true successors of a state of the puzzle; None for a game without boxes."""
+        puzzle = env.push_puzzle()
+        return None if puzzle is None else cache(lambda key: _successors(puzzle, key))
+
+    def score(
+        self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
+    ) -> SearchScore | None:
+        """Right map, facts, moves, estimates and other statuses, states that are next, and paths.
+
+        The kinds `map`, `fact` and `dead` count words, `aim` the cells that the player goes to. Lines
+        are judged by the facts that the text has written.
+        """
+        start = env.state_key()
+        puzzle = env.push_puzzle()
+        if start is None or puzzle is None:
+            return None
+        wanted = run_search(self.searching(start, env), reference)
+        if wanted.path is None:
+            return None
+        right = _facts_text(wanted.facts, puzzle, env)
+        written = thoughts.split("\n")
+        header = written[: len(right)]
+        # The last line of a text that was cut off does not count.
+        whole = header if complete or len(written) > len(right) else header[:-1]
+        counts = Counter[str]()
+        errors = ["wrong_fact"] * (whole != right[: len(whole)])
+        kinds = _fact_kinds(whole, right)
+        facts = _read_facts(header)
+        found = BestStates(start, facts, puzzle.targets)
+        aims = list[bool]()
+
+        def read(text: str) -> Line | None:
+            line = _read_move_line(text, env.action_names(), puzzle)
+            if line is None:
+                return None
+            key, _, aim = line.key.partition(">")
+            # A line without the cell cannot be told from a wrong one.
+            aims.append(aim == found.aim(key))
+            errors.extend(["wrong_fact"] * (not aims[-1]))
+            return replace(line, key=key)
+
+        def outcome(key: str) -> str:
+            there = puzzle.at(key)
+            return "" if there is None else there.state_outcome()
+
+        if len(written) > len(right):
+            score_lines(
+                written[len(right) :],
+                found,
+                counts,
+                errors,
+                read=read,
+                successors=reference,
+                outcome=outcome,
+                actions=env.action_names(),
+                complete=complete,
+            )
+        else:
+            errors.append("unreadable" if complete else "over_limit")
+        if not errors and thoughts != self.written(wanted, env):
+            errors.append("unreadable")
+        if aims:
+            kinds["aim"] = (sum(aims), len(aims))
+        return SearchScore(
+            **dict[str, Any](counts), failure=errors[0] if errors else "", kinds=kinds
+        )
+
+    def parts(self, text: str) -> list[tuple[str, int, int]]:
+        """Every word by what it is, and the answer: `next` is the state that a line expands, `aim`
+        the cell that the player goes to, `estimate` what orders a new state."""
+        found = list[tuple[str, int, int]]()
+        end = text.find("</think>")
+        begin = len("<think>") if text.startswith("<think>") else 0
+        for line in re.compile(r"[^\n]+").finditer(text, begin, len(text) if end < 0 else end):
+            found += [
+                (kind, line.start() + start, line.start() + stop)
+                for kind, start, stop in _line_parts(line[0])
+            ]
+        answers = super().parts(text)
+        return [*found, *(part for part in answers if part[0] == "answer")]
+
+    def show(self, thoughts: str, actions: Sequence[str]) -> list[dict[str, Any]]:
+        """The lines as states with their moves."""
+        lines = (_words_of_line(each, actions) for each in thoughts.split("\n") if actions)
+        return [
+            {
+                "key": line.key.partition(">")[0],
+                "moves": [[move.action, move.key, move.status] for move in line.moves],
+            }
+            for line in lines
+            if line is not None
+        ]
+
+
+def _puzzle(env: Any) -> PushPuzzle:
+    puzzle = env.push_puzzle()
+    if puzzle is None:
+        raise ValueError(
+            f"{type(env).__name__}.push_puzzle returns None, and a best-first search needs the board "
+            "of a game of pushing boxes; choose agent_proxy.response_format=search"
+        )
+    return puzzle
+
+
+def _cells(key: str) -> list[str]:
+    """The cells of a state: the player's, then those of the boxes."""
+    return [key[place : place + 2] for place in range(0, len(key), 2)]
+
+
+def _boxes(key: str) -> int:
+    return len(key) // 2 - 1
+
+
+def _key(player: str, boxes: Sequence[str]) -> str:
+    return player + "".join(sorted(boxes))
+
+
+def _beside(cell: str, step: tuple[int, int]) -> str:
+    return f"{int(cell[0]) + step[0]}{int(cell[1]) + step[1]}"
+
+
+def _distance(cell: str, other: str) -> int:
+    return abs(int(cell[0]) - int(other[0])) + abs(int(cell[1]) - int(other[1]))
+
+
+def _successors(puzzle: PushPuzzle, key: str) -> tuple[Successor, ...]:
+    """The true successors of a state; none if the puzzle has no such state."""
+    here = puzzle.at(key)
+    if here is None:
+        return ()
+    found = list[Successor]()
+    for name in here.action_names():
+        twin = here.clone()
+        action = twin.to_action(name)
+        assert action is not None  # an action of the game
+        twin.step(action)
+        found.append((name, twin.state_key() or "", twin.state_outcome()))
+    return tuple(found)
+
+
+def _facts_text(facts: Facts, puzzle: PushPuzzle, view: Any) -> list[str]:
+    """The lines before those of the search."""
+    grid = view.state_text("grid").split("\n")
+    lines = [
+        "".join(f"{cell}{grid[int(cell[0])][int(cell[1])]}" for cell in row) for row in puzzle.rows
+    ]
+    known = (
+        f"{cell}<{facts.sides[cell]}={count}" if count else f"{cell}=0"
+        for cell, count in facts.pushes.items()
+    )
+    dead = (cell for row in puzzle.rows for cell in row if cell in puzzle.floor)
+    lines.append(" ".join(known))
+    lines.append(" ".join((DEAD, *(cell for cell in dead if cell not in facts.pushes))))
+    return lines
+
+
+def _read_facts(lines: Sequence[str]) -> Facts:
+    """The facts that a text has written; words that say nothing else are left out."""
+    found = [match.groups() for line in lines for match in _FACT.finditer(line)]
+    return Facts(
+        pushes={cell: int(count) for cell, _, count in found},
+        sides={cell: side for cell, side, _ in found if side},
+    )
+
+
+def _fact_kinds(written: Sequence[str], right: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """The words of the map, of the pushes and of the dead cells that are right, by their position, of
+    those that should be there or are."""
+    kinds = dict[str, tuple[int, int]]()
+    for number, (text, wanted) in enumerate(zip(written, right, strict=False)):
+        kind = {len(right) - 2: "fact", len(right) - 1: "dead"}.get(number, "map")
+        pattern = r"\d\d." if kind == "map" else r"\S+"
+        words, true = re.findall(pattern, text), re.findall(pattern, wanted)
+        same = sum(word == other for word, other in zip(words, true, strict=False))
+        before = kinds.get(kind, (0, 0))
+        kinds[kind] = (before[0] + same, before[1] + max(len(words), len(true)))
+    return kinds
+
+
+def _tried(key: str, action: str, puzzle: PushPuzzle) -> str:
+    """The cells that a move without effect has tried: the next one, and behind a box one more."""
+    player, *boxes = _cells(key)
+    step = puzzle.steps[action]
+    ahead = _beside(player, step)
+    return ahead + _beside(ahead, step) if ahead in boxes else ahead
+
+
+def _written_move(key: str, move: Move, puzzle: PushPuzzle) -> str:
+    if move.status == BLOCKED:
+        return f"{move.action}{_tried(key, move.action, puzzle)}{BLOCKED}"
+    between = " " if move.status in _WORDS else ""
+    return f"{move.action}{move.key}{between}{move.status}"
+
+
+def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
+    """A line with the estimates and marks of its moves as their statuses, keys as they are written."""
+    line = read_line(text, actions, _WORDS)
+    if line is None:
+        return None
+    moves = list[Move]()
+    for move in line.moves:
+        parts = _MOVE.fullmatch(move.key)
+        if parts is None or (parts[2] and move.status):
+            return None
+        moves.append(Move(move.action, parts[1], parts[2] or move.status))
+    # An estimate may hold no semicolon, so nothing is listed behind one.
+    return None if line.open_keys else replace(line, moves=tuple(moves))
+
+
+def _read_move_line(text: str, actions: Sequence[str], puzzle: PushPuzzle) -> Line | None:
+    """A line of a state of the puzzle as the search has it: a move without effect leads back if the
+    right cells were tried."""
+    line = _words_of_line(text, actions)
+    if line is None:
+        return None
+    key = line.key.partition(">")[0]
+    if puzzle.at(key) is None:
+        return None
+
+    def led(move: Move) -> Move:
+        back = move.status == BLOCKED and move.key == _tried(key, move.action, puzzle)
+        return replace(move, key=key) if back else move
+
+    return replace(line, moves=tuple(map(led, line.moves)))
+
+
+def _line_parts(line: str) -> Iterator[tuple[str, int, int]]:
+    head, colon, _ = line.partition(":")
+    if not colon:
+        first = line.partition(" ")[0]
+        kind = DEAD if first == DEAD else "fact" if "=" in first else "path"
+        cells = _CELL.match(line)
+        pattern = _CELL if kind == "path" and cells else re.compile(r"\S+")
+        kind = "map" if pattern is _CELL else kind
+        yield from ((kind, *word.span()) for word in pattern.finditer(line))
+        return
+    for word in re.finditer(r"[^\s:]+", line):
+        start, stop = word.span()
+        if stop <= len(head):
+            key, _, aim = word[0].partition(">")
+            yield ("path" if start else "next", start, start + len(key))
+            if aim:
+                yield "aim", stop - len(aim), stop
+        elif word[0] in _WORDS:
+            yield "status", start, stop
+        else:
+            move = re.split(r"(?=[+-])", word[0], maxsplit=1)[0]
+            yield "move", start, start + len(move)
+            if len(move) < len(word[0]):
+                yield "estimate", start + len(move), stop
+
+
+FORMAT = BestFirst()

@@ -1,0 +1,409 @@
+"""Best-first search in Sokoban as text: the format letter by letter, its facts, wrong texts, and all
+stages with the built-in model."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spa.config.load import load_config
+from spa.config.schema import Config
+from spa.envs.base import TextEnv
+from spa.envs.registry import make_env
+from spa.envs.solvers.sokoban import live_cells
+from spa.errors import ConfigError
+from spa.evaluation.search import episode_scores
+from spa.examples.search import fresh_puzzles, make_examples, questions
+from spa.examples.source import Puzzles
+from spa.formats.base import SearchScore
+from spa.formats.best_first import BestFirst, BestStates, Facts, facts_of
+from spa.formats.blocks import think_text
+from spa.formats.registry import format_of, parse_response
+from spa.formats.search import dealt, run_search
+from spa.models.build import load_template
+from spa.planning.dynamics import LearnedMoves, Simulator
+from spa.policies.scripted import ScriptedEngine
+from spa.prompts.render import STATE
+from spa.recipes import selfplay, setup, sft_run
+from spa.recipes.methods import METHODS
+from spa.types import Prompt
+from spa.worldmodel.sft_files import read_examples
+
+FORM = BestFirst()
+BOARD = "######\n#___P#\n#OX_##\n#____#\n#____#\n######"
+EXAMPLE = """11_12_13_14P
+21O22X23_24#
+31_32_33_34_
+41_42_43_44_
+21=0 31<41=1 22<23=1 32<33=2 33<34=3 23<13=4
+dead 11 12 13 14 34 41 42 43 44
+1422>23: Up04# Down24# Left1322+1 Right15#
+1322>23 Left: Up03# Down2322+1 Left1222-1 Right1422 seen
+2322>23 Left Down: Up1322 seen Down3322-1 Left2221 goal
+Left Down Left"""
+LINES = EXAMPLE.split("\n")
+TWO = "######\n#P___#\n#_X__#\n#_XO_#\n#_O__#\n######"
+HARD = {"num_boxes": [1, 2], "hard": 10}
+
+
+def room(board: str | None = None, seed: int = 0, **options: Any) -> TextEnv:
+    env = make_env("sokoban", options)
+    env.reset(seed=seed, options={} if board is None else {"board": board})
+    return env
+
+
+def searched(env: TextEnv) -> Any:
+    return run_search(FORM.searching(env.state_key() or "", env), FORM.reference(env))
+
+
+def scored(text: str, env: TextEnv | None = None, *, complete: bool = True) -> SearchScore:
+    env = env or room(BOARD)
+    score = FORM.score(text, FORM.reference(env), env, complete=complete)
+    assert score is not None
+    return score
+
+
+def test_the_example_is_written_letter_by_letter():
+    env = room(BOARD)
+    assert FORM.written(searched(env), env) == EXAMPLE
+    assert EXAMPLE.replace("\n", "\n    ") in (
+        __import__("spa.formats.best_first").formats.best_first.__doc__ or ""
+    )
+
+
+def test_two_boxes_have_two_numbers_and_the_player_goes_to_the_first_off_its_target():
+    env = room(TWO, num_boxes=2)
+    search = searched(env)
+    first, *_ = FORM.written(search, env).split("\n")[6:]
+    assert first == "112232>21: Up01# Down212232+2,1 Left10# Right122232-2,1"
+    assert search.path is not None and wins(env, search.path)
+
+
+def wins(env: TextEnv, path: Any) -> bool:
+    twin = env.clone()
+    for name in path:
+        twin.step(twin.to_action(name) or 0)
+    return twin.state_outcome() == "goal"
+
+
+@pytest.mark.parametrize(
+    ("options", "seed"),
+    [*(({}, seed) for seed in range(40)), *((HARD, seed) for seed in range(10))],
+)
+def test_written_searches_win_and_score_in_full(options: dict[str, Any], seed: int):
+    env = room(seed=seed, **options)
+    search = searched(env)
+    if search.path is None:  # the limit of lines came first
+        assert len(search.lines) == 64
+        return
+    assert wins(env, search.path)
+    text = FORM.written(search, env)
+    score = scored(text, env)
+    assert score.failure == ""
+    assert score.moves == score.moves_right == score.status_right
+    assert score.lines == score.next_right == len(search.lines)
+    assert score.paths == score.paths_right == len(search.lines) + 1
+    assert {*score.kinds} == {"map", "fact", "dead", "aim"}
+    assert all(right == total for right, total in score.kinds.values())
+    for cut in range(0, len(text) - 1, 97):
+        assert scored(text[:cut], env, complete=False).failure == "over_limit"
+    assert [*map(show_key, FORM.show(text, env.action_names()))] == [x.key for x in search.lines]
+
+
+def show_key(line: dict[str, Any]) -> str:
+    return line["key"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_dead_cells_are_those_from_which_no_lone_box_reaches_a_target(seed: int):
+    env: Any = room(seed=seed, num_boxes=1 + seed % 2)
+    puzzle = env.push_puzzle()
+    assert puzzle is not None
+    boxes = len(env.state_key() or "") // 2 - 1
+    facts = run_search(facts_of(puzzle, boxes), FORM.reference(env))
+    bits = live_cells(env.room.floor, env.room.targets, env.room.cols)
+    alive = {f"{row}{col}" for row in range(6) for col in range(6) if bits >> (row * 7 + col) & 1}
+    assert {*facts.pushes} == alive
+    # Each push leads from its cell to one that is a push nearer.
+    for cell, side in facts.sides.items():
+        after = f"{2 * int(cell[0]) - int(side[0])}{2 * int(cell[1]) - int(side[1])}"
+        assert facts.pushes[after] == facts.pushes[cell] - 1
+
+
+def test_facts_are_those_of_the_predicted_moves():
+    """A model for which no box moves knows no pushes, so every cell but the target is dead."""
+    env = room(BOARD)
+    puzzle = env.push_puzzle()
+    assert puzzle is not None
+    stuck = run_search(facts_of(puzzle, 1), lambda key: [("Up", key, "")])
+    assert stuck == Facts({"21": 0}, {})
+
+
+def with_line(number: int, old: str, new: str) -> str:
+    assert old in LINES[number]
+    return "\n".join([*LINES[:number], LINES[number].replace(old, new, 1), *LINES[number + 1 :]])
+
+
+CORRUPTED = {
+    "wrong map": ("wrong_fact", with_line(1, "24#", "24_")),
+    "wrong fact": ("wrong_fact", with_line(4, "22<23=1", "22<23=2")),
+    "wrong dead cells": ("wrong_fact", with_line(5, " 34", "")),
+    "wrong aim": ("wrong_fact", with_line(7, ">23", ">33")),
+    "no aim": ("wrong_fact", with_line(7, ">23", "")),
+    "skipped": ("skipped", "\n".join([*LINES[:8], "1222>23 Left Left: Up02# Down2232-2"])),
+    "never found": ("never_found", with_line(7, "1322>23", "1122>23")),
+    "again": ("expanded_again", "\n".join([*LINES[:8], *LINES[7:]])),
+    "wrong path": ("wrong_path", with_line(7, "23 Left:", "23 Up:")),
+    "wrong move": ("wrong_move", with_line(7, "Left1222-1", "Left1122-1")),
+    "wrong blocked cell": ("wrong_move", with_line(6, "Up04#", "Up05#")),
+    "not blocked": ("wrong_move", with_line(6, "Up04#", "Up0422-1")),
+    "missing action": ("wrong_move", with_line(6, " Right15#", "")),
+    "wrong mark": ("wrong_status", with_line(7, "Left1222-1", "Left1222+1")),
+    "wrong number": ("wrong_status", with_line(7, "Left1222-1", "Left1222-2")),
+    "wrong seen": ("wrong_status", with_line(8, "Up1322 seen", "Up1322+1")),
+    "no goal": ("no_goal", "\n".join([*LINES[:8], LINES[9]])),
+    "wrong end": ("wrong_path", with_line(9, "Left Down Left", "Left Left")),
+    "no end": ("wrong_path", "\n".join(LINES[:9])),
+    "unreadable line": ("unreadable", with_line(7, "Up03#", "Up03#!")),
+    "two statuses": ("unreadable", with_line(8, "Down3322-1", "Down3322-1 seen")),
+    "open states": ("unreadable", with_line(7, " seen", " seen ; 1222")),
+    "no search": ("unreadable", "\n".join(LINES[:6])),
+    "blanks": ("unreadable", with_line(8, " Down3322", "  Down3322")),
+    "no state": ("unreadable", with_line(7, "1322>23", "13>23")),
+    "half a cell": ("wrong_move", with_line(7, "Left1222-1", "Left122-1")),
+}
+
+
+@pytest.mark.parametrize("case", CORRUPTED)
+def test_each_corruption_lands_in_its_class(case: str):
+    failure, text = CORRUPTED[case]
+    score = scored(text)
+    assert score.failure == failure
+    assert all(0 <= right <= total for right, total in score.kinds.values())
+
+
+@pytest.mark.parametrize("text", ["", "\n" * 9, ":", "1422>23:", "11_", "x" * 500, "=\n<\n>" * 5])
+def test_any_text_has_a_score(text: str):
+    for complete in (True, False):
+        assert scored(text, complete=complete).failure
+        FORM.parts(text)
+        FORM.show(text, ("Up", "Down", "Left", "Right"))
+
+
+def test_estimates_are_judged_by_the_facts_that_the_text_has_written():
+    text = EXAMPLE.replace("22<23=1", "22<23=3").replace("+1", "+3").replace("-1", "-3")
+    score = scored(text)
+    assert score.failure == "wrong_fact" and score.kinds["fact"] == (5, 6)
+    assert score.moves == score.moves_right == score.status_right
+
+
+def test_a_cut_off_text_that_was_wrong_before_is_not_over_the_limit():
+    wrong = CORRUPTED["wrong fact"][1]
+    assert scored(wrong[:130], complete=False).failure == "wrong_fact"
+    assert scored(wrong[:60], complete=False).failure == "over_limit"
+
+
+def test_parts_are_every_word_by_what_it_is():
+    text = f"<think>{EXAMPLE}</think><answer>Left || Down</answer>"
+    for shift in (0, len("<think>")):  # a response may lack its prefill
+        parts = [(kind, text[shift:][a:b]) for kind, a, b in FORM.parts(text[shift:])]
+        counts = Counter(kind for kind, _ in parts)
+        assert counts == {
+            "map": 16,
+            "fact": 6,
+            "dead": 10,
+            "next": 3,
+            "aim": 3,
+            "path": 6,
+            "move": 11,
+            "estimate": 4,
+            "status": 3,
+            "answer": 1,
+        }
+        assert parts[:2] == [("map", "11_"), ("map", "12_")]
+        for part in (("fact", "22<23=1"), ("next", "1322"), ("aim", "23"), ("move", "Up04#")):
+            assert part in parts
+        assert [word for kind, word in parts if kind == "estimate"] == ["+1", "+1", "-1", "-1"]
+        assert parts[-1] == ("answer", "Left || Down")
+
+
+def test_equal_states_are_expanded_newest_first():
+    found = BestStates("1422", Facts({"21": 0, "22": 1}, {"22": "23"}), ("21",))
+    found.close("1422")
+    for key, status in (("1322", "+2"), ("1222", "-1"), ("1122", "+1"), ("3122", "+1")):
+        found.add(key, ("Up",), status)
+    order = []
+    while (key := found.next()) is not None:
+        order.append(key)
+        found.close(key)
+    assert order == ["3122", "1122", "1222", "1322"]
+
+
+def test_a_world_with_permuted_outcomes_has_the_same_facts_and_a_path():
+    env = room(BOARD)
+    true, _ = FORM.explore(env)
+    world = dealt(true, np.random.default_rng(1))
+    false = run_search(FORM.searching("1422", env), world.__getitem__)
+    assert false.facts == searched(env).facts and false.path is not None
+    score = scored(FORM.written(false, env))
+    assert score.moves_right < score.moves and score.kinds["fact"] == (6, 6)
+
+
+SETTINGS = (
+    "model_path=builtin:tiny",
+    "sft.model.partial_pretrain=builtin:tiny",
+    "es_manager.val.env_groups=4",
+    "es_manager.val.group_size=1",
+    "actor_rollout_ref.rollout.response_length=24",
+    "actor_rollout_ref.model.dtype=float32",
+    "sft.model.dtype=float32",
+    "generate.sampling.response_length=1600",
+    "actor_rollout_ref.rollout.max_model_len=2400",
+    "sft.data.max_length=2400",
+    "sft.data.max_token_len_per_gpu=4096",
+    "generate.search.examples=4",
+    "generate.search.start_share=0.5",
+    "sft.trainer.total_training_steps=2",
+    "sft.trainer.eval_episodes=2",
+    "trainer.device=cpu",
+    "trainer.logger=[]",
+)
+PRESETS = ("smol_sokoban_search", "smol_sokoban_hard_search")
+
+
+def config(*overrides: str, preset: str = PRESETS[0], method: str = "search_simulator") -> Config:
+    return load_config(preset, [*SETTINGS, *METHODS[method].overrides, *overrides])
+
+
+def puzzles_of(cfg: Config) -> Puzzles:
+    worker = setup.make_worker(cfg, None, mode="base")
+    return Puzzles(worker=worker, held_out=setup.validation_hashes(cfg, worker))
+
+
+def true_move(prompt: Prompt) -> str:
+    """The state that an action leads to, from the grid of a question."""
+    grid = prompt.messages[-1]["content"].partition(STATE)[2]
+    env = room(grid, num_boxes=grid.count("X") + grid.count("√"))
+    env.step(env.to_action(prompt.prefill.removeprefix("<think>")) or 0)
+    return f"{prompt.prefill}{env.state_key()}"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_model_that_is_always_right_writes_what_copies_of_the_game_write(preset: str):
+    cfg = config("generate.search.examples=2", preset=preset)
+    puzzles = puzzles_of(cfg)
+    learned = LearnedMoves(ScriptedEngine(true_move), None)
+    examples, *_ = make_examples(cfg, puzzles, learned)
+    wanted, *_ = make_examples(cfg, puzzles, Simulator())
+    assert examples == [replace(example, reward=0.0) for example in wanted]
+    assert learned.counts["move_right"] == learned.counts["search_right"] == 1.0
+
+
+def test_examples_are_right_searches_and_controls_are_not():
+    arms = {
+        name: make_examples(config(method=name), puzzles_of(config(method=name)), Simulator())[0]
+        for name in ("search_simulator", "search_dealt", "search_other_puzzle")
+    }
+    right = dict.fromkeys(arms, 0)
+    for name, examples in arms.items():
+        assert [each.prompt for each in examples] == [
+            each.prompt for each in arms["search_simulator"]
+        ]
+        for example in examples:
+            env = room(example.state)
+            score = scored(think_text(example.response)[0], env)
+            right[name] += score.failure == ""
+            response = parse_response(
+                example.response, mode="base", max_actions=2, order="best_first"
+            )
+            assert response.well_formed and response.actions == example.executed
+    total = len(arms["search_simulator"])
+    assert right["search_simulator"] == total > 0
+    assert right["search_other_puzzle"] == 0 and right["search_dealt"] < total
+
+
+def test_a_wrong_model_writes_its_own_facts():
+    """Where no box moves, no puzzle has a path."""
+    cfg = config()
+
+    def still(prompt: Prompt) -> str:
+        before = room(prompt.messages[-1]["content"].partition(STATE)[2])
+        text = true_move(prompt)
+        moved = text.removeprefix(prompt.prefill)[2:] != (before.state_key() or "")[2:]
+        return f"{prompt.prefill}{before.state_key()}" if moved else text
+
+    learned = LearnedMoves(ScriptedEngine(still), None)
+    part = [*islice(fresh_puzzles(cfg, puzzles_of(cfg), Counter(), most=8), 2)]
+    asked = questions(part, puzzles_of(cfg).worker, learned)
+    for search in learned.search(asked, FORM):
+        assert search is not None and search.path is None and not search.facts.sides
+
+
+def test_all_stages(tmp_path: Path):
+    cfg = config(f"trainer.run_dir={tmp_path}")
+    data = selfplay.run_self_play(cfg, directory=tmp_path / "data")
+    examples = read_examples(data / "wm_train.parquet")
+    assert len(examples) == 4
+    sft_run.run_sft(cfg, directory=tmp_path / "sft", data=data)
+    measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
+    for kind in ("map", "fact", "dead", "aim", "next", "move", "estimate", "path"):
+        assert 0 <= measured[f"val/teacher_forced/{kind}"] <= 1
+    assert "val/search/exact" in measured and "val/search/wrong_fact" in measured
+
+
+def test_played_searches_are_scored_in_the_state_of_their_turn():
+    cfg = config("state_text=grid")
+    worker = setup.make_worker(cfg, setup_template(cfg), mode="base")
+
+    def answer(prompt: Prompt) -> str:
+        env = room(prompt.messages[-1]["content"].rpartition(STATE)[2].rpartition("\nActions")[0])
+        search = searched(env)
+        actions = " || ".join((search.path or ("Up",))[:2])
+        text = FORM.written(search, env) if search.path else ""
+        return f"<think>{text}</think><answer>{actions}</answer>"
+
+    specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0)
+    sampling = replace(setup.val_sampling(cfg), max_tokens=1600)
+    engine = ScriptedEngine(answer, setup_template(cfg))
+    for episode in worker.rollout(engine, specs, sampling):
+        scores = episode_scores(episode, worker.make_env)
+        assert len(scores) == len(episode.turns)
+        assert all(score.failure == "" for score in scores)
+        assert episode.success
+
+
+def setup_template(cfg: Config) -> Any:
+    return load_template(cfg, cfg.model_path)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_ask_for_the_search_and_their_controls(preset: str):
+    cfg = load_config(preset)
+    form = format_of(cfg.agent_proxy.response_format)
+    assert isinstance(form, BestFirst)
+    assert {*form.controls()} <= {*METHODS}
+    for name in ("search_model", "search_simulator", *form.controls()):
+        own = load_config(preset, METHODS[name].overrides)
+        assert own.agent_proxy.response_format == form.name
+    worker = setup.make_worker(cfg, None, mode="base")
+    tag = cfg.es_manager.train.env_configs.tags[0]
+    env = worker.make_env(tag)
+    env.reset(seed=0)
+    text = worker.prompters[tag].first_messages(env)[1]["content"]
+    assert "Reply only with <think>[best-first search, states as two digits for the player" in text
+
+
+def test_what_shows_no_map_is_refused():
+    with pytest.raises(ConfigError, match="state_text: must be grid or grid_and_coords with agent"):
+        config("state_text=coords")
+    lake = "FrozenLakeNoSlip"
+    cfg = config(
+        f"es_manager.train.env_configs.tags=[{lake}]", f"es_manager.val.env_configs.tags=[{lake}]"
+    )
+    with pytest.raises(ConfigError, match=r"FrozenLake\.push_puzzle returns None"):
+        make_examples(cfg, puzzles_of(cfg), Simulator())
