@@ -276,7 +276,9 @@ SETTINGS = (
 PRESETS = ("smol_sokoban_search", "smol_sokoban_hard_search")
 
 
-def config(*overrides: str, preset: str = PRESETS[0], method: str = "search_simulator") -> Config:
+def config(
+    *overrides: str, preset: str = PRESETS[0], method: str = "best_first_simulator"
+) -> Config:
     return load_config(preset, [*SETTINGS, *METHODS[method].overrides, *overrides])
 
 
@@ -307,12 +309,12 @@ def test_a_model_that_is_always_right_writes_what_copies_of_the_game_write(prese
 def test_examples_are_right_searches_and_controls_are_not():
     arms = {
         name: make_examples(config(method=name), puzzles_of(config(method=name)), Simulator())[0]
-        for name in ("search_simulator", "search_dealt", "search_other_puzzle")
+        for name in ("best_first_simulator", "best_first_dealt", "best_first_other_puzzle")
     }
     right = dict.fromkeys(arms, 0)
     for name, examples in arms.items():
         assert [each.prompt for each in examples] == [
-            each.prompt for each in arms["search_simulator"]
+            each.prompt for each in arms["best_first_simulator"]
         ]
         for example in examples:
             env = room(example.state)
@@ -322,9 +324,9 @@ def test_examples_are_right_searches_and_controls_are_not():
                 example.response, mode="base", max_actions=2, order="best_first"
             )
             assert response.well_formed and response.actions == example.executed
-    total = len(arms["search_simulator"])
-    assert right["search_simulator"] == total > 0
-    assert right["search_other_puzzle"] == 0 and right["search_dealt"] < total
+    total = len(arms["best_first_simulator"])
+    assert right["best_first_simulator"] == total > 0
+    assert right["best_first_other_puzzle"] == 0 and right["best_first_dealt"] < total
 
 
 def test_a_wrong_model_writes_its_own_facts():
@@ -387,7 +389,7 @@ def test_presets_ask_for_the_search_and_their_controls(preset: str):
     form = format_of(cfg.agent_proxy.response_format)
     assert isinstance(form, BestFirst)
     assert {*form.controls()} <= {*METHODS}
-    for name in ("search_model", "search_simulator", *form.controls()):
+    for name in ("best_first_model", "best_first_simulator", *form.controls()):
         own = load_config(preset, METHODS[name].overrides)
         assert own.agent_proxy.response_format == form.name
     worker = setup.make_worker(cfg, None, mode="base")

@@ -186,6 +186,10 @@ class BestFirst(BreadthFirst):
                 "which copies the grid",
             )
 
+    def overrides(self) -> tuple[str, ...]:
+        """Prompts that show the grid, too."""
+        return (*super().overrides(), "state_text=grid")
+
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
         """A search in the game's names of states, and the facts before it."""
         search = (

@@ -477,7 +477,11 @@ class BreadthFirst(WrittenFormat):
 
     def controls(self) -> tuple[str, ...]:
         """A search of permuted outcomes, and of another puzzle."""
-        return ("search_dealt", "search_other_puzzle")
+        return (f"{self.name}_dealt", f"{self.name}_other_puzzle")
+
+    def overrides(self) -> tuple[str, ...]:
+        """The settings of methods whose examples are these searches."""
+        return (f"agent_proxy.response_format={self.name}",)
 
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
         """A search in the game's names of states."""

@@ -16,9 +16,10 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.errors import ConfigError, nearest
 from spa.formats.registry import format_of
+from spa.formats.search import BreadthFirst
 from spa.methods import NO_EXAMPLES, Method
 from spa.models.precision import precision_of, with_precision
-from spa.plugins import defined_by_methods, load_plugin, load_setting, plugins
+from spa.plugins import defined_by_methods, load_plugin, load_setting, plugins, response_formats
 from spa.recipes.pipeline import every_folder, stage_folders
 from spa.run.copies import copies_of
 
@@ -184,6 +185,7 @@ _CHOOSE = (
 _SEARCH = (
     "ctx_manager.mode=base",
     "ctx_manager.history=false",
+    "agent_proxy.response_format=search",
     "generate.policy=search",
     "generate.search.dynamics=simulator",
     "generate.example_format=base",
@@ -263,6 +265,19 @@ _WRITTEN: Mapping[str, Method] = {
             "actor_rollout_ref.actor.replay.loss_on=states_only",
         ),
     ),
+}
+
+# The same methods for each other format of searches, in its name.
+_OTHER_SEARCHES: Mapping[str, Method] = {
+    f"{form.name}_{name.removeprefix('search_')}": replace(
+        written,
+        description=f"method {name}, with responses in the format {form.name}",
+        overrides=(*written.overrides, *form.overrides()),
+    )
+    for form in response_formats().values()
+    if isinstance(form, BreadthFirst) and form.name != "search"
+    for name, written in _WRITTEN.items()
+    if "agent_proxy.response_format=search" in written.overrides
 }
 
 # docs/methods.md has the equations and sources of these methods; docs/recipe.md describes
@@ -346,6 +361,7 @@ METHODS: Mapping[str, Method] = {
     **{name: arm for arms in defined_by_methods("METHODS").values() for name, arm in arms.items()},
     **_FIELD,
     **_WRITTEN,
+    **_OTHER_SEARCHES,
     **_TRANSFERS,
 }
 
