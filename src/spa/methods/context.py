@@ -35,7 +35,7 @@ class Context:
     metrics: Metrics
 
 
-def stored_in(cfg: Config) -> Path | None:
+def examples_folder(cfg: Config) -> Path | None:
     """The folder of examples that a method reads, which then count by their content; None if none
     does."""
     folders = (folder_of(cfg) for folder_of in defined_by_methods("stored_in").values())

@@ -10,7 +10,7 @@ from spa.config.stages import StageName
 from spa.distributed.world import current_world
 from spa.errors import ModelError
 from spa.examples.source import source_of
-from spa.methods.context import stored_in
+from spa.methods.context import examples_folder
 from spa.plugins import translated
 from spa.recipes import ppo_run, selfplay, sft_run
 from spa.recipes.gate import evaluate_gate, no_gate, stop_at_gate, write_gate
@@ -198,7 +198,9 @@ def ppo_fingerprint(cfg: Config, start: Path, sft_dir: Path) -> Fingerprint:
     that is not ours."""
     made = Manifest.read(sft_dir) if start.is_relative_to(sft_dir) else None
     if made is None:
-        return stage_fingerprint(replace(cfg, model_path=str(start)), "ppo", data=stored_in(cfg))
+        return stage_fingerprint(
+            replace(cfg, model_path=str(start)), "ppo", data=examples_folder(cfg)
+        )
     # The fingerprint of the SFT stage means its last checkpoint. Any other one is added by name.
     other = {} if result_of(sft_dir) == start else {"the checkpoint it starts from": start.name}
     return stage_fingerprint(cfg, "ppo", parent=made.fingerprint, content=other)

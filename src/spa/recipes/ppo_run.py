@@ -9,7 +9,7 @@ from spa.algo.losses import KLController, policy_loss_named
 from spa.config.schema import Config
 from spa.engines.factory import EngineRequest, trained_kind
 from spa.errors import ModelError
-from spa.methods.context import stored_in
+from spa.methods.context import examples_folder
 from spa.models.allocator import limit_kernel_caches
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
@@ -50,7 +50,7 @@ def run_ppo(
     with Stage(
         cfg,
         directory or Path(trainer.default_local_dir),
-        fingerprint or stage_fingerprint(started, "ppo", data=stored_in(cfg)),
+        fingerprint or stage_fingerprint(started, "ppo", data=examples_folder(cfg)),
         total=trainer.total_training_steps,
         keep=trainer.max_actor_ckpt_to_keep,
         resume_path=trainer.resume_from_path if trainer.resume_mode == "resume_path" else None,
