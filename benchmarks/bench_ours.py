@@ -30,9 +30,8 @@ from spa.models.load import load_policy
 from spa.models.precision import PRECISION, processor_feature
 from spa.recipes import sft_updates
 from spa.recipes.ppo_losses import ActorLoss
-from spa.training.oom_retry import MicroBatching
 from spa.training.optim import make_optimizer
-from spa.training.update import Trainable, mini_batch, score_logprobs, update
+from spa.training.update import MicroBatching, Trainable, mini_batch, score_logprobs, update
 from spa.types import EpisodeBatch, PPOBatch, Prompt, SamplingParams
 from spa.worldmodel.sequences import TrainingSequence
 

@@ -15,8 +15,7 @@ from spa.evaluation.situations import random_situation, replay
 from spa.models.load import load_tokenizer
 from spa.planning.node import simulate
 from spa.policies.scripted import ScriptedEngine, random_engine
-from spa.prompts.render import Prompter
-from spa.prompts.sample import play_sample
+from spa.prompts.render import Prompter, play_sample
 from spa.prompts.template import ChatTemplate
 from spa.rollout.loop import collect
 from spa.training.batch import batch_episodes

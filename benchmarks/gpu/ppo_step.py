@@ -29,9 +29,9 @@ from spa.engines.local import LocalEngine
 from spa.models.forward import Critic, pack_rows, token_logprobs, token_values
 from spa.models.load import save_activations
 from spa.training.batch import select
-from spa.training.oom_retry import MicroBatching
 from spa.training.optim import make_optimizer
 from spa.training.update import (
+    MicroBatching,
     Trainable,
     mini_batch,
     plan_mini_batches,

@@ -17,9 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from spa.config.load import choices, to_yaml
+from spa.config.load import choices
 from spa.config.schema import Config
-from spa.config.tree import schema_keys
+from spa.config.tree import schema_keys, to_yaml
 from spa.errors import ConfigError
 from spa.examples.source import source_of
 from spa.recipes.methods import (

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from spa.algo.health import FallingGuard, Health, StepHealth, ends_in_a_loop, looping_share
+from spa.algo.health import FallingGuard, Health, StepHealth
+from spa.evaluation.episode_metrics import ends_in_a_loop, looping_share
 from spa.recipes.ppo_health import step_health
 
 GOOD = {"kept": 4, "spread": 0.5, "success": 0.4, "episodes": 64, "faults": 0.0, "repetition": 0.0}

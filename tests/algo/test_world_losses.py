@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from spa.algo.world_losses import (
+from spa.algo.losses import (
     auxiliary_weights,
     clipped_absolute_error,
     cross_entropy,

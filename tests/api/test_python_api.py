@@ -15,7 +15,7 @@ from helpers.tiny_preset import SMALL
 import spa
 from spa import cli
 from spa.envs.frozen_lake import FrozenLake
-from spa.prompts.sample import SEEDS
+from spa.prompts.render import SEEDS
 from spa.types import StopReason, Turn
 
 NOT_LOADED = (*HEAVY, "pydantic")

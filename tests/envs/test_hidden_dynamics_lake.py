@@ -5,7 +5,7 @@ from contract import check_contract
 from spa.envs.hidden_dynamics_lake import HiddenDynamicsLake, world_of
 from spa.formats.search import explore
 from spa.planning.moves import readable_modes
-from spa.prompts.sample import sample_response
+from spa.prompts.render import sample_response
 from spa.recipes.prompters import make_prompter
 
 NAMES = ("Left", "Down", "Right", "Up")

@@ -4,9 +4,9 @@ from typing import cast
 
 import numpy as np
 
-from spa.evaluation.teacher_forced import teacher_forced_accuracy
 from spa.formats.registry import format_of
 from spa.prompts.template import ChatTemplate
+from spa.recipes.sft_updates import teacher_forced_accuracy
 from spa.worldmodel.sequences import TrainingSequence
 
 SEARCH = """31: Left30 Down31 seen ; 30 32

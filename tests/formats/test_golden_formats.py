@@ -11,8 +11,7 @@ import pytest
 from spa.envs.registry import make_env
 from spa.formats.registry import parse_response, relabel_turn
 from spa.policies.scripted import formatted
-from spa.prompts.render import Prompter
-from spa.prompts.sample import sample_response
+from spa.prompts.render import Prompter, sample_response
 from spa.types import Prompt, Turn
 from spa.worldmodel.base_format import without_states
 

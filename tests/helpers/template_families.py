@@ -12,8 +12,7 @@ from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from spa.errors import ModelError
-from spa.prompts.template import ChatTemplate
-from spa.prompts.token_check import check_tokens
+from spa.prompts.template import ChatTemplate, check_tokens
 
 FOLDER = Path(__file__).parents[1] / "golden" / "templates"
 _IM = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")

@@ -6,8 +6,7 @@ from spa.config.load import load_config
 from spa.envs.registry import make_env
 from spa.formats.plans import plan_sentence
 from spa.formats.registry import parse_response
-from spa.prompts.render import Prompter
-from spa.prompts.sample import SEEDS, sample_response
+from spa.prompts.render import SEEDS, Prompter, sample_response
 from spa.recipes.prompters import make_prompter
 
 BASE = load_config("base")

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spa.errors import ModelError
-from spa.prompts.template import ChatTemplate, TokenBuffer
-from spa.prompts.token_check import joined_borders, served_ids
+from spa.prompts.template import ChatTemplate, TokenBuffer, joined_borders, served_ids
 
 SYSTEM = {"role": "system", "content": "You play."}
 RESPONSES = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)

@@ -11,10 +11,16 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from spa.errors import ModelError
-from spa.prompts.template import ChatTemplate
+from spa.prompts.template import (
+    ChatTemplate,
+    appended,
+    check_tokens,
+    joined_borders,
+    prefill_of,
+    served_ids,
+)
 from spa.prompts.template_parts import CONVERSATIONS, SYSTEM_TURN, alternate
 from spa.prompts.text_tokens import TextTokens
-from spa.prompts.token_check import appended, check_tokens, joined_borders, prefill_of, served_ids
 
 EXACT = ("qwen2", "smollm2", "zephyr", "phi3", "glm4", "strict")
 USED = [name for name in STYLES if name != "forgetful"]

@@ -22,8 +22,7 @@ from spa.config.schema_stages import SFTOptimConfig
 from spa.models.forward import pack_rows
 from spa.recipes.build import sft_optimizer
 from spa.recipes.sft_updates import update
-from spa.training.oom_retry import MicroBatching
-from spa.training.update import Trainable
+from spa.training.update import MicroBatching, Trainable
 from spa.worldmodel.sequences import TrainingSequence, spread_evenly
 
 GOLDEN = read_golden("trl_sft.json")

@@ -32,10 +32,10 @@ from spa.algo.masked import whiten
 from spa.config.schema import ActorConfig, CriticConfig
 from spa.models.forward import pack_rows
 from spa.recipes.ppo_losses import ActorLoss, CriticLoss
-from spa.training.oom_retry import MicroBatching
 from spa.training.optim import make_optimizer, warmup_constant, warmup_cosine
 from spa.training.update import (
     LossFn,
+    MicroBatching,
     Scorer,
     Trainable,
     mini_batch,

@@ -10,7 +10,7 @@ from helpers.template_families import styled_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from spa.models.build import load_template
-from spa.prompts.token_check import appended, joined_borders
+from spa.prompts.template import appended, joined_borders
 from spa.recipes import selfplay, sft_run
 from spa.recipes.setup import make_worker
 from spa.worldmodel import sft_data

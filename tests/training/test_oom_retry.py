@@ -10,9 +10,17 @@ from torch import nn
 
 from spa.errors import TrainingError
 from spa.models.forward import token_logprobs
-from spa.training.oom_retry import MicroBatching, is_out_of_memory, oom_retry
 from spa.training.optim import make_optimizer
-from spa.training.update import Scorer, Trainable, mini_batch, score_logprobs, update
+from spa.training.update import (
+    MicroBatching,
+    Scorer,
+    Trainable,
+    is_out_of_memory,
+    mini_batch,
+    oom_retry,
+    score_logprobs,
+    update,
+)
 from spa.types import PPOBatch
 
 CPU = torch.device("cpu")

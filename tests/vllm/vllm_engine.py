@@ -17,8 +17,8 @@ from spa.errors import TrainingError
 from spa.models.build import load_actor
 from spa.models.forward import PLAIN, token_logprobs
 from spa.models.lora import add_adapters
+from spa.prompts.template import appended, joined_borders, prefill_of
 from spa.prompts.template_parts import CONVERSATIONS, SYSTEM_TURN, alternate
-from spa.prompts.token_check import appended, joined_borders, prefill_of
 from spa.recipes import ppo_run
 from spa.types import Completion, Prompt, SamplingParams
 

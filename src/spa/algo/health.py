@@ -7,7 +7,7 @@ resumed run warns of what an undisturbed one would.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -103,10 +103,6 @@ class VarianceGuard:
 MANY_FAULTS = 0.5
 MUCH_REPETITION = 0.2
 LOW_SUCCESS = 0.01
-# A loop has at least REPEATS periods and SHORTEST_RUN characters.
-LONGEST_PERIOD = 64
-REPEATS = 4
-SHORTEST_RUN = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,25 +308,3 @@ class Health:
                 if name in state
             },
         )
-
-
-def ends_in_a_loop(text: str) -> bool:
-    """Return whether a text ends in at least four repetitions of at most 64 characters, 48 or more
-    characters in all."""
-    for period in range(1, LONGEST_PERIOD + 1):
-        size = max(REPEATS * period, SHORTEST_RUN)
-        tail = text[-size:]
-        # A text with this period equals itself shifted by one period.
-        if len(tail) == size and tail[period:] == tail[:-period]:
-            return True
-    return False
-
-
-def looping_share(responses: Sequence[tuple[str, bool]]) -> float:
-    """Share of responses, given as text and whether it was cut off by the length limit, that are
-    degenerate: loops do not end by themselves, so only what was cut off is looked at."""
-    return (
-        sum(cut and ends_in_a_loop(text) for text, cut in responses) / len(responses)
-        if responses
-        else 0.0
-    )

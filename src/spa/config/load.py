@@ -31,7 +31,6 @@ from spa.config.check import STAGES, StageName, check
 from spa.config.fields import flatten, is_secret
 from spa.config.problems import Problems, add_validation_errors, suggestion
 from spa.config.schema import Config, GroupsConfig
-from spa.config.tree import to_plain
 from spa.errors import ConfigError, one_line
 from spa.plugins import find_modules_in, load_plugin, plugins, translated
 
@@ -156,11 +155,6 @@ def choices(text: str) -> tuple[str, tuple[str, ...]]:
             f"cannot read the override {text!r}; write key=value, or key=a,b for several values"
         ) from error
     return parsed.key_or_group, several
-
-
-def to_yaml(cfg: Config) -> str:
-    """The whole configuration as YAML that `load_config` reads back."""
-    return yaml.safe_dump(to_plain(cfg), sort_keys=False, allow_unicode=True, width=120)
 
 
 @functools.cache

@@ -6,6 +6,8 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import yaml
+
 from spa.config.fields import Key
 from spa.config.schema import Config
 
@@ -64,3 +66,8 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]
     return value
+
+
+def to_yaml(cfg: Config) -> str:
+    """The whole configuration as YAML that `load_config` reads back."""
+    return yaml.safe_dump(to_plain(cfg), sort_keys=False, allow_unicode=True, width=120)

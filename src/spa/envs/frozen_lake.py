@@ -121,7 +121,7 @@ class FrozenLake(GridGame):
         self._noise_seed, self._noise = (
             noise_seed,
             # The option `sample` plays the prompt's example response without slips (see
-            # `spa.prompts.sample`).
+            # `spa.prompts.render`).
             (lambda: 0.0) if (options or {}).get("sample") else None,
         )
         return self.state_text(self.default_state_text), {}

@@ -101,7 +101,7 @@ class HiddenDynamicsLake(FrozenLake):
             self._begin(*self._parse_board(board))
         if (options or {}).get("sample"):
             # No action moves the player, so prompts have no sample response: it would show what
-            # actions and letters do (see `spa.prompts.sample`).
+            # actions and letters do (see `spa.prompts.render`).
             self._leads = [tuple(range(self.size**2))] * 4
         return self.state_text(self.default_state_text), {}
 

@@ -3,10 +3,14 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from spa.algo.health import looping_share
 from spa.evaluation.passk import pass_metrics
 from spa.types import Episode, Metrics, StopReason
 from spa.worldmodel.accuracy import world_model_metrics
+
+# A loop has at least REPEATS periods and SHORTEST_RUN characters.
+LONGEST_PERIOD = 64
+REPEATS = 4
+SHORTEST_RUN = 48
 
 
 def episode_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
@@ -76,3 +80,25 @@ def _metrics(episodes: Sequence[Episode]) -> Metrics:
 
 def _mean(values: Sequence[float]) -> float:
     return float(sum(values)) / len(values) if values else 0.0
+
+
+def ends_in_a_loop(text: str) -> bool:
+    """Return whether a text ends in at least four repetitions of at most 64 characters, 48 or more
+    characters in all."""
+    for period in range(1, LONGEST_PERIOD + 1):
+        size = max(REPEATS * period, SHORTEST_RUN)
+        tail = text[-size:]
+        # A text with this period equals itself shifted by one period.
+        if len(tail) == size and tail[period:] == tail[:-period]:
+            return True
+    return False
+
+
+def looping_share(responses: Sequence[tuple[str, bool]]) -> float:
+    """Share of responses, given as text and whether it was cut off by the length limit, that are
+    degenerate: loops do not end by themselves, so only what was cut off is looked at."""
+    return (
+        sum(cut and ends_in_a_loop(text) for text, cut in responses) / len(responses)
+        if responses
+        else 0.0
+    )

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from spa.algo.world_losses import focus_weights
+from spa.algo.losses import focus_weights
 from spa.methods import Method
 from spa.methods.context import Context
 from spa.training.batch import on_tokens

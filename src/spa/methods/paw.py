@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from spa.algo.world_losses import uncertain_turns
+from spa.algo.losses import uncertain_turns
 from spa.methods import Method
 from spa.methods.context import Context
 from spa.training.batch import is_trainable, on_tokens

@@ -26,8 +26,7 @@ from spa.models.load import (
     stop_ids,
 )
 from spa.models.lora import add_adapters, load_adapters
-from spa.prompts.template import ChatTemplate
-from spa.prompts.token_check import check_tokens
+from spa.prompts.template import ChatTemplate, check_tokens
 from spa.seeds import stream_seed
 
 log = logging.getLogger(__name__)

@@ -1,1 +1,2 @@
-"""Planning: search over states that responses lead to, and searches that a model writes as text."""
+"""Planners, one file each, which defines `PLANNER`: the value of `imagine.proposals` and its class; and
+the dynamics of written searches."""

@@ -85,3 +85,6 @@ class BestOfNPlanner(Planner):
             self.plans[tree.prompt.episode_id] = path_to(goals[0])[1:]
         self.record(tree.line(chosen))
         return tree.nodes[chosen].response
+
+
+PLANNER = ("sampled", BestOfNPlanner)

@@ -135,3 +135,6 @@ def _shortest_path(tree: Tree) -> list[Node]:
     """The shortest path to a predicted goal; empty if none was found."""
     goals = tree.goals()
     return path_to(goals[0]) if goals else []
+
+
+PLANNER = ("exhaustive", BreadthFirstPlanner)

@@ -68,7 +68,6 @@ def elsewhere(
 
 
 DynamicsName = Literal["model", "simulator", "shuffled"]
-Proposals = Literal["sampled", "exhaustive"]
 
 
 class Planner(ABC):

@@ -8,12 +8,11 @@ from typing import Any
 
 from spa.config.schema import Config, ImagineConfig
 from spa.engines.base import Engine
+from spa.engines.factory import PlayingEngine
 from spa.envs.base import TextEnv
 from spa.errors import ConfigError
 from spa.examples.source import source_of
-from spa.planning.best_of_n import BestOfNPlanner
-from spa.planning.breadth_first import BreadthFirstPlanner
-from spa.planning.planner import DynamicsName, Planner, Proposals
+from spa.plugins import defined_in
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.run.files import dump_line, end_last_line, read_lines
@@ -24,7 +23,7 @@ Record = Callable[[dict[str, Any]], None]
 
 
 def require_dynamics(
-    env: TextEnv, tag: str, dynamics: DynamicsName, depth: int = 1, proposals: Proposals = "sampled"
+    env: TextEnv, tag: str, dynamics: str, depth: int = 1, proposals: str = "sampled"
 ) -> None:
     """Raises ConfigError if predicted states of the environment cannot be judged, simulated, or shown
     in a prompt, as planning further than one turn needs. Raises it also if its actions cannot all
@@ -97,7 +96,7 @@ def imagining(
     record: Record,
     *,
     response: int,
-) -> Planner:
+) -> PlayingEngine:
     """The engine that plays the best of `engine`'s responses, each of at most `response` tokens, and
     tells `record` what each was judged by.
 
@@ -110,7 +109,8 @@ def imagining(
             "imagine.proposals=exhaustive starts responses with given tokens, which the "
             "engine does not support; use imagine.proposals=sampled"
         )
-    return (BreadthFirstPlanner if own.proposals == "exhaustive" else BestOfNPlanner)(
+    planners = dict(defined_in("planning", "PLANNER").values())
+    return planners[own.proposals](
         engine,
         n=own.n,
         dynamics=own.dynamics,

@@ -5,8 +5,15 @@ from typing import Any
 
 import torch
 
-from spa.algo.losses import PolicyLoss, entropy_bonus, kl_penalty, policy_loss_named, value_loss
-from spa.algo.world_losses import clipped_absolute_error, cross_entropy
+from spa.algo.losses import (
+    PolicyLoss,
+    clipped_absolute_error,
+    cross_entropy,
+    entropy_bonus,
+    kl_penalty,
+    policy_loss_named,
+    value_loss,
+)
 from spa.config.schema import ActorConfig, CriticConfig, WorldLossConfig
 from spa.models.forward import PLAIN, token_logprobs, token_values
 from spa.recipes.ppo_models import keys_of

@@ -12,8 +12,7 @@ from spa.envs.registry import make_env
 from spa.envs.workers import EnvWorkers
 from spa.errors import ConfigError
 from spa.formats.blocks import contains_marker
-from spa.prompts.render import Prompter, PromptMode
-from spa.prompts.sample import sample_response
+from spa.prompts.render import Prompter, PromptMode, sample_response
 
 
 def make_prompter(

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from spa.config.load import to_yaml
 from spa.config.schema import Config
+from spa.config.tree import to_yaml
 from spa.distributed.world import current_world
 from spa.engines.factory import RANDOM, PlayingEngine, make_engine
 from spa.errors import DataError
@@ -30,7 +30,6 @@ from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.recipes.imagination import IMAGINED, Record, imagination, imagining
-from spa.recipes.rounds import first_round
 from spa.run.copies import copies_of
 from spa.run.files import dump_line, read_lines, read_object, write_atomic
 from spa.run.fingerprint import Fingerprint
@@ -87,7 +86,7 @@ def run_self_play(
                 "generate.rounds=1.",
                 cfg.generate.rounds,
             )
-        cfg = first_round(cfg)
+        cfg = source_of(cfg).first_round(cfg)
     out = directory or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
     known = fingerprint or stage_fingerprint(cfg, "selfplay")
     again = alone and cfg.trainer.resume_mode == "disable"

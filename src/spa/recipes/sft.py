@@ -21,8 +21,7 @@ from spa.recipes.sft_updates import (
     validation_loss,
 )
 from spa.run.stage import Snapshot, Stage
-from spa.training.oom_retry import MicroBatching
-from spa.training.update import Trainable
+from spa.training.update import MicroBatching, Trainable
 from spa.types import Metrics
 from spa.worldmodel.sft_data import SFTData
 

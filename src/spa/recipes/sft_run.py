@@ -21,7 +21,7 @@ from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import stage_fingerprint
 from spa.run.manifest import Manifest, result_of
 from spa.run.stage import Stage
-from spa.training.oom_retry import MicroBatching
+from spa.training.update import MicroBatching
 from spa.worldmodel.sft_data import find_data, from_game, make_data
 
 
