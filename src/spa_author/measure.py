@@ -21,7 +21,6 @@ from spa.envs import cards
 from spa.envs.base import StateText, TextEnv
 from spa.envs.limits import boundary
 from spa.envs.reference import policy_success
-from spa.evaluation.teacher_forced import teacher_forced_accuracy
 from spa.examples.moves import moves_config
 from spa.examples.source import Puzzles, source_of
 from spa.formats.base import ResponseFormat
@@ -35,7 +34,7 @@ from spa.recipes import setup
 from spa.recipes.selfplay import nothing_usable
 from spa.recipes.sft import Learner
 from spa.recipes.sft_run import load_model, make_learner
-from spa.recipes.sft_updates import token_batch, update
+from spa.recipes.sft_updates import teacher_forced_accuracy, token_batch, update
 from spa.seeds import stream
 from spa.training.update import score_logprobs
 from spa.types import Metrics, SamplingParams, SFTExample
