@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 NAME = PROJECT["project"]["name"]
 NAMES = {"PIL": "pillow", "hydra": "hydra-core", "yaml": "pyyaml"}
 """Imported name -> distribution, where they differ."""
-COME_ALONG = {"pandas", "uvicorn"}
+COME_ALONG = {"uvicorn"}
 """Imported lazily beside the optional package that depends on it."""
 GUESTS = {
     "spa_integrations/export/openenv.py",

@@ -9,6 +9,7 @@ import pytest
 from helpers.tiny_preset import SMALL
 from metric_reference import PAGE, find_metric, metrics_page
 
+import spa
 from spa.config.load import load_config
 from spa.formats.base import SearchScore, search_metrics
 from spa.recipes import evaluate, pipeline
@@ -54,6 +55,11 @@ def test_every_recorded_key_has_a_record(root):
         "val/loss",
         "selfplay/wm/prediction_em",
     } <= recorded
+
+
+def test_the_api_page_generates_the_arguments_of_every_public_name():
+    generated = re.findall(r"^::: spa\.\S+\.(\w+)$", (DOCS / "api.md").read_text(), re.M)
+    assert set(generated) == {*spa.__all__} - {"__version__"}
 
 
 def test_every_key_of_a_written_search_has_a_record():

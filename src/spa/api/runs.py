@@ -10,6 +10,7 @@ from spa.api.settings import Overrides, as_list, as_texts, value_text
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.errors import ConfigError, DataError
+from spa.install import install_hint
 from spa.plugins import load_plugin
 from spa.run.files import read_lines
 from spa.run.reading import StageFolder, open_run
@@ -59,7 +60,7 @@ class Run:
             import pandas
         except ImportError as error:
             raise ConfigError(
-                f"Run.to_pandas needs the package pandas; install it with `pip install pandas` ({error})"
+                f"Run.to_pandas needs the plot extra of spa: {install_hint('plot')} ({error})"
             ) from error
         return pandas.DataFrame(self.metrics)
 
