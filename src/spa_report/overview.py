@@ -21,6 +21,7 @@ from spa.run.reading import (
 )
 from spa_report.curves import PASS_1, RunArm, ends
 from spa_report.progress import (
+    failures,
     in_progress,
     is_running,
     lacks_summary,
@@ -105,6 +106,8 @@ def _state(run: RunFolder, now: float) -> str:
         return "finished"
     state = "running" if is_running(run, now) else "stopped"
     least = methods[0]
+    if failed := failures(run):
+        return f"{state}: failed: {failed[0].splitlines()[0]}"
     if least.finished and lacks_summary(run):
         return f"{state}: all stages are finished, but summary.json is missing"
     return f"{state}: {least.arm + ' ' if least.arm else ''}{least.stage} step {least.steps}"

@@ -74,6 +74,16 @@ def lacks_summary(run: RunFolder) -> bool:
     )
 
 
+def failures(run: RunFolder) -> list[str]:
+    """Failures of the latest command of a comparison, a text for each stage."""
+    failed = read_object(run.path / PLAN).get("failed")
+    return (
+        [each for each in failed if isinstance(each, str) and each]
+        if isinstance(failed, list)
+        else []
+    )
+
+
 def in_progress(run: RunFolder) -> bool:
     """Return whether a method, or the comparison as a whole, has not finished."""
     return lacks_summary(run) or bool(unfinished(run))

@@ -19,7 +19,7 @@ from spa.run.reading import ARM_ORDER, RunFolder, StageFolder, flatten, last_val
 from spa_report import facts
 from spa_report.charts import number
 from spa_report.curves import PASS_1, RunArm, Wanted, ends, pass_k
-from spa_report.progress import in_progress, lacks_summary, unfinished
+from spa_report.progress import failures, in_progress, lacks_summary, unfinished
 
 ARMS = {
     "spa": ("SPA", "Self-play, SFT on the true states of the played episodes, then PPO."),
@@ -518,8 +518,10 @@ def how_far(runs: Sequence[RunFolder]) -> str:
     """The methods that have not finished and how far they are, in one sentence; empty if all have
     finished."""
     parts = []
+    failed = []
     for run in runs:
         open_methods = unfinished(run)
+        failed += [f"Failed: {printable(text.splitlines()[0])}" for text in failures(run)]
         for state in open_methods:
             name = arm_name(state.arm) or run.name
             # The name of a run with a single stage, such as an evaluation, is the name of that
@@ -528,11 +530,11 @@ def how_far(runs: Sequence[RunFolder]) -> str:
             stage += "" if state.stage == "ppo" else " step"
             where = f" ({run.name})" if len(runs) > 1 and state.arm else ""
             parts.append(printable(f"{name}{where}{stage} {state.steps}"))
-        if not open_methods and lacks_summary(run):
+        if not open_methods and lacks_summary(run) and not failures(run):
             parts.append(
                 printable(f"{run.name} has finished all stages, but summary.json is missing")
             )
-    return f"In progress: {', '.join(parts)}." if parts else ""
+    return " ".join([*failed, *([f"In progress: {', '.join(parts)}."] if parts else [])])
 
 
 def seed_table(runs: Sequence[RunFolder]) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:

@@ -36,6 +36,7 @@ from spa.recipes.preflight import preflight
 from spa.recipes.rounds import Round, lost_checkpoint, rounds_of
 from spa.run.announce import StagePlan, expected_time, plan_lines, save_plan
 from spa.run.console import worker_console
+from spa.run.estimate import write_failures
 from spa.run.files import archive_files
 from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import fetch_content, fingerprint_of
@@ -512,6 +513,8 @@ def run_grid(
                     free.insert(0, place)
                 if problem := _problem(future):
                     failed[task.folder.resolve()] = f"{task.name}: {problem}"
+                    if root is not None:
+                        write_failures(root, [*failed.values()])
                     log.warning("%s failed: %s", task.name, problem)
                 else:
                     missing.discard(task.folder.resolve())

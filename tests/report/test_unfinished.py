@@ -4,16 +4,19 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.killed import is_finished, kill_comparison, steps_of
 
 from spa.cli import execute
+from spa.run.estimate import write_failures, write_plan
 from spa.run.files import read_object
 from spa.run.reading import open_run
 from spa_report.content import build
 from spa_report.overview import list_runs
 from spa_report.progress import in_progress
+from spa_report.results import how_far
 from spa_report.text import markdown
 
 
@@ -143,3 +146,20 @@ def test_a_comparison_without_its_summary_is_in_progress(one_finished: Path, tmp
         == "In progress: run has finished all stages, but summary.json is missing."
     )
     assert in_progress(open_run(tmp_path / "run"))
+
+
+def test_a_comparison_says_which_stage_failed(one_finished: Path, tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    for name in (".lock", "vanilla"):
+        (tmp_path / "run" / name).symlink_to(one_finished / name)
+    methods: dict[str, Any] = {"vanilla": []}
+    write_plan(tmp_path / "run", {"workers": 1, "methods": methods})
+    write_failures(tmp_path / "run", ["spa self-play: too few examples\nmore of it"])
+    (line,) = list_runs(tmp_path, 0.0)
+    assert line.state == "stopped: failed: spa self-play: too few examples"
+    run = open_run(tmp_path / "run")
+    assert how_far([run]) == "Failed: spa self-play: too few examples"
+    # The next command begins anew.
+    write_plan(tmp_path / "run", {"workers": 1, "methods": methods})
+    (line,) = list_runs(tmp_path, 0.0)
+    assert "failed" not in line.state

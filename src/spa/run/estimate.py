@@ -97,6 +97,12 @@ def time_range(low: float, high: float) -> str:
     return f"{amount} {unit}{'' if last == '1' else 's'}"
 
 
+def write_failures(root: Path, failed: Sequence[str]) -> None:
+    """Add what has failed to the plan that `write_plan` wrote, a text for each stage. The next
+    command begins without them."""
+    write_plan(root, {**read_object(root / PLAN), "failed": list(failed)})
+
+
 def write_plan(root: Path, content: Mapping[str, Any]) -> None:
     """Write the plan of a command for those who look at its run. `content`: `workers`, and the
     stages of each method with `name`, `folder` (relative) and `expected`. Methods keep the order in

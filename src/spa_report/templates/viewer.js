@@ -235,7 +235,7 @@ async function showData() {
   const asked = location.hash;
   const found = await source.examples(state.file, state.from);
   if (asked !== location.hash) return; // the answer is about another page
-  if (!found.files.length) return $("#data-page").replaceChildren(make("p", { class: "hint", text: "This run has no examples of stage 1: no method of it was fine-tuned on self-play." }));
+  if (!found.files.length) return $("#data-page").replaceChildren(make("p", { class: "hint", text: "No examples of stage 1 yet. Methods that are not fine-tuned on self-play have none." }));
   const move = (changes) => { Object.assign(state, changes); writeAddress(); showData(); scrollTo(0, 0); };
   const files = make("select", { name: "file", onchange: (event) => move({ file: Number(event.target.value), from: 0 }) }, ...found.files.map((name, index) => option(index, name, state.file)));
   const end = Math.min(state.from + found.examples.length, found.total);
