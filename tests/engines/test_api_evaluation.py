@@ -37,6 +37,16 @@ def config(server: Server, tmp_path, *overrides: str):
     )
 
 
+def test_a_result_records_the_settings_that_were_sent(tmp_path):
+    with Server(acts=[good()] * 8) as server:
+        given = "model_info.mine.generation_kwargs={temperature: 0, max_completion_tokens: 77}"
+        cfg = config(server, tmp_path, f"+{given}")
+        result = evaluate.evaluate_target(cfg, find_target("mine"), output=tmp_path / "r.json")
+        sent = server.requests[0]["body"]
+    assert (sent["temperature"], sent["max_completion_tokens"]) == (0, 77)
+    assert (result["settings"]["temperature"], result["settings"]["max_tokens"]) == (0, 77)
+
+
 @pytest.mark.parametrize("name", ["api", "mine"])
 def test_goes_on_after_the_server_refused(tmp_path, name):
     output = tmp_path / "r.json"

@@ -17,10 +17,14 @@ from spa.recipes.evaluate_puzzles import Puzzle, card_of
 from spa.recipes.policies import Target
 
 
-def settings(cfg: Config) -> dict[str, Any]:
-    """Settings that determine the result of this evaluation, for people."""
+def settings(cfg: Config, api: str | None = None) -> dict[str, Any]:
+    """Settings that determine the result of this evaluation, for people. `api`: the entry of
+    `model_info` that plays, whose `generation_kwargs` win; null leaves a setting to the server."""
     val = cfg.es_manager.val
     sampling = setup.val_sampling(cfg)
+    given = dict(cfg.model_info[api].generation_kwargs) if api else {}
+    if "max_completion_tokens" in given:
+        given["max_tokens"] = given["max_completion_tokens"]
     turns = {tag: cfg.max_turn(tag) for tag in val.env_configs.tags}
     return {
         "groups": val.env_groups,
@@ -34,10 +38,10 @@ def settings(cfg: Config) -> dict[str, Any]:
         if len(set(turns.values())) > 1
         else cfg.max_turn(val.env_configs.tags[0]),
         "max_actions_per_turn": cfg.agent_proxy.max_actions_per_turn,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "max_tokens": sampling.max_tokens,
+        **{
+            name: given.get(name, getattr(sampling, name))
+            for name in ("temperature", "top_p", "top_k", "max_tokens")
+        },
     }
 
 
