@@ -17,7 +17,7 @@ from spa.models import hub
 from spa.recipes import gate, pipeline
 from spa.run.hashing import file_content
 from spa.worldmodel import sft_data
-from spa.worldmodel.sft_files import read_examples
+from spa.worldmodel.sft_files import check_file, read_examples
 
 SYSTEM = {"role": "system", "content": "You are a clerk."}
 CHAT = [
@@ -136,6 +136,8 @@ def test_roles_that_do_not_alternate_are_named(tmp_path):
         DataError, match=r"chats\.jsonl, line 1: the roles are user, user, assistant"
     ):
         sequences(path)
+    with pytest.raises(DataError, match="the roles are user, user, assistant"):
+        check_file(path)  # a dry run
 
 
 def test_metadata_as_pandas_writes_it(tmp_path):

@@ -244,7 +244,10 @@ def too_few(reason: str, dynamics: str) -> str:
         return "The game has no way to its goal there. Lower generate.search.examples, or use other puzzles."
     if reason == "stalled":
         return "Too few puzzles follow from single candidates alone: use others, with more clues."
-    return "The game has too few puzzles. Lower generate.search.examples."
+    return (
+        "The game has too few puzzles. Lower generate.search.examples; where many are too long, raise "
+        "generate.sampling.response_length."
+    )
 
 
 def fresh_puzzles(

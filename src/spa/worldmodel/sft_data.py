@@ -20,7 +20,7 @@ from spa.worldmodel.sequences import (
     spread_evenly,
     training_sequences,
 )
-from spa.worldmodel.sft_files import located_examples, read_examples
+from spa.worldmodel.sft_files import check_turns, located_examples, read_examples
 
 log = logging.getLogger(__name__)
 
@@ -122,24 +122,11 @@ def _examples_for(cfg: Config, file: Path, template: ChatTemplate) -> list[SFTEx
     examples = []
     found = located_examples(file, last_response_only=cfg.sft.data.last_response_only)
     for where, example in found:
-        _check_turns(where, example)
+        check_turns(where, example)
         if example.images:
             _check_pictures(where, example, template)
         examples.append(example)
     return examples
-
-
-def _check_turns(where: str, example: SFTExample) -> None:
-    roles = [message["role"] for message in example.prompt]
-    turns = roles[1:] if roles[0] == "system" else roles
-    # Chat templates write one user message before each response.
-    if len(turns) % 2 == 0 or any(
-        role != ("assistant" if place % 2 else "user") for place, role in enumerate(turns)
-    ):
-        raise DataError(
-            f"{where}: the roles are {', '.join(roles)}, assistant. After an optional system "
-            "message, user and assistant must alternate. Join or remove messages."
-        )
 
 
 def _check_pictures(where: str, example: SFTExample, template: ChatTemplate) -> None:

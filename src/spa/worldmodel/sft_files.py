@@ -80,11 +80,26 @@ def located_examples(
             yield where, _example(record, prompt, messages[place]["content"], where, index, path)
 
 
+def check_turns(where: str, example: SFTExample) -> None:
+    """Raise DataError if user and assistant do not alternate in an example's chat."""
+    roles = [message["role"] for message in example.prompt]
+    turns = roles[1:] if roles[0] == "system" else roles
+    # Chat templates write one user message before each response.
+    if len(turns) % 2 == 0 or any(
+        role != ("assistant" if place % 2 else "user") for place, role in enumerate(turns)
+    ):
+        raise DataError(
+            f"{where}: the roles are {', '.join(roles)}, assistant. After an optional system "
+            "message, user and assistant must alternate. Join or remove messages."
+        )
+
+
 def check_file(path: Path) -> None:
-    """Raise DataError if a file of examples is missing, unreadable or lacks columns. Of a Parquet
-    file, this reads only the footer."""
+    """Raise DataError if a file of examples is missing, unreadable or lacks columns, or if a line of
+    JSON is none that can be trained on. Of a Parquet file, this reads only the footer."""
     if path.suffix in _JSON:
-        read_examples(path)
+        for where, example in located_examples(path):
+            check_turns(where, example)
         return
     try:
         columns = pq.read_schema(path).names
