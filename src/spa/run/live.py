@@ -298,7 +298,8 @@ class GridProgress:
         since = self._printed.get(stage.folder, -1)
         self._printed[stage.folder] = known.step
         new = [f"{label} {value}" for label, (value, step) in known.values.items() if step > since]
-        steps = f" {known.steps}" if known.step else ""
+        # "SFT 1 step 11": rounds have numbers, too.
+        steps = f" {known.steps if known.total else f'step {known.step}'}" if known.step else ""
         parts = [f"{stage.method}: {stage.name}{steps}", *new, *([ending] if ending else [])]
         get_console().print(printable("  ".join(parts)), markup=False, soft_wrap=True)
 
