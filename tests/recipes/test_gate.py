@@ -8,7 +8,7 @@ from helpers.runs import small_config
 from spa.api.runs import plan_training
 from spa.config.load import load_config
 from spa.errors import TrainingError
-from spa.models.load import BUILTIN_GAMES
+from spa.models.load import BUILTIN, BUILTIN_GAMES
 from spa.recipes import gate, pipeline
 from spa_bench.tiny_model.documents import GAMES
 
@@ -79,6 +79,21 @@ def test_a_model_that_no_longer_explores_is_held_back_too():
     assert "entropy is below gate.entropy_min=0.2" in found.text
 
 
+def test_the_numbers_stand_beside_copying_and_beside_the_measurement_before():
+    told = judged(
+        {"val/wm/prediction_em": 0.2}, before={"step": 20, "val/wm/prediction_em": 0.1}
+    ).text
+    assert "prediction 20 %, copy baseline 31 %" in told
+    assert "(10 % at step 20, 20 % at step 40)" in told
+
+
+def test_the_limit_that_was_missed_is_named():
+    copier = judged({"val/wm/prediction_em": 0.3}).text
+    assert "accuracy is below" in copier and "F1 of changed cells is below" not in copier
+    still = judged({"val/wm/changed_f1": 0.05}, "gate.changed_f1_min=0.1").text
+    assert "F1 of changed cells is below 0.1" in still and "accuracy is below" not in still
+
+
 LEARNT = {"train/loss": 0.3, "val/loss": 0.33, "step": 4}
 
 
@@ -118,6 +133,22 @@ def test_what_is_no_overfitting_is_not_called_so(now):
     assert "overfits" not in judged(now, before=LEARNT).text
 
 
+def test_where_no_response_is_well_formed_nothing_is_said_of_copying():
+    """All responses malformed: no action is executed, and copying is right by having nothing to miss."""
+    nothing = {
+        "val/wm/format_rate": 0.0,
+        "val/wm/obs_exact": 0.0,
+        "val/wm/prediction_em": 0.0,
+        "val/wm/copy_exact": 1.0,
+    }
+    told = judged(nothing).text
+    assert (
+        "no response is well-formed" in told
+        and "copy baseline" not in told
+        and "does not follow the response format" in told
+    )
+
+
 @pytest.mark.parametrize(
     ("setting", "why"), [("gate.enable=false", "enable is false"), ("gate.on_failure=warn", "warn")]
 )
@@ -128,6 +159,27 @@ def test_ppo_on_a_weak_world_model_begins_with_a_word_about_it(tmp_path, caplog,
     assert (
         "PPO starts with a world model that failed the gate" in caplog.text and why in caplog.text
     )
+
+
+def test_responses_that_are_cut_off_are_the_first_suspect():
+    told = judged(
+        {"val/wm/format_rate": 0.1, "val/completions/clipped_ratio": 0.85},
+        "generate.sampling.response_length=64",
+    ).text
+    assert (
+        "85 % of the model's responses are cut off at generate.sampling.response_length=64" in told
+    )
+
+
+def test_nobody_is_told_to_train_the_built_in_model_longer_on_a_game_it_cannot_read():
+    weak = {"val/wm/format_rate": 0.1, "val/wm/prediction_em": 0.0}
+    strange = judged(
+        weak, f"model_path={BUILTIN}", "es_manager.train.env_configs.tags=[Bandit]"
+    ).text
+    assert "was not trained for Bandit" in strange
+    assert "more SFT" not in strange
+    assert "more SFT" in judged(weak, f"model_path={BUILTIN}").text
+    assert "more SFT" in judged(weak, "es_manager.train.env_configs.tags=[Bandit]").text
 
 
 def test_the_built_in_models_games_are_those_of_its_pre_training():
@@ -200,6 +252,14 @@ def test_a_lost_or_damaged_verdict_is_judged_again_and_not_taken_for_a_yes(tmp_p
     with pytest.raises(TrainingError, match="does not describe the current state"):
         gate.stop_at_gate(cfg, tmp_path)
     assert json.loads((tmp_path / gate.GATE_FILE).read_text())["diagnosis"] == "bad_observation"
+
+
+def test_lost_measurements_are_not_blamed_on_a_setting(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    cfg = load_config("_3_frozen_lake", ["gate.enable=true", "sft.trainer.eval_episodes=8"])
+    assert "No line of sft/metrics.jsonl has an accuracy" in gate.judge(cfg, []).text
+    cfg = load_config("_3_frozen_lake", ["gate.enable=true", "sft.trainer.eval_episodes=0"])
+    assert "set sft.trainer.eval_episodes above 0" in gate.judge(cfg, []).text
 
 
 def test_measurements_are_judged_by_the_limits_of_now(tmp_path, caplog):
