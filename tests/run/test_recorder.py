@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from spa.config.schema import Config
+from spa.config.load import load_config
 from spa.errors import TrainingError
 from spa.run import console
 from spa.run.console import log_file
@@ -246,7 +246,8 @@ def test_spa_log_chooses_how_much_is_said(verbosity, capsys, level: str, said: l
 def test_workers_show_warnings_and_with_debug_everything(verbosity, capfd, debug: bool) -> None:
     console.set_verbosity(debug=debug)
     known = Fingerprint(stage="selfplay", settings={}, content={})
-    task = StageJob(stage="selfplay", folder=Path("nowhere"), config=Config(), fingerprint=known)
+    cfg = load_config("tiny")
+    task = StageJob(stage="selfplay", folder=Path("nowhere"), config=cfg, fingerprint=known)
     assert run_grid(Plan(tasks=[task]), devices=["cpu"], work=_talk) == {7: 7}
     said = capfd.readouterr().err
     assert "warning: careful" in said and ("by the way" in said) is debug

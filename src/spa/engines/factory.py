@@ -15,7 +15,6 @@ from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.errors import ConfigError
 from spa.plugins import defined_in, load_plugin, load_setting, plugins
-from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate
 
 log = logging.getLogger(__name__)
@@ -164,6 +163,9 @@ def _warn_once(text: str) -> None:
 
 
 def _make_random(request: EngineRequest) -> PlayingEngine:
+    # It reads formats and environments, which a benchmark of the local engine does without.
+    from spa.policies.scripted import random_engine
+
     return random_engine(request.template, max_actions=request.cfg.agent_proxy.max_actions_per_turn)
 
 
