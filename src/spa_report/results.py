@@ -521,7 +521,8 @@ def how_far(runs: Sequence[RunFolder]) -> str:
     failed = []
     for run in runs:
         open_methods = unfinished(run)
-        failed += [f"Failed: {printable(text.splitlines()[0])}" for text in failures(run)]
+        own_failed = failures(run)
+        failed += [f"Failed: {printable(text.splitlines()[0])}" for text in own_failed]
         for state in open_methods:
             name = arm_name(state.arm) or run.name
             # The name of a run with a single stage, such as an evaluation, is the name of that
@@ -530,7 +531,7 @@ def how_far(runs: Sequence[RunFolder]) -> str:
             stage += "" if state.stage == "ppo" else " step"
             where = f" ({run.name})" if len(runs) > 1 and state.arm else ""
             parts.append(printable(f"{name}{where}{stage} {state.steps}"))
-        if not open_methods and lacks_summary(run) and not failures(run):
+        if not open_methods and lacks_summary(run) and not own_failed:
             parts.append(
                 printable(f"{run.name} has finished all stages, but summary.json is missing")
             )

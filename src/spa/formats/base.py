@@ -1,7 +1,8 @@
 """The contract of a response format, and what most world-model formats share."""
 
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -415,16 +416,26 @@ class WrittenFormat(ResponseFormat):
         Dealing keeps each state's distance from the start. The order of states at one distance
         changes, so in a large game a limit of lines may come before the goal.
         """
-        from spa.formats.search import dealt
+        from spa.formats.search import dealt, run_search
 
         world = dealt(true, rng)
-        search = self.searching(start, view)
-        key = next(search)
-        while True:
-            try:
-                key = search.send(world[key])
-            except StopIteration as end:
-                return end.value
+        return run_search(self.searching(start, view), world.__getitem__)
+
+    def parts(self, text: str) -> list[tuple[str, int, int]]:
+        """The parts of every line of the thoughts, and the answer."""
+        found = list[tuple[str, int, int]]()
+        end = text.find("</think>")
+        begin = len("<think>") if text.startswith("<think>") else 0
+        for line in re.compile(r"[^\n]+").finditer(text, begin, len(text) if end < 0 else end):
+            found += [
+                (kind, line.start() + start, line.start() + stop)
+                for kind, start, stop in self.line_parts(line[0])
+            ]
+        return [*found, *(part for part in super().parts(text) if part[0] == "answer")]
+
+    def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
+        """Kind, begin and end of the words of a line."""
+        raise NotImplementedError
 
     def searching(
         self, start: str, view: Any

@@ -298,31 +298,37 @@ class BestFirst(BreadthFirst):
             **dict[str, Any](counts), failure=errors[0] if errors else "", kinds=kinds
         )
 
-    def parts(self, text: str) -> list[tuple[str, int, int]]:
-        """Every word by what it is, and the answer: `next` is the state that a line expands, `aim`
-        the cell that the player goes to, `estimate` what orders a new state."""
-        found = list[tuple[str, int, int]]()
-        end = text.find("</think>")
-        begin = len("<think>") if text.startswith("<think>") else 0
-        for line in re.compile(r"[^\n]+").finditer(text, begin, len(text) if end < 0 else end):
-            found += [
-                (kind, line.start() + start, line.start() + stop)
-                for kind, start, stop in _line_parts(line[0])
-            ]
-        answers = super().parts(text)
-        return [*found, *(part for part in answers if part[0] == "answer")]
+    def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
+        """Every word by what it is: `next` is the state that a line expands, `aim` the cell that the
+        player goes to, `estimate` what orders a new state."""
+        head, colon, _ = line.partition(":")
+        if not colon:
+            first = line.partition(" ")[0]
+            kind = DEAD if first == DEAD else "fact" if "=" in first else "path"
+            cells = _CELL.match(line)
+            pattern = _CELL if kind == "path" and cells else re.compile(r"\S+")
+            kind = "map" if pattern is _CELL else kind
+            yield from ((kind, *word.span()) for word in pattern.finditer(line))
+            return
+        for word in re.finditer(r"[^\s:]+", line):
+            start, stop = word.span()
+            if stop <= len(head):
+                key, _, aim = word[0].partition(">")
+                yield ("path" if start else "next", start, start + len(key))
+                if aim:
+                    yield "aim", stop - len(aim), stop
+            elif word[0] in _WORDS:
+                yield "status", start, stop
+            else:
+                move = re.split(r"(?=[+-])", word[0], maxsplit=1)[0]
+                yield "move", start, start + len(move)
+                if len(move) < len(word[0]):
+                    yield "estimate", start + len(move), stop
 
-    def show(self, thoughts: str, actions: Sequence[str]) -> list[dict[str, Any]]:
-        """The lines as states with their moves."""
-        lines = (_words_of_line(each, actions) for each in thoughts.split("\n") if actions)
-        return [
-            {
-                "key": line.key.partition(">")[0],
-                "moves": [[move.action, move.key, move.status] for move in line.moves],
-            }
-            for line in lines
-            if line is not None
-        ]
+    def shown_line(self, text: str, actions: Sequence[str]) -> Line | None:
+        """Without the cell that the player goes to."""
+        line = _words_of_line(text, actions)
+        return None if line is None else replace(line, key=line.key.partition(">")[0])
 
 
 def _puzzle(env: Any) -> PushPuzzle:
@@ -455,32 +461,6 @@ def _read_move_line(text: str, actions: Sequence[str], puzzle: PushPuzzle) -> Li
         return replace(move, key=key) if back else move
 
     return replace(line, moves=tuple(map(led, line.moves)))
-
-
-def _line_parts(line: str) -> Iterator[tuple[str, int, int]]:
-    head, colon, _ = line.partition(":")
-    if not colon:
-        first = line.partition(" ")[0]
-        kind = DEAD if first == DEAD else "fact" if "=" in first else "path"
-        cells = _CELL.match(line)
-        pattern = _CELL if kind == "path" and cells else re.compile(r"\S+")
-        kind = "map" if pattern is _CELL else kind
-        yield from ((kind, *word.span()) for word in pattern.finditer(line))
-        return
-    for word in re.finditer(r"[^\s:]+", line):
-        start, stop = word.span()
-        if stop <= len(head):
-            key, _, aim = word[0].partition(">")
-            yield ("path" if start else "next", start, start + len(key))
-            if aim:
-                yield "aim", stop - len(aim), stop
-        elif word[0] in _WORDS:
-            yield "status", start, stop
-        else:
-            move = re.split(r"(?=[+-])", word[0], maxsplit=1)[0]
-            yield "move", start, start + len(move)
-            if len(move) < len(word[0]):
-                yield "estimate", start + len(move), stop
 
 
 FORMAT = BestFirst()

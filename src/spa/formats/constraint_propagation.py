@@ -22,7 +22,7 @@ Every value that is looked up has its key next to it: models copy by key.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -389,24 +389,19 @@ class ConstraintPropagation(WrittenFormat):
         problem = env.constraint_problem()
         return None if problem is None else score_derivation(thoughts, problem, complete=complete)
 
-    def parts(self, text: str) -> list[tuple[str, int, int]]:
-        """Every word of the derivation by what it is, and the answer: `next` is the variable of a
-        line, `open` one of those that begin a sweep."""
-        found = list[tuple[str, int, int]]()
-        end = text.find("</think>")
-        begin = len("<think>") if text.startswith("<think>") else 0
-        for line in re.compile(r"[^\n]+").finditer(text, begin, len(text) if end < 0 else end):
-            head, colon, _ = line[0].partition(":")
-            facts, _, _ = line[0].partition(" fits")
-            kind = "open" if line[0].startswith("open") else "next" if colon else "path"
-            # `open` and `so` belong to the word after them: with them a model decides what comes.
-            for word in re.finditer(r"(?:open|so) \S+|[^\s:]+", line[0]):
-                if colon and word.start() > len(head):
-                    kind = "fact" if word.start() < len(facts) else "candidate"
-                    kind = "value" if word[0].startswith("so ") else kind
-                if word[0] not in ("open", "fits"):
-                    found.append((kind, line.start() + word.start(), line.start() + word.end()))
-        return [*found, *(part for part in super().parts(text) if part[0] == "answer")]
+    def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
+        """Every word by what it is: `next` is the variable of a line, `open` one of those that begin a
+        sweep."""
+        head, colon, _ = line.partition(":")
+        facts, _, _ = line.partition(" fits")
+        kind = "open" if line.startswith("open") else "next" if colon else "path"
+        # `open` and `so` belong to the word after them: with them a model decides what comes.
+        for word in re.finditer(r"(?:open|so) \S+|[^\s:]+", line):
+            if colon and word.start() > len(head):
+                kind = "fact" if word.start() < len(facts) else "candidate"
+                kind = "value" if word[0].startswith("so ") else kind
+            if word[0] not in ("open", "fits"):
+                yield kind, *word.span()
 
     def show(self, thoughts: str, actions: Sequence[str]) -> list[dict[str, Any]]:
         """The open variables, and below each of them the lines about it."""

@@ -19,7 +19,7 @@ the path to it.
 
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -511,31 +511,30 @@ class BreadthFirst(WrittenFormat):
         true = from_here(reference, start)
         return score_search(thoughts, true, actions=env.action_names(), complete=complete)
 
-    def parts(self, text: str) -> list[tuple[str, int, int]]:
-        """Every word of the search by what it is, and the answer: `next` is the state that a line
-        expands, `open` one of those that remain open."""
-        found = list[tuple[str, int, int]]()
-        end = text.find("</think>")
-        begin = len("<think>") if text.startswith("<think>") else 0
-        for line in re.compile(r"[^\n]+").finditer(text, begin, len(text) if end < 0 else end):
-            head, _, _ = line[0].partition(":")
-            moves, _, _ = line[0].partition(";")
-            for word in re.finditer(r"[^\s:;]+", line[0]):
-                if ":" not in line[0] or 0 < word.start() < len(head):
-                    kind = "path"
-                elif word.start() < len(head):
-                    kind = "next"
-                elif word.start() > len(moves):
-                    kind = "open"
-                else:
-                    kind = "status" if word[0] in STATUSES else "move"
-                found.append((kind, line.start() + word.start(), line.start() + word.end()))
-        return [*found, *(part for part in super().parts(text) if part[0] == "answer")]
+    def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
+        """Every word by what it is: `next` is the state that a line expands, `open` one of those that
+        remain open."""
+        head, colon, _ = line.partition(":")
+        moves, _, _ = line.partition(";")
+        for word in re.finditer(r"[^\s:;]+", line):
+            if not colon or 0 < word.start() < len(head):
+                kind = "path"
+            elif word.start() < len(head):
+                kind = "next"
+            elif word.start() > len(moves):
+                kind = "open"
+            else:
+                kind = "status" if word[0] in STATUSES else "move"
+            yield kind, *word.span()
+
+    def shown_line(self, text: str, actions: Sequence[str]) -> Line | None:
+        """A line as the viewer shows it; None if the text is none."""
+        return read_line(text, actions)
 
     def show(self, thoughts: str, actions: Sequence[str]) -> list[dict[str, Any]]:
         """The lines as states with their moves."""
         # A search names actions of the game; without their list no search can be read.
-        lines = (read_line(each, actions) for each in thoughts.split("\n") if actions)
+        lines = (self.shown_line(each, actions) for each in thoughts.split("\n") if actions)
         return [
             {
                 "key": line.key,

@@ -17,6 +17,19 @@ No other file has to name a new one: `spa.plugins.defined_by_methods` looks into
 from dataclasses import dataclass
 
 NO_EXAMPLES = "actor_rollout_ref.actor.replay.examples=0"
+
+WRITTEN = (
+    "ctx_manager.mode=base",
+    "ctx_manager.history=false",
+    "generate.policy=search",
+    "generate.search.dynamics=simulator",
+    "generate.example_format=base",
+    "generate.rounds=1",
+    "generate.later_batches=null",
+    "gate.enable=false",
+    "algorithm.gamma=1.0",  # turns are rows of their own, between which nothing is discounted
+)
+"""Overrides of methods whose examples a program writes (`spa.examples.search`), but for the format."""
 """A method that does not learn from states before PPO does not replay them in PPO."""
 
 

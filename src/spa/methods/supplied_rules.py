@@ -1,20 +1,9 @@
 """Written derivations whose rules the program supplies, and their controls: which variables of a
 game are neighbours, and that neighbours differ. No world model is learned for them."""
 
-from spa.methods import NO_EXAMPLES, Method
+from spa.methods import NO_EXAMPLES, WRITTEN, Method
 
-_RULES = (
-    "ctx_manager.mode=base",
-    "ctx_manager.history=false",
-    "agent_proxy.response_format=constraint_propagation",
-    "generate.policy=search",
-    "generate.search.dynamics=simulator",
-    "generate.example_format=base",
-    "generate.rounds=1",
-    "generate.later_batches=null",
-    "gate.enable=false",
-    "algorithm.gamma=1.0",  # turns are rows of their own, between which nothing is discounted
-)
+_RULES = (*WRITTEN, "agent_proxy.response_format=constraint_propagation")
 
 
 def _method(description: str, *overrides: str) -> Method:

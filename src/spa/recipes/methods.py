@@ -17,7 +17,7 @@ from spa.config.schema import Config
 from spa.errors import ConfigError, nearest
 from spa.formats.registry import format_of
 from spa.formats.search import BreadthFirst
-from spa.methods import NO_EXAMPLES, Method
+from spa.methods import NO_EXAMPLES, WRITTEN, Method
 from spa.models.precision import precision_of, with_precision
 from spa.plugins import defined_by_methods, load_plugin, load_setting, plugins, response_formats
 from spa.recipes.pipeline import every_folder, stage_folders
@@ -182,18 +182,7 @@ _CHOOSE = (
     "sft.data.max_length=2048",
 )
 
-_SEARCH = (
-    "ctx_manager.mode=base",
-    "ctx_manager.history=false",
-    "agent_proxy.response_format=search",
-    "generate.policy=search",
-    "generate.search.dynamics=simulator",
-    "generate.example_format=base",
-    "generate.rounds=1",
-    "generate.later_batches=null",
-    "gate.enable=false",
-    "algorithm.gamma=1.0",  # turns are rows of their own, between which nothing is discounted
-)
+_SEARCH = (*WRITTEN, "agent_proxy.response_format=search")
 
 _PLAYED = (
     "ctx_manager.history=true",
