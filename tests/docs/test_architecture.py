@@ -182,7 +182,11 @@ def test_below_the_recipes_only_listed_modules_read_the_configuration():
             r"`(spa\.[\w.]+)`", "\n".join(line for line in block("readers of the configuration"))
         )
     )
-    assert readers == listed
+    whole = [name for name in listed if (SOURCE / name.replace(".", "/")).is_dir()]
+    assert listed == {
+        next((name for name in whole if module.startswith(f"{name}.")), module)
+        for module in readers
+    }
 
 
 def test_few_packages_use_the_life_cycle_of_a_stage():
