@@ -9,9 +9,9 @@ import pytest
 from api_server import Act, Server, cut_off, failing, good, raw, slow
 
 from spa.config.schema import APIModelConfig
-from spa.engines.api import ApiEngine, ApiResponse, Pacer, without_prefill
 from spa.errors import ModelError
 from spa.types import Prompt, SamplingParams
+from spa_engines.api import ApiEngine, ApiResponse, Pacer, without_prefill
 
 KEY = "sk-very-secret-0123456789"
 SAMPLING = SamplingParams(temperature=0.5, max_tokens=64)
@@ -194,8 +194,8 @@ def test_a_server_that_never_answers_in_time_costs_its_episode():
 
 def test_the_pacer_gives_slots_at_the_asked_rate(monkeypatch):
     waits = []
-    monkeypatch.setattr("spa.engines.api.time.monotonic", lambda: 100.0)
-    monkeypatch.setattr("spa.engines.api.time.sleep", waits.append)
+    monkeypatch.setattr("spa_engines.api.time.monotonic", lambda: 100.0)
+    monkeypatch.setattr("spa_engines.api.time.sleep", waits.append)
     pacer = Pacer(per_minute=120)
     for _ in range(3):
         pacer.wait()
@@ -360,7 +360,7 @@ def test_nothing_is_sent_after_an_interruption(monkeypatch, per_minute):
             time.sleep(0.01)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spa.engines.api.wait", interrupted)
+    monkeypatch.setattr("spa_engines.api.wait", interrupted)
     with Server([failing(500, **SOON)] * 50) as server:
         player = engine(server, max_concurrency=2, max_retries=20, per_minute=per_minute)
         with pytest.raises(KeyboardInterrupt):

@@ -7,13 +7,14 @@ from api_server import Server, good
 
 from spa.config import check
 from spa.config.load import load_config
-from spa.engines import api
-from spa.engines.api import ApiEngine
-from spa.engines.factory import engines, make_engine
+from spa.engines.factory import engine_kind, engines, make_engine
 from spa.errors import ConfigError
+from spa.plugins import plugins
 from spa.policies.scripted import ScriptedEngine
 from spa.recipes import selfplay
 from spa.worldmodel.sft_files import read_examples
+from spa_engines import api
+from spa_engines.api import ApiEngine
 
 SMALL = [
     "trainer.device=cpu",
@@ -82,6 +83,8 @@ def test_self_play_with_an_api_model_writes_data_and_goes_on_after_a_stop(tmp_pa
 
 def test_the_configuration_checks_the_names_of_the_engines_that_there_are():
     assert set(check.ENGINES) == {"auto", *engines()}
+    for name in plugins("engines"):
+        assert engine_kind(name).name == name
 
 
 def test_the_sdk_is_not_imported_before_it_is_used():

@@ -12,7 +12,6 @@ from helpers.model_folders import save_family
 from spa.config.load import load_config
 from spa.engines.factory import make_engine
 from spa.engines.local import LocalEngine
-from spa.engines.vllm import VllmEngine, vllm_engine
 from spa.errors import TrainingError
 from spa.models.build import load_actor
 from spa.models.forward import PLAIN, token_logprobs
@@ -21,6 +20,7 @@ from spa.prompts.template import appended, joined_borders, prefill_of
 from spa.prompts.template_parts import CONVERSATIONS, SYSTEM_TURN, alternate
 from spa.recipes import ppo_run
 from spa.types import Completion, Prompt, SamplingParams
+from spa_engines.vllm import VllmEngine, vllm_engine
 
 CPU = torch.device("cpu")
 SETTINGS = (

@@ -28,7 +28,7 @@ LOSS_ON = ("response", "states_only", "no_states")
 MOST_EPISODES = 1_000_000
 """Of one step, or of one validation: all of them are held in memory."""
 PLAYERS = ("self", "random", "expert")
-ENGINES = ("auto", "local", "vllm", "openai", "random", "scripted")
+ENGINES = ("auto", "local", "random", "scripted")
 
 
 def check(cfg: Config, problems: Problems, stages: Collection[StageName] = STAGES) -> None:

@@ -1,5 +1,5 @@
-"""The engine that the configuration asks for. An engine is one file of this folder, which defines
-`KIND`, an `EngineKind`; no other file has to name a new one."""
+"""The engine that the configuration asks for. An engine is one file of this folder, or of another
+package, which defines `KIND`, an `EngineKind`; no other file has to name a new one."""
 
 import functools
 import logging

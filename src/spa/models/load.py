@@ -92,6 +92,17 @@ def model_source(name: str, *, code: bool = False) -> Path:
     return path
 
 
+def require_whole_model(name: str, *, code: bool) -> Path:
+    """The folder of a model that vLLM can load. Raises ModelError for an adapter alone."""
+    source = model_source(name, code=code)
+    if not (source / "config.json").is_file():
+        raise ModelError(
+            f"{name} is a LoRA adapter, and vLLM loads whole models only. Set "
+            "actor_rollout_ref.rollout.name=local, or name a folder with the merged model."
+        )
+    return source
+
+
 def base_source(name: str, *, code: bool) -> Path:
     """The folder of a model; of an adapter alone that of its base model."""
     source = model_source(name, code=code)

@@ -15,14 +15,13 @@ from safetensors import SafetensorError, safe_open
 from spa.config.check import StageName
 from spa.config.schema import Config
 from spa.engines.factory import engine_name
-from spa.engines.vllm import require_whole_model
 from spa.envs.base import TextEnv
 from spa.envs.labels import require_labels
 from spa.errors import ConfigError, DataError, ModelError, SpaError
 from spa.examples.source import source_of
 from spa.models.build import check_context, load_template
 from spa.models.hub import is_data_name
-from spa.models.load import model_config, model_source
+from spa.models.load import model_config, model_source, require_whole_model
 from spa.policies.named import policy_named, policy_names
 from spa.prompts.render import PromptMode
 from spa.prompts.template import ChatTemplate

@@ -25,26 +25,15 @@ from spa.errors import ConfigError, ModelError, TrainingError, one_line
 from spa.install import install_hint
 from spa.models.build import load_template, pick_autocast
 from spa.models.forward import token_logprobs
-from spa.models.load import model_source
+from spa.models.load import require_whole_model
 from spa.models.lora import has_adapters, merged_state
 from spa.prompts.template import ChatTemplate
 from spa.types import Completion, Prompt, SamplingParams
 
-EXTENSION = "spa.engines.vllm_worker.Worker"
+EXTENSION = "spa_engines.vllm_worker.Worker"
 PROBE_TOKENS = 8  # sampled to compare engine and trainer after every weight sync
 # Largest difference of log-probs between engine and trainer that counts as equal.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
-
-
-def require_whole_model(name: str, *, code: bool) -> Path:
-    """The folder of a model that vLLM can load. Raises ModelError for an adapter alone."""
-    source = model_source(name, code=code)
-    if not (source / "config.json").is_file():
-        raise ModelError(
-            f"{name} is a LoRA adapter, and vLLM loads whole models only. Set "
-            "actor_rollout_ref.rollout.name=local, or name a folder with the merged model."
-        )
-    return source
 
 
 class VllmEngine:
