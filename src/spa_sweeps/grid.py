@@ -29,7 +29,6 @@ from spa.config.stages import StageName
 from spa.errors import ConfigError, DataError, SpaError, TrainingError
 from spa.recipes import ppo_run
 from spa.recipes.builtin_games import warn_of_unknown_games
-from spa.recipes.hours import seconds_here
 from spa.recipes.imagination import check_planning
 from spa.recipes.pipeline import run_selfplay_round, run_sft_round
 from spa.recipes.preflight import preflight
@@ -60,6 +59,7 @@ from spa.run.signals import (
     stoppable_now,
     stopping_children,
 )
+from spa_estimates.hours import seconds_here
 
 log = logging.getLogger("spa.sweeps")
 

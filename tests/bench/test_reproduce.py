@@ -11,16 +11,16 @@ from helpers.grids import in_this_process
 from helpers.stages import mark_finished
 
 from spa import cli
-from spa.commands.fit import GB, gpu_memory
 from spa.errors import ConfigError, ModelError, TrainingError
-from spa.models.speed import card_for, gpus
-from spa.recipes.hours import stage_times
 from spa.recipes.methods import METHODS
 from spa.recipes.token_budget import shape_of, with_token_budgets
 from spa_bench.paper import reproduce
 from spa_bench.paper.page import write_page
 from spa_bench.paper.paper import NAMES, SCALES, Finding, paper_table
 from spa_bench.paper.verdicts import interquartile_means, judge, mean_curve, rates
+from spa_estimates.fit import GB, gpu_memory
+from spa_estimates.hours import stage_times
+from spa_estimates.speed import card_for, gpus
 from spa_sweeps.grid import StageJob
 from spa_sweeps.results import SeedResult, difference
 

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from spa.config.hardware import vllm_installed
 from spa.errors import ConfigError
 from spa.install import DISTRIBUTION
+from spa.plugins import load_plugin
 from spa.run.console import write_out
 from spa.tables import Table
 from spa.version import __version__
@@ -88,9 +89,7 @@ def doctor(options: argparse.Namespace) -> int:
     if options.gpus is not None and options.gpus < 1:
         raise ConfigError(f"--gpus must be at least 1, got {options.gpus}")
     if options.fit is not None:
-        from spa.commands import fit
-
-        return fit.report_fit(
+        return load_plugin("estimates", "fit")(
             options.fit,
             options.overrides,
             model=None if options.run is None else str(options.run),

@@ -13,7 +13,8 @@ from spa.commands.arguments import (
     settings,
     whole_number,
 )
-from spa.errors import ConfigError, SpaError
+from spa.errors import ConfigError
+from spa.plugins import load_plugin
 from spa.run.console import write_out
 
 if TYPE_CHECKING:  # imports the configuration, which `--help` does not need
@@ -153,19 +154,8 @@ def _dry_run(
 
 def _needed(
     options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], model: str
-) -> "Iterator[str]":
+) -> Iterator[str]:
     """Describe what the stages take on this machine, and the command to type."""
-    from spa.commands.fit import fit_lines, shape_of, this_machine
-    from spa.config.hardware import clamp_to_hardware
-    from spa.models.precision import precision_of, with_precision
-
-    try:
-        shape = shape_of(model, code=cfg.actor_rollout_ref.model.trust_remote_code)
-    # A model on the Hub may be out of reach here. The configuration is valid nevertheless.
-    except SpaError as error:
-        yield f"Memory and time are unknown: {error}"
-        return
-    place = this_machine(cfg)
     arguments = [options.config]
     if options.generate_data is not None:
         arguments += [options.ckpt, options.generate_data]
@@ -178,8 +168,7 @@ def _needed(
     ):
         if value != usual:
             arguments += [flag, value] if value else [flag]
-    cfg = with_precision(clamp_to_hardware(cfg, gpus=place.count)[0], precision_of(cfg))
-    yield from fit_lines(cfg, shape, place, arguments, stages=stages)
+    return load_plugin("estimates", "this_machine")(cfg, model, arguments, stages)
 
 
 def _done(cfg: Any, jobs: "list[Job]", result: Path | None) -> int:

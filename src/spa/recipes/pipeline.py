@@ -11,10 +11,9 @@ from spa.distributed.world import current_world
 from spa.errors import ModelError
 from spa.examples.source import source_of
 from spa.methods.context import examples_folder
-from spa.plugins import translated
+from spa.plugins import load_plugin, translated
 from spa.recipes import ppo_run, selfplay, sft_run
 from spa.recipes.gate import evaluate_gate, no_gate, stop_at_gate, write_gate
-from spa.recipes.hours import seconds_here
 from spa.recipes.rounds import Round, round_folders, rounds_of, write_rounds
 from spa.run.announce import StagePlan, expected_time, plan_lines, save_plan
 from spa.run.checkpoint import find_checkpoint
@@ -124,6 +123,7 @@ def _announce(
         *((stage, own.cfg) for own in rounds for stage, _ in own.stages),
         ("ppo", cfg),
     ]
+    seconds_here = load_plugin("estimates", "seconds")
     stages = [
         StagePlan(name, folder, "reuse")
         if is_finished(folder, fingerprint)

@@ -10,7 +10,7 @@ from spa.run.files import read_object, write_atomic
 
 PLAN = "plan.json"
 UNMEASURED = 2.0
-"""Factor of an estimate before anything is measured, as `spa.models.speed` says."""
+"""Factor within which an estimate is right before anything is measured."""
 MEASURED = 1.25
 """Factor of an estimate from the measured speed of this command's stages."""
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from functools import cache
 
-from spa.commands.fit import GB, gpu_memory
 from spa.config.stages import StageName
 from spa.errors import ModelError
 from spa.models.memory import ModelShape
-from spa.models.speed import card_for, gpus
-from spa.recipes.hours import stage_times
 from spa.recipes.token_budget import shape_of, with_token_budgets
+from spa_estimates.fit import GB, gpu_memory
+from spa_estimates.hours import stage_times
+from spa_estimates.speed import card_for, gpus
 from spa_sweeps.grid import StageJob
 
 

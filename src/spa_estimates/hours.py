@@ -15,12 +15,12 @@ from spa.examples.source import source_of
 from spa.models.build import is_tiny
 from spa.models.memory import ModelShape
 from spa.models.precision import on_cpu, precision_of
-from spa.models.speed import Machine, card_for, gpus, this_cpu
 from spa.prompts.render import PromptMode
 from spa.recipes.ppo_models import keys_of
 from spa.recipes.rounds import rounds_of
 from spa.recipes.setup import first_puzzle, make_prompter, taught_mode
 from spa.recipes.token_budget import shape_of, shards, with_token_budgets
+from spa_estimates.speed import Machine, card_for, gpus, this_cpu
 
 CHARACTERS = 3
 """Characters of a token in prompts of coordinates and grids, measured with SmolLM2."""

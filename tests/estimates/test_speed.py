@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from spa.config.load import load_config
-from spa.models import speed
 from spa.models.memory import HALF, cache
-from spa.models.speed import CARDS, Machine, card_for, gpus, this_cpu
-from spa.recipes.hours import conversation, stage_times
 from spa.recipes.token_budget import shape_of
 from spa_bench.leaderboard.bench import BENCHES
+from spa_estimates import speed
+from spa_estimates.hours import conversation, stage_times
+from spa_estimates.speed import CARDS, Machine, card_for, gpus, this_cpu
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SMALL = shape_of("Qwen/Qwen2.5-0.5B-Instruct")

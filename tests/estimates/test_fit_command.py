@@ -1,10 +1,10 @@
 import pytest
 
 from spa.cli import main
-from spa.commands.fit import CHANGES, GB, advice, fits, phases
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.recipes.token_budget import shape_of, with_token_budgets
+from spa_estimates.fit import CHANGES, GB, advice, fits, phases
 
 MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 

@@ -12,17 +12,16 @@ from typing import Any, Literal
 import torch
 
 from spa.algo.estimators import estimator_named
-from spa.config.hardware import threads_of
+from spa.config.hardware import clamp_to_hardware, threads_of
 from spa.config.load import load_config
 from spa.config.schema import ActorConfig, Config, CriticConfig
 from spa.config.schema_models import FSDPConfig
 from spa.config.stages import STAGES, StageName
+from spa.errors import SpaError
 from spa.models import memory
 from spa.models.build import is_tiny
 from spa.models.memory import FULL, HALF, ModelShape
-from spa.models.precision import on_cpu, precision_of
-from spa.models.speed import Machine, card_for, gpus, this_cpu
-from spa.recipes.hours import CHARACTERS, TINY_CHARACTERS, StageTime, stage_times
+from spa.models.precision import on_cpu, precision_of, with_precision
 from spa.recipes.ppo_models import keys_of
 from spa.recipes.token_budget import (
     USABLE,
@@ -35,6 +34,8 @@ from spa.recipes.token_budget import (
 )
 from spa.run.announce import duration
 from spa.run.console import write_out
+from spa_estimates.hours import CHARACTERS, TINY_CHARACTERS, StageTime, stage_times
+from spa_estimates.speed import Machine, card_for, gpus, this_cpu
 
 GB = 1e9
 # The size that is assumed without a GPU: an A100 or H100 of 80 GB.
@@ -113,6 +114,22 @@ def report_fit(
     tight = not all_fit(with_token_budgets(cfg, place.gpu_bytes, place.ranks), shape, place)
     write_out("\n".join(fit_lines(cfg, shape, place, [config, *own])) + "\n")
     return 1 if tight else 0
+
+
+def lines_here(
+    cfg: Config, model: str, arguments: Sequence[str], stages: Collection[StageName]
+) -> Iterator[str]:
+    """Describe what stages take on this machine, starting from `model`. `arguments`: as in
+    `fit_lines`."""
+    try:
+        shape = shape_of(model, code=cfg.actor_rollout_ref.model.trust_remote_code)
+    # A model on the Hub may be out of reach here. The configuration is valid nevertheless.
+    except SpaError as error:
+        yield f"Memory and time are unknown: {error}"
+        return
+    place = this_machine(cfg)
+    cfg = with_precision(clamp_to_hardware(cfg, gpus=place.count)[0], precision_of(cfg))
+    yield from fit_lines(cfg, shape, place, arguments, stages=stages)
 
 
 def fit_lines(
