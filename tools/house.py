@@ -40,10 +40,12 @@ SETTINGS = (
 
 
 def outside(*rooms: str) -> Iterator[tuple[str, ast.Module]]:
-    """Files of all packages but those in rooms of the core, with their syntax."""
+    """Files of all packages but those in rooms of these names, with their syntax."""
     for path in sorted(SOURCE.rglob("*.py")):
         name = str(path.relative_to(SOURCE))
-        if not name.startswith(tuple(f"spa/{room}/" for room in rooms)):
+        if not name.startswith(
+            tuple(f"{top}/{room}/" for top in ("spa", "spa_games") for room in rooms)
+        ):
             yield name, ast.parse(path.read_text(encoding="utf-8"))
 
 

@@ -2,7 +2,7 @@
 the form `package.module:name`.
 
 A package registers objects by name in the groups `spa.commands`, `spa.envs`, `spa.libraries`,
-`spa.engines`, `spa.policies` and `spa.methods`. Names are listed without importing anything; a
+`spa.engines`, `spa.formats`, `spa.policies` and `spa.methods`. Names are listed without importing anything; a
 module is imported when its name is used. The packages next to the core use the same door, and groups
 of their own: `spa.api` (what `import spa` shows and compares), `spa.estimates` (what a run will
 take) and `spa.translations` (settings and files of other projects).
@@ -84,8 +84,11 @@ def defined_by_methods(attribute: str) -> Mapping[str, Any]:
 
 @cache
 def response_formats() -> Mapping[str, Any]:
-    """The response formats (`spa.formats`) by name, in alphabetical order."""
-    return {each.name: each for each in defined_in("formats", "FORMAT").values()}
+    """The response formats (`spa.formats` and those that other packages register) by name, in
+    alphabetical order."""
+    others = {name: load_plugin("formats", name) for name in plugins("formats")}
+    own = {each.name: each for each in defined_in("formats", "FORMAT").values()}
+    return dict(sorted({**others, **own}.items()))
 
 
 @cache

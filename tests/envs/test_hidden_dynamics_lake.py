@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from contract import check_contract
 
-from spa.envs.hidden_dynamics_lake import HiddenDynamicsLake, world_of
 from spa.formats.search import explore
 from spa.planning.moves import readable_modes
 from spa.prompts.render import sample_response
 from spa.recipes.prompters import make_prompter
+from spa_games.hidden_dynamics_lake import HiddenDynamicsLake, world_of
 
 NAMES = ("Left", "Down", "Right", "Up")
 STEPS = {"Left": (0, -1), "Down": (1, 0), "Right": (0, 1), "Up": (-1, 0)}

@@ -21,7 +21,6 @@ from spa.evaluation.search import episode_scores
 from spa.examples.search import fresh_puzzles, make_examples, questions
 from spa.examples.source import Puzzles
 from spa.formats.base import SearchScore
-from spa.formats.best_first import BestFirst, BestStates, Facts, facts_of
 from spa.formats.blocks import think_text
 from spa.formats.registry import format_of, parse_response
 from spa.formats.search import dealt, run_search
@@ -33,6 +32,7 @@ from spa.recipes import selfplay, setup, sft_run
 from spa.recipes.methods import METHODS
 from spa.types import Prompt
 from spa.worldmodel.sft_files import read_examples
+from spa_games.formats.best_first import BestFirst, BestStates, Facts, facts_of
 
 FORM = BestFirst()
 BOARD = "######\n#___P#\n#OX_##\n#____#\n#____#\n######"
@@ -72,7 +72,7 @@ def test_the_example_is_written_letter_by_letter():
     env = room(BOARD)
     assert FORM.written(searched(env), env) == EXAMPLE
     assert EXAMPLE.replace("\n", "\n    ") in (
-        __import__("spa.formats.best_first").formats.best_first.__doc__ or ""
+        __import__("spa_games.formats.best_first").formats.best_first.__doc__ or ""
     )
 
 

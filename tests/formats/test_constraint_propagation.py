@@ -12,7 +12,7 @@ from spa.envs.base import Variable
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.sudoku import Sudoku
 from spa.formats.base import SearchScore, search_metrics
-from spa.formats.constraint_propagation import (
+from spa_games.formats.constraint_propagation import (
     FORMAT,
     derive,
     read_step,

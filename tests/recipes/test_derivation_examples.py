@@ -12,7 +12,6 @@ from spa.errors import ConfigError
 from spa.examples.search import make_examples, too_few
 from spa.examples.source import Puzzles
 from spa.formats.blocks import think_text
-from spa.formats.constraint_propagation import derive, score_derivation, write_derivation
 from spa.formats.registry import parse_response
 from spa.planning.dynamics import Simulator
 from spa.recipes import evaluate, selfplay, setup, sft_run
@@ -20,6 +19,7 @@ from spa.recipes.methods import METHODS, controls_of
 from spa.recipes.policies import Target
 from spa.types import SFTExample
 from spa.worldmodel.sft_files import read_examples
+from spa_games.formats.constraint_propagation import derive, score_derivation, write_derivation
 
 SETTINGS = (
     "model_path=builtin:tiny",

@@ -26,7 +26,6 @@ class Library:
 
 ENVS: dict[str, str] = {
     "frozen_lake": "spa.envs.frozen_lake:FrozenLake",
-    "hidden_dynamics_lake": "spa.envs.hidden_dynamics_lake:HiddenDynamicsLake",
     "sokoban": "spa.envs.sokoban:Sokoban",
     "sudoku": "spa.envs.sudoku:Sudoku",
 }
