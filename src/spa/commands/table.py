@@ -105,11 +105,6 @@ _OURS: dict[str, Command] = {
         example="spa env prompt FrozenLake --config tiny --tokens",
         overrides=True,
     ),
-    "data filter": Command(
-        summary="keep the examples of world-model data whose responses have all required tags",
-        target="spa.commands.filter:filter_data",
-        example="spa data filter --in-train wm_train.parquet --in-val wm_val.parquet --out-dir filtered",
-    ),
     "config list": Command(
         summary="list the shipped configurations, or the methods of `spa compare`",
         target="spa.commands.config:list_names",

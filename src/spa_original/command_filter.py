@@ -57,7 +57,7 @@ def filter_data(options: argparse.Namespace) -> int:
     """Filter, and print one line per file. Raises DataError or ConfigError for files or bounds that
     cannot be used."""
     from spa.worldmodel.examples import by_reason
-    from spa.worldmodel.tag_filter import KEPT, FilterOptions, filter_files
+    from spa_original.tag_filter import KEPT, FilterOptions, filter_files
 
     bounds = FilterOptions(
         min_len=options.min_len, max_len=options.max_len, dedup=not options.no_dedup

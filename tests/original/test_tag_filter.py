@@ -8,7 +8,7 @@ from worldmodel_examples import response_to
 
 from spa.cli import execute
 from spa.errors import ConfigError, DataError
-from spa.worldmodel.tag_filter import FilterOptions, check_structure, filter_table
+from spa_original.tag_filter import FilterOptions, check_structure, filter_table
 
 GOOD = response_to("S", "N", "Left")
 PROMPT = [{"role": "user", "content": "go"}]
