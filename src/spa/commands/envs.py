@@ -191,8 +191,9 @@ def _table(cfg: "Config") -> None:
             f"{name}={_short(value)}" for name, value in (spec.env_config or {}).items()
         )
         rows.append((tag, spec.env_type, str(most), *figures, options))
-    # Environments of other packages have no tag and no reference scores.
-    others = [name for name in plugins("envs") if name not in cfg.custom_envs]
+    # Types of other packages without a tag have no reference scores.
+    tagged = {spec.env_type for spec in cfg.custom_envs.values()}
+    others = [name for name in plugins("envs") if name not in tagged]
     rows += [(name, name, "-", *"?????", "not measured", "") for name in others]
     Table(columns, rows, right=range(2, 8)).print()
     write_out(
