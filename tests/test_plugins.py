@@ -10,6 +10,10 @@ import pytest
 from helpers.light import HEAVY
 from helpers.plugin_package import install
 
+from spa.errors import ConfigError
+from spa.formats.plan_first import PlanFirst
+from spa.plugins import by_unique_name
+
 EXAMPLE = Path(__file__).parents[1] / "examples" / "plugin"
 
 
@@ -117,3 +121,13 @@ def test_a_package_that_cannot_be_imported_is_named(tmp_path):
     assert "package spa-coins" in done.stderr and "spa_coins.commands:odds_command" in done.stderr
     done = python(site, "-m", "spa", "coins", "odds")
     assert done.returncode == 2 and "package spa-coins" in done.stderr
+
+
+def test_two_response_formats_of_one_name_are_refused():
+    class Own(PlanFirst):
+        pass
+
+    with pytest.raises(
+        ConfigError, match=r"spa\.formats\.plan_first and .*test_plugins both .*'plan_first'"
+    ):
+        by_unique_name([PlanFirst(), Own()])

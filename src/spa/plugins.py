@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from itertools import pairwise
 from pkgutil import iter_modules
 from typing import Any
 
@@ -85,10 +86,22 @@ def defined_by_methods(attribute: str) -> Mapping[str, Any]:
 @cache
 def response_formats() -> Mapping[str, Any]:
     """The response formats (`spa.formats` and those that other packages register) by name, in
-    alphabetical order."""
-    others = {name: load_plugin("formats", name) for name in plugins("formats")}
-    own = {each.name: each for each in defined_in("formats", "FORMAT").values()}
-    return dict(sorted({**others, **own}.items()))
+    alphabetical order. Raises ConfigError if two have one name."""
+    others = [load_plugin("formats", name) for name in plugins("formats")]
+    return by_unique_name([*defined_in("formats", "FORMAT").values(), *others])
+
+
+def by_unique_name(formats: Iterable[Any]) -> Mapping[str, Any]:
+    """Return response formats by their names, in alphabetical order. Raises ConfigError if two have
+    one name."""
+    ordered = sorted(formats, key=lambda each: each.name)
+    for first, second in pairwise(ordered):
+        if first.name == second.name:
+            raise ConfigError(
+                f"{type(first).__module__} and {type(second).__module__} both define a response format "
+                f"with name = {first.name!r}; rename one of them"
+            )
+    return {each.name: each for each in ordered}
 
 
 @cache

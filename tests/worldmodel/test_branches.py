@@ -13,7 +13,7 @@ from spa.formats.registry import parse_response
 from spa.policies.scripted import random_engine
 from spa.prompts.render import Prompter
 from spa.types import Episode, SFTExample
-from spa.worldmodel.branches import counterfactual_examples, require_tries
+from spa.worldmodel.branches import _try, counterfactual_examples, require_tries
 from spa.worldmodel.examples import (
     coverage_sample,
     episode_examples,
@@ -173,3 +173,15 @@ def test_plans_that_the_end_of_the_game_makes_equal_are_one_example(game, monkey
         # Plans that were cut to equal ones were played, too.
         assert sum(example.extra["tried"] for example in examples) == sum(played)
         played.clear()
+
+
+def test_branches_hold_the_thoughts_that_their_format_asks_for():
+    form = {"mode": "add_worldmodel", "response_format": "choose_plan", "imagined_plans": 1}
+    lake = {"make": lambda tag="": make_env("frozen_lake", OPTIONS["frozen_lake"])}
+    (episode,) = play(groups(1, 1), random_engine(max_actions=1), **lake, **form)
+    prompter = Prompter(state_text="coords", **form)
+    env = lake["make"]()
+    turn = next(turn for turn in episode.turns if turn.executed)
+    env.reset(seed=episode.puzzle_seed)
+    tried = _try(env, ("Left",), prompter, turn)
+    assert tried.response.well_formed and tried.response.actions == ("Left",)

@@ -15,7 +15,7 @@ from spa.envs.branch import Past, branch
 from spa.envs.limits import checked_step
 from spa.errors import ConfigError, DataError
 from spa.formats.plans import Option
-from spa.formats.registry import parse_response, relabel_turn, world_model_response
+from spa.formats.registry import parse_response, relabel_turn
 from spa.prompts.render import Prompter
 from spa.seeds import stream, stream_seed
 from spa.types import Episode, SFTExample, StopReason, Turn
@@ -189,7 +189,8 @@ def _try(env: TextEnv, plan: Plan, prompter: Prompter, turn: Turn) -> Turn:
     answer = f" {prompter.action_sep} ".join(executed)
     # A placeholder, whose states relabelling replaces with the true ones; `turn_options` reads
     # only where the plan led.
-    text = world_model_response("unknown", "", "unknown", answer, order=prompter.response_format)
+    thoughts = prompter.form.scripted_thoughts(answer, "unknown", action_sep=prompter.action_sep)
+    text = prompter.form.write("unknown", thoughts, "unknown", answer)
     return Turn(
         state=turn.state,
         actions_left=turn.actions_left,
