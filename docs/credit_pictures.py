@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/credit.md into docs/images.
+"""Draw the pictures of docs/methods.md into docs/images.
 
 python docs/credit_pictures.py
 """

@@ -755,7 +755,7 @@ CRITIC = Group(
             "mean advantage before whitening",
             "reward",
             "near 0 with a good baseline",
-            "far from 0: the baseline is weak; see [estimator bias](credit.md)",
+            "far from 0: the baseline is weak; see [estimator bias](methods.md#estimators-and-bias)",
         ),
         Metric(
             "critic/advantages/imagined",

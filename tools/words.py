@@ -24,7 +24,6 @@ DONE = (
     "bridges.md",
     "coming-from.md",
     "concepts.md",
-    "credit.md",
     "environments.md",
     "evaluation.md",
     "extending.md",
@@ -34,7 +33,6 @@ DONE = (
     "leaderboard.md",
     "methods.md",
     "models.md",
-    "one-gpu.md",
     "parity.md",
     "planning.md",
     "recipe.md",
@@ -42,7 +40,6 @@ DONE = (
     "results.md",
     "scaling.md",
     "seeing.md",
-    "will-it-help.md",
 )
 LIMIT = 35
 REFUSED = {

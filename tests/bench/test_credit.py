@@ -18,7 +18,7 @@ from spa_bench.estimator_bias.worlds import (
     enumerate_episodes,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "credit.md"
+PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)

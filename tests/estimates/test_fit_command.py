@@ -130,7 +130,7 @@ def test_the_larger_pass_of_policy_and_critic_counts():
     ("rank", "gpu", "groups"), [("64", 16, 8), ("64", 24, 8), ("0", 24, 4), ("0", 32, 8)]
 )
 def test_the_preset_for_one_gpu_fits(rank, gpu, groups):
-    """With the engine's copy of the weights, all weights need fewer episodes on 24 GB, as docs/one-gpu.md has it."""
+    """With the engine's copy of the weights, all weights need fewer episodes on 24 GB, as docs/scaling.md has it."""
     assert load_config("one_gpu").es_manager.train.env_groups == 8
     cfg = load_config("one_gpu", [f"lora.rank={rank}", f"es_manager.train.env_groups={groups}"])
     assert cfg.es_manager.train.env_configs.tags == ("FrozenLake",)
