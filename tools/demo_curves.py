@@ -13,10 +13,10 @@ from pathlib import Path
 from results import read, write
 
 from spa.errors import DataError
-from spa.run.reading import open_run
 from spa_report.charts import Chart, Series
 from spa_report.curves import PASS_1, chart
 from spa_report.figures import save_chart
+from spa_report.reading import open_run
 from spa_report.results import list_methods
 
 PICTURES = Path("docs/images")

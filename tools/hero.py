@@ -17,8 +17,8 @@ from typing import Any
 
 from spa.errors import DataError
 from spa.run.files import write_atomic
-from spa.run.reading import StageFolder, heads, last_validation, open_run
 from spa_report.index import Place, read_episode
+from spa_report.reading import StageFolder, heads, last_validation, open_run
 from spa_report.replay import find_tokenizer, replay
 from spa_report.results import arm_name
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from spa.config.load import load_config
 from spa.plugins import example_sources, response_formats
-from spa.recipes.methods import METHODS
 from spa.recipes.selfplay import run_self_play
 from spa.recipes.sft_run import run_sft
 from spa.types import SFTExample
+from spa_sweeps.methods import METHODS
 
 SOURCE = Path(__file__).parents[1] / "src"
 SETTINGS = (

@@ -29,6 +29,10 @@ class DataError(SpaError):
     """A data file is missing, corrupt or lacks something; the message names file and row."""
 
 
+class NoRunError(DataError):
+    """A directory has no files of a run."""
+
+
 class ModelError(SpaError):
     """A model, tokenizer or checkpoint cannot be used."""
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from spa.envs.base import StateText
 from spa.envs.options import require_int, reset_seeds
-from spa.envs.questions import QuestionGame
 from spa.errors import DataError
 from spa.seeds import stream
 from spa_games.datafiles import file_stamp, read_rows
+from spa_games.questions import QuestionGame
 from spa_games.word_problems import Problem, generate_problem
 
 log = logging.getLogger("spa.games")

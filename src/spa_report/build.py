@@ -14,12 +14,12 @@ from markupsafe import Markup
 from spa.errors import DataError, SpaError
 from spa.run.console import printable
 from spa.run.files import write_atomic
-from spa.run.reading import open_run, problem_text
 from spa.tables import Table
 from spa.version import __version__
 from spa_report.charts import Chart, number, thin
 from spa_report.content import Report, build
 from spa_report.facts import ENDINGS
+from spa_report.reading import open_run, problem_text
 from spa_report.security import page_policy
 from spa_report.text import markdown
 

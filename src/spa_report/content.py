@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from spa.run.console import printable
-from spa.run.reading import RunFolder, flatten, made_with, told_apart
 from spa_report import facts, results
 from spa_report.charts import Bars, Chart, number
 from spa_report.curves import (
@@ -21,6 +20,7 @@ from spa_report.curves import (
 )
 from spa_report.gallery import Picture, choose
 from spa_report.progress import in_progress, shown_step
+from spa_report.reading import RunFolder, flatten, made_with, told_apart
 from spa_report.results import MethodResult
 
 

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from spa.run.reading import StageFolder
-from spa.run.usage import Budget, of_self_play, so_far
 from spa_report import facts
 from spa_report.charts import Bars, Chart, Point, Series, thin
+from spa_report.reading import StageFolder
+from spa_report.usage import Budget, of_self_play, so_far
 
 
 @dataclass(frozen=True, slots=True)

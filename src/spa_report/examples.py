@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 
 from spa.formats.blocks import find_block
 from spa.run.console import printable
-from spa.run.reading import RunFolder, StageFolder, flatten
+from spa_report.reading import RunFolder, StageFolder, flatten
 from spa_report.replay import shown
 
 LIMIT = 10

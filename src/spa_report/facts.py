@@ -13,7 +13,7 @@ from typing import Any
 
 from spa.evaluation.passk import outcomes
 from spa.evaluation.statistics import Interval, paired_by_puzzle, rate_interval
-from spa.run.reading import StageFolder, heads, last_validation
+from spa_report.reading import StageFolder, heads, last_validation
 from spa_report.replay import prediction_wrong
 
 ENDINGS = {

@@ -8,10 +8,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 from spa.run.console import printable
-from spa.run.reading import StageFolder, TrajectoryFile, heads, last_validation
 from spa_report.curves import RunArm
 from spa_report.facts import ENDINGS
 from spa_report.index import Place, read_episode
+from spa_report.reading import StageFolder, TrajectoryFile, heads, last_validation
 from spa_report.replay import any_wrong, replay
 
 Head = dict[str, Any]

@@ -19,8 +19,8 @@ from typing import Any
 
 from spa.run.console import printable
 from spa.run.files import read_lines
-from spa.run.reading import RunFolder, StageFolder, TrajectoryFile, arm_rank, heads, open_run
-from spa.run.reading_shape import NUMBER, is_episode, is_tree
+from spa_report.reading import RunFolder, StageFolder, TrajectoryFile, arm_rank, heads, open_run
+from spa_report.reading_shape import NUMBER, is_episode, is_tree
 from spa_report.replay import any_wrong
 
 log = logging.getLogger("spa.report")

@@ -6,19 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spa.errors import DataError
+from spa.errors import DataError, NoRunError
 from spa.run.console import printable
 from spa.run.lock import held
 from spa.run.progress import clock
-from spa.run.reading import (
-    NoRunError,
-    RunFolder,
-    StageFolder,
-    flatten,
-    is_run,
-    open_run,
-    problem_text,
-)
 from spa_report.curves import PASS_1, RunArm, ends
 from spa_report.progress import (
     failures,
@@ -28,6 +19,14 @@ from spa_report.progress import (
     live,
     progress,
     shown_step,
+)
+from spa_report.reading import (
+    RunFolder,
+    StageFolder,
+    flatten,
+    is_run,
+    open_run,
+    problem_text,
 )
 from spa_report.results import MethodResult, current_summary, judged_steps, list_methods, measured
 

@@ -11,7 +11,7 @@ from spa.run.files import MANIFEST, read_object
 from spa.run.live import StageProgress
 from spa.run.lock import LOCK, held
 from spa.run.progress import clock
-from spa.run.reading import RunFolder, StageFolder, flatten, is_stage, stage_rank
+from spa_report.reading import RunFolder, StageFolder, flatten, is_stage, stage_rank
 
 # A slow run may log a line only every few minutes, but rarely waits a quarter of an hour.
 _FRESH_SECONDS = 15 * 60

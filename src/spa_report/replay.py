@@ -15,9 +15,9 @@ import spa
 from spa.errors import DataError
 from spa.run.console import printable
 from spa.run.files import files_below, read_object
-from spa.run.reading import StageFolder
 from spa.worldmodel.accuracy import is_exact
 from spa_report import boards
+from spa_report.reading import StageFolder
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

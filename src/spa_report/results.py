@@ -15,11 +15,11 @@ from spa.evaluation.statistics import MANY_SEEDS, Interval
 from spa.run.console import printable
 from spa.run.estimate import PLAN
 from spa.run.files import read_object
-from spa.run.reading import ARM_ORDER, RunFolder, StageFolder, flatten, last_validation
 from spa_report import facts
 from spa_report.charts import number
 from spa_report.curves import PASS_1, RunArm, Wanted, ends, pass_k
 from spa_report.progress import failures, in_progress, lacks_summary, unfinished
+from spa_report.reading import ARM_ORDER, RunFolder, StageFolder, flatten, last_validation
 
 ARMS = {
     "spa": ("SPA", "Self-play, SFT on the true states of the played episodes, then PPO."),

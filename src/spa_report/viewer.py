@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from spa.errors import DataError, SpaError
-from spa.run.reading import is_run, open_run, problem_text
 from spa_report.build import template, write_text
 from spa_report.content import Report, build
 from spa_report.index import (
@@ -41,6 +40,7 @@ from spa_report.index import (
 )
 from spa_report.overview import run_row
 from spa_report.progress import live
+from spa_report.reading import is_run, open_run, problem_text
 from spa_report.replay import find_tokenizer, replay, shown
 from spa_report.security import page_policy, script_json
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from spa.api.settings import Overrides, as_list, as_texts, value_text
 from spa.errors import ConfigError
-from spa.recipes.methods import configured, controls_of
 from spa_sweeps.compare import Comparison, methods_compared, run_comparison, values_tried
+from spa_sweeps.methods import configured, controls_of
 
 
 def compare(

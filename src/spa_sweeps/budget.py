@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from spa.errors import DataError
 from spa.run.files import read_lines
-from spa.run.usage import Budget, of_self_play, so_far
+from spa_report.usage import Budget, of_self_play, so_far
 from spa_sweeps.grid import FOLDERS, TrainingRun
 
 

@@ -22,16 +22,6 @@ from spa.config.schema import Config
 from spa.config.tree import schema_keys, to_yaml
 from spa.errors import ConfigError
 from spa.examples.source import source_of
-from spa.recipes.methods import (
-    REFERENCE,
-    Method,
-    configured,
-    in_groups_of,
-    label,
-    method,
-    placed,
-    warn_untrained,
-)
 from spa.run.files import read_object, write_atomic
 from spa.run.manifest import changed_lines, changes
 from spa.run.stage import locked
@@ -50,6 +40,16 @@ from spa_sweeps.grid import (
     plan_grid,
     recorded_digest,
     run_grid,
+)
+from spa_sweeps.methods import (
+    REFERENCE,
+    Method,
+    configured,
+    in_groups_of,
+    label,
+    method,
+    placed,
+    warn_untrained,
 )
 from spa_sweeps.results import summarize
 

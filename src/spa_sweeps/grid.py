@@ -39,7 +39,6 @@ from spa.run.estimate import write_failures
 from spa.run.files import archive_files
 from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import fetch_content, fingerprint_of
-from spa.run.live import SECONDS_BETWEEN_LOOKS, GridProgress, StageView
 from spa.run.manifest import (
     MANIFEST,
     Manifest,
@@ -60,6 +59,7 @@ from spa.run.signals import (
     stopping_children,
 )
 from spa_estimates.hours import seconds_here
+from spa_sweeps.live import SECONDS_BETWEEN_LOOKS, GridProgress, StageView
 
 log = logging.getLogger("spa.sweeps")
 

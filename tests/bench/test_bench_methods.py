@@ -12,11 +12,11 @@ from spa import cli
 from spa.errors import ConfigError
 from spa.evaluation.statistics import probability_of_improvement
 from spa.evaluation.text import interval_text
-from spa.recipes.methods import METHODS, method
-from spa.run.usage import Budget
 from spa_bench.leaderboard import bench, tables
 from spa_bench.leaderboard.tables import at_budget, verdicts
 from spa_bench.paper.paper import Setting
+from spa_report.usage import Budget
+from spa_sweeps.methods import METHODS, method
 from spa_sweeps.results import SeedResult
 
 TINIEST = (

@@ -12,7 +12,6 @@ from helpers.stages import mark_finished
 
 from spa import cli
 from spa.errors import ConfigError, ModelError, TrainingError
-from spa.recipes.methods import METHODS
 from spa.recipes.token_budget import shape_of, with_token_budgets
 from spa_bench.paper import reproduce
 from spa_bench.paper.page import write_page
@@ -22,6 +21,7 @@ from spa_estimates.fit import GB, gpu_memory
 from spa_estimates.hours import stage_times
 from spa_estimates.speed import card_for, gpus
 from spa_sweeps.grid import StageJob
+from spa_sweeps.methods import METHODS
 from spa_sweeps.results import SeedResult, difference
 
 

@@ -77,7 +77,7 @@ def test_the_flags_are_settings():
 
 def test_the_number_of_a_training_sets_all_its_seeds(tmp_path: Path):
     from spa.api.runs import configuration
-    from spa.recipes.methods import configured
+    from spa_sweeps.methods import configured
 
     assert configuration("tiny", None, [], seed=2) == configured("tiny", (), 2)
     with pytest.raises(SystemExit):

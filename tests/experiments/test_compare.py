@@ -19,19 +19,11 @@ from spa.errors import ConfigError, SpaError, TrainingError
 from spa.evaluation.passk import outcomes
 from spa.formats.base import CONTROLS
 from spa.methods import Method
-from spa.recipes.methods import (
-    METHODS,
-    baseline_config,
-    configured,
-    controls_of,
-    method,
-    of_comparison,
-)
 from spa.run.manifest import Manifest
-from spa.run.reading import open_run
 from spa.worldmodel.sft_files import read_examples
 from spa_bench.paper.verdicts import mean_curve
 from spa_bench.q_learning.baseline import q_learning
+from spa_report.reading import open_run
 from spa_sweeps.budget import budget, learnt_tokens
 from spa_sweeps.compare import (
     continued,
@@ -40,6 +32,14 @@ from spa_sweeps.compare import (
     starts_again,
 )
 from spa_sweeps.grid import Plan, TrainingRun, run_grid
+from spa_sweeps.methods import (
+    METHODS,
+    baseline_config,
+    configured,
+    controls_of,
+    method,
+    of_comparison,
+)
 from spa_sweeps.results import (
     SeedResult,
     difference,

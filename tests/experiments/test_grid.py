@@ -15,7 +15,6 @@ from helpers.grids import in_this_process
 from helpers.stages import mark_finished
 
 from spa.errors import ConfigError, ModelError, TrainingError
-from spa.recipes.methods import METHODS, method
 from spa.run.manifest import MANIFEST, Manifest, result_of
 from spa_sweeps.compare import Arm, comparison
 from spa_sweeps.grid import (
@@ -27,6 +26,7 @@ from spa_sweeps.grid import (
     run_grid,
     tasks_of,
 )
+from spa_sweeps.methods import METHODS, method
 
 TINY = "model_path=builtin:tiny"
 

@@ -10,7 +10,7 @@ from helpers.runs import SMALL
 
 from spa import cli
 from spa.errors import ConfigError
-from spa.run.reading import open_run
+from spa_report.reading import open_run
 from spa_sweeps.compare import Comparison, methods_compared, short_name, values_tried
 
 LR = "actor_rollout_ref.actor.optim.lr"

@@ -29,10 +29,10 @@ from spa.planning.dynamics import LearnedMoves, Simulator
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.render import STATE
 from spa.recipes import selfplay, setup, sft_run
-from spa.recipes.methods import METHODS
 from spa.types import Prompt
 from spa.worldmodel.sft_files import read_examples
 from spa_games.formats.best_first import BestFirst, BestStates, Facts, facts_of
+from spa_sweeps.methods import METHODS
 
 FORM = BestFirst()
 BOARD = "######\n#___P#\n#OX_##\n#____#\n#____#\n######"

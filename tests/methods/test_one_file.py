@@ -26,7 +26,7 @@ import spa.methods
 
 spa.methods.__path__.append(sys.argv[1])
 from spa.config.load import load_config
-from spa.recipes.methods import method, method_names
+from spa_sweeps.methods import method, method_names
 from spa.plugins import defined_by_methods
 from spa.worldmodel.sequences import sft_mask
 

@@ -12,7 +12,7 @@ from spa.envs.registry import make_env
 from spa.formats.registry import parse_response
 from spa.prompts.render import Prompter, format_reward
 from spa.recipes import setup
-from spa.recipes.methods import METHODS
+from spa_sweeps.methods import METHODS
 
 CELL = re.compile(r"\(\s*\d+\s*,\s*\d+\s*\)")
 GAMES: dict[str, dict[str, Any]] = {

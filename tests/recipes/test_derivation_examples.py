@@ -15,11 +15,11 @@ from spa.formats.blocks import think_text
 from spa.formats.registry import parse_response
 from spa.planning.dynamics import Simulator
 from spa.recipes import evaluate, selfplay, setup, sft_run
-from spa.recipes.methods import METHODS, controls_of
 from spa.recipes.policies import Target
 from spa.types import SFTExample
 from spa.worldmodel.sft_files import read_examples
 from spa_games.formats.constraint_propagation import derive, score_derivation, write_derivation
+from spa_sweeps.methods import METHODS, controls_of
 
 SETTINGS = (
     "model_path=builtin:tiny",

@@ -22,9 +22,9 @@ from spa.recipes.imagination import imagination
 from spa.recipes.policies import find_target, knows_all_data, run_of, training_hashes
 from spa.recipes.ppo_rollouts import validation_episodes
 from spa.run.files import read_lines
-from spa.run.reading import open_run
 from spa.types import Episode
 from spa.worldmodel.parquet import TRAIN_FILE
+from spa_report.reading import open_run
 
 LAKE = "FrozenLakeNoSlip"
 

@@ -22,11 +22,11 @@ from spa.planning.moves import MIN_TOKENS, answer_tokens, require_names
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.render import STATE
 from spa.recipes import pipeline, setup
-from spa.recipes.methods import METHODS
 from spa.recipes.rounds import rounds_of
 from spa.types import Prompt, SFTExample
 from spa.worldmodel.examples import write_parquet
 from spa.worldmodel.sft_files import read_examples
+from spa_sweeps.methods import METHODS
 
 SETTINGS = (
     "model_path=builtin:tiny",

@@ -23,12 +23,12 @@ from spa.models.build import load_template
 from spa.planning.dynamics import Simulator
 from spa.policies.scripted import ScriptedEngine
 from spa.recipes import evaluate, ppo_run, selfplay, setup, sft_run
-from spa.recipes.methods import METHODS
 from spa.recipes.policies import Target
 from spa.recipes.ppo_rollouts import make_batch
 from spa.training.batch import split_turns
 from spa.types import SFTExample
 from spa.worldmodel.sft_files import read_examples
+from spa_sweeps.methods import METHODS
 
 SETTINGS = (
     "model_path=builtin:tiny",

@@ -16,10 +16,10 @@ from spa import tables
 from spa.cli import execute
 from spa.run import progress
 from spa.run.console import printable
-from spa.run.reading import open_run
 from spa_report import charts
 from spa_report.build import html, template
 from spa_report.content import build
+from spa_report.reading import open_run
 from spa_report.replay import replay
 from spa_report.security import script_json
 from spa_report.text import markdown

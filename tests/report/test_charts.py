@@ -8,11 +8,11 @@ import pytest
 from report_fixtures import TAG, write_demo, write_stage
 
 from spa.cli import main
-from spa.run.reading import open_run
-from spa.run.usage import Budget, so_far
 from spa_report.charts import Chart, Series, thin
 from spa_report.content import build
 from spa_report.figures import save_chart
+from spa_report.reading import open_run
+from spa_report.usage import Budget, so_far
 
 
 def test_a_chart_as_svg_is_legal_and_holds_names_as_text(tmp_path: Path):

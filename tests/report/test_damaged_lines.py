@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spa.cli import main
-from spa.run.reading_shape import is_episode, is_head
+from spa_report.reading_shape import is_episode, is_head
 
 ODD = (None, 3, "x", [], {}, [None], [3], 1e999)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from spa.cli import execute
-from spa.run.reading import open_run
 from spa_report.charts import number
 from spa_report.content import build
 from spa_report.overview import list_runs
+from spa_report.reading import open_run
 from spa_report.viewer import Library
 
 

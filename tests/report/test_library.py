@@ -16,12 +16,12 @@ from report_fixtures import play, write_stage
 
 from spa.envs.frozen_lake import FrozenLake
 from spa.formats.search import breadth_first, explore, write_search
-from spa.run.reading import is_run, open_run
 from spa.types import SFTExample
 from spa.worldmodel.parquet import write_parquet
 from spa_report.content import build
 from spa_report.examples import examples
 from spa_report.index import EpisodeIndex
+from spa_report.reading import is_run, open_run
 from spa_report.replay import replay, written_search
 from spa_report.viewer import HOST, Library, Viewer, export, serve
 

@@ -9,10 +9,10 @@ from report_fixtures import write_sft, write_stage
 from spa.run.announce import StagePlan, save_plan
 from spa.run.lock import run_lock
 from spa.run.manifest import MANIFEST
-from spa.run.reading import open_run
 from spa_report.content import build
 from spa_report.overview import run_row
 from spa_report.progress import live
+from spa_report.reading import open_run
 from spa_report.results import colors_of, list_methods
 
 NAMES = (

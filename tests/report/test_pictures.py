@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from spa.errors import DataError
-from spa.run.reading import heads, last_validation, open_run
+from spa_report.reading import heads, last_validation, open_run
 
 ROOT = Path(__file__).parents[2]
 HERO = runpy.run_path(str(ROOT / "tools" / "hero.py"))

@@ -15,11 +15,11 @@ from report_fixtures import TAG, write_demo, write_sft, write_stage
 from spa.cli import execute
 from spa.errors import DataError
 from spa.run.lock import run_lock
-from spa.run.reading import open_run
 from spa_report.build import html, template, write_report
 from spa_report.content import build
 from spa_report.facts import Wins, behaviour_and_wins, difference
 from spa_report.overview import list_runs
+from spa_report.reading import open_run
 
 
 class Page(HTMLParser):

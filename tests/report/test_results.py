@@ -11,10 +11,10 @@ from report_fixtures import write_demo, write_sft, write_stage
 from spa.cli import execute
 from spa.errors import DataError
 from spa.run.lock import run_lock
-from spa.run.reading import open_run
 from spa_report.content import build
 from spa_report.facts import Behaviour, behaviour_and_wins, difference, rate, what_went_wrong
 from spa_report.overview import list_runs
+from spa_report.reading import open_run
 
 
 def edit(path: Path, change) -> None:

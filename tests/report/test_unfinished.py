@@ -12,10 +12,10 @@ from helpers.killed import is_finished, kill_comparison, steps_of
 from spa.cli import execute
 from spa.run.estimate import write_failures, write_plan
 from spa.run.files import read_object
-from spa.run.reading import open_run
 from spa_report.content import build
 from spa_report.overview import list_runs
 from spa_report.progress import in_progress
+from spa_report.reading import open_run
 from spa_report.results import how_far
 from spa_report.text import markdown
 

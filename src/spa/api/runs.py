@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from spa.api.html import show_in_notebooks
 from spa.api.settings import Overrides, as_list, as_texts, value_text
-from spa.config.load import load_config
+from spa.config.load import load_config, seeded
 from spa.config.schema import Config
 from spa.errors import ConfigError, DataError
 from spa.install import install_hint
 from spa.plugins import load_plugin
 from spa.run.files import read_lines
-from spa.run.reading import StageFolder, open_run
 from spa.types import Episode
 
 if TYPE_CHECKING:
@@ -32,9 +31,9 @@ class Run:
     path: Path
 
     @property
-    def stages(self) -> tuple[StageFolder, ...]:
-        """The stages that have recorded something."""
-        return open_run(self.path).stages
+    def stages(self) -> tuple[Any, ...]:
+        """The stages that have recorded something, each a `StageFolder`."""
+        return _opened(self.path).stages
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -67,7 +66,7 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """The results of a comparison (`summary.json`); empty for a single run."""
-        return open_run(self.path).summary or {}
+        return _opened(self.path).summary or {}
 
     @property
     def checkpoint(self) -> Path:
@@ -97,7 +96,7 @@ class Run:
         """
         files = [
             file
-            for folder in open_run(self.path).find(stage, method)
+            for folder in _opened(self.path).find(stage, method)
             for file in folder.trajectory_files()
             if file.split == split
         ]
@@ -136,6 +135,11 @@ class Run:
         return load_plugin("api", "run_html")(self)
 
 
+def _opened(path: Path) -> Any:
+    """The `RunFolder` of the package that reads the files of runs."""
+    return load_plugin("api", "open_run")(path)
+
+
 def _read(path: Path) -> Iterator[Episode]:
     for _, row in read_lines(path):
         try:
@@ -147,9 +151,8 @@ def _read(path: Path) -> Iterator[Episode]:
 def load_run(path: str | Path) -> Run:
     """The run in a folder. Raises DataError if the folder has no run."""
     folder = Path(path).expanduser()
-    # `open_run` raises DataError if there is no run: here, and not at the first use of an
-    # attribute.
-    open_run(folder)
+    # Raises DataError if there is no run: here, and not at the first use of an attribute.
+    _opened(folder)
     return Run(folder)
 
 
@@ -205,8 +208,8 @@ def plan_training(
     The recipe of a run whose folder holds a comparison is that comparison's.
     """
     from spa.launch.job import Job
-    from spa.recipes.methods import of_comparison
 
+    in_comparison = load_plugin("api", "recipe_of_comparison")
     chosen = tuple(stages)
     if method != "spa" and (chosen != ("ppo",) or ckpt is not None):
         raise ConfigError(
@@ -219,13 +222,13 @@ def plan_training(
         )
     # All stages are one job: the recipe itself resumes the stages that exist.
     if chosen == STAGES:
-        return of_comparison(cfg), [Job(stage="run", generate_data=True if from_scratch else None)]
+        return in_comparison(cfg), [Job(stage="run", generate_data=True if from_scratch else None)]
     # A single stage archives its earlier work if `resume_mode` is `disable`. The recipe does so if
     # `generate_data` is true.
     if from_scratch:
         cfg = replace(cfg, trainer=replace(cfg.trainer, resume_mode="disable"))
     if chosen == ("ppo",) and ckpt is not None:
-        return of_comparison(cfg), [Job(stage="run", ckpt=str(ckpt), generate_data=False)]
+        return in_comparison(cfg), [Job(stage="run", ckpt=str(ckpt), generate_data=False)]
     # With `generate_data=False` the job `run` starts PPO from the last SFT checkpoint. The job
     # `ppo` starts PPO from `model_path`.
     jobs = {
@@ -310,15 +313,9 @@ def configuration(
             "name or path instead"
         )
     if method != "spa":
-        from spa.recipes.methods import baseline_config
-
-        loaded = baseline_config(str(config), texts, method)
+        loaded = load_plugin("api", "baseline")(str(config), texts, method)
     elif isinstance(config, Config):
         loaded = config
     else:
         loaded = load_config(config, texts, stages=[stage for stage in stages if stage in STAGES])
-    # Imported after the configuration is loaded, because it imports PyTorch: for the method `spa`,
-    # a mistake in the configuration is reported without that delay.
-    from spa.recipes.methods import seeded
-
     return seeded(loaded, seed)

@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from spa.commands.arguments import CONFIG_HELP, say
+from spa.plugins import load_plugin
 from spa.tables import Table
 
 
@@ -26,11 +27,8 @@ def list_names(options: argparse.Namespace) -> int:
 
         # Parts are pieces that other configurations include. A part alone is incomplete.
         return say([name for name in config_names() if name not in PARTS])
-    from spa.recipes.methods import method, method_names
-
     rows = []
-    for name in method_names():
-        entry = method(name)
+    for name, entry in load_plugin("api", "methods")().items():
         size = entry.group_size
         groups = () if size is None else (f"es_manager.train.group_size={size}",)
         changes = " ".join((*entry.overrides, *entry.world_model, *entry.ppo, *groups)) or "-"

@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from spa.config.hardware import vllm_installed
-from spa.errors import ConfigError
+from spa.errors import ConfigError, NoRunError
 from spa.install import DISTRIBUTION
 from spa.plugins import load_plugin
 from spa.run.console import write_out
@@ -131,7 +131,6 @@ def check_run(folder: Path) -> int:
     holds its reward back; 0 if all files are whole, else 1."""
     from spa.commands.table import COMMANDS
     from spa.run.manifest import damaged_files
-    from spa.run.reading import NoRunError
 
     if not folder.is_dir():
         raise ConfigError(

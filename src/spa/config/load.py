@@ -435,3 +435,17 @@ def spread_groups(cfg: Config) -> Config:
     return replace(
         cfg, es_manager=replace(manager, train=spread(manager.train), val=spread(manager.val))
     )
+
+
+def seeded(cfg: Config, seed: int) -> Config:
+    """A configuration as training number `seed`, counted from 0: the same experiment with other
+    seeds and other validation puzzles."""
+    # Usual trainings have fewer puzzles than these offsets, so the puzzle seeds of two
+    # trainings do not overlap.
+    return replace(
+        cfg,
+        seed=replace(
+            cfg.seed, train=cfg.seed.train + 1_000_000 * seed, val=cfg.seed.val + 100_000 * seed
+        ),
+        sft=replace(cfg.sft, trainer=replace(cfg.sft.trainer, seed=cfg.sft.trainer.seed + seed)),
+    )

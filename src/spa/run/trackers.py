@@ -5,22 +5,17 @@ A tracker is optional in every sense: its package is imported when it is asked f
 error it makes turns it off with one warning. Training never stops for it.
 """
 
-import hashlib
 import logging
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spa.envs.limits import EnvFault, boundary
 from spa.errors import ConfigError
-from spa.run.console import printable
-from spa.run.files import ARCHIVE, jsonable
+from spa.plugins import load_plugin, plugins
 from spa.run.progress import ProgressLine
 from spa.run.recorder import OpenTrackers, Sink
-from spa.tables import Table
 
 if TYPE_CHECKING:
     from spa.types import Episode
@@ -45,9 +40,10 @@ SHOWN = (
 """The metrics that matter while one waits, in the order in which they are shown."""
 
 
-TRACKERS = ("console", "tensorboard", "wandb", "trackio")
-"""Values of `trainer.logger`. The files are always written; "file" and "jsonl" are accepted and add
-nothing."""
+def trackers() -> tuple[str, ...]:
+    """Values of `trainer.logger`: the console, then those that packages register. The files are
+    always written; "file" and "jsonl" are accepted and add nothing."""
+    return ("console", *plugins("trackers"))
 
 
 def trackers_named(
@@ -62,10 +58,10 @@ def trackers_named(
 
     `samples`: how many episodes of a split ("train", "val") they get as a table; default: 8.
     """
-    unknown = [name for name in names if name not in (*TRACKERS, "file", "jsonl")]
+    unknown = [name for name in names if name not in (*trackers(), "file", "jsonl")]
     if unknown:
         raise ConfigError(
-            f"trainer.logger: unknown tracker {', '.join(unknown)}; choose from {', '.join(TRACKERS)}."
+            f"trainer.logger: unknown tracker {', '.join(unknown)}; choose from {', '.join(trackers())}."
         )
     return partial(Sinks, names, project=project, name=name, samples=samples or {})
 
@@ -87,16 +83,20 @@ class Sinks:
         samples: Mapping[str, int],
     ) -> None:
         self._samples = samples
-        makers: dict[str, Callable[[], Sink]] = {
-            "console": lambda: _ConsoleSink(stage, name, total_steps, start_step),
-            "tensorboard": lambda: _TensorBoardSink(directory, start_step),
-            "wandb": lambda: _WandbSink(directory, stage, config, project, name),
-            "trackio": lambda: _TrackioSink(directory, stage, config, project, name),
-        }
+        own = {"directory": directory, "stage": stage, "config": config}
+        own |= {"start_step": start_step, "project": project, "name": name}
         self._active: dict[str, Sink] = {}
+
+        def open_one(key: str) -> None:
+            self._active[key] = (
+                _ConsoleSink(stage, name, total_steps, start_step)
+                if key == "console"
+                else load_plugin("trackers", key)(**own)
+            )
+
         for key in names:
-            if key in makers:
-                self._guard(key, lambda key=key: self._active.__setitem__(key, makers[key]()))
+            if key in trackers():
+                self._guard(key, partial(open_one, key))
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """Send metrics to every sink."""
@@ -174,126 +174,3 @@ class _ConsoleSink:
 
     def close(self) -> None:
         self._progress.close()
-
-
-def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    return {key: float(value) for key, value in metrics.items() if isinstance(value, int | float)}
-
-
-_TABLE = ("episode", "tag", "success", "stop", "score", "turns", "conversation")
-
-
-def _table_rows(episodes: "Sequence[Episode]") -> list[list[Any]]:
-    rows = []
-    for episode in episodes:
-        talk = "\n\n".join(
-            f"[{message['role']}]\n{message['content']}" for message in episode.messages
-        )
-        # A sampled text may hold lone surrogates, which UTF-8 cannot encode.
-        talk = talk.encode("utf-8", "backslashreplace").decode()
-        ending = (str(episode.stop), episode.score, len(episode.turns), talk)
-        rows.append([episode.episode_id, episode.tag, episode.success, *ending])
-    return rows
-
-
-class _TensorBoardSink:
-    """Scalars and sample episodes for TensorBoard, in `<stage>/tensorboard`."""
-
-    def __init__(self, directory: Path, start_step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        # Drops the points of steps that an interrupted run had logged and that are now repeated.
-        purge = start_step + 1 if start_step else None
-        self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=purge)
-
-    def log(self, step: int, metrics: dict[str, Any]) -> None:
-        for key, value in _numbers(metrics).items():
-            self._writer.add_scalar(key, value, step)
-
-    def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
-        rows = _table_rows(episodes)
-        # The table leaves out the conversations, which are long: each is logged below as a text of
-        # its own.
-        cells = [[printable(str(value)) for value in row[:-1]] for row in rows]
-        table = Table(_TABLE[:-1], cells, right=(4, 5))
-        self._writer.add_text(f"episodes/{split}", table.markdown(), step)
-        for index, row in enumerate(rows):
-            # Markdown shows indented text unchanged.
-            indented = "\n".join("    " + line for line in row[-1].splitlines())
-            self._writer.add_text(f"episodes/{split}/{index}", indented, step)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-def _identity(directory: Path) -> str:
-    """The id of a stage's curves. It follows from the folder, so that a resumed stage continues its
-    own, and from what the archive holds, so that a new training does not continue old ones."""
-    archived = len(list(directory.glob(f"{ARCHIVE}/*")))
-    place = f"{directory.resolve()} {archived}" if archived else str(directory.resolve())
-    return hashlib.sha256(place.encode()).hexdigest()[:16]
-
-
-class _WandbSink:
-    """Weights & Biases; `WANDB_MODE=offline` (wandb's own variable) keeps everything on this
-    machine."""
-
-    def __init__(self, directory: Path, stage: str, config: Any, project: str, name: str) -> None:
-        import wandb  # pyright: ignore[reportMissingImports]
-
-        self._wandb = wandb
-        self._run = wandb.init(
-            project=project or "spa",
-            name=f"{name}-{stage}" if name else None,
-            group=name or None,
-            job_type=stage,
-            dir=str(directory),
-            id=_identity(directory),
-            resume="allow",
-            config=None if config is None else jsonable(config),
-        )
-
-    def log(self, step: int, metrics: dict[str, Any]) -> None:
-        self._run.log(_numbers(metrics), step=step)
-
-    def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
-        self._run.log(
-            {
-                f"episodes/{split}": self._wandb.Table(
-                    columns=list(_TABLE), data=_table_rows(episodes)
-                )
-            },
-            step=step,
-        )
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-class _TrackioSink:
-    """Trackio: a local dashboard with Weights & Biases' interface."""
-
-    def __init__(self, directory: Path, stage: str, config: Any, project: str, name: str) -> None:
-        import trackio  # pyright: ignore[reportMissingImports]
-
-        self._trackio = trackio
-        with redirect_stdout(sys.stderr):  # trackio prints to stdout, where spa prints results
-            self._run = trackio.init(
-                project=project or "spa",
-                name=f"{name or directory.resolve().parent.name}-{stage}-{_identity(directory)[:6]}",
-                resume="allow",
-                config=None if config is None else jsonable(config),
-            )
-
-    def log(self, step: int, metrics: dict[str, Any]) -> None:
-        self._run.log(_numbers(metrics), step=step)
-
-    def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
-        import pandas  # a dependency of trackio
-
-        frame = pandas.DataFrame(_table_rows(episodes), columns=list(_TABLE))
-        self._run.log({f"episodes/{split}": self._trackio.Table(dataframe=frame)}, step=step)
-
-    def close(self) -> None:
-        with redirect_stdout(sys.stderr):
-            self._trackio.finish()

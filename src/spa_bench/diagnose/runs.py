@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spa.run.files import read_object
-from spa.run.reading import RunFolder, StageFolder, flatten, open_run
 from spa_bench.diagnose.rules import CHECKS, Finding, Row, failed_gate, ranked, unchecked
+from spa_report.reading import RunFolder, StageFolder, flatten, open_run
 
 GATE_FILE = "gate.json"
 

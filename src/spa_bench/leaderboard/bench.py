@@ -22,7 +22,6 @@ from spa.envs.cards import mean_optimum
 from spa.errors import ConfigError, TrainingError
 from spa.install import versions
 from spa.recipes import setup
-from spa.recipes.methods import SHUFFLED, label, method
 from spa.run.files import write_atomic
 from spa.run.manifest import Manifest
 from spa_bench.leaderboard.tables import leaderboard, row_of
@@ -43,6 +42,7 @@ from spa_sweeps.grid import (
     plan_grid,
     time_of,
 )
+from spa_sweeps.methods import SHUFFLED, label, method
 from spa_sweeps.results import read_trainings
 
 METHODS = (

@@ -16,11 +16,11 @@ from spa.evaluation.statistics import (
     probability_of_improvement,
 )
 from spa.evaluation.text import interval_text, percent
-from spa.recipes.methods import REFERENCE, SHUFFLED
-from spa.run.usage import Budget
 from spa.tables import Table
 from spa_bench.q_learning.validation import OTHER, SAME
 from spa_report.security import page_policy
+from spa_report.usage import Budget
+from spa_sweeps.methods import REFERENCE, SHUFFLED
 from spa_sweeps.results import SeedResult, per_puzzle
 
 MEASURES = {"environment_steps": "environment steps", "tokens": "tokens"}

@@ -14,7 +14,6 @@ from spa.config.load import load_config
 from spa.errors import ConfigError
 from spa.install import versions
 from spa.recipes import state_perplexity
-from spa.recipes.methods import method
 from spa.run.files import read_object, write_atomic
 from spa_bench.paper.hours import hours_of
 from spa_bench.paper.page import write_page
@@ -32,6 +31,7 @@ from spa_sweeps.grid import (
     plan_grid,
     time_of,
 )
+from spa_sweeps.methods import method
 from spa_sweeps.results import SeedResult, read_trainings
 
 RESULTS = "results.json"

@@ -8,9 +8,9 @@ from typing import Any
 
 from spa.envs.base import StateText
 from spa.envs.options import require_int, reset_seeds
-from spa.envs.questions import QuestionGame
 from spa.errors import ConfigError
 from spa.seeds import stream_seed
+from spa_games.questions import QuestionGame
 from spa_integrations.games import load_package
 from spa_integrations.games.answers import evaluates, is_harmless
 from spa_integrations.games.randomness import OwnRandomness

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 from helpers.killed import SMALLEST
 
-from spa.run import live
 from spa.run.announce import StagePlan, expected_time, plan_lines
 from spa.run.estimate import TimeLeft, Work, time_left, time_range
-from spa.run.live import GridProgress, StageProgress, StageView
+from spa.run.live import StageProgress
 from spa.run.recorder import Recorder
+from spa_sweeps import live
+from spa_sweeps.live import GridProgress, StageView
 
 STEPS = ("trainer.total_training_steps=2", "sft.trainer.total_training_steps=2")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from spa.run.usage import of_self_play
+from spa_report.usage import of_self_play
 
 PLAYED = {"episodes": 10, "num_actions": 3.0, "response_length": 100.0}
 

@@ -17,16 +17,12 @@ from typing import Any
 
 import yaml
 
-from spa.errors import DataError
+from spa.errors import DataError, NoRunError
 from spa.run.files import MANIFEST, read_lines, read_object
 from spa.run.lock import LOCK
-from spa.run.reading_shape import is_head, is_summary
+from spa_report.reading_shape import is_head, is_summary
 
 log = logging.getLogger(__name__)
-
-
-class NoRunError(DataError):
-    """A directory has no files of a run."""
 
 
 # Folders that are not searched for stages: hidden ones, checkpoints, evaluations, earlier attempts,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from spa.config.load import load_config
+from spa.config.load import load_config, seeded
 from spa.config.schema import Config
 from spa.errors import ConfigError, nearest
 from spa.formats.registry import format_of
@@ -360,6 +360,11 @@ def method_names() -> list[str]:
     return list(dict.fromkeys((*METHODS, *plugins("methods"))))
 
 
+def methods() -> dict[str, Method]:
+    """All methods by name."""
+    return {name: method(name) for name in method_names()}
+
+
 def method(name: str) -> Method:
     """The method of this name, or the user's own at `module:name`, where modules of the working
     directory are found. NAME_shuffled is the shuffled control of a fine-tuned method, NAME_xN a
@@ -469,20 +474,6 @@ def configured(preset: str, overrides: tuple[str, ...], seed: int = 0) -> Config
     """A configuration as training number `seed`. A grid asks for the same one often, and reading
     one takes a while."""
     return seeded(_read(preset, overrides), seed)
-
-
-def seeded(cfg: Config, seed: int) -> Config:
-    """A configuration as training number `seed`, counted from 0: the same experiment with other
-    seeds and other validation puzzles."""
-    # Usual trainings have fewer puzzles than these offsets, so the puzzle seeds of two
-    # trainings do not overlap.
-    return replace(
-        cfg,
-        seed=replace(
-            cfg.seed, train=cfg.seed.train + 1_000_000 * seed, val=cfg.seed.val + 100_000 * seed
-        ),
-        sft=replace(cfg.sft, trainer=replace(cfg.sft.trainer, seed=cfg.sft.trainer.seed + seed)),
-    )
 
 
 def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:

@@ -1,0 +1,153 @@
+"""Trackers of other packages, which `pyproject.toml` registers in the group `spa.trackers`.
+
+The package of a tracker is imported when it is asked for. `spa.run.trackers` turns a tracker off
+after its first error.
+"""
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from spa.run.console import printable
+from spa.run.files import ARCHIVE, jsonable
+from spa.tables import Table
+from spa.types import Episode
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    return {key: float(value) for key, value in metrics.items() if isinstance(value, int | float)}
+
+
+_TABLE = ("episode", "tag", "success", "stop", "score", "turns", "conversation")
+
+
+def _table_rows(episodes: Sequence[Episode]) -> list[list[Any]]:
+    rows = []
+    for episode in episodes:
+        talk = "\n\n".join(
+            f"[{message['role']}]\n{message['content']}" for message in episode.messages
+        )
+        # A sampled text may hold lone surrogates, which UTF-8 cannot encode.
+        talk = talk.encode("utf-8", "backslashreplace").decode()
+        ending = (str(episode.stop), episode.score, len(episode.turns), talk)
+        rows.append([episode.episode_id, episode.tag, episode.success, *ending])
+    return rows
+
+
+class TensorBoard:
+    """Scalars and sample episodes for TensorBoard, in `<stage>/tensorboard`."""
+
+    def __init__(self, *, directory: Path, start_step: int, **_: Any) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # Drops the points of steps that an interrupted run had logged and that are now repeated.
+        purge = start_step + 1 if start_step else None
+        self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=purge)
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        """Log the numbers of one step."""
+        for key, value in _numbers(metrics).items():
+            self._writer.add_scalar(key, value, step)
+
+    def episodes(self, step: int, split: str, episodes: Sequence[Episode]) -> None:
+        """Log sample episodes as a table."""
+        rows = _table_rows(episodes)
+        # The table leaves out the conversations, which are long: each is logged below as a text of
+        # its own.
+        cells = [[printable(str(value)) for value in row[:-1]] for row in rows]
+        table = Table(_TABLE[:-1], cells, right=(4, 5))
+        self._writer.add_text(f"episodes/{split}", table.markdown(), step)
+        for index, row in enumerate(rows):
+            # Markdown shows indented text unchanged.
+            indented = "\n".join("    " + line for line in row[-1].splitlines())
+            self._writer.add_text(f"episodes/{split}/{index}", indented, step)
+
+    def close(self) -> None:
+        """Finish."""
+        self._writer.close()
+
+
+def _identity(directory: Path) -> str:
+    """The id of a stage's curves. It follows from the folder, so that a resumed stage continues its
+    own, and from what the archive holds, so that a new training does not continue old ones."""
+    archived = len(list(directory.glob(f"{ARCHIVE}/*")))
+    place = f"{directory.resolve()} {archived}" if archived else str(directory.resolve())
+    return hashlib.sha256(place.encode()).hexdigest()[:16]
+
+
+class Wandb:
+    """Weights & Biases; `WANDB_MODE=offline` (wandb's own variable) keeps everything on this
+    machine."""
+
+    def __init__(
+        self, *, directory: Path, stage: str, config: Any, project: str, name: str, **_: Any
+    ) -> None:
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        self._wandb = wandb
+        self._run = wandb.init(
+            project=project or "spa",
+            name=f"{name}-{stage}" if name else None,
+            group=name or None,
+            job_type=stage,
+            dir=str(directory),
+            id=_identity(directory),
+            resume="allow",
+            config=None if config is None else jsonable(config),
+        )
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        """Log the numbers of one step."""
+        self._run.log(_numbers(metrics), step=step)
+
+    def episodes(self, step: int, split: str, episodes: Sequence[Episode]) -> None:
+        """Log sample episodes as a table."""
+        self._run.log(
+            {
+                f"episodes/{split}": self._wandb.Table(
+                    columns=list(_TABLE), data=_table_rows(episodes)
+                )
+            },
+            step=step,
+        )
+
+    def close(self) -> None:
+        """Finish."""
+        self._run.finish()
+
+
+class Trackio:
+    """Trackio: a local dashboard with Weights & Biases' interface."""
+
+    def __init__(
+        self, *, directory: Path, stage: str, config: Any, project: str, name: str, **_: Any
+    ) -> None:
+        import trackio  # pyright: ignore[reportMissingImports]
+
+        self._trackio = trackio
+        with redirect_stdout(sys.stderr):  # trackio prints to stdout, where spa prints results
+            self._run = trackio.init(
+                project=project or "spa",
+                name=f"{name or directory.resolve().parent.name}-{stage}-{_identity(directory)[:6]}",
+                resume="allow",
+                config=None if config is None else jsonable(config),
+            )
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        """Log the numbers of one step."""
+        self._run.log(_numbers(metrics), step=step)
+
+    def episodes(self, step: int, split: str, episodes: Sequence[Episode]) -> None:
+        """Log sample episodes as a table."""
+        import pandas  # a dependency of trackio
+
+        frame = pandas.DataFrame(_table_rows(episodes), columns=list(_TABLE))
+        self._run.log({f"episodes/{split}": self._trackio.Table(dataframe=frame)}, step=step)
+
+    def close(self) -> None:
+        """Finish."""
+        with redirect_stdout(sys.stderr):
+            self._trackio.finish()
