@@ -11,7 +11,6 @@ from spa.envs.base import StateText
 from spa.envs.cards import random_episode
 from spa.envs.pool import group_specs
 from spa.envs.workers import EnvWorkers
-from spa.evaluation.situations import random_situation, replay
 from spa.models.load import load_tokenizer
 from spa.planning.node import simulate
 from spa.policies.scripted import ScriptedEngine, random_engine
@@ -23,6 +22,7 @@ from spa.types import Episode, SamplingParams, StopReason
 from spa.worldmodel.base_format import in_base_format
 from spa.worldmodel.examples import episode_examples
 from spa_author.checker import check
+from spa_measurements.situations import random_situation, replay
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from nim import Nim  # pyright: ignore[reportMissingImports]

@@ -4,9 +4,9 @@ the form `package.module:name`.
 A package registers objects by name in the groups `spa.commands`, `spa.envs`, `spa.libraries`,
 `spa.engines`, `spa.formats`, `spa.policies`, `spa.methods` and `spa.trackers`. Names are listed
 without importing anything; a module is imported when its name is used. The packages next to the
-core use the same door, and groups of their own: `spa.api` (what `import spa` shows and compares),
-`spa.estimates` (what a run will take) and `spa.translations` (settings and files of other
-projects).
+core use the same door. They have groups of their own as well: `spa.api` (functions behind
+`import spa`), `spa.estimates` (what a run will take), `spa.measurements` (what `spa eval` does
+besides playing) and `spa.translations` (settings and files of other projects).
 """
 
 import inspect

@@ -11,10 +11,10 @@ from spa import cli
 from spa.config.load import load_config
 from spa.errors import ModelError
 from spa.recipes import evaluate, selfplay
-from spa.recipes.evaluate_world_model import measure_world_model
 from spa.recipes.policies import find_target
 from spa.run.fingerprint import Fingerprint
 from spa.worldmodel.sft_files import read_examples
+from spa_measurements.measure_world_model import measure_world_model
 
 BAD_KEY = failing(401, "bad key")
 

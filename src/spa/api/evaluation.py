@@ -16,10 +16,10 @@ from spa.envs.eval_sets import SAMPLES, EvalSet
 from spa.errors import ConfigError
 from spa.evaluation.statistics import Interval
 from spa.evaluation.text import interval_text, percent
+from spa.plugins import load_plugin
 from spa.policies.named import policy_names
 from spa.prompts.template import ChatTemplate
 from spa.recipes import evaluate as recipe
-from spa.recipes.evaluate_world_model import measure_world_model
 from spa.recipes.policies import Target, find_target, slug
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def evaluate_world_model(
     target, cfg, path = plan_evaluation(
         model, config, overrides=overrides, output=output, suffix="-world-model"
     )
-    result = measure_world_model(
+    result = load_plugin("api", "world_model")(
         cfg,
         target,
         output=path,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spa.commands.arguments import names, positive_number, result_file, say
 from spa.errors import ConfigError
 from spa.evaluation.text import interval_text, percent
+from spa.plugins import load_plugin
 from spa.run.console import write_out
 from spa.tables import Table
 
@@ -140,15 +141,9 @@ def evaluate(options: argparse.Namespace) -> int:
             "--output names the file of one result; evaluate one model at a time, or remove --output"
         )
     if options.world_model or options.state_perplexity:
+        name = "world_model" if options.world_model else "state_perplexity"
         for model in options.models:
-            if options.world_model:
-                from spa.commands.eval_world_model import evaluate_world_model
-
-                evaluate_world_model(model, options)
-            else:
-                from spa.commands.state_perplexity import evaluate_states
-
-                evaluate_states(model, options)
+            load_plugin("measurements", name)(model, options)
         return 0
     measured: list[Evaluation] = []
     try:

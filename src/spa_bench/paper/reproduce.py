@@ -13,12 +13,12 @@ from typing import Any
 from spa.config.load import load_config
 from spa.errors import ConfigError
 from spa.install import versions
-from spa.recipes import state_perplexity
 from spa.run.files import read_object, write_atomic
 from spa_bench.paper.hours import hours_of
 from spa_bench.paper.page import write_page
 from spa_bench.paper.paper import NAMES, PERPLEXITY, SCALES, Experiment, PaperTable, paper_table
 from spa_bench.paper.verdicts import interquartile_means, judge, mean_curve, rates
+from spa_measurements.measure_perplexity import measure_perplexity
 from spa_sweeps.compare import training_of
 from spa_sweeps.grid import (
     Plan,
@@ -187,7 +187,7 @@ def _perplexity(made: Reproduction, model: str, *, measure: bool) -> dict[str, A
     cfg = load_config(
         "base", [override for override in made.overrides if override.startswith("trainer.")]
     )
-    return state_perplexity.measure_perplexity(cfg, model, PERPLEXITY_TAGS, output=path)
+    return measure_perplexity(cfg, model, PERPLEXITY_TAGS, output=path)
 
 
 def results(made: Reproduction, perplexity: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from helpers.families import CHATML, template, tokenizer
 
 from spa import cli
 from spa.errors import ModelError
-from spa.evaluation.likelihood import Scored
-from spa.evaluation.perplexity import perplexity_report, state_sequence
 from spa.models.load import load_tokenizer
 from spa.prompts.template import ChatTemplate
+from spa_measurements.likelihood import Scored
+from spa_measurements.perplexity import perplexity_report, state_sequence
 
 BEFORE = ({"role": "system", "content": "Be brief: P_."},)
 

@@ -17,23 +17,6 @@ from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.engines.local import LocalEngine
 from spa.errors import DataError, ModelError
-from spa.evaluation.likelihood import (
-    ResponseTokens,
-    likelihood_report,
-    response_sequence,
-    score_sequences,
-)
-from spa.evaluation.situations import (
-    Response,
-    Situation,
-    ask,
-    ceiling,
-    has_chance,
-    question_seed,
-    random_situation,
-    replay,
-)
-from spa.evaluation.world_model import Asked, prediction_report, rollout_report
 from spa.formats.registry import format_of
 from spa.install import versions
 from spa.prompts.template import ChatTemplate
@@ -45,6 +28,23 @@ from spa.run.progress import ProgressLine
 from spa.seeds import stream_seed
 from spa.types import SamplingParams
 from spa.worldmodel.accuracy import is_exact
+from spa_measurements.accuracy import Asked, prediction_report, rollout_report
+from spa_measurements.likelihood import (
+    ResponseTokens,
+    likelihood_report,
+    response_sequence,
+    score_sequences,
+)
+from spa_measurements.situations import (
+    Response,
+    Situation,
+    ask,
+    ceiling,
+    has_chance,
+    question_seed,
+    random_situation,
+    replay,
+)
 
 log = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from spa.errors import ModelError
 from spa.evaluation.aggregate import DIGITS
-from spa.evaluation.likelihood import ResponseTokens, Scored
 from spa.evaluation.statistics import bootstrap_mean
 from spa.prompts.template import ChatTemplate
 from spa.types import Message
 from spa.worldmodel.accuracy import state_units
+from spa_measurements.likelihood import ResponseTokens, Scored
 
 
 def state_sequence(

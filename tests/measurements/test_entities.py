@@ -3,7 +3,8 @@
 import pytest
 
 from spa.envs.registry import make_env
-from spa.evaluation.entities import (
+from spa.seeds import stream
+from spa_measurements.entities import (
     Agreement,
     entities,
     entity_scores,
@@ -11,7 +12,6 @@ from spa.evaluation.entities import (
     named,
     sentence_entities,
 )
-from spa.seeds import stream
 
 LAKE = "holes (O) are at (0,1) (1,0); goal (G) is at (2,2); player (P) is at (0,1) in a hole."
 

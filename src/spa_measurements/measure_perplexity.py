@@ -9,9 +9,6 @@ import torch
 from spa.config.schema import Config
 from spa.envs.base import StateText, TextEnv
 from spa.envs.registry import make_env
-from spa.evaluation.likelihood import score_sequences
-from spa.evaluation.perplexity import perplexity_report, state_sequence
-from spa.evaluation.situations import Situation, random_situation, replay
 from spa.install import versions
 from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
@@ -19,6 +16,9 @@ from spa.recipes import setup
 from spa.recipes.evaluate_files import write_result
 from spa.recipes.policies import load_model
 from spa.run.progress import ProgressLine
+from spa_measurements.likelihood import score_sequences
+from spa_measurements.perplexity import perplexity_report, state_sequence
+from spa_measurements.situations import Situation, random_situation, replay
 
 TEXTS: tuple[StateText, ...] = ("grid", "coords", "grid_and_coords")
 CONTEXTS = ("alone", "in the prompt")

@@ -10,12 +10,17 @@ import pytest
 from spa import cli
 from spa.config.load import load_config
 from spa.errors import ConfigError
-from spa.evaluation.situations import ceiling, execute, has_chance, random_situation, replay
-from spa.evaluation.world_model import Asked, prediction_report
 from spa.policies.scripted import ScriptedEngine, formatted, random_engine
-from spa.recipes import evaluate_world_model, setup
-from spa.recipes.evaluate_world_model import Asking, find_situations, world_model_report
+from spa.recipes import setup
 from spa.recipes.policies import find_target
+from spa_measurements.accuracy import Asked, prediction_report
+from spa_measurements.measure_world_model import (
+    Asking,
+    find_situations,
+    measure_world_model,
+    world_model_report,
+)
+from spa_measurements.situations import ceiling, execute, has_chance, random_situation, replay
 
 DETERMINISTIC = ["FrozenLakeNoSlip", "SimpleSokoban", "Sudoku", "RubiksCube"]
 
@@ -103,9 +108,7 @@ def test_responses_without_predictions_are_refused(tmp_path):
         "gate.enable=false",
     )
     with pytest.raises(ConfigError, match="no predictions to measure"):
-        evaluate_world_model.measure_world_model(
-            cfg, find_target("random"), output=tmp_path / "out.json", transitions=4
-        )
+        measure_world_model(cfg, find_target("random"), output=tmp_path / "out.json", transitions=4)
 
 
 def test_a_copying_model_scores_the_copy_baseline():
@@ -228,7 +231,7 @@ def test_trained_puzzles_are_passed_over():
 def test_a_model_gets_likelihoods_and_equal_seeds_equal_bytes(tmp_path, untrained_model):
     cfg = load_config("tiny", ["actor_rollout_ref.rollout.response_length=4", "trainer.device=cpu"])
     for name in ("a", "b"):
-        evaluate_world_model.measure_world_model(
+        measure_world_model(
             cfg, find_target(str(untrained_model)), output=tmp_path / f"{name}.json", transitions=20
         )
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()

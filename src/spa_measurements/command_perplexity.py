@@ -16,8 +16,8 @@ DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
 def evaluate_states(model: str, options: argparse.Namespace) -> None:
     """Measure, write the result, print a table. Raises SpaError for what the user can solve."""
     from spa.config.load import load_config
-    from spa.recipes import state_perplexity
     from spa.recipes.policies import find_target
+    from spa_measurements.measure_perplexity import measure_perplexity
 
     target = find_target(model)
     # Models without a configuration of their own are compared on the same prompts.
@@ -31,7 +31,7 @@ def evaluate_states(model: str, options: argparse.Namespace) -> None:
         )
         return
     tags = tuple(dict.fromkeys(options.tags or ())) or DEFAULT_TAGS
-    result = state_perplexity.measure_perplexity(
+    result = measure_perplexity(
         cfg, target.model or target.name, tags, output=result_file(output), states=states
     )
     print_result(result)

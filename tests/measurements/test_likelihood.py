@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from spa.evaluation.likelihood import (
+from spa.formats.registry import world_model_response
+from spa.models.forward import token_logprobs
+from spa.prompts.template import ChatTemplate
+from spa.prompts.text_tokens import encode_with_ends
+from spa_bench.tiny_model.pretrain import new_model
+from spa_bench.tiny_model.tokenizer import build_tokenizer
+from spa_measurements.likelihood import (
     BLOCKS,
     Scored,
     calibration,
@@ -13,12 +19,6 @@ from spa.evaluation.likelihood import (
     response_sequence,
     score_sequences,
 )
-from spa.formats.registry import world_model_response
-from spa.models.forward import token_logprobs
-from spa.prompts.template import ChatTemplate
-from spa.prompts.text_tokens import encode_with_ends
-from spa_bench.tiny_model.pretrain import new_model
-from spa_bench.tiny_model.tokenizer import build_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from spa.evaluation.aggregate import DIGITS, interval_json
-from spa.evaluation.entities import Agreement, entity_scores, named
 from spa.evaluation.statistics import rate_interval
 from spa.worldmodel.accuracy import StateScore, is_exact, score_state, total_score
+from spa_measurements.entities import Agreement, entity_scores, named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from spa.tables import Table
 def evaluate_world_model(model: str, options: argparse.Namespace) -> None:
     """Evaluate, write the result, print a table. Raises SpaError for what the user can solve."""
     from spa.api.evaluation import plan_evaluation
-    from spa.recipes import evaluate_world_model
+    from spa_measurements.measure_world_model import measure_world_model
 
     transitions = options.transitions or 1000
     target, cfg, output = plan_evaluation(
@@ -27,7 +27,7 @@ def evaluate_world_model(model: str, options: argparse.Namespace) -> None:
             f"The command would measure {transitions} states per environment and write {output}.\n"
         )
         return
-    result = evaluate_world_model.measure_world_model(
+    result = measure_world_model(
         cfg,
         target,
         output=result_file(output),
