@@ -24,11 +24,11 @@ import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
 from spa.envs.frozen_lake import FrozenLake
-from spa.envs.sokoban import Sokoban
-from spa.envs.sokoban_rooms import generate_room
-from spa.envs.solvers.sokoban import fewest_moves
-from spa.envs.sudoku import Sudoku
 from spa.seeds import stream
+from spa_games.sokoban import Sokoban
+from spa_games.sokoban_rooms import generate_room
+from spa_games.solvers.sokoban import fewest_moves
+from spa_games.sudoku import Sudoku
 
 GYM_SOKOBAN = r"""
 import json, random, time, warnings

@@ -123,6 +123,21 @@ def test_a_package_that_cannot_be_imported_is_named(tmp_path):
     assert done.returncode == 2 and "package spa-coins" in done.stderr
 
 
+def test_a_package_cannot_replace_a_shipped_game(tmp_path):
+    for folder in ("a_game", "z_game"):  # ours is neither first nor last on the path
+        about = tmp_path / folder / f"{folder}-1.0.dist-info"
+        about.mkdir(parents=True)
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {folder}\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text("[spa.envs]\nsokoban = nowhere:Game\n")
+    code = (
+        f"import sys\nsys.path[:0] = [{str(tmp_path / 'a_game')!r}]\n"
+        f"sys.path.append({str(tmp_path / 'z_game')!r})\n"
+        "from spa.envs.registry import env_class\nprint(env_class('sokoban').__name__)"
+    )
+    done = python(tmp_path / "site", "-c", code)
+    assert done.stdout.strip() == "Sokoban", done.stderr
+
+
 def test_two_response_formats_of_one_name_are_refused():
     class Own(PlanFirst):
         pass

@@ -22,14 +22,19 @@ from pkgutil import iter_modules
 from typing import Any
 
 from spa.errors import ConfigError
+from spa.install import DISTRIBUTION
 
 
 @cache
 def plugins(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of the group `spa.GROUP` by name, sorted."""
-    entries = entry_points(group=f"spa.{group}")
+    known: dict[str, EntryPoint] = {}
     # Sorted, since the order of installed packages depends on the machine.
-    return {point.name: point for point in sorted(entries, key=lambda point: point.name)}
+    for point in sorted(entry_points(group=f"spa.{group}"), key=lambda point: point.name):
+        # Of two with one name, ours is kept.
+        if point.name not in known or (point.dist and point.dist.name == DISTRIBUTION):
+            known[point.name] = point
+    return known
 
 
 def load_plugin(group: str, name: str) -> Any:

@@ -2,7 +2,6 @@ import numpy as np
 
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.reference import reference_success
-from spa.envs.sudoku import Sudoku
 from spa.rollout.loop import puzzle_hash
 from spa_bench.reference.labels import (
     Label,
@@ -13,6 +12,7 @@ from spa_bench.reference.labels import (
     with_symmetries,
 )
 from spa_bench.reference.rules import count_table, single_candidate, table_success
+from spa_games.sudoku import Sudoku
 
 
 def lake(size=3) -> FrozenLake:

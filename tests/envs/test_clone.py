@@ -9,8 +9,8 @@ from spa.envs.branch import Past, branch
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.limits import EnvFault
 from spa.envs.registry import make_env
-from spa.envs.sokoban import Sokoban
 from spa_author.checker import check
+from spa_games.sokoban import Sokoban
 
 TAGS = load_config("base").custom_envs
 

@@ -8,7 +8,7 @@ import pytest
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.frozen_lake_maps import Lake, moves
 from spa.envs.solvers.frozen_lake import best_turn, shortest_path, values
-from spa.envs.sudoku import Sudoku
+from spa_games.sudoku import Sudoku
 
 # The player at (0,0), the goal at (0,1), ice below.
 SMALL = Lake(2, 0, 1, frozenset())

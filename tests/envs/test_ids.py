@@ -6,11 +6,12 @@ import pytest
 
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.ids import IDS
-from spa.envs.registry import ENVS
+from spa.envs.registry import env_types
 
 
 def test_every_environment_has_an_id():
-    assert set(IDS.values()) == set(ENVS.values()) and set(IDS) <= set(gymnasium.registry)
+    assert len(IDS) == len(env_types()) and set(IDS) <= set(gymnasium.registry)
+    assert {"spa/FrozenLake-v0", "spa/Sokoban-v0", "spa/HiddenDynamicsLake-v0"} <= set(IDS)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -4,9 +4,9 @@ import pytest
 
 from spa.envs.boards import read_boards
 from spa.envs.frozen_lake import FrozenLake
-from spa.envs.sokoban import Sokoban
-from spa.envs.sudoku import Sudoku
 from spa.errors import ConfigError, DataError
+from spa_games.sokoban import Sokoban
+from spa_games.sudoku import Sudoku
 
 BOXOBAN = """; 0
 ##########

@@ -2,10 +2,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spa.envs.frozen_lake import FrozenLake
-from spa.envs.sokoban import Sokoban
-from spa.envs.sudoku import Sudoku
 from spa.prompts.render import Prompter
 from spa_author.terminal import best, play, read_actions
+from spa_games.sokoban import Sokoban
+from spa_games.sudoku import Sudoku
 
 
 def session(env, lines: list[str], *, hint: bool = False, **limits):

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from spa import seeds
 from spa.envs.reference import reference_success
-from spa.envs.sokoban import Sokoban
-from spa.envs.sokoban_rooms import generate_room
 from spa.errors import ConfigError
+from spa_games.sokoban import Sokoban
+from spa_games.sokoban_rooms import generate_room
 
 # The player at (2,2), a box at (3,2) and a target at (4,3), as in the original's sample.
 BOARD = "######\n#____#\n#_P__#\n#_X__#\n#__O_#\n######"

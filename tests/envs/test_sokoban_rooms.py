@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from spa import seeds
-from spa.envs.sokoban import Sokoban
-from spa.envs.sokoban_rooms import Room, _pull_apart, generate_room
-from spa.envs.solvers.sokoban import fewest_moves, live_cells, shortest_moves
+from spa_games.sokoban import Sokoban
+from spa_games.sokoban_rooms import Room, _pull_apart, generate_room
+from spa_games.solvers.sokoban import fewest_moves, live_cells, shortest_moves
 
 REFERENCE = json.loads(
     (Path(__file__).parents[1] / "golden" / "sokoban_reference.json").read_text(encoding="utf-8")

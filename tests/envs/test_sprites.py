@@ -6,8 +6,8 @@ from contract import check_contract
 from gymnasium.utils.env_checker import check_env
 
 from spa.envs.frozen_lake import FrozenLake
-from spa.envs.sokoban import SPRITES, Sokoban
 from spa.envs.sprites import TILE, picture, tile
+from spa_games.sokoban import SPRITES, Sokoban
 
 
 def test_visual_sokoban_passes_the_checkers():

@@ -6,9 +6,9 @@ import pytest
 from contract import check_contract
 
 from spa.envs.cards import cards
-from spa.envs.solvers.sudoku import solve
-from spa.envs.sudoku import Sudoku
 from spa.errors import ConfigError
+from spa_games.solvers.sudoku import solve
+from spa_games.sudoku import Sudoku
 
 # 12 of 16 digits; the empty cells hold 3 at (1,1), 1 at (4,1), 3 at (4,3), and 4 at (3,4).
 BOARD = "| . 1 2 4 | 4 2 1 3 | 2 3 4 . | . 4 . 2"

@@ -15,7 +15,6 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.base import TextEnv
 from spa.envs.registry import make_env
-from spa.envs.solvers.sokoban import live_cells
 from spa.errors import ConfigError
 from spa.evaluation.search import episode_scores
 from spa.examples.search import fresh_puzzles, make_examples, questions
@@ -32,6 +31,7 @@ from spa.recipes import selfplay, setup, sft_run
 from spa.types import Prompt
 from spa.worldmodel.sft_files import read_examples
 from spa_games.formats.best_first import BestFirst, BestStates, Facts, facts_of
+from spa_games.solvers.sokoban import live_cells
 from spa_sweeps.methods import METHODS
 
 FORM = BestFirst()

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from spa.envs.base import Variable
 from spa.envs.frozen_lake import FrozenLake
-from spa.envs.sudoku import Sudoku
 from spa.formats.base import SearchScore, search_metrics
 from spa_games.formats.constraint_propagation import (
     FORMAT,
@@ -19,6 +18,7 @@ from spa_games.formats.constraint_propagation import (
     score_derivation,
     write_derivation,
 )
+from spa_games.sudoku import Sudoku
 from spa_report.replay import written_search
 
 BOARD = "| . . 1 4 | 1 4 2 3 | 4 2 3 1 | . 1 . 2"

@@ -14,7 +14,6 @@ from helpers.vision import SEEING, save_seeing
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.engines.local import local_engine
-from spa.envs.sokoban import Sokoban
 from spa.errors import ConfigError, ModelError
 from spa.models.build import load_actor, load_template
 from spa.models.forward import pack_rows, token_logprobs
@@ -27,6 +26,7 @@ from spa.types import IMAGE, Episode, SamplingParams
 from spa.worldmodel.sequences import training_sequences
 from spa.worldmodel.sft_files import read_examples
 from spa_engines.vllm import vllm_engine
+from spa_games.sokoban import Sokoban
 
 CPU = torch.device("cpu")
 SETTINGS = (

@@ -12,7 +12,6 @@ from helpers.runs import small_config
 from spa import cli
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.pool import EpisodeSpec
-from spa.envs.sokoban import Sokoban
 from spa.errors import ConfigError
 from spa.formats.registry import world_model_response
 from spa.planning.best_of_n import BestOfNPlanner
@@ -23,6 +22,7 @@ from spa.recipes.imagination import require_dynamics
 from spa.rollout.episode_builder import EpisodeBuilder
 from spa.types import Completion, Prompt
 from spa_games.countdown import Countdown
+from spa_games.sokoban import Sokoban
 
 
 @pytest.mark.parametrize("symbols", [None, {4: "h", 5: "g"}])

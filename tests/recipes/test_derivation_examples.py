@@ -7,7 +7,6 @@ import pytest
 
 from spa.config.load import load_config
 from spa.config.schema import Config
-from spa.envs.sudoku import Sudoku
 from spa.errors import ConfigError
 from spa.examples.search import make_examples, too_few
 from spa.examples.source import Puzzles
@@ -19,6 +18,7 @@ from spa.recipes.policies import Target
 from spa.types import SFTExample
 from spa.worldmodel.sft_files import read_examples
 from spa_games.formats.constraint_propagation import derive, score_derivation, write_derivation
+from spa_games.sudoku import Sudoku
 from spa_sweeps.methods import METHODS, controls_of
 
 SETTINGS = (

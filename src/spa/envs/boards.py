@@ -1,62 +1,13 @@
-"""Known boards of Sokoban and Sudoku in the formats of other collections."""
+"""Files of known boards."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from spa.errors import DataError
-
-# Sokoban levels (XSB, as in Boxoban): wall, floor, target, box on target, box, player, player on
-# target. Our symbols have the same order in `spa.envs.sokoban.SYMBOLS`.
-_XSB = str.maketrans(" -.*$@+", "__O√XPS")
 
 
 def board_lines(text: str) -> list[str]:
     """The lines of a board, without line breaks around it. Files may have those of Windows."""
     return [line.rstrip("\r") for line in text.strip("\r\n").split("\n")]
-
-
-def sokoban_lines(text: str) -> list[str]:
-    """The lines of a Sokoban board in our symbols. XSB levels are translated: short lines are
-    filled, and cells outside of the walls become walls."""
-    lines = board_lines(text)
-    if not set("@+$*.") & set(text):
-        return lines
-    width = max(map(len, lines))
-    rows = [list(line.ljust(width).translate(_XSB)) for line in lines]
-    _fill_outside(rows)
-    return ["".join(row) for row in rows]
-
-
-def _fill_outside(rows: Sequence[list[str]]) -> None:
-    """Replace floor that is connected with the border by walls; nothing if the room is open."""
-    height = len(rows)
-    width = len(rows[0])
-    reached: set[tuple[int, int]] = set()
-    open_cells = [
-        (row, col)
-        for row in range(height)
-        for col in range(width)
-        if row in (0, height - 1) or col in (0, width - 1)
-    ]
-    while open_cells:
-        row, col = open_cells.pop()
-        inside = 0 <= row < height and 0 <= col < width
-        if inside and rows[row][col] != "#" and (row, col) not in reached:
-            reached.add((row, col))
-            open_cells += [(row + 1, col), (row - 1, col), (row, col + 1), (row, col - 1)]
-    if all(rows[row][col] == "_" for row, col in reached):
-        for row, col in reached:
-            rows[row][col] = "#"
-
-
-def sudoku_rows(text: str, size: int) -> list[list[str]]:
-    """The cells of a Sudoku board, row by row: `| . 1 | …`, or one character per cell (81 for 9x9)
-    with `.` or `0` for empty cells."""
-    cells = "".join(text.split())
-    if "|" in text or len(cells) != size**2:
-        return [row.split() for row in text.strip().removeprefix("|").split("|")]
-    rows = [cells[start : start + size] for start in range(0, size**2, size)]
-    return [list(row.replace("0", ".")) for row in rows]
 
 
 def read_boards(path: Path | str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Our environments under Gymnasium's ids, `spa/FrozenLake-v0` and so on, registered when this
+"""Environments under Gymnasium's ids, `spa/FrozenLake-v0` and so on, registered when this
 module is imported.
 
     gymnasium.make("spa.envs.ids:spa/FrozenLake-v0", is_slippery=False)
@@ -10,8 +10,10 @@ Keyword arguments are the environment's options. Source: https://gymnasium.faram
 import gymnasium
 
 from spa.envs.registry import ENVS
+from spa.plugins import plugins
 
-IDS: dict[str, str] = {f"spa/{path.rpartition(':')[2]}-v0": path for path in ENVS.values()}
+_PATHS = (*ENVS.values(), *(point.value for point in plugins("envs").values()))
+IDS: dict[str, str] = {f"spa/{path.rpartition(':')[2]}-v0": path for path in _PATHS}
 """Id -> module and class."""
 
 for _id, _path in IDS.items():

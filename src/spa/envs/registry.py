@@ -26,8 +26,6 @@ class Library:
 
 ENVS: dict[str, str] = {
     "frozen_lake": "spa.envs.frozen_lake:FrozenLake",
-    "sokoban": "spa.envs.sokoban:Sokoban",
-    "sudoku": "spa.envs.sudoku:Sudoku",
 }
 
 

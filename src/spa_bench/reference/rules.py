@@ -8,10 +8,10 @@ from spa.envs.base import TextEnv
 from spa.envs.frozen_lake_maps import TURNS, moves
 from spa.envs.limits import checked_step
 from spa.envs.solvers.frozen_lake import shortest_path
-from spa.envs.sudoku import Sudoku
 from spa.formats.search import GOAL, breadth_first
 from spa.seeds import stream, stream_seed
 from spa_games.hidden_dynamics_lake import HiddenDynamicsLake, world_of
+from spa_games.sudoku import Sudoku
 
 Table = Mapping[tuple[str, str], str]
 """(key of a state, action) -> key of the state that it led to most often."""

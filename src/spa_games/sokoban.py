@@ -8,16 +8,16 @@ from typing import Any
 from spa import seeds
 from spa.envs import coords
 from spa.envs.base import Action, PushPuzzle, StateText
-from spa.envs.boards import sokoban_lines
 from spa.envs.grids import GridGame
 from spa.envs.labels import action_index
 from spa.envs.options import require_int, reset_seeds
 from spa.envs.reference import reference_success
-from spa.envs.sokoban_rooms import Room, generate_room
-from spa.envs.solvers.sokoban import fewest_moves, shortest_moves
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 from spa.seeds import stream_seed
+from spa_games.boards import sokoban_lines
+from spa_games.sokoban_rooms import Room, generate_room
+from spa_games.solvers.sokoban import fewest_moves, shortest_moves
 
 NAME = "sokoban"
 HARD_RUNS = 4

@@ -11,7 +11,6 @@ import numpy as np
 from spa import seeds
 from spa.envs import coords
 from spa.envs.base import Action, StateText, TextEnv, Variable
-from spa.envs.boards import sudoku_rows
 from spa.envs.options import (
     choose_state_text,
     require_choice,
@@ -20,9 +19,10 @@ from spa.envs.options import (
     shuffled,
     uniforms,
 )
-from spa.envs.solvers.sudoku import Board, houses, peers, solve, stays_unique
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
+from spa_games.boards import sudoku_rows
+from spa_games.solvers.sudoku import Board, houses, peers, solve, stays_unique
 
 NAME = "sudoku"
 # These are the original's numbers. It has two tables, which differ for 4x4 easy; its experiments

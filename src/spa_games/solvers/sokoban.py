@@ -10,7 +10,7 @@ meeting is a shortest solution.
 from collections.abc import Callable
 from functools import lru_cache, partial
 
-from spa.envs.sokoban_rooms import Room
+from spa_games.sokoban_rooms import Room
 
 Layer = dict[int, int]
 """Boxes (bits) -> the cells where the player may stand (bits), for the first time after so many
