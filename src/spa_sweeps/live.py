@@ -104,7 +104,7 @@ class GridProgress:
             table.caption = Text(printable(self._outlook(running, unfinished, failed)))
             self._live.update(table, refresh=True)
         else:
-            self._lines(running, unfinished)
+            self._lines(running, unfinished, failed)
         self._unfinished = set(unfinished)
 
     def _current(self, method: str, unfinished: Collection[Path]) -> StageView | None:
@@ -146,7 +146,7 @@ class GridProgress:
         self,
         running: Collection[Path],
         unfinished: Collection[Path],
-        failed: Collection[Path] = (),
+        failed: Collection[Path],
     ) -> str:
         """The time that everything still takes, and the stages that come next."""
         now = time.time()
@@ -171,7 +171,9 @@ class GridProgress:
         parts = [] if left is None else [f"{left} left in all"]
         return "; ".join([*parts, *([f"next: {', '.join(coming)}"] if coming else [])])
 
-    def _lines(self, running: Collection[Path], unfinished: Collection[Path]) -> None:
+    def _lines(
+        self, running: Collection[Path], unfinished: Collection[Path], failed: Collection[Path]
+    ) -> None:
         now = time.monotonic()
         # A run of ten minutes prints about ten lines per method, one of a day a few hundred.
         shortest, longest = _LINE_SECONDS
@@ -192,7 +194,7 @@ class GridProgress:
             shown.add(stage.folder.resolve())
             if now - self._last_line[method] >= pause:
                 known = self._known[stage.folder].read()
-                outlook = self._outlook(running, unfinished)
+                outlook = self._outlook(running, unfinished, failed)
                 ending = self._time(stage)
                 if known.seconds_left is not None:
                     ending += " left"

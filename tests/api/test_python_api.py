@@ -240,6 +240,15 @@ def test_a_run_loads_from_its_folder_and_plays(run: spa.Run, tmp_path: Path):
         spa.load_run(tmp_path)
 
 
+def test_the_metrics_are_a_frame_of_a_column_per_metric(run: spa.Run):
+    frame = run.to_pandas()
+    assert len(frame) == len(run.metrics)
+    (loss,) = frame.loc[(frame["stage"] == "sft") & (frame["step"] == 1), "train/loss"]
+    assert loss == next(
+        row["train/loss"] for row in run.metrics if (row["stage"], row["step"]) == ("sft", 1)
+    )
+
+
 def test_a_run_is_evaluated(run: spa.Run):
     measured = spa.evaluate(run, samples=8, puzzles=3)
     assert measured.path.is_relative_to(run.path / "eval") and measured.path.is_file()

@@ -116,6 +116,18 @@ def test_a_stage_without_a_step_says_how_long_it_runs_and_what_comes_next(
     )
 
 
+def test_a_failed_stage_does_not_come_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(live, "_LINE_SECONDS", (0.0, 0.0))
+    failed, running = tmp_path / "spa" / "sft", tmp_path / "vanilla" / "ppo"
+    stages = [StageView("spa", "SFT", failed), StageView("vanilla", "PPO", running)]
+    with GridProgress(stages) as progress:
+        progress.update(running=[running], unfinished=[failed, running], failed=[failed])
+    written = capsys.readouterr().err
+    assert "vanilla: PPO" in written and "next" not in written
+
+
 def test_the_time_left_counts_down_within_a_long_step(tmp_path: Path):
     line = {"step": 1, "elapsed_s": 600.0, "unix_time": 1000.0, "total_steps": 3}
     (tmp_path / "timings.jsonl").write_text(json.dumps(line) + "\n")
