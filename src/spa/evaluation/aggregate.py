@@ -1,5 +1,5 @@
-"""From attempts to figures: success with intervals over puzzles, by difficulty, and how the policy
-behaved."""
+"""Aggregate attempts: success with intervals over puzzles and by difficulty, and statistics of the
+policy's behaviour."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -25,12 +25,12 @@ def play_report(
     resamples: int = 10_000,
     world_model: bool = False,
 ) -> dict[str, Any]:
-    """Every figure of one environment tag, JSON-ready.
+    """Every figure of one environment tag, as JSON-ready values.
 
     Pass@k is the unbiased estimator averaged over puzzles, with a percentile bootstrap interval
     over puzzles. A puzzle with fewer than k finished attempts does not count for that k. A k
-    without any puzzle is left out. Ratios of actions are per executed action, of turns per turn,
-    over all attempts. `by_difficulty` has Pass@1 per difficulty.
+    without any puzzle is left out. Over all attempts, action ratios are per executed action and
+    turn ratios per turn. `by_difficulty` has Pass@1 per difficulty.
     """
     attempts = [attempt for group in groups for attempt in group.attempts if attempt.played]
     turns = sum(attempt.turns for attempt in attempts)
@@ -75,7 +75,7 @@ def play_report(
 def pass_intervals(
     groups: Sequence[Group], ks: Iterable[int], *, seed: int, resamples: int
 ) -> dict[str, Any]:
-    """`pass@k` -> {mean, low, high, n} for every k that some puzzle has enough attempts for; n
+    """`pass@k` -> {mean, low, high, n} for every k for which some puzzle has enough attempts; n
     counts puzzles."""
     # reshape: without groups the array is [0], and the column below needs [0, 2].
     counts = np.array([group.counts for group in groups], dtype=np.int64).reshape(-1, 2)
@@ -92,8 +92,8 @@ def pass_intervals(
 
 
 def by_difficulty(groups: Sequence[Group], *, seed: int, resamples: int) -> list[dict[str, Any]]:
-    """Pass@1 of the puzzles of each difficulty, easiest first by number; puzzles of unknown
-    difficulty are left out."""
+    """Pass@1 of the puzzles of each difficulty, easiest first; puzzles of unknown difficulty are
+    left out."""
     out = []
     for value in sorted({group.difficulty for group in groups if group.difficulty is not None}):
         of_value = [group for group in groups if group.difficulty == value]
@@ -104,7 +104,7 @@ def by_difficulty(groups: Sequence[Group], *, seed: int, resamples: int) -> list
 
 
 def not_computed(ks: Iterable[int], samples: int) -> dict[str, str]:
-    """Reason for a missing Pass@k: k attempts cannot be told from fewer."""
+    """The reason for each missing Pass@k: fewer than k samples per puzzle."""
     return {
         f"pass@{k}": f"Pass@{k} needs {k} samples per puzzle, but the validation has {samples}. "
         "Raise es_manager.val.group_size."
@@ -114,7 +114,7 @@ def not_computed(ks: Iterable[int], samples: int) -> dict[str, str]:
 
 
 def interval_json(interval: Interval) -> dict[str, float | int]:
-    """An interval as numbers; without ends if they are NaN."""
+    """An interval as JSON-ready numbers, without its ends if they are NaN."""
     # JSON has no NaN, so an interval that cannot be computed has no ends.
     ends = {"low": rounded(interval.low), "high": rounded(interval.high)}
     known = {} if isnan(interval.low) else ends
@@ -126,5 +126,5 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def rounded(value: Any) -> float:
-    """A figure as results hold it."""
+    """A figure rounded as in result files."""
     return round(float(value), DIGITS)

@@ -38,7 +38,7 @@ def pooled_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
 def _metrics(episodes: Sequence[Episode]) -> Metrics:
     if not episodes:
         return {"episodes": 0.0}
-    # The tag is part of the key, since two environments may use the same seed, and so is the seat:
+    # The tag is part of the key, since two environments may use the same seed. So is the player:
     # both players of a game have the same puzzle.
     puzzles = [f"{episode.tag}/{episode.puzzle_seed}/{episode.seat}" for episode in episodes]
     # The group size. A group that lost an episode to an error is smaller and has no Pass@k for the
@@ -83,8 +83,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def ends_in_a_loop(text: str) -> bool:
-    """Return whether a text ends in at least four repetitions of at most 64 characters, 48 or more
-    characters in all."""
+    """Return whether a text ends with the same string, of at most 64 characters, repeated at least
+    four times and over 48 or more characters."""
     for period in range(1, LONGEST_PERIOD + 1):
         size = max(REPEATS * period, SHORTEST_RUN)
         tail = text[-size:]
@@ -95,8 +95,8 @@ def ends_in_a_loop(text: str) -> bool:
 
 
 def looping_share(responses: Sequence[tuple[str, bool]]) -> float:
-    """Share of responses, given as text and whether it was cut off by the length limit, that are
-    degenerate: loops do not end by themselves, so only what was cut off is looked at."""
+    """Share of responses that end in a loop. `responses`: text, and whether the length limit cut it
+    off. A loop never ends on its own, so only cut-off responses are checked."""
     return (
         sum(cut and ends_in_a_loop(text) for text, cut in responses) / len(responses)
         if responses

@@ -1,5 +1,5 @@
-"""Compact records of an evaluation's episodes: enough for every figure of the report, and small
-enough for 64 attempts."""
+"""Compact records of an evaluation's episodes: enough for every figure of the report, small enough
+to store 64 attempts per puzzle."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -35,7 +35,8 @@ class Outcome:
 
     @property
     def played(self) -> bool:
-        """False for an attempt that the engine or the environment broke off: it counts nowhere."""
+        """False for an attempt that an error of the engine or the environment ended: no figure
+        counts it."""
         return self.stop != StopReason.ERROR
 
 
@@ -58,7 +59,7 @@ class Group:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Attempts that were played to their end, and successes."""
+        """Number of attempts without an error, and of successes."""
         played = [attempt for attempt in self.attempts if attempt.played]
         return len(played), sum(attempt.success for attempt in played)
 
@@ -77,7 +78,7 @@ class Group:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Group":
-        """The inverse of `to_json`. Raises TypeError or KeyError for anything else."""
+        """Restore a group from `to_json`. Raises TypeError or KeyError for any other input."""
         attempts = [
             Outcome(
                 **{

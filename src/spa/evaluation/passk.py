@@ -14,14 +14,14 @@ Puzzles = dict[str, tuple[int, int]]
 
 
 def outcomes(episodes: Iterable[Mapping[str, Any]]) -> Puzzles:
-    """Attempts and successes per puzzle of recorded episodes."""
+    """Attempts and successes per puzzle of recorded episodes. Skips episodes that ended with an
+    error."""
     counts: dict[str, list[bool]] = defaultdict(list)
     for episode in episodes:
-        # An episode that ended with an error is no attempt: counting it as a loss would blame the
-        # policy.
+        # Counting an episode that ended with an error as a loss would blame the policy.
         if episode.get("stop") != "error":
-            # The seed alone does not identify a puzzle: it makes another puzzle in other settings.
-            # Both players of a game have the same puzzle.
+            # The seed alone does not identify a puzzle: it makes another puzzle under other
+            # settings. Both players of a game have the same puzzle.
             names = [episode.get(name) for name in ("tag", "puzzle_seed", "puzzle_hash")]
             names += [episode["seat"]] if "seat" in episode else []
             counts["/".join(map(str, names))].append(bool(episode.get("success")))

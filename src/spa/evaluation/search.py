@@ -15,14 +15,14 @@ MakeEnv = Callable[[str], TextEnv]
 
 
 def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
-    """The score of each turn that wrote a search; empty for other response formats, and where the
-    game does not name its states or they cannot be searched."""
+    """The score of each turn that wrote a search; empty for other response formats, and if the game
+    does not name its states or they cannot be searched."""
     form = format_of(episode.response_format)
     if episode.stop is StopReason.ERROR or not form.scored(episode):
         return []
     env = make_env(episode.tag)
-    # Chance is replayed from the episode's own noise seed, so each turn starts in the state that
-    # the model saw.
+    # Randomness is replayed from the episode's own noise seed, so each turn starts in the state
+    # that the model saw.
     validation = episode.episode_id.startswith("val/")
     options = {"noise_seed": episode.noise_seed, "validation": validation}
     env.reset(seed=episode.puzzle_seed, options=options)
@@ -30,7 +30,7 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     # about another puzzle.
     if puzzle_hash(env) != episode.puzzle_hash:
         return []
-    # A search of all states may reach a fault of the game that play has not met.
+    # A search of all states may trigger a fault of the game that play did not.
     try:
         with boundary("searching the game's states", MAKING_S):
             reference = form.reference(env)
@@ -54,7 +54,7 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
 
 
 def rollout_metrics(episodes: Sequence[Episode], make_env: MakeEnv, prefix: str) -> Metrics:
-    """All that episodes say, of play and of written searches, as `<prefix>/<tag>/<name>`."""
+    """Metrics of episodes and of the searches written in them, as `<prefix>/<tag>/<name>`."""
     played = episode_metrics(episodes, prefix)
     return played | episode_search_metrics(episodes, make_env, prefix)
 

@@ -50,9 +50,9 @@ def bootstrap_mean(
 
     Args:
         values: one array `[P_s]` per training seed, one number per puzzle (for example its Pass@1).
-        seed: of the bootstrap.
+        seed: seed of the bootstrap.
         level: confidence level.
-        resamples: bootstrap samples.
+        resamples: number of bootstrap samples.
 
     Raises:
         ValueError: there is no seed, or a seed has no puzzle.
@@ -166,8 +166,8 @@ def paired_difference(
 
 
 def _not_too_sure(interval: Interval, level: float) -> Interval:
-    """Widen an interval of zero width, where all puzzles are alike, to that of a rate of 0 in as
-    many trials."""
+    """Widen an interval of zero width, which occurs if all puzzles have equal values, to that of a
+    rate of 0 in as many trials."""
     if interval.high - interval.low > 1e-9:
         return interval
     spread = wilson_interval(0, interval.n, level=level).high
@@ -175,12 +175,12 @@ def _not_too_sure(interval: Interval, level: float) -> Interval:
 
 
 def _interval(values: Strata, *, seed: int, level: float, resamples: int) -> Interval:
-    """`seeds_interval` of `MANY_SEEDS` and more, `bootstrap_mean` of fewer, and of seeds that are
-    all equal: few puzzles tie easily, and a spread of 0 would claim that nothing else can come."""
+    """`seeds_interval` for `MANY_SEEDS` seeds or more, otherwise `bootstrap_mean`. Also
+    `bootstrap_mean` if all seeds have equal means: with few puzzles ties are likely, and zero
+    variance would claim certainty."""
     if len(values) >= MANY_SEEDS:
         interval = seeds_interval(values, level=level)
-        # Not == 0: each mean is a sum in an order of its own, so rounding may make equal means
-        # differ.
+        # Not == 0: each mean is a sum in its own order, so rounding may make equal means differ.
         if interval.high - interval.low > 1e-9:
             return interval
     return bootstrap_mean(values, seed=seed, level=level, resamples=resamples)
@@ -192,12 +192,13 @@ def paired_by_puzzle(
     seed: int,
     resamples: int = 10_000,
 ) -> Interval | None:
-    """`paired_difference` over the puzzles that both have; None if there is nothing to pair.
+    """`paired_difference` over the puzzles that both methods have; None if there is nothing to
+    pair.
 
     Args:
-        pairs: per training seed, puzzle -> number of the first and of the second method.
-        seed: of the bootstrap.
-        resamples: bootstrap samples.
+        pairs: per training seed, a mapping from puzzle to value for the first and the second method.
+        seed: seed of the bootstrap.
+        resamples: number of bootstrap samples.
     """
     # Sorted, because a set's order changes between processes and the bootstrap depends on the
     # order.
@@ -214,10 +215,11 @@ def paired_by_puzzle(
 def rate_interval(
     values: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000
 ) -> Interval:
-    """Mean of rates within 0..1 (Pass@k per puzzle) with the interval of `_interval`, cut to 0..1.
+    """Mean of rates within 0..1 (Pass@k per puzzle) with the interval of `_interval`, clipped to
+    0..1.
 
-    When every puzzle has rate 0, or every one 1, neither shows any spread; the Wilson interval over
-    puzzles takes its place.
+    If every puzzle has rate 0, or every puzzle rate 1, there is no variance; the Wilson interval
+    over puzzles takes its place.
     """
     interval = _interval(values, seed=seed, level=level, resamples=resamples)
     if interval.mean in (0.0, 1.0):
@@ -254,7 +256,7 @@ def _percentiles(mean: float, samples: Floats, n: int, level: float) -> Interval
 def iqm(values: ArrayLike) -> float:
     """Interquartile mean: the mean of the middle half of all values (arXiv 2108.13264).
 
-    A value that straddles a quartile counts by the part of it inside, so that few values work too:
+    A value that straddles a quartile is weighted by its share inside, so that few values work too:
     three are weighted 1 : 4 : 1.
 
     Raises:
@@ -279,19 +281,20 @@ def _iqm_rows(values: Floats) -> Floats:
 def iqm_interval(scores: Strata, *, level: float = 0.95) -> Interval:
     """IQM over environments and runs (arXiv 2108.13264), with Student's t interval over runs.
 
-    Each run's own value is the IQM over environments; a bootstrap over three runs would cover 0.8
-    where it says 0.95.
+    Each run's own value is the IQM over environments; a bootstrap over three runs would have a
+    coverage of 0.8 at a nominal level of 0.95.
 
     Args:
-        scores: one array `[runs]` per environment, scores of comparable scale (percent of the card's optimum, Pass@1).
-            Where they differ in length, the spread is that of as many runs as all have.
+        scores: one array `[runs]` per environment, scores of comparable scale (percent of the
+            reference optimum, Pass@1). If their lengths differ, the interval's width is computed
+            from the first n runs of each, n being the shortest length.
         level: confidence level.
 
     Returns:
-        Its ends are NaN where an environment has a single run, which shows no spread.
+        The interval; its ends are NaN if an environment has a single run, which shows no variance.
 
     Raises:
-        ValueError: there is no environment, or one without a run.
+        ValueError: there is no environment, or an environment has no run.
     """
     strata = [np.asarray(part, dtype=np.float64).ravel() for part in scores]
     if not strata or any(len(part) == 0 for part in strata):
@@ -310,16 +313,16 @@ def iqm_interval(scores: Strata, *, level: float = 0.95) -> Interval:
 
 
 def probability_of_improvement(first: Strata, second: Strata) -> float:
-    """Probability that a run of the first method beats one of the second in an environment sampled
-    at random, ties counting half: the Mann-Whitney statistic over its largest value, averaged over
-    environments (arXiv 2108.13264).
+    """Probability that a run of the first method beats a run of the second in an environment
+    sampled at random, ties counting half: the Mann-Whitney statistic over its largest value,
+    averaged over environments (arXiv 2108.13264).
 
     Args:
         first: one array `[runs]` per environment.
-        second: the same environments, in the same order; other numbers of runs are fine.
+        second: the same environments, in the same order; the numbers of runs may differ.
 
     Raises:
-        ValueError: there is no environment, or one without a run of both.
+        ValueError: there is no environment, or an environment lacks a run of either method.
     """
     pairs = [
         (np.asarray(a, float).ravel(), np.asarray(b, float).ravel())
@@ -362,10 +365,10 @@ def sentence(
 
     Args:
         first: name of a method.
-        second: name of the other.
-        difference: of first - second.
-        scale: from the interval's numbers to `unit`.
-        unit: what is printed behind the number.
+        second: name of the other method.
+        difference: interval of first - second.
+        scale: factor from the interval's numbers to `unit`.
+        unit: printed after the number.
 
     Example: "spa is better than vanilla by 18 points (95 % interval 11 to 25)."
     """

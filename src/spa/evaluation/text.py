@@ -1,17 +1,17 @@
-"""Figures as people read them: shares in percent with one digit, a dash where there is none.
+"""Format figures for people: shares in percent with one decimal, a dash for a missing value.
 Imports nothing heavy."""
 
 from collections.abc import Mapping
 
 
 def percent(value: float | None) -> str:
-    """A share: 0.1234 is `12.3`."""
+    """A share in percent: 0.1234 becomes `12.3`, None a dash."""
     return "–" if value is None else f"{100 * value:.1f}"
 
 
 def on_puzzles(count: float, seen: float | None) -> str:
-    """Describe the puzzles behind a number: ` on unseen puzzles`, or how many of them were trained
-    on; "" if that was not counted."""
+    """Describe the puzzles of a figure: ` on unseen puzzles`, or how many of them were seen in
+    training; "" if that was not counted."""
     if seen is None:
         return ""
     return (
@@ -22,8 +22,8 @@ def on_puzzles(count: float, seen: float | None) -> str:
 
 
 def interval_text(interval: Mapping[str, float] | None, *, sign: str = "") -> str:
-    """A mean with the ends of its interval, as `interval_json` has them: `12.3 [10.0, 15.1]`, or
-    the mean alone if it has none; `sign` "+" shows it."""
+    """A mean with the ends of its interval, from `interval_json`: `12.3 [10.0, 15.1]`, or the mean
+    alone if it has no ends; `sign` "+" shows the sign."""
     if not interval:
         return "–"
     mean, *ends = (

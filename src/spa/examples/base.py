@@ -20,11 +20,11 @@ class Base(Play):
     order = 1
 
     def makes(self, cfg: Config) -> bool:
-        """By the format of the examples."""
+        """Return whether the examples have base format."""
         return cfg.generate.example_format == "base"
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """Nothing that changes states can be asked for."""
+        """Add a problem for settings that change states, since base examples contain none."""
         if cfg.generate.states != "ground_truth" or cfg.generate.shuffle_next_states:
             problems.add(
                 "generate.example_format",
@@ -33,8 +33,8 @@ class Base(Play):
             )
 
     def rounds(self, cfg: Config) -> list[Config]:
-        """Examples in base format teach nothing that could be played on with: one round, fine-tuned
-        for as long as all rounds together."""
+        """One round, fine-tuned for as long as all rounds together: examples in base format teach
+        no states that a later round could use."""
         count = cfg.generate.rounds
         own = self.first_round(cfg)
         if count == 1:
@@ -50,7 +50,7 @@ class Base(Play):
         return [replace(own, sft=replace(cfg.sft, trainer=longer))]
 
     def make(self, cfg: Config, puzzles: Puzzles, episodes: Sequence[Episode]) -> Examples:
-        """Every episode's examples, with prompts of the base mode."""
+        """Make the examples of every episode, with prompts of base mode."""
         from spa.recipes import setup
 
         worker = setup.make_worker(cfg, None, mode=self.mode)

@@ -1,5 +1,5 @@
-"""Examples of plans that play did not take: each is tried in a copy of the game
-(`spa.worldmodel.branches`), as an example of its own or as a plan to choose from."""
+"""Examples of plans that were not played: each is tried in a copy of the game
+(`spa.worldmodel.branches`), as its own example or as a plan to choose from."""
 
 from collections import Counter
 from dataclasses import replace
@@ -14,18 +14,18 @@ from spa.types import Episode, SFTExample
 
 
 class Counterfactual(Play):
-    """Examples of play, and of what other plans lead to at every state."""
+    """Examples of self-play, and of the outcomes of other plans in every state."""
 
     policies = ("counterfactual",)
     checks_puzzles = True
     order = 2
 
     def makes(self, cfg: Config) -> bool:
-        """By the policy, or by responses that list several plans."""
+        """Return whether the policy is counterfactual or responses list several plans."""
         return "counterfactual" in cfg.generate.policies or self._listed(cfg) > 0
 
     def require(self, cfg: Config, env: TextEnv, tag: str) -> None:
-        """Other plans must be possible."""
+        """Raise ConfigError if other plans cannot be tried in the game."""
         from spa.worldmodel.branches import require_tries
 
         require_tries(env, tag, self._plans(cfg))
@@ -33,7 +33,7 @@ class Counterfactual(Play):
     def of_episode(
         self, cfg: Config, puzzles: Puzzles, episode: Episode
     ) -> tuple[list[SFTExample], Counter[str]]:
-        """The examples of an episode, with those of its branches."""
+        """The examples of an episode, including those of the plans that were not played."""
         from spa.worldmodel.branches import counterfactual_examples, turn_options
         from spa.worldmodel.examples import episode_examples
 

@@ -1,5 +1,5 @@
-"""Single moves: an action and the short name of the state that it leads to, of random play. A model
-that has learned them can be asked by a search of its own."""
+"""Single moves from random play: an action and the short name of the state that it leads to. A
+model trained on them can be queried by an external search."""
 
 from collections import Counter
 from dataclasses import replace
@@ -12,18 +12,18 @@ from spa.types import Episode, SFTExample
 
 
 class Moves(Play):
-    """One example per turn of one action (`spa.planning.moves`)."""
+    """One example per turn with a single action (`spa.planning.moves`)."""
 
     has_states = False
     checks_puzzles = True
     order = 1
 
     def makes(self, cfg: Config) -> bool:
-        """By the format of the examples."""
+        """Return whether the examples are single moves."""
         return cfg.generate.example_format == "moves"
 
     def require(self, cfg: Config, env: TextEnv, tag: str) -> None:
-        """The game must read and write the names of its states in texts."""
+        """Raise ConfigError unless the game can read and write the names of its states in texts."""
         from spa.planning.moves import require_names
 
         require_names(env, tag, cfg.state_text)
@@ -40,8 +40,8 @@ class Moves(Play):
 
 
 def moves_config(cfg: Config) -> Config:
-    """The configuration of random play, one action a turn, and of SFT on its single moves: the
-    first round of a model that searches by its own predictions."""
+    """The configuration of random play with one action per turn, and of SFT on its single moves:
+    the first round for a model that searches with its own predictions."""
     own = cfg.generate.search
     tags = cfg.es_manager.train.env_configs.tags
     # One action per turn and as many turns as actions are allowed: each turn is one transition.
@@ -51,7 +51,7 @@ def moves_config(cfg: Config) -> Config:
         max_actions_per_turn=1,
         max_turn=max(cfg.custom_envs[tag].max_actions_per_traj for tag in tags),
     )
-    # A tag's own number of turns would win over that of agent_proxy.
+    # A tag's own number of turns would override that of agent_proxy.
     games = {tag: replace(spec, max_turn=None) for tag, spec in cfg.custom_envs.items()}
     return replace(
         cfg,
@@ -72,7 +72,7 @@ def moves_config(cfg: Config) -> Config:
                 eval_episodes=0,
             ),
         ),
-        # Nothing is measured after this round (`eval_episodes=0`), so there is nothing to judge.
+        # With `eval_episodes=0` nothing is measured after this round, so the gate has no input.
         gate=replace(cfg.gate, enable=False),
     )
 

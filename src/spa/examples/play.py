@@ -1,5 +1,5 @@
-"""Examples of self-play: each turn's response with the true states in the place of those that the
-model wrote."""
+"""Examples of self-play: each turn's response with the true states in place of those that the model
+wrote."""
 
 import logging
 from collections import Counter
@@ -23,20 +23,22 @@ class Play(ExampleSource):
     order = 3
 
     def makes(self, cfg: Config) -> bool:
-        """Whatever no other source asks for."""
+        """Return True: this source takes every configuration that no other source takes."""
         return True
 
     def first_round(self, cfg: Config) -> Config:
-        """The first of several rounds has nothing to plan with yet."""
-        # With one round every value of `train_on` selects the same examples. One value for all of
-        # them gives one fingerprint.
+        """The configuration of the first round, without planning, since there is no world model
+        yet."""
+        # With one round every value of `train_on` selects the same examples. Using one value gives
+        # one fingerprint.
         own = replace(cfg.generate, train_on="all_rounds")
         if cfg.generate.rounds > 1:
             own = replace(own, rounds=1, later_batches=None, imagine=ImagineConfig())
         return replace(cfg, generate=own)
 
     def rounds(self, cfg: Config) -> list[Config]:
-        """Later rounds are played by the fine-tuned model, whatever policy played the first."""
+        """The configuration of each round. The fine-tuned model plays later rounds, whatever policy
+        played the first."""
         count = cfg.generate.rounds
         if count == 1:
             return [self.first_round(cfg)]
@@ -52,7 +54,8 @@ class Play(ExampleSource):
         )
         configs = list[Config]()
         for number in range(1, count + 1):
-            # Each round has another seed: examples of earlier rounds are repeated in another order.
+            # Each round has its own seed, so that examples of earlier rounds are repeated in
+            # another order.
             resumed = trainer.resume_path if number == 1 else None
             own = replace(trainer, seed=trainer.seed + number - 1, resume_path=resumed)
             config = replace(
@@ -60,14 +63,14 @@ class Play(ExampleSource):
                 generate=alone if number == 1 else later,
                 sft=replace(cfg.sft, trainer=own),
             )
-            # A failed gate would ask for more training, which the next round brings anyway.
+            # A failed gate would ask for more training, which the next round provides anyway.
             if number < count:
                 config = replace(config, gate=replace(config.gate, enable=False))
             configs.append(config)
         return configs
 
     def make(self, cfg: Config, puzzles: Puzzles, episodes: Sequence[Episode]) -> Examples:
-        """Every episode's examples, without those of validation puzzles."""
+        """Make the examples of every episode, except those of validation puzzles."""
         examples = list[SFTExample]()
         dropped: Counter[str] = Counter()
         for episode in episodes:
@@ -98,7 +101,7 @@ class Play(ExampleSource):
     def of_episode(
         self, cfg: Config, puzzles: Puzzles, episode: Episode
     ) -> tuple[list[SFTExample], Counter[str]]:
-        """The examples of an episode, and how many turns were dropped for which reason."""
+        """The examples of an episode, and the number of dropped turns by reason."""
         from spa.worldmodel.examples import episode_examples
 
         return episode_examples(episode, action_sep=cfg.action_sep(episode.tag))
@@ -110,7 +113,8 @@ def policy_of(cfg: Config, episode_id: str) -> str:
     shares = cfg.generate.mixture
     if not shares:
         return cfg.generate.policy
-    # A random point on the sum of all shares: the policy whose interval contains it plays.
+    # A random point on the sum of all shares: the policy whose interval contains it plays the
+    # episode.
     left = stream(cfg.seed.train, f"mixture/{episode_id}").random() * sum(
         map(float, shares.values())
     )

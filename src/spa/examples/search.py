@@ -1,14 +1,14 @@
 """Responses that write a search, made from fresh puzzles without play (`generate.policy: search`).
 
-Each example is a puzzle of its own, at its start or, as a later turn, in a random state that the
-turns before can have led to. Validation puzzles are left out. Examples without a path to the goal,
-or with a response of more than `generate.sampling.response_length` tokens, are dropped and replaced
-by others.
+Each example has its own puzzle, at its start or, as a later turn, in a random state that earlier
+turns can have led to. Validation puzzles are left out. Examples without a path to the goal, or with
+a response of more than `generate.sampling.response_length` tokens, are dropped and replaced by
+others.
 
-States of later turns and searches come from copies of the game, or from a model's own predictions
-of single moves and the text of the first prompt alone (`generate.search.dynamics`). Then copies of
-the game only measure the predictions, and a first round teaches the moves. Every kind of
-`generate.search.thoughts` has the same puzzles, states and prompts.
+States of later turns and searches come from copies of the game, or only from a model's predictions
+of single moves and the text of the first prompt (`generate.search.dynamics`). In the second case
+copies of the game only measure the predictions, and a first round teaches the moves. Every value of
+`generate.search.thoughts` gives the same puzzles, states and prompts.
 """
 
 from collections import Counter, defaultdict
@@ -37,14 +37,15 @@ if TYPE_CHECKING:
     from spa.rollout.worker import RolloutWorker
 
 MAX_PUZZLES_PER_EXAMPLE = 20
-"""Puzzles that are sampled for each example that is wanted, before a game is refused."""
+"""Number of puzzles sampled per requested example before a game is rejected."""
 SEARCH_BATCH_SIZE = 256
-"""Searches that run side by side."""
+"""Number of searches that run together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """A question with its search as text, and the control's search in permuted outcomes."""
+    """A question with its search and the search as text. dealt: text and path of the control's
+    search with permuted outcomes."""
 
     question: "Question"
     search: Any
@@ -61,15 +62,15 @@ class WrittenSearch(ExampleSource):
     has_states = False
 
     def makes(self, cfg: Config) -> bool:
-        """By the policy."""
+        """Return whether the policy is search."""
         return cfg.generate.policy in self.policies
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """The settings that written searches need, and those of their format."""
+        """Add a problem for every setting that written searches or their format do not allow."""
         BASE_FORMAT.check(cfg, problems)
         form = format_of(cfg.agent_proxy.response_format)
         own = cfg.generate.search
-        # Key, whether its value is wrong, the value that it must have.
+        # Each entry: key, whether its value is wrong, and the value that it must have.
         for path, wrong, wanted in (
             (
                 "agent_proxy.response_format",
@@ -100,13 +101,13 @@ class WrittenSearch(ExampleSource):
             )
 
     def first_round(self, cfg: Config) -> Config:
-        """Single moves, if there are two rounds."""
+        """The configuration of single moves if there are two rounds, otherwise of the searches."""
         if cfg.generate.rounds > 1:
             return moves_config(cfg)
         return replace(cfg, generate=replace(cfg.generate, train_on="all_rounds"))
 
     def rounds(self, cfg: Config) -> list[Config]:
-        """Single moves and then searches, or searches alone."""
+        """The configurations of single moves and then of searches, or of searches alone."""
         if cfg.generate.rounds == 1:
             return [self.first_round(cfg)]
         # `resume_path` names a checkpoint of the first round.
@@ -119,11 +120,11 @@ class WrittenSearch(ExampleSource):
         return [moves_config(cfg), search]
 
     def fine_tuned_alone(self, cfg: Config) -> Config:
-        """SFT on single moves has its own batch size and steps."""
+        """The first round's configuration: SFT on single moves has its own batch size and steps."""
         return self.first_round(cfg)
 
     def make(self, cfg: Config, puzzles: Puzzles, episodes: Sequence[Episode]) -> Examples:
-        """The examples of training and then of validation."""
+        """Make the training examples, followed by the validation examples."""
         dynamics = make_dynamics(cfg)
         examples, lines, dropped, explored = make_examples(cfg, puzzles, dynamics)
         own = cfg.generate.search
@@ -141,7 +142,7 @@ class WrittenSearch(ExampleSource):
             "search/dropped": float(sum(dropped.values())),
             **{f"search/{name}": float(value) for name, value in dynamics.counts.items()},
         }
-        # No puzzle comes twice, so any cut separates training from validation.
+        # No puzzle occurs twice, so any cut separates training from validation.
         return Examples(
             examples=examples,
             dropped=dropped,
@@ -152,7 +153,7 @@ class WrittenSearch(ExampleSource):
 
 
 def make_dynamics(cfg: Config) -> "Dynamics":
-    """Copies of the game, or the model that `model_path` names."""
+    """The source of successor states: copies of the game, or the model that `model_path` names."""
     from spa.engines.factory import make_engine
     from spa.models.build import pick_device
     from spa.planning.dynamics import LearnedMoves, Simulator
@@ -166,8 +167,8 @@ def make_dynamics(cfg: Config) -> "Dynamics":
 def make_examples(
     cfg: Config, puzzles: Puzzles, dynamics: "Dynamics"
 ) -> tuple[list[SFTExample], list[int], Counter[str], int]:
-    """Examples of training and then of validation, the number of lines of each search, how many
-    states were dropped for which reason, and how many actions of the game the examples rest on."""
+    """Training examples followed by validation examples, the number of lines of each search, the
+    number of dropped states by reason, and the number of actions taken in copies of the game."""
     from spa.models.build import load_template
     from spa.worldmodel.examples import by_reason
 
@@ -204,8 +205,8 @@ def make_examples(
                 dropped["too_long"] += 1
                 continue
             dealt = None
-            # The control needs a path and room, too, and all kinds of thoughts have the same
-            # puzzles.
+            # The control's search must also find the goal and fit into the response, so that every
+            # value of generate.search.thoughts trains on the same puzzles.
             if own.dynamics == "simulator":
                 number = question.puzzle.number
                 rng = stream(cfg.seed.train, "search/dealt", number)
@@ -232,7 +233,7 @@ def make_examples(
 
 
 def too_few(reason: str, dynamics: str) -> str:
-    """Advise what to do if too few puzzles yield an example, by the most frequent reason."""
+    """Advise what to do if too few puzzles yield an example, given the most frequent reason."""
     if reason in ("too_long", "too_long_when_dealt"):
         return "Raise generate.sampling.response_length, or use a smaller board."
     if dynamics == "model" and reason in ("unreadable_state", "no_goal"):
@@ -253,7 +254,7 @@ def too_few(reason: str, dynamics: str) -> str:
 def fresh_puzzles(
     cfg: Config, puzzles: Puzzles, dropped: Counter[str], *, most: int
 ) -> "Iterator[Puzzle]":
-    """Fresh puzzles; none of validation, and none twice."""
+    """Yield fresh puzzles, without validation puzzles and without duplicates."""
     envs = cfg.es_manager.train.env_configs
     # Each tag appears in proportion to its number of groups.
     tags = [
@@ -301,7 +302,7 @@ def fresh_puzzles(
             raise ConfigError(
                 f"generate.policy=search cannot search the states of {spec.tag}: {why}"
             ) from error
-        # The last turn in which an action is left.
+        # The last turn in which an action can be left.
         last = min(
             prompter.max_turn, -(-prompter.max_actions_per_traj // prompter.max_actions_per_turn)
         )
@@ -324,8 +325,8 @@ def fresh_puzzles(
 def questions(
     part: "Sequence[Puzzle]", worker: "RolloutWorker", dynamics: "Dynamics"
 ) -> "list[Question]":
-    """A state of each puzzle: its start, or for a later turn a random one of those that the turns
-    before can have led to; the start again where they lead nowhere else."""
+    """One state of each puzzle: its start or, for a later turn, a random state that earlier turns
+    can have led to. The start again if no other state can be reached."""
     from spa.planning.dynamics import Question, reachable
 
     asked = list[Question]()
@@ -379,8 +380,8 @@ def thoughts_of(kind: str, chosen: Sequence[Searched]) -> list[tuple[str, tuple[
 
 
 def of_other_puzzles(texts: Sequence[str]) -> list[str]:
-    """For each search another text, with as many lines where there is one: within each length, the
-    next in their order; else one of the nearest length. Raises DataError if all are the same."""
+    """For each search another search's text with the same number of lines if there is one (the next
+    in order), otherwise one of the nearest length. Raises DataError if all texts are the same."""
     by_length: dict[int, list[int]] = defaultdict(list)
     for number, text in enumerate(texts):
         by_length[text.count("\n")].append(number)
@@ -405,12 +406,12 @@ def of_other_puzzles(texts: Sequence[str]) -> list[str]:
 
 
 def taken(path: tuple[str, ...], question: "Question", prompter: Prompter) -> tuple[str, ...]:
-    """As much of the path as a turn takes."""
+    """The part of the path that fits into one turn."""
     return path[: min(prompter.max_actions_per_turn, question.actions_left)]
 
 
 def response(thoughts: str, actions: Sequence[str], prompter: Prompter) -> str:
-    """The response: thoughts, and the actions."""
+    """Write the response: thoughts, if enabled, and actions."""
     answer = f"<answer>{f' {prompter.action_sep} '.join(actions)}</answer>"
     return f"<think>{thoughts}</think>{answer}" if prompter.enable_think else answer
 
@@ -422,7 +423,7 @@ def row_of(
     worker: "RolloutWorker",
     dynamics: "Dynamics",
 ) -> SFTExample:
-    """The example of a response, with what its actions lead to."""
+    """The example of a response, with the result of its actions."""
     spec = question.puzzle.spec
     prompter = worker.prompters[spec.tag]
     actions = taken(path, question, prompter)

@@ -1,4 +1,4 @@
-"""The contract of a source of examples."""
+"""The interface of a source of examples."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Puzzles:
-    """Games of a run: a worker that makes them, and the contents that validation keeps for itself."""
+    """The puzzles that examples are made from. worker: makes the games of the run. held_out: hashes
+    of the validation puzzles."""
 
     worker: "RolloutWorker"
     held_out: frozenset[str]
@@ -25,11 +26,12 @@ class Puzzles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examples:
-    """Examples of a source. `dropped`: turns or puzzles without an example, by reason."""
+    """Examples of a source. dropped: number of turns or puzzles without an example, by reason."""
 
     examples: list[SFTExample]
     dropped: Counter[str]
-    # The first so many are for training, the others for validation; None: split by puzzle.
+    # Number of leading examples for training, the others being for validation; None: split by
+    # puzzle.
     training: int | None = None
     summary: dict[str, Any] = field(default_factory=dict)  # more lines of summary.json
     metrics: Metrics = field(default_factory=dict)
@@ -37,12 +39,12 @@ class Examples:
 
 class ExampleSource:
     """One way to make examples. Self-play, its rounds, the pipeline, the checks and the comparison
-    ask it, and know no source by name.
+    use this interface and know no source by name.
 
-    policies: values of `generate.policy` that belong to it alone. plays: whether episodes are played
-    first, of which it makes the examples. mode: the prompts of its examples. has_states: whether
-    responses hold states. checks_puzzles: whether `require` looks at a puzzle. order: sources with a
-    smaller number are asked first whether a configuration is theirs.
+    policies: values of `generate.policy` that select this source. plays: whether episodes are
+    played first, to make the examples from. mode: the prompt mode of its examples. has_states:
+    whether responses contain states. checks_puzzles: whether `require` needs a puzzle. order:
+    sources with a smaller number are asked first whether a configuration is theirs.
     """
 
     policies: tuple[str, ...] = ()
@@ -53,17 +55,17 @@ class ExampleSource:
     order: int = 0
 
     def makes(self, cfg: Config) -> bool:
-        """Return whether the configuration asks for this source."""
+        """Return whether the configuration selects this source."""
         raise NotImplementedError
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """Note the settings that cannot be combined with this source."""
+        """Add a problem for every setting that cannot be combined with this source."""
 
     def require(self, cfg: Config, env: TextEnv, tag: str) -> None:
         """Raise ConfigError for a game, after `reset`, that this source cannot use."""
 
     def first_round(self, cfg: Config) -> Config:
-        """The configuration with the first of its rounds alone."""
+        """The configuration of the first round alone."""
         return cfg
 
     def rounds(self, cfg: Config) -> list[Config]:
@@ -71,12 +73,12 @@ class ExampleSource:
         return [self.first_round(cfg)]
 
     def fine_tuned_alone(self, cfg: Config) -> Config:
-        """The configuration of a command for SFT alone on the examples of the first of several
-        rounds."""
+        """The configuration for a command that runs only SFT on the examples of the first of
+        several rounds."""
         return cfg
 
     def make(self, cfg: Config, puzzles: Puzzles, episodes: Sequence[Episode]) -> Examples:
-        """Make the examples: of `episodes`, or of `puzzles` alone if the source does not play.
+        """Make the examples from `episodes`, or from `puzzles` alone if the source does not play.
 
         Raises ConfigError for a game that cannot be used, DataError if there are too few examples.
         """

@@ -5,7 +5,7 @@ from spa.formats.blocks import Span, blank_between
 
 
 class AnswerFirst(AfterThoughts):
-    """The prediction follows the answer."""
+    """Format in which the prediction follows the answer."""
 
     name = "answer_first"
     last_block = "prediction"
@@ -13,7 +13,7 @@ class AnswerFirst(AfterThoughts):
     def write(
         self, observation: str, thoughts: str, prediction: str, answer: str, *, on: str = "\n"
     ) -> str:
-        """The prediction comes last."""
+        """Write the response with the prediction last."""
         foreseen = f"<prediction>{on}{prediction}{on}</prediction>"
         begun = written_thoughts(observation, thoughts, on)
         return f"{begun}</think><answer>{answer}</answer>{foreseen}"

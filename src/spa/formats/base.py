@@ -44,8 +44,8 @@ UNWRITABLE = "state_or_action_holds_format_tags"
 
 @dataclass(frozen=True, slots=True)
 class Relabelled:
-    """A corrected response, or None and the reason why there is none. `reason` is empty when there
-    is a text."""
+    """A corrected response. text: None if it could not be corrected. reason: why not; empty if
+    there is a text."""
 
     text: str | None
     reason: str = ""
@@ -87,10 +87,10 @@ class SearchScore:
 class ResponseFormat:
     """A format of responses; the default is `prediction_first`.
 
-    name: value of `agent_proxy.response_format`. The other attributes are for the files of formats;
-    everyone else calls a method. predicts: whether a world-model response holds a predicted state.
-    begins_with_plan: whether it can be begun up to the prediction, to ask what a plan leads to.
-    last_block: the block that ends it.
+    name: value of `agent_proxy.response_format`. predicts: whether a world-model response contains
+    a predicted state. begins_with_plan: whether a response can be started up to its prediction, so
+    that the model predicts the outcome of any plan. last_block: the tag of the last block. Only the
+    modules of formats read these attributes, except `name`; all other code calls methods.
     """
 
     name: str
@@ -101,7 +101,7 @@ class ResponseFormat:
     # Settings and methods
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """Note the settings that cannot be combined with this format."""
+        """Add a problem for every setting that cannot be combined with this format."""
         for path, own in (("imagine", cfg.imagine), ("generate.imagine", cfg.generate.imagine)):
             if own.proposals == "exhaustive" and not self.begins_with_plan:
                 problems.add(
@@ -120,26 +120,27 @@ class ResponseFormat:
             )
 
     def controls(self) -> tuple[str, ...]:
-        """The methods that `spa compare --controls` adds."""
+        """Names of the control methods that `spa compare --controls` adds."""
         return CONTROLS
 
     def warn_untrained(self, method: str) -> None:
-        """Warn where `method` asks a base model for responses that it has never learned."""
+        """Log a warning if `method` asks a base model for responses that it was never trained
+        on."""
 
     def plans(self, asked: int) -> int:
         """Number of plans that a response lists with their predicted states, if a prompt asks for
-        `asked`. Examples then need plans that were not taken."""
+        `asked` plans. If it is above 0, examples need plans that were not taken."""
         return 0
 
     # Prompts
 
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
-        """Return the request that a base prompt's rules make in place of a reminder in every turn;
-        "" for the common request. `blank` marks the parts to fill in."""
+        """Return the request for a response in a base prompt's rules, which replaces the reminder
+        in every turn; "" for the common request. `blank` marks the parts to fill in."""
         return ""
 
     def asked_thoughts(self, blank: Callable[[str], str], plans: int) -> str:
-        """The thoughts of a world-model response, as a prompt asks for them."""
+        """Describe the thoughts of a world-model response, as a prompt asks for them."""
         return f" {blank('your plan')} "
 
     # Responses that a program writes
@@ -147,8 +148,8 @@ class ResponseFormat:
     def write(
         self, observation: str, thoughts: str, prediction: str, answer: str, *, on: str = "\n"
     ) -> str:
-        """A world-model response, prefill included; `on` surrounds the states: they have their own
-        lines."""
+        """Write a world-model response, prefill included. `on` separates the states from the tags:
+        by default they have their own lines."""
         foreseen = f"<prediction>{on}{prediction}{on}</prediction>"
         return f"{written_thoughts(observation, thoughts, on)}{foreseen}</think><answer>{answer}</answer>"
 
@@ -161,8 +162,8 @@ class ResponseFormat:
         return f" {plan_sentence(actions)} "
 
     def asked_plan(self, actions: Sequence[str]) -> str | None:
-        """The thoughts before a prediction whose likelihood is measured; None if it would say little,
-        because the thoughts hold the prediction."""
+        """The thoughts to put before a prediction whose likelihood is measured; None if the
+        thoughts already contain the prediction, so that its likelihood would mean little."""
         return ""
 
     # Reading
@@ -176,25 +177,26 @@ class ResponseFormat:
         action_sep: str = "||",
         max_actions: int = 5,
     ) -> ParsedResponse:
-        """Take a response (prefill included) apart. Never raises, whatever the text is.
+        """Parse a response (prefill included). Never raises because of the text.
 
-        Mode "base" asks for `<think>..</think><answer>..</answer>` and reads it as the original
-        does. It takes the first think block that only white space separates from an answer block,
-        whatever is around it. Tags of these two blocks and chat markers inside them are removed. A
-        response without this pattern has no actions. `enable_think=False` asks for the answer block
-        alone, of which the first is read, in mode "base" only: the states have to be somewhere.
+        Mode "base" expects `<think>..</think><answer>..</answer>` and reads it as the original
+        does: it takes the first think block that only white space separates from an answer block,
+        whatever surrounds the two. Tags of these two blocks and chat markers inside them are
+        removed. A response without this pattern has no actions. With `enable_think=False`, mode
+        "base" expects only the answer block and reads the first one; mode "add_worldmodel" ignores
+        the setting, because the states need the think block.
 
-        Mode "add_worldmodel" asks for the same with `<observation>..</observation> thoughts
+        Mode "add_worldmodel" expects the same blocks with `<observation>..</observation> thoughts
         <prediction>..</prediction>` inside the think block, or with these blocks where the format
-        has them. Each block is there once; only white space is between blocks, except for the
-        thoughts; text before the first and after the last block is tolerated. Observation,
-        prediction and answer hold no tags of the format.
+        puts them. Each block must occur exactly once. Apart from the thoughts, only white space may
+        be between blocks; text before the first and after the last block is tolerated. Observation,
+        prediction and answer must not contain tags of the format.
 
         If the format of "add_worldmodel" is broken but one answer block can be read, its actions
-        count and `well_formed` is False. `think` is the thoughts: the think block without the two
-        state blocks.
+        count and `well_formed` is False. `think` holds the thoughts: the think block without the
+        two state blocks.
 
-        Raises ValueError for a mode that does not exist.
+        Raises ValueError for an unknown mode.
         """
         if mode not in MODES:
             raise ValueError(f"The prompt mode must be one of {MODES}, got {mode!r}")
@@ -237,14 +239,14 @@ class ResponseFormat:
         prediction: Span | None,
         answer: Span | None,
     ) -> bool:
-        """Return whether the blocks of states are where they belong, think block and answer being
-        so."""
+        """Return whether the state blocks are where they belong, given that think block and answer
+        are."""
         return states_inside(text, think, observation, prediction)
 
     def _options(
         self, text: str, observation: Span | None, prediction: Span | None
     ) -> tuple[Option, ...]:
-        """The plans that a response lists, with their predicted states."""
+        """The plans that a response lists, each with its predicted state."""
         return ()
 
     def _chosen(self, options: Sequence[Option], actions: Sequence[str]) -> bool:
@@ -254,14 +256,17 @@ class ResponseFormat:
     # Ground truth
 
     def relabel(self, turn: Turn, *, action_sep: str, options: Sequence[Option] = ()) -> Relabelled:
-        """The turn's response with true states and executed actions (stage 1 of arXiv 2510.15047).
+        """Return the turn's response with true states and executed actions (stage 1 of arXiv
+        2510.15047).
 
-        The observation becomes `turn.target`, the prediction `turn.next_target` (the state after all
-        executed actions), the answer the executed actions. Thoughts stay byte for byte, up to what a
-        format says of plans. `options`: the plans with their true states that a response which
-        lists plans chooses from, by default the executed one alone. Text outside the blocks goes.
-        Everything is slicing, so no state is read as a pattern. The result is parsed again, and
-        given up if it would not say exactly the truth.
+        The observation becomes `turn.target`, the prediction `turn.next_target` (the state after
+        all executed actions), the answer the executed actions. Thoughts stay byte for byte, except
+        for plans that the format puts in them. `options`: the plans, with their true states, that a
+        response of a plan-listing format chooses from; by default only the executed one. Text
+        outside the blocks is removed.
+
+        The text is edited by slicing, so no state is read as a pattern. The result is parsed again
+        and discarded if it does not state exactly the truth.
         """
         text = turn.response_text
         if not turn.response.well_formed:
@@ -295,7 +300,9 @@ class ResponseFormat:
         return Relabelled(text)
 
     def _with_plans(self, text: str, turn: Turn, options: Sequence[Option]) -> str:
-        """The response with the executed plan in its thoughts, where the format has it there."""
+        """Return the response with the executed plan in its thoughts, if the format puts it
+        there.
+        """
         return text
 
     def _says_the_truth(
@@ -317,11 +324,13 @@ class ResponseFormat:
         return True
 
     def why_kept(self) -> str:
-        """Return the reason why a turn alone does not suffice to correct its response; "" if it does."""
+        """Return why correcting a response needs more than its own turn; "" if the turn
+        suffices.
+        """
         return ""
 
     def base_thoughts(self, thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
-        """The thoughts of a turn as those of a base response: without states."""
+        """The thoughts of a turn for a base response: without states."""
         return thoughts
 
     # Scores and the viewer
@@ -330,49 +339,49 @@ class ResponseFormat:
         """Raise ConfigError if responses hold no predictions to measure."""
 
     def measured(self, figures: dict[str, Any]) -> dict[str, Any]:
-        """The figures of world-model accuracy that this format has."""
+        """Keep the world-model accuracy figures that exist in this format."""
         return figures
 
     def scored(self, episode: Episode) -> bool:
-        """Return whether the thoughts of an episode's responses can be scored."""
+        """Return whether the thoughts of the episode's responses can be scored."""
         return False
 
     def reference(self, env: TextEnv) -> Any:
-        """Return the reference that scores the thoughts of an episode's base responses, from its
-        first state; None if they are not scored."""
+        """Return the reference for scoring the thoughts of an episode's base responses, computed
+        from its first state; None if they are not scored."""
         return None
 
     def score(
         self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
     ) -> SearchScore | None:
         """Score the thoughts of a base response in the state of `env`, by kind of token.
-        `complete`: False for thoughts that were cut off. None if they cannot be judged."""
+        `complete`: False if the thoughts were cut off. None if they cannot be scored."""
         return None
 
     def parts(self, text: str) -> list[tuple[str, int, int]]:
-        """Kind, begin and end of the parts of a response that SFT measures apart; `text` may lack the
-        prefill."""
+        """Kind, begin and end of the parts of a response that SFT measures separately; `text` may
+        lack the prefill."""
         blocks = {tag: find_block(text, tag) for tag in ("observation", "prediction", "answer")}
         return [(tag, *span) for tag, span in blocks.items() if span is not None]
 
     def show(self, thoughts: str, actions: Sequence[str]) -> list[dict[str, Any]]:
-        """Lines of the thoughts for the viewer; empty if they have none."""
+        """Lines of the thoughts for the viewer; empty if this format has none."""
         return []
 
 
 class WrittenFormat(ResponseFormat):
     """A format of base responses whose thoughts a program can write: a search or a derivation, in a
-    notation and an order of its own. `spa.examples.search` makes examples of it, from copies of the
+    notation and order of its own. `spa.examples.search` makes examples in it, from copies of the
     game or from a model's predicted moves.
 
-    `view` is what prompts show of the game in a state (`state_text` and so on): a game, or one in a
-    predicted state. unsolved: the reason for which a puzzle without a path is dropped.
+    `view` is what a prompt shows of the game in a state (`state_text` and so on): a `TextEnv`, or a
+    `PredictedView`. unsolved: the reason recorded when a puzzle without a path is dropped.
     """
 
     unsolved: str = "no_goal"
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """Only base prompts ask for it."""
+        """Also add a problem unless prompts are base prompts."""
         super().check(cfg, problems)
         if cfg.ctx_manager.mode != "base":
             problems.add(
@@ -381,7 +390,7 @@ class WrittenFormat(ResponseFormat):
             )
 
     def warn_untrained(self, method: str) -> None:
-        """A base model cannot write them."""
+        """Warn that a base model cannot write these thoughts."""
         log.warning(
             "method %s asks the base model for responses of the format %s, which it has never learned. The baseline "
             "of this configuration is random_format, which learns from as many examples of random play",
@@ -390,7 +399,7 @@ class WrittenFormat(ResponseFormat):
         )
 
     def scored(self, episode: Episode) -> bool:
-        """Base responses that begin with thoughts."""
+        """Return whether the episode has base responses that begin with thoughts."""
         return (
             episode.mode == "base"
             and bool(episode.turns)
@@ -400,8 +409,8 @@ class WrittenFormat(ResponseFormat):
     def explore(
         self, env: TextEnv
     ) -> tuple[dict[str, tuple[tuple[str, str, str], ...]], dict[str, TextEnv]]:
-        """The states that examples can show, the current one first: true successors by key, and a
-        copy of the game in each state that does not end it. By default all states.
+        """The states that examples can show, by default all: the true successors by key, the
+        current state first, and a copy of the game in each state that does not end it.
 
         Raises ValueError or NotImplementedError for a game that cannot be used.
         """
@@ -410,11 +419,11 @@ class WrittenFormat(ResponseFormat):
         return explore(env)
 
     def dealt(self, true: Any, start: str, view: Any, rng: np.random.Generator) -> Any:
-        """The search of the control: from `start` in a world where the outcomes of each state are
-        dealt at random among its actions.
+        """The control's search: from `start` in a world where each state's outcomes are permuted at
+        random among its actions.
 
-        Dealing keeps each state's distance from the start. The order of states at one distance
-        changes, so in a large game a limit of lines may come before the goal.
+        The permutation keeps each state's distance from the start. The order of states at one
+        distance changes, so in a large game the line limit may end the search before the goal.
         """
         from spa.formats.search import dealt, run_search
 
@@ -440,9 +449,9 @@ class WrittenFormat(ResponseFormat):
     def searching(
         self, start: str, view: Any
     ) -> Generator[str, Sequence[tuple[str, str, str]], Any]:
-        """Search from a state: yields each key to expand, is sent its successors (action, key,
-        outcome), returns the search. It has `path` (None if no goal was found) and `lines`, each
-        with the `key` that was expanded and its `moves`."""
+        """Search from a state. A generator: it yields the key to expand, receives its successors
+        (action, key, outcome), and returns the search. The search has `path` (None if no goal was
+        found) and `lines`, each with the `key` that was expanded and its `moves`."""
         raise NotImplementedError
 
     def written(self, search: Any, view: Any) -> str:
@@ -470,13 +479,13 @@ class AfterThoughts(ResponseFormat):
 
 
 def written_thoughts(observation: str, thoughts: str, on: str) -> str:
-    """The begin of a world-model response, up to the end of its thoughts."""
+    """The beginning of a world-model response, up to the end of its thoughts."""
     return f"<think><observation>{on}{observation}{on}</observation>{thoughts}"
 
 
 def search_metrics(scores: Sequence[SearchScore]) -> Metrics:
-    """Shares over all written moves, lines and paths, and over responses: those that are exact, and
-    those whose first error lies in each class of failure."""
+    """Shares of correct moves, statuses, expansions and paths over all responses, of responses that
+    are exact, and of responses with each kind of first error."""
     if not scores:
         return {}
 

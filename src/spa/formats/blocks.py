@@ -1,5 +1,5 @@
-"""Blocks of a response's text, found in linear time: substring search, and one pattern whose blanks
-cannot overlap."""
+"""Find the blocks of a response's text in linear time: by substring search, and by one pattern
+whose blanks cannot overlap."""
 
 import re
 
@@ -9,22 +9,21 @@ MARKERS = tuple(marker for tag in TAGS for marker in (f"<{tag}>", f"</{tag}>"))
 # Matches "</think>\n<answer>", but not "</think> so <answer>" with text in between.
 _ANSWER_NEXT = re.compile(r"</think>\s*<answer>")
 _REMOVED = ("<think>", "</think>", "<answer>", "</answer>", "<|im_start|>", "<|im_end|>")
-"""Markers that the original removes from the thoughts and the answer in mode "base", in this
-order."""
+"""Markers that the original removes from thoughts and answer in mode "base", in this order."""
 
 Span = tuple[int, int]
 
 
 def find_block(text: str, tag: str) -> Span | None:
-    """Start and end of the content of `<tag>...</tag>` if `text` holds the tag once and then its
-    end once.
+    """Start and end of the content of `<tag>...</tag>` if `text` contains the opening tag exactly
+    once and, after it, the closing tag exactly once.
 
     None if the block is missing, repeated, nested in its own kind, or unclosed. Tags are
     case-sensitive.
     """
     opening = f"<{tag}>"
     closing = f"</{tag}>"
-    # With two openings, it is unclear to which of them a closing belongs.
+    # With two opening tags, it is unclear to which of them a closing tag belongs.
     if text.count(opening) != 1 or text.count(closing) != 1:
         return None
     start = text.index(opening) + len(opening)
@@ -33,8 +32,8 @@ def find_block(text: str, tag: str) -> Span | None:
 
 
 def between_states(text: str) -> Span | None:
-    """Start and end of what is between a response's observation and prediction; None if it
-    does not have both in this order."""
+    """Start and end of the text between a response's observation and prediction; None unless it has
+    both in this order."""
     observation = find_block(text, "observation")
     prediction = find_block(text, "prediction")
     if observation is None or prediction is None or prediction[0] < observation[1]:
@@ -49,15 +48,15 @@ def contains_marker(text: str) -> bool:
 
 
 def as_unicode(text: str) -> str:
-    """`text` as UTF-8 can hold it, to be sent on and kept: lone surrogates become U+FFFD."""
+    """`text` with lone surrogates replaced by U+FFFD, so that it can be encoded as UTF-8."""
     # Encoding as UTF-16 accepts lone surrogates; decoding replaces them.
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def after_prefill(text: str, prefill: str) -> str | None:
-    """Return the text after `prefill` in a response of a model that did not get it, or None if the
-    response lacks it. Text before it is left out, as is a think block that the model closed before
-    it: its own reasoning, which may quote the format."""
+    """Return the text after `prefill` in a response of a model that was not given the prefill, or
+    None if the response lacks it. Skips text before it, including a think block that the model
+    closed before it: its own reasoning, which may quote the format."""
     reasoned = re.search(rf"</think>[^<]*{re.escape(prefill)}", text)
     if reasoned:
         return text[reasoned.end() :]
@@ -76,10 +75,11 @@ def split_actions(answer: str, *, action_sep: str = "||", max_actions: int = 5) 
 def base_blocks(
     text: str, think: Span | None, enable_think: bool
 ) -> tuple[Span | None, Span | None]:
-    """Think and answer block as the original's pattern captures them; (`think`, None) if it does not match.
+    """Think and answer block as the original's pattern captures them; (`think`, None) without a
+    match.
 
-    `<think>(.*?)</think>\\s*<answer>(.*?)</answer>`, or `<answer>(.*?)</answer>` without thoughts, where a dot matches
-    every character.
+    The pattern is `<think>(.*?)</think>\\s*<answer>(.*?)</answer>`, or `<answer>(.*?)</answer>`
+    without thoughts, where a dot matches every character.
     """
     if not enable_think:
         # `find` returns -1 for a missing tag, which leaves `start` below the tag's own length.
@@ -96,14 +96,14 @@ def base_blocks(
 
 
 def without_markers(text: str) -> str:
-    """The text without the tags that the original takes out."""
+    """The text without the markers that the original removes."""
     for marker in _REMOVED:
         text = text.replace(marker, "").strip()
     return text
 
 
 def leaf(text: str, tag: str) -> Span | None:
-    """Like `find_block`, and None if another tag of the format is inside."""
+    """Like `find_block`, but None if the block contains another tag of the format."""
     span = find_block(text, tag)
     return None if span is None or contains_marker(cut(text, span)) else span
 
@@ -175,8 +175,8 @@ def replace_block(text: str, tag: str, content: str) -> str:
 
 
 def replace_state(text: str, tag: str, state: str) -> str:
-    """`text` with the state inside its only `<tag>` block replaced, on lines of its own as
-    everywhere in the data."""
+    """`text` with the state inside its only `<tag>` block replaced, on its own lines as everywhere
+    in the data."""
     return replace_block(text, tag, f"\n{state}\n")
 
 

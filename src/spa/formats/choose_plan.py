@@ -20,12 +20,12 @@ from spa.types import ParsedResponse, Turn
 
 
 class ChoosePlan(ResponseFormat):
-    """The prediction is again that of the chosen plan."""
+    """The thoughts list plans; the prediction repeats the state of the chosen one."""
 
     name = "choose_plan"
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """The plans are listed with true states."""
+        """Also add a problem unless plans are listed with true states."""
         super().check(cfg, problems)
         if cfg.generate.states != "ground_truth":
             problems.add(
@@ -34,37 +34,37 @@ class ChoosePlan(ResponseFormat):
             )
 
     def plans(self, asked: int) -> int:
-        """As many as a prompt asks for."""
+        """The number of plans that a prompt asks for."""
         return asked
 
     def asked_thoughts(self, blank: Callable[[str], str], plans: int) -> str:
-        """So many plans, and the choice."""
+        """Describe `plans` plans and the choice."""
         option = ((blank("some actions"),), blank("the state after them"))
         return f"{imagined_plans([option] * plans)}I do {blank('the best of these')}. "
 
     def scripted_thoughts(self, answer: str, prediction: str, *, action_sep: str) -> str:
-        """One plan, which is chosen."""
+        """List one plan, and choose it."""
         # `len(answer)` sets no limit, since an answer has no more actions than characters.
         actions = split_actions(answer, action_sep=action_sep, max_actions=len(answer))
         return chosen_plan(actions, prediction)
 
     def sample_thoughts(self, actions: Sequence[str], after: str) -> str:
-        """One plan, which is chosen."""
+        """List one plan, and choose it."""
         return chosen_plan(actions, after)
 
     def asked_plan(self, actions: Sequence[str]) -> str | None:
-        """The prediction only repeats that of the chosen plan."""
+        """None, because the prediction only repeats that of the chosen plan."""
         return None
 
     def why_kept(self) -> str:
-        """The turn has one plan of several."""
+        """The turn records only one of several plans."""
         return (
             "with agent_proxy.response_format=choose_plan, the outcomes of the plans that the "
             "model did not choose are unknown"
         )
 
     def base_thoughts(self, thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
-        """The thoughts before the plans, and the chosen one at their end."""
+        """The thoughts before the plans, followed by the chosen plan."""
         thoughts = without_options(thoughts)
         return end_with_plan(thoughts, actions, said) if actions else thoughts
 
@@ -77,7 +77,7 @@ class ChoosePlan(ResponseFormat):
         return read_options(text[start : prediction[0] - len("<prediction>")])
 
     def _chosen(self, options: Sequence[Option], actions: Sequence[str]) -> bool:
-        # A plan without a predicted state is no option, so it cannot be the answer either.
+        # A plan without a predicted state is not an option, so it cannot be the answer either.
         return any(plan == actions for plan, _ in options)
 
     def _with_plans(self, text: str, turn: Turn, options: Sequence[Option]) -> str:

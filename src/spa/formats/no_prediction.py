@@ -16,17 +16,17 @@ OF_PREDICTIONS = (
     "changed_acc",
     "changed_f1",
 )
-"""Figures of predicted states, without the prefix of a metric."""
+"""Accuracy figures of predicted states, without the prefix of a metric."""
 
 
 class NoPrediction(AfterThoughts):
-    """Responses say what is, not what will be."""
+    """Responses describe the current state, and do not predict the next one."""
 
     name = "no_prediction"
     predicts = False
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """Nothing can use predictions."""
+        """Also add a problem for every setting that needs predictions."""
         super().check(cfg, problems)
         reward = cfg.agent_proxy.world_model_reward
         for path, wanted in (
@@ -45,14 +45,14 @@ class NoPrediction(AfterThoughts):
                 )
 
     def require_predictions(self) -> None:
-        """There are none."""
+        """Raise ConfigError, because responses hold no predictions."""
         raise ConfigError(
             f"agent_proxy.response_format={self.name} has no predictions to measure; "
             "choose a format with a prediction block"
         )
 
     def measured(self, figures: dict[str, Any]) -> dict[str, Any]:
-        """Those of observations."""
+        """Keep the figures of observations."""
         return {
             name: value
             for name, value in figures.items()
@@ -62,7 +62,7 @@ class NoPrediction(AfterThoughts):
     def write(
         self, observation: str, thoughts: str, prediction: str, answer: str, *, on: str = "\n"
     ) -> str:
-        """Without the prediction."""
+        """Write the response without the prediction."""
         return f"{written_thoughts(observation, thoughts, on)}</think><answer>{answer}</answer>"
 
     def _ends_well(self, text: str, answer: Span | None, prediction: Span | None) -> bool:

@@ -1,5 +1,5 @@
-"""`plan_first`: the thoughts end with the plan by name (`I do Down, then Right.`), which the predicted
-state follows."""
+"""`plan_first`: the thoughts end with the plan in words (`I do Down, then Right.`), and the
+predicted state follows it."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,21 +9,22 @@ from spa.types import Turn
 
 
 class PlanFirst(ResponseFormat):
-    """A response can be begun with any plan, to ask what it leads to."""
+    """Format whose responses state the plan before the prediction, so that planners can start a
+    response with any plan and let the model predict its outcome."""
 
     name = "plan_first"
     begins_with_plan = True
 
     def asked_thoughts(self, blank: Callable[[str], str], plans: int) -> str:
-        """The plan by name."""
+        """Describe thoughts that state the plan."""
         return f" I do {blank('your actions')}. "
 
     def asked_plan(self, actions: Sequence[str]) -> str:
-        """The plan by name."""
+        """The plan in words."""
         return f" {plan_sentence(actions)} "
 
     def base_thoughts(self, thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
-        """The thoughts with the plan at their end."""
+        """The thoughts, ending with the plan."""
         return end_with_plan(thoughts, actions, said) if actions else thoughts
 
     def _with_plans(self, text: str, turn: Turn, options: Sequence[Option]) -> str:

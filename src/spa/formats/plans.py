@@ -1,5 +1,5 @@
-"""Plans in words: one that the thoughts end with (`I do Left.`), or several imagined ones, each with
-its predicted state, before one of them is chosen.
+"""Plans in words: a single one that ends the thoughts (`I do Left.`), or several imagined ones,
+each with its predicted state, before one of them is chosen.
 
 Several plans are plain text between the observation and the choice:
 
@@ -33,8 +33,8 @@ def without_options(thoughts: str) -> str:
 
 
 def read_options(thoughts: str) -> tuple[Option, ...]:
-    """The options that the thoughts list, in their order. What is no option is left out: a head
-    without a state, or without a plan."""
+    """The options that the thoughts list, in order. Skips a heading without a state or without a
+    plan."""
     found: list[Option] = []
     # A plan must begin a line; the newline in front lets the first plan begin the text.
     _, *parts = f"\n{thoughts}\n".split(f"\n{_COULD}")
@@ -60,7 +60,7 @@ def chosen_plan(actions: Sequence[str], state: str) -> str:
 
 
 def with_plan(text: str, actions: Sequence[str], said: Sequence[str]) -> str:
-    """A response whose thoughts between observation and prediction end with the plan `I do ...,
+    """A response whose thoughts, between observation and prediction, end with the plan `I do ...,
     then ....` of these actions (see `end_with_plan`)."""
     span = between_states(text)
     if span is None:
@@ -70,9 +70,9 @@ def with_plan(text: str, actions: Sequence[str], said: Sequence[str]) -> str:
 
 
 def end_with_plan(thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
-    """Thoughts that end with the plan `I do ..., then ....` of these actions, in the place of a
-    plan that they ended with before. That is one of actions that the response `said`, or of single
-    words; other sentences stay."""
+    """Thoughts that end with the plan `I do ..., then ....` of these actions. It replaces a plan
+    that ends the thoughts already: one of actions that the response `said`, or of single words.
+    Other sentences stay."""
     thoughts = thoughts.rstrip()
     known = {name.casefold() for name in (*actions, *said)}
     # "I do Left, then Up." is a plan; "I do not know." is not, since "not know" is no action.
@@ -88,15 +88,15 @@ def end_with_plan(thoughts: str, actions: Sequence[str], said: Sequence[str]) ->
 
 
 def imagined(text: str) -> tuple[Option, ...]:
-    """The plans with their states between a response's observation and prediction; none if it does
-    not have both."""
+    """The plans with their states between a response's observation and prediction; empty if it
+    lacks one of these blocks."""
     span = between_states(text)
     return () if span is None else read_options(text[span[0] : span[1]])
 
 
 def with_options(text: str, options: Sequence[Option], chosen: Sequence[str]) -> str:
-    """A response whose thoughts between observation and prediction are these plans with their
-    states, and the choice."""
+    """A response whose thoughts, between observation and prediction, are these plans with their
+    states and the choice."""
     span = between_states(text)
     if span is None:
         return text

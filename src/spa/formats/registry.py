@@ -9,7 +9,7 @@ from spa.types import ParsedResponse, Turn
 
 
 def format_of(name: str) -> ResponseFormat:
-    """The format of this name. Raises ValueError if there is none."""
+    """The format with this name. Raises ValueError if there is none."""
     known = response_formats()
     if name not in known:
         raise ValueError(f"The response format must be one of {tuple(known)}, got {name!r}")
@@ -25,7 +25,7 @@ def parse_response(
     max_actions: int = 5,
     order: str = "prediction_first",
 ) -> ParsedResponse:
-    """Take a response in the format `order` apart; see `ResponseFormat.parse`."""
+    """Parse a response in the format `order`; see `ResponseFormat.parse`."""
     return format_of(order).parse(
         text,
         mode=mode,

@@ -1,5 +1,5 @@
-"""`search`: base responses whose thoughts are a breadth-first search. Run it, write it, read what a
-model wrote, and score it line by line.
+"""`search`: base responses whose thoughts are a breadth-first search. This module runs the search,
+writes it, reads what a model wrote, and scores it line by line.
 
 A written search of the 4x4 lake, from cell (3,1) to the goal (1,0):
 
@@ -12,9 +12,9 @@ A written search of the 4x4 lake, from cell (3,1) to the goal (1,0):
 
 A line names the state that it expands, the path to it, and then every action with the state that it
 leads to and a status. The status is the outcome of that state in the words of the game (`goal`,
-`hole`), `seen` for a state found before, or nothing for a new one. The states that are still open follow the
-semicolon, the next one first. The search ends at the first goal, within the line; the last line is
-the path to it.
+`hole`), `seen` for a state found before, or nothing for a new one. The states that are still open
+follow the semicolon, the next one first. The search ends at the first goal, within the line; the
+last line is the path to it.
 """
 
 import re
@@ -33,10 +33,10 @@ SEEN = "seen"
 STATUSES = (SEEN, GOAL, "hole", "dead")
 MAX_DEPTH = 32
 MAX_LINES = 64
-"""Longest path, and most expanded states, of one search: bounds for large games, out of reach on a
-4x4 lake."""
+"""Limits of one search: the longest path and the most expanded states. A 4x4 lake never reaches
+them."""
 MAX_STATES = 10_000
-"""States of a game whose transitions are listed; a game with more is refused."""
+"""Largest number of states for which transitions are listed; a game with more is rejected."""
 
 Successor = tuple[str, str, str]
 """An action, the state key that it leads to, and the outcome there: "" if the game does not end."""
@@ -59,8 +59,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One expanded state. `open_keys`: what is still to be expanded after it; empty where the goal
-    was found."""
+    """One expanded state. open_keys: the states still to be expanded after it; empty if the line
+    found the goal."""
 
     key: str
     path: tuple[str, ...]
@@ -88,21 +88,20 @@ class OpenStates:
         self._queue = [start]
 
     def next(self) -> str | None:
-        """The state that is next; None if none is open."""
+        """The state to expand next; None if none is open."""
         return self._queue[0] if self._queue else None
 
     def close(self, key: str) -> None:
-        """Expand a state, whether it is open or not."""
+        """Remove a state from the open ones; no effect if it is not open."""
         self._queue = [each for each in self._queue if each != key]
 
     def status(self, key: str, after: str, outcome: str) -> str:
         """The status of a move from `key` to `after`."""
-        # The outcome takes precedence: a hole that was found before has the status of a hole
-        # again.
+        # The outcome takes precedence: a hole that was found before is again a hole, not seen.
         return outcome or (SEEN if after in self.paths else "")
 
     def add(self, after: str, path: tuple[str, ...], status: str) -> None:
-        """Note what a move has led to; it opens a new state."""
+        """Record the state that a move led to, and queue it if it is new."""
         if status:
             return
         self.paths[after] = path
@@ -111,15 +110,15 @@ class OpenStates:
             self._queue.append(after)
 
     def listed(self) -> tuple[str, ...]:
-        """The open states as a line lists them."""
+        """The open states, in the order in which a line lists them."""
         return tuple(self._queue)
 
 
 def expanding(
     found: OpenStates, *, max_lines: int = MAX_LINES
 ) -> Generator[str, Sequence[Successor], Search]:
-    """Search in the order of `found`: yields each key to expand, is sent its successors, returns the
-    search. Several searches can so be expanded side by side."""
+    """Search in the order of `found`. A generator: it yields the key to expand, receives its
+    successors, and returns the search; this lets several searches be batched."""
     lines = list[Line]()
     while (key := found.next()) is not None and len(lines) < max_lines:
         found.close(key)
@@ -138,7 +137,7 @@ def expanding(
 def run_search(
     search: Generator[str, Sequence[Successor], Any], expand: Callable[[str], Sequence[Successor]]
 ) -> Any:
-    """The result of a search by `expand`, which gives the successors of a key."""
+    """Run a search with `expand`, which returns the successors of a key, and return the result."""
     key = next(search)
     while True:
         try:
@@ -154,14 +153,14 @@ def breadth_first(
     max_depth: int = MAX_DEPTH,
     max_lines: int = MAX_LINES,
 ) -> Search:
-    """The breadth-first search from `start`. A state `max_depth` actions away is not expanded."""
+    """Breadth-first search from `start`. A state `max_depth` actions away is not expanded."""
     found = OpenStates(start, max_depth=max_depth)
     return run_search(expanding(found, max_lines=max_lines), expand)
 
 
 def write_search(search: Search) -> str:
-    """The search as text. Raises ValueError if it has found no goal: there is nothing to be learned
-    from its end."""
+    """The search as text. Raises ValueError if it found no goal, since such a search teaches
+    nothing."""
     if search.path is None:
         raise ValueError(
             "write_search: the search found no goal, so it has no path to write; pass a search "
@@ -178,11 +177,11 @@ def _write_line(line: Line) -> str:
 
 
 def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, TextEnv]]:
-    """The true transitions of every state that can be reached from the current one, the current one
-    first, by playing each action in a copy. Also a copy of the game in each of these states.
+    """The true transitions of every state reachable from the current one, which comes first, found
+    by playing each action in a copy; and a copy of the game in each of these states.
 
-    Raises ValueError for a game whose searches could not be read again, which does not accept its
-    own actions or which has more than `MAX_STATES` states. Raises NotImplementedError for one that
+    Raises ValueError for a game whose searches could not be read back, that does not accept its own
+    actions, or that has more than `MAX_STATES` states. Raises NotImplementedError for a game that
     cannot be copied.
     """
     game = type(env).__name__
@@ -226,8 +225,8 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
             next_key = twin.state_key()
             outcome = twin.state_outcome()
             after = f"after the action {name!r} in the state {key!r}"
-            # A search asks once where an action leads, so chance must not decide. A game without
-            # a stream of chance ignores the seed.
+            # A search asks once where an action leads, so the outcome must not depend on chance. A
+            # game without randomness ignores the seed.
             other = here.clone(noise_seed=len(copies))
             _, _, *other_end, _ = other.step(action)
             if (other.state_key(), *other_end) != (next_key, terminated, truncated):
@@ -291,15 +290,15 @@ def _check_word(game: str, what: str, word: str) -> None:
 
 
 def _action_of(word: str, actions: Sequence[str]) -> str | None:
-    """The action of a written move: "Left30" is the action Left and the state 30; "Left" alone names
-    no state. An action may begin with another's name: the longest one counts."""
+    """The action of a written move: "Left30" is the action Left and the state 30; "Left" alone
+    names no state. If one action's name begins with another's, the longest match counts."""
     begun = [name for name in actions if word.startswith(name) and word != name]
     return max(begun, key=len, default=None)
 
 
 def dealt(true: Transitions, rng: np.random.Generator) -> dict[str, tuple[Successor, ...]]:
-    """A false world: what the actions of each state lead to, dealt at random among these actions.
-    Every state is as far from the start as it was, by other actions."""
+    """Transitions of a control world: the outcomes of each state are permuted at random among its
+    actions. Every state keeps its distance from the start, but is reached by other actions."""
     world = dict[str, tuple[Successor, ...]]()
     for key, successors in true.items():
         order = rng.permutation(len(successors))
@@ -314,7 +313,7 @@ def dealt(true: Transitions, rng: np.random.Generator) -> dict[str, tuple[Succes
 def read_line(
     text: str, actions: Sequence[str], statuses: Collection[str] = STATUSES
 ) -> Line | None:
-    """The line of a search; None if the text is none."""
+    """Parse a line of a search; None if the text is not one."""
     head, colon, rest = text.partition(":")
     key, *path = head.split() or [""]
     if not colon or not key or any(action not in actions for action in path):
@@ -323,7 +322,7 @@ def read_line(
     moves = list[Move]()
     for word in listed.split():
         action = _action_of(word, actions)
-        # With an action "h", "hole" behind a move is its status and not a move to "ole".
+        # With an action "h", "hole" after a move is its status and not a move to "ole".
         waits = bool(moves) and not moves[-1].status
         if action is not None and not (waits and word in statuses):
             moves.append(Move(action, word[len(action) :], ""))
@@ -340,8 +339,8 @@ def score_search(
 ) -> SearchScore | None:
     """Score a written search of the game with transitions `true`, whose first key is the start.
 
-    `complete`: False for a text that was cut off, whose last line does not count. None if there is
-    no goal to be found.
+    `complete`: False for a text that was cut off, whose last line does not count. None if no goal
+    can be reached.
     """
     start = next(iter(true))
     wanted = breadth_first(start, lambda key: true[key])
@@ -380,10 +379,11 @@ def score_lines(
     actions: Sequence[str],
     complete: bool,
 ) -> None:
-    """Score the lines of a search and its path: adds to the `counts` of `SearchScore`, and to the
-    `errors` their failures in order.
+    """Score the lines of a search and its path. Adds to the `counts` of `SearchScore`, and appends
+    to `errors` the kinds of failure in order.
 
-    Bookkeeping is judged by what the text itself has found so far; moves and outcomes by the game.
+    Bookkeeping is compared with what the text itself has found so far, moves and outcomes with the
+    game.
     """
     goal: tuple[str, ...] | None = None
     expanded = set[str]()
@@ -395,13 +395,14 @@ def score_lines(
             if not complete or number < len(written) - 1:
                 errors.append("unreadable")
             elif goal is None:
-                # A path, though to nothing that the search has found, or no line of a search.
+                # Either a path that does not lead to a goal the search has found, or not a line of
+                # a search.
                 is_path = all(word in actions for word in each.split())
                 errors.append("no_goal" if is_path else "unreadable")
             else:
                 _count_path(counts, errors, right=each == " ".join(goal))
             return
-        # The line should expand the state that is next.
+        # The line should expand the next open state.
         is_next = found.next() == line.key
         if not is_next:
             again = line.key in expanded
@@ -416,7 +417,7 @@ def score_lines(
         if line.key in found.paths:
             _count_path(counts, errors, right=line.path == found.paths[line.key])
         expanded.add(line.key)
-        # The order follows the text's own: a state that the text skipped stays open.
+        # Scoring follows the order of the text: a state that the text skipped stays open.
         found.close(line.key)
         path = found.paths.get(line.key, line.path)
         known = {action: key for action, key, _ in successors(line.key)}
@@ -443,7 +444,7 @@ def score_lines(
         if line.open_keys != (() if goal is not None else found.listed()):
             errors.append("wrong_open")
     end = "no_goal" if goal is None else "wrong_path"  # the path is missing
-    # The last word of a text that was cut off may be the beginning of another.
+    # The last word of a text that was cut off may be only the start of a word.
     begun = read(written[-1].rpartition(" ")[0])
     passed = begun is not None and any(
         GOAL in (move.status, outcome(move.key)) for move in begun.moves[:-1]
@@ -458,8 +459,8 @@ def _count_path(counts: Counter[str], errors: list[str], *, right: bool) -> None
 
 
 def from_here(true: Transitions, start: str) -> dict[str, Sequence[Successor]]:
-    """The transitions of the states that can be reached from `start`, which is the first key, as
-    `explore` gives them there."""
+    """The transitions of the states reachable from `start`, which is the first key: what `explore`
+    would return there."""
     found = {start: true[start]}
     queue = deque([start])
     while queue:
@@ -471,26 +472,27 @@ def from_here(true: Transitions, start: str) -> dict[str, Sequence[Successor]]:
 
 
 class BreadthFirst(WrittenFormat):
-    """A search from the current state in every turn."""
+    """A breadth-first search from the current state in every turn."""
 
     name = "search"
 
     def controls(self) -> tuple[str, ...]:
-        """A search of permuted outcomes, and of another puzzle."""
+        """Names of the control formats: searches with permuted outcomes (`_dealt`), and searches of
+        another puzzle."""
         return (f"{self.name}_dealt", f"{self.name}_other_puzzle")
 
     def overrides(self) -> tuple[str, ...]:
-        """The settings of methods whose examples are these searches."""
+        """Settings of the methods whose examples are these searches."""
         return (f"agent_proxy.response_format={self.name}",)
 
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
-        """A search in the game's names of states."""
+        """Ask for a search that uses the game's names of states."""
         state, states = env.state_key_format
         search = f"search, {states}: from each {state} found, where each action leads, until the goal; then the path"
         return f"<think>{blank(search)}</think><answer>{blank('actions')}</answer>"
 
     def searching(self, start: str, view: Any) -> Generator[str, Sequence[Successor], Search]:
-        """Breadth first."""
+        """Search breadth first."""
         return expanding(OpenStates(start))
 
     def written(self, search: Search, view: Any) -> str:
@@ -504,7 +506,7 @@ class BreadthFirst(WrittenFormat):
     def score(
         self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
     ) -> SearchScore | None:
-        """Right moves, outcomes, states that are next, and paths."""
+        """Score moves, outcomes, the order of expansion, and paths."""
         start = env.state_key()
         if start is None or start not in reference:
             return None
@@ -512,8 +514,8 @@ class BreadthFirst(WrittenFormat):
         return score_search(thoughts, true, actions=env.action_names(), complete=complete)
 
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
-        """Every word by what it is: `next` is the state that a line expands, `open` one of those that
-        remain open."""
+        """Kind and span of every word: `next` is the state that a line expands, `open` a state that
+        remains open."""
         head, colon, _ = line.partition(":")
         moves, _, _ = line.partition(";")
         for word in re.finditer(r"[^\s:;]+", line):
@@ -528,12 +530,12 @@ class BreadthFirst(WrittenFormat):
             yield kind, *word.span()
 
     def shown_line(self, text: str, actions: Sequence[str]) -> Line | None:
-        """A line as the viewer shows it; None if the text is none."""
+        """Parse a line for the viewer; None if the text is not a line of a search."""
         return read_line(text, actions)
 
     def show(self, thoughts: str, actions: Sequence[str]) -> list[dict[str, Any]]:
-        """The lines as states with their moves."""
-        # A search names actions of the game; without their list no search can be read.
+        """The expanded states with their moves."""
+        # A search names actions of the game, so it cannot be read without their list.
         lines = (self.shown_line(each, actions) for each in thoughts.split("\n") if actions)
         return [
             {

@@ -1,2 +1,2 @@
-"""Planners, one file each, which defines `PLANNER`: the value of `imagine.proposals` and its class; and
-the dynamics of written searches."""
+"""Planners, one file each, and the dynamics of written searches. A planner's file defines
+`PLANNER`: the value of `imagine.proposals` and the class."""

@@ -1,5 +1,5 @@
-"""Best of n: several responses are sampled, and the one whose state has the highest value is
-played."""
+"""Best of n: sample several responses, and play the one whose predicted state has the highest
+value."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,12 +13,13 @@ from spa.types import Completion, Prompt, SamplingParams
 
 
 class BestOfNPlanner(Planner):
-    """The best of `n` responses in every turn. Ties go to the response that was sampled first, so
-    that predictions without information change nothing."""
+    """Plays the best of `n` responses in every turn. Ties go to the response that was sampled
+    first, so predictions without information change nothing."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """The best of `n` completions of each prompt, of which the first is the one that the engine
-        alone would give, or the next one of a path that is followed."""
+        """The best of `n` completions of each prompt, or the next completion of a path that is
+        being followed. The first of the `n` is the one that the engine would give without planning.
+        """
         trees = [Tree(prompt) for prompt in prompts]
         planned = [self._next_of_plan(tree) for tree in trees]
         searched = [
@@ -31,7 +32,7 @@ class BestOfNPlanner(Planner):
         ]
 
     def proposals(self, expansion: Expansion) -> list[Prompt]:
-        """`n` samples of the prompt, each with a seed of its own."""
+        """`n` samples of the prompt, each with its own seed."""
         prompt = expansion.prompt
         # Ids with # mark the planner's own prompts. `ask` drops their caches right after the call.
         others = [
@@ -46,11 +47,11 @@ class BestOfNPlanner(Planner):
         return [prompt, *others]
 
     def horizon(self, prompt: Prompt) -> int:
-        """The turns that the episode has left."""
+        """Number of turns that the episode has left."""
         return prompt.turns_left or 1
 
     def _next_of_plan(self, tree: Tree) -> Completion | None:
-        """The next response of the path that the episode is on; None if it is on none."""
+        """The next response of the path that the episode follows; None if it follows none."""
         plan = self.follow_plan(tree)
         if not plan:
             return None

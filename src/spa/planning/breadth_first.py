@@ -1,15 +1,15 @@
-"""Breadth-first search with the learned model: the engine is asked what each action would lead to.
+"""Breadth-first search with the learned model: the model predicts the result of each action.
 
-Best of n judges the responses that the model happens to sample. Here each action of the game is
-tried once, in the real state and in every new predicted one. The search begins the response up to
-the prediction (the state as observation, then `I do Down. <prediction>`), and the model completes
-it. The search ends where a predicted
-state shows the goal. The path there is played in turns of as many actions as a turn may have, each
-response begun in the same manner with its plan. Where no path is found, or where a beginning would
-leave no room for the longest response, the model responds without one.
+Best of n scores the responses that the model happens to sample. This planner tries each action of
+the game once, in the real state and in every new predicted one. It starts the response up to the
+prediction (the state as observation, then `I do Down. <prediction>`), and the model completes it.
+The search ends at a predicted state that shows the goal. The path there is played over one or more
+turns with as many actions as a turn may have, each response again started with its plan. If no path
+is found, or if a started response would leave too little room for the longest response, the model
+responds without a plan.
 
-What a response is begun with is no sampled token and has log-prob 0. Predictions of the search are
-greedy: the most probable next state is asked for, not a sample.
+The started part of a response is not sampled and has log-prob 0. Predictions of the search are
+greedy: the most probable next state, not a sample.
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ _PREDICTION = "<prediction>\n"
 
 
 class BreadthFirstPlanner(Planner):
-    """`engine`, asked what every action leads to; `depth` counts actions. `n` is without effect,
-    and `template` must be given, since a response is begun in tokens."""
+    """Asks `engine` for the result of every action; `depth` counts actions. `n` has no effect.
+    `template` is required, because a response is started in tokens."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """The response to each prompt that takes the path that was found, or the engine's own where
-        none was."""
+        """The response to each prompt, started with the path that was found, or the engine's own
+        response if none was found."""
         trees = [Tree(prompt) for prompt in prompts]
         plans = [self.follow_plan(tree) for tree in trees]
         searched = [
@@ -50,7 +50,7 @@ class BreadthFirstPlanner(Planner):
         ]
 
     def proposals(self, expansion: Expansion) -> list[Prompt]:
-        """Every action of the game, by name; none if there is no room for all of them."""
+        """A prompt for every action of the game, by name; empty if one of them does not fit."""
         prompt = expansion.prompt
         state = self._state(expansion)
         asked = [
@@ -65,7 +65,7 @@ class BreadthFirstPlanner(Planner):
         return asked if all(map(self._fits, asked)) else []
 
     def horizon(self, prompt: Prompt) -> int:
-        """The actions that the turns left may hold."""
+        """Number of actions that the remaining turns allow."""
         return (prompt.turns_left or 1) * self.max_actions
 
     def _state(self, expansion: Expansion) -> str:
@@ -74,8 +74,7 @@ class BreadthFirstPlanner(Planner):
         return expansion.prompt.context.state_text(self.state_text)
 
     def _begun(self, prompt: Prompt, state: str, actions: Sequence[str]) -> Prompt:
-        """The prompt with a response that is begun up to the prediction of what these actions lead
-        to."""
+        """The prompt with a response started up to the prediction of what these actions lead to."""
         form = format_of(prompt.response_format)
         text = form.write(state, form.asked_plan(actions) or "", "", "")
         begun = text[: text.index(_PREDICTION) + len(_PREDICTION)]
@@ -96,12 +95,13 @@ class BreadthFirstPlanner(Planner):
         return begun if self._fits(begun) else tree.prompt
 
     def _fits(self, question: Prompt) -> bool:
-        """Return whether a response with a given beginning leaves room for as many tokens as one
-        without."""
+        """Return whether a started response leaves room for as many tokens as one without a
+        start.
+        """
         return self.max_prompt is None or len(question.token_ids) <= self.max_prompt
 
     def _turn(self, plan: Sequence[Node]) -> list[Node]:
-        """The part of a plan that fits into one turn."""
+        """The leading part of a plan that fits into one turn."""
         part = [plan[0]]
         for node in plan[1:]:
             if sum(len(taken.parsed.actions) for taken in [*part, node]) > self.max_actions:
@@ -112,7 +112,7 @@ class BreadthFirstPlanner(Planner):
     def _play(
         self, tree: Tree, plan: list[Node], question: Prompt, response: Completion
     ) -> Completion:
-        """The response as the episode has it, with what it was begun with; the search is recorded."""
+        """Record the search, and return the response with the part that it was started with."""
         prompt = tree.prompt
         # `_question` returns the plain prompt if the begun response does not fit; the plan is
         # dropped.

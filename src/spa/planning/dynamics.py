@@ -1,5 +1,5 @@
-"""Successor states of a game for searches: from copies of the game, or from a model that has learned
-single moves and is asked for every action of every state."""
+"""Successor states for searches: from copies of the game, or from a model trained on single moves
+that predicts every action of every state."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ Successors = tuple[Successor, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Puzzle:
-    """A fresh puzzle, and the turn that its example is about."""
+    """A fresh puzzle, and the turn of its example."""
 
     number: int
     spec: EpisodeSpec
@@ -42,7 +42,8 @@ class Puzzle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A state that a response is to be written for. `view`: what prompts show of the game there."""
+    """A state for which a response is to be written. view: the game in this state, as prompts show
+    it."""
 
     puzzle: Puzzle
     start: str  # the key of the state
@@ -54,17 +55,19 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class PredictedView:
-    """A game as prompts show it in a predicted state; all else is as in `env`, at the start."""
+    """A game as prompts show it in a predicted state; everything else is as in `env`, at the
+    start.
+    """
 
     env: TextEnv
     state: str
 
     def state_text(self, mode: StateText) -> str:
-        """The predicted state; it was written in the mode that prompts show."""
+        """The predicted state, which is already in the mode that prompts show."""
         return self.state
 
     def world_state_text(self, mode: StateText) -> str:
-        """The same: a model knows what prompts show."""
+        """The predicted state, since a model only knows what prompts show."""
         return self.state
 
     def __getattr__(self, name: str) -> Any:
@@ -82,21 +85,22 @@ class Played:
 
 
 class Dynamics(Protocol):
-    """Source of successor states. `counts`: what was asked, and how much of it was right."""
+    """Source of successor states. counts: what was queried, and how much of it was right."""
 
     counts: dict[str, float]
 
     def expand(self, asked: Sequence[tuple[Puzzle, str]]) -> list[Successors | None]:
-        """The successors of each state, by its puzzle and key; None where they make no sense."""
+        """The successors of each state, given by puzzle and key; None for a state whose successors
+        cannot be read."""
         ...
 
     def view(self, puzzle: Puzzle, key: str) -> Any:
-        """Return the view of the game that prompts show in a state."""
+        """Return the view of the game that a prompt shows in a state."""
         ...
 
     def search(self, questions: Sequence[Question], form: WrittenFormat) -> list[Any | None]:
-        """A search in this format from the state of each question; None where the successors of a
-        state make no sense."""
+        """A search in this format from the state of each question; None if the successors of a
+        state cannot be read."""
         ...
 
     def play(self, question: Question, actions: Sequence[str], mode: StateText) -> Played:
@@ -104,12 +108,12 @@ class Dynamics(Protocol):
         ...
 
     def actions(self, puzzle: Puzzle) -> int:
-        """The actions of the game that examples of this puzzle rest on."""
+        """Number of actions taken in copies of the game for examples of this puzzle."""
         ...
 
 
 class Simulator:
-    """Copies of the game."""
+    """Successor states from copies of the game."""
 
     def __init__(self) -> None:
         self.counts: dict[str, float] = {}
@@ -149,17 +153,17 @@ class Simulator:
         )
 
     def actions(self, puzzle: Puzzle) -> int:
-        """One for each action of each state."""
+        """The number of transitions: one for each action of each state."""
         return sum(map(len, puzzle.true.values()))
 
 
 class LearnedMoves:
-    """A model that has learned single moves, asked for every action of every state that a search
+    """A model trained on single moves, queried for every action of every state that a search
     expands.
 
-    A question is the text of a state. The answer names the next state, whose text is written by
-    replacing the name in the question's; goal and holes are what the text itself calls so. The game
-    is not asked. `counts` compares with it afterwards.
+    A question is the text of a state. The answer names the next state; its text is the question's
+    text with the name replaced, and the outcome (goal, hole) is read from that text. The game is
+    not queried. `counts` compares the predictions with it afterwards.
     """
 
     def __init__(self, engine: Engine, template: ChatTemplate | None) -> None:
@@ -167,31 +171,31 @@ class LearnedMoves:
         self.template = template
         self.counts: dict[str, float] = {}
         self._totals: Counter[str] = Counter()
-        # By number of the puzzle and key: a state is asked about once.
+        # By the puzzle's number and the key, so that each state is queried once.
         self._known: dict[tuple[int, str], Successors | None] = {}
 
     def expand(self, asked: Sequence[tuple[Puzzle, str]]) -> list[Successors | None]:
-        """The successors that the model predicts; None where an answer names no state."""
+        """The successors that the model predicts; None if an answer names no state."""
         new = [each for each in asked if (each[0].number, each[1]) not in self._known]
         if new:
             self._ask(list({(puzzle.number, key): (puzzle, key) for puzzle, key in new}.values()))
         return [self._known[puzzle.number, key] for puzzle, key in asked]
 
     def view(self, puzzle: Puzzle, key: str) -> PredictedView:
-        """The start's text with the state of `key` in its place."""
+        """The start's text with the state of `key` in it."""
         state = puzzle.env.text_of_key(puzzle.text, key)
         assert state is not None  # it was checked when the key was predicted
         return PredictedView(puzzle.env, state)
 
     def search(self, questions: Sequence[Question], form: WrittenFormat) -> list[Any | None]:
-        """The searches in the world that the model predicts."""
+        """The searches in the predicted world."""
         found = search_together(questions, form, self.expand)
         for question, search in zip(questions, found, strict=True):
             self._count(question, search)
         return found
 
     def play(self, question: Question, actions: Sequence[str], mode: StateText) -> Played:
-        """Predict the result of these actions; a model predicts no rewards."""
+        """Predict the result of these actions; the reward is 0, since the model predicts none."""
         key = question.start
         outcome = ""
         for name in actions:
@@ -208,7 +212,7 @@ class LearnedMoves:
         )
 
     def actions(self, puzzle: Puzzle) -> int:
-        """None: copies of the game only measure."""
+        """0: copies of the game only measure the predictions."""
         return 0
 
     def _ask(self, asked: Sequence[tuple[Puzzle, str]]) -> None:
@@ -242,7 +246,8 @@ class LearnedMoves:
             self._known[puzzle.number, asked_key] = tuple(successors) if whole else None
 
     def _count(self, question: Question, search: Any | None) -> None:
-        """Compare a search with the game: it is right if all of its moves are."""
+        """Compare a search with the game and update `counts`. A search is right if all of its moves
+        are."""
         totals = self._totals
         totals["searches"] += 1
         totals["searches_right"] += search is not None and all(
@@ -263,8 +268,8 @@ def search_together(
     form: WrittenFormat,
     expand: Callable[[Sequence[tuple[Puzzle, str]]], Sequence[Successors | None]],
 ) -> list[Any | None]:
-    """The searches from the states of `questions`, one line of each at a time. A state whose
-    successors are None ends its search: the result is None."""
+    """Run the searches from the states of `questions` together, one line of each at a time. The
+    result is None for a search that meets a state whose successors are None."""
     searches = [form.searching(question.start, question.view) for question in questions]
     found: list[Any | None] = [None] * len(questions)
     asked = [(number, next(search)) for number, search in enumerate(searches)]
@@ -285,8 +290,8 @@ def search_together(
 def reachable(
     part: Sequence[Puzzle], most: Sequence[int], dynamics: Dynamics
 ) -> list[list[list[str]]]:
-    """For each puzzle and each number of actions from 0 to its `most`, the keys of the states that
-    exactly so many actions can lead to, without those that end the game."""
+    """For each puzzle and each number of actions from 0 to its `most`: the keys of the states that
+    exactly this many actions can lead to, without states that end the game."""
     reached = [[[puzzle.start]] for puzzle in part]
     for count in range(max(most, default=0)):
         active = [number for number, limit in enumerate(most) if count < limit]

@@ -1,9 +1,9 @@
-"""Single moves in a few tokens: what a model learns from play, and is then asked by a search of its
-own.
+"""Single moves in a few tokens: a model learns them from play, and an external search then queries
+it.
 
 The prompt is one state and the request for a move; the response is an action with the key of the
-state that it leads to, as written searches have it: `<think>Left30`. A question is the prompt with
-the response begun: `<think>Left`.
+state that it leads to, written as in searches: `<think>Left30`. A query is the prompt with the
+response started: `<think>Left`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,15 +21,15 @@ from spa.types import Message, Prompt, SFTExample
 
 PREFILL = "<think>"
 MIN_TOKENS = 8
-"""The least number of tokens that an answer may take."""
+"""Smallest token limit of an answer."""
 _NO_IDS = np.zeros(0, dtype=np.int32)
 
 
 def require_names(env: TextEnv, tag: str, shown: StateText) -> None:
-    """Raises ConfigError if the game cannot be searched by a model's predictions.
+    """Raise ConfigError if the game cannot be searched with a model's predictions.
 
     From the text of each state of this puzzle, as prompts show it, the game must read the name and
-    the outcome. From the name it must write the text again.
+    the outcome. From the name it must write the same text again.
     """
     try:
         true, copies = explore(env)
@@ -57,15 +57,15 @@ def require_names(env: TextEnv, tag: str, shown: StateText) -> None:
 
 
 def leaves_out_actions(states: Iterable[TextEnv]) -> bool:
-    """Return whether an action is illegal in one of these states."""
+    """Return whether some action is illegal in one of these states."""
     return any(set(state.legal_actions()) != set(state.action_names()) for state in states)
 
 
 def readable_modes(
     env: TextEnv, true: Transitions, copies: Mapping[str, TextEnv]
 ) -> list[StateText]:
-    """The renderings from which the game reads what each state is, and which it writes again, for
-    all states of what `explore` has found."""
+    """The renderings from which the game reads the key and the outcome of every state in `true` and
+    `copies`, and which it reproduces from the key."""
     states = [*copies.values()]
     # `copies` lacks the states that end a game.
     for key, successors in true.items():
@@ -102,8 +102,8 @@ def move_messages(env: TextEnv, state: str) -> tuple[Message, ...]:
 
 
 def move_examples(examples: Iterable[SFTExample], env: TextEnv) -> list[SFTExample]:
-    """The examples of recorded play as moves: those in which one action was taken and the next state
-    has a name."""
+    """Turn the examples of recorded play into moves. Skips turns with several actions, and next
+    states without a name."""
     moves = list[SFTExample]()
     for example in examples:
         key = env.key_of_text(example.next_state)
@@ -129,8 +129,8 @@ def answer_tokens(starts: Iterable[str], template: ChatTemplate | None) -> int:
 def move_question(
     env: TextEnv, state: str, action: str, template: ChatTemplate | None, *, number: int
 ) -> Prompt:
-    """The question where `action` leads in `state`; `number` is its own among those that are asked
-    together."""
+    """The prompt that asks where `action` leads in `state`. `number` must be unique among the
+    prompts of one call."""
     messages = move_messages(env, state)
     # The response begins with the action, so that every action of a state can be asked about.
     begun = f"{PREFILL}{action}"

@@ -16,21 +16,21 @@ from spa.types import Completion, ParsedResponse, Prompt
 GOAL = 1.0
 """The value of a state in which the goal is reached."""
 NO_STATE = -2.0
-"""The value of a response that predicts nothing readable; values of states are from -1 to 1."""
+"""The value of a response without a readable prediction; values of states are from -1 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A response, and the state that it is judged by."""
+    """A response, and the state by which it is valued."""
 
     response: Completion
     parsed: ParsedResponse
     state: str | None
     value: float
-    # whether the actions really lead to `state` from where the response was sampled; None: unknown
+    # whether the actions really lead to `state` from the state in which the response was sampled;
+    # None: unknown
     correct: bool | None
-    # a copy of the game in that state; None if the game has ended there, or if no copy is in that
-    # state
+    # a copy of the game in that state; None if the game has ended or no copy reached that state
     env: TextEnv | None = None
     root: int = 0  # index of this node's ancestor among the responses to the real state
     depth: int = 1  # turns from the real state to this one
@@ -41,8 +41,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """A state in which responses are sampled, the real one or a node's. `env`: a copy of the game
-    there, None if the game is not known to be there."""
+    """A state in which responses are sampled: the real state or a node's. env: a copy of the game
+    in it; None if no copy is known to be in it."""
 
     prompt: Prompt
     env: TextEnv | None
@@ -61,7 +61,8 @@ class Outcome:
 
 
 class Tree:
-    """The nodes below one prompt so far; the first `n` of them are the responses to the real state."""
+    """The nodes searched so far for one prompt; the first `n` of them are the responses to the real
+    state."""
 
     def __init__(self, prompt: Prompt) -> None:
         self.prompt = prompt
@@ -72,7 +73,7 @@ class Tree:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Around calls of the environment: what it raises becomes the tree's fault."""
+        """Within the block, an error of the environment becomes the tree's fault."""
         try:
             with boundary("planning", self.prompt.limit_s, advice=SLOW):
                 yield
@@ -80,7 +81,7 @@ class Tree:
             self.fault = error
 
     def failed(self) -> Completion:
-        """The response that says how the game has failed."""
+        """An error completion that reports why the game failed."""
         return Completion(
             text=str(self.fault),
             token_ids=None,
@@ -128,7 +129,7 @@ def path_to(node: Node) -> list[Node]:
 def simulate(
     env: TextEnv | None, actions: Sequence[str], mode: StateText, rng: np.random.Generator
 ) -> Outcome:
-    """Apply the actions in a copy with its own random stream; the outcome is unknown if the game
+    """Apply the actions in a copy with its own random stream. The outcome is unknown if the game
     cannot be copied or no action is given."""
     # The seed is sampled even without a copy, so that later samples do not depend on whether
     # there is one.

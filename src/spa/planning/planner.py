@@ -1,21 +1,16 @@
-"""Model-based planning: policies that search the states which responses would lead to before one
+"""Model-based planning: policies that search the states to which responses would lead before one
 response is played.
 
-`dynamics` says where these states come from, and so what is measured. `model`: the model's own
-prediction in each response. `simulator`: a copy of the game, in which nothing is predicted. With
-`noise_prob` p, each state is with probability p that of another plan, which shows how the gain depends
-on the accuracy of predictions. `shuffled`: the predictions of other responses, the
-control: whatever it gains is not knowledge.
+`dynamics` selects where these states come from. `model`: the model's own prediction in each
+response. `simulator`: a copy of the game, so nothing is predicted; with probability `noise_prob`
+each state is replaced by that of another plan, which shows how the gain depends on prediction
+accuracy. `shuffled`: the predictions of other responses, a control whose gain cannot come from
+knowledge.
 
-With `depth` above 1 the search continues in every state that is new and not the end: the same
-question is asked there (`elsewhere`), until the goal is found or the episode's turns
-are over. A state is expanded once, so that the tree is no wider than the game. With `keep` the rest
-of a path to the goal is followed without another search, for as long as each state is the predicted
-one.
-
-The same prompt as if the game stood elsewhere: its last message shows another state.
-
-What else it says, turn, reward and actions left, stays as it was.
+With `depth` above 1 the search continues in every new state that does not end the game: it sends
+the same prompt there (`elsewhere`). It ends at the goal or at the episode's last turn. A state is
+expanded once, so the tree is no wider than the game. With `keep` the rest of a path to the goal is
+followed without another search, for as long as each state is the predicted one.
 """
 
 from abc import ABC, abstractmethod
@@ -41,10 +36,10 @@ from spa.types import Completion, Message, ParsedResponse, Prompt, SamplingParam
 def elsewhere(
     prompt: Prompt, shown: str, state: str, template: ChatTemplate | None
 ) -> Prompt | None:
-    """`prompt` with `state` where its last message shows `shown` as the state; None if that message
-    does not.
+    """`prompt` with `state` in place of `shown` in its last message; None if that message does not
+    show `shown` as the state. Turn, reward and actions left stay unchanged in the text.
 
-    All before that message keeps its tokens. `template` None: an engine without tokens.
+    Everything before that message keeps its tokens. template: None for an engine without tokens.
     """
     last: Message = prompt.messages[-1]
     # Take the last occurrence, since the rules in the same message may quote a state.
@@ -71,14 +66,13 @@ DynamicsName = Literal["model", "simulator", "shuffled"]
 
 
 class Planner(ABC):
-    """`engine`, whose response in every turn is chosen by a search of at most `depth` turns.
+    """Wraps `engine` and chooses its response in every turn by a search of at most `depth` turns.
 
-    `n`: responses sampled in each state. `width`: states of a depth that are expanded. `keep`: a
-    path to the goal is followed; the responses of its later turns are those that were sampled where
-    they were predicted, log-probs included. Nothing is predicted beyond the turns and actions that
-    an episode has left, nor in prompts of more than `max_prompt` tokens. `template`: None for
-    engines without tokens. The engine is asked for `rows` responses at a time, and forgets them
-    before it is asked for more.
+    n: responses sampled in each state. width: states expanded per depth. keep: follow a path to the
+    goal in later turns, with the responses (log-probs included) sampled when the path was
+    predicted. max_prompt: longest prompt in tokens; longer ones are not searched. rows: number of
+    prompts per call of the engine, whose caches are dropped in between. template: None for engines
+    without tokens. Nothing is predicted beyond the turns and actions that an episode has left.
     """
 
     def __init__(
@@ -116,18 +110,18 @@ class Planner(ABC):
 
     @abstractmethod
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """The response to each prompt that the search chooses."""
+        """The response that the search chooses for each prompt."""
 
     @abstractmethod
     def proposals(self, expansion: Expansion) -> list[Prompt]:
-        """Prompts for the engine in a state."""
+        """The prompts to send to the engine in a state."""
 
     @abstractmethod
     def horizon(self, prompt: Prompt) -> int:
-        """The greatest depth at which something may be predicted: what the episode has left."""
+        """The greatest useful depth, given what the episode has left."""
 
     def search(self, trees: Sequence[Tree], sampling: SamplingParams) -> None:
-        """Grow every tree until the goal is found, or as far as is allowed."""
+        """Grow every tree until it reaches the goal or a limit."""
         for depth in range(1, self.depth + 1):
             pairs = [
                 (tree, expansion) for tree in trees for expansion in self._expansions(tree, depth)
@@ -153,8 +147,8 @@ class Planner(ABC):
         return []
 
     def follow_plan(self, tree: Tree) -> list[Node]:
-        """Return the rest of the episode's current plan; empty if it has none, if the plan led
-        elsewhere, or if the game fails, which the tree records."""
+        """Return the rest of the episode's current plan. Empty if it has none, if the game left the
+        predicted path, or if the game fails, which the tree records."""
         # The plan is removed here; the caller stores what remains after this turn.
         plan = self.plans.pop(tree.prompt.episode_id, [])
         with tree.guarded():
@@ -164,7 +158,8 @@ class Planner(ABC):
         return []
 
     def ask(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """The engine's responses; only what it has cached of real states is kept."""
+        """The engine's responses, sampled `rows` at a time. Drops the caches of the planner's own
+        prompts."""
         responses: list[Completion] = []
         for start in range(0, len(prompts), self.rows):
             part = prompts[start : start + self.rows]
@@ -176,8 +171,8 @@ class Planner(ABC):
         return responses
 
     def _expansions(self, tree: Tree, depth: int) -> list[Expansion]:
-        """States from which responses of this depth start: the real state, or those of the nodes to
-        expand."""
+        """The states in which responses of this depth are sampled: the real state, or those of the
+        nodes to expand."""
         prompt = tree.prompt
         if depth == 1:
             return [Expansion(prompt=prompt, env=prompt.context)]
@@ -270,7 +265,7 @@ class Planner(ABC):
         return nodes
 
     def _parse(self, prompt: Prompt, response: Completion) -> ParsedResponse:
-        """A response with as many actions as would be executed."""
+        """Parse a response, keeping only the actions that would be executed."""
         parsed = parse_response(
             prompt.prefill + response.text,
             mode=prompt.mode,
@@ -288,17 +283,17 @@ class Planner(ABC):
         """The true outcome or, with probability `noise_prob`, that of as many random actions."""
         if env is None:
             return truth
-        # The other outcome and the random number are sampled whatever `noise_prob` is, so that a
+        # The other outcome and the random number are sampled for every `noise_prob`, so that a
         # higher value corrupts the same states and more.
         other = simulate(env, env.random_plan(rng, len(parsed.actions)), self.state_text, rng)
         return other if rng.random() < self.noise_prob else truth
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """New weights."""
+        """Load new weights into the engine."""
         self.engine.load_weights(model, version=version)
 
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """These episodes are over."""
+        """Drop plans and caches of finished episodes."""
         for episode in episode_ids:
             self.plans.pop(episode, None)
         self.engine.forget(episode_ids)
@@ -309,8 +304,8 @@ class Planner(ABC):
 
 
 def with_prefill(question: Prompt, prompt: Prompt, response: Completion) -> Completion:
-    """A response as `prompt` would have it: with what the question had begun of it, in tokens that
-    are forced and have log-prob 0."""
+    """The response as if sampled for `prompt`: with the part that `question` had started, whose
+    tokens are forced and have log-prob 0."""
     if response.finish_reason == "error":
         return response
     whole = replace(response, text=question.prefill.removeprefix(prompt.prefill) + response.text)

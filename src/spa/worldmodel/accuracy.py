@@ -1,10 +1,9 @@
-"""World-model accuracy: observations against the shown state, predictions against the next state.
+"""World-model accuracy: observations against the shown state, predictions against the next state;
+and world modelling as a reward during PPO (after VAGEN, arXiv 2510.16907).
 
 No judge is needed: states are text, so they are compared exactly, unit by unit, and on the units
-that changed. Copying the shown state gets most units right; only what changed tells a world model
-from a copier.
-
-World modelling as a reward during PPO instead of before it: after VAGEN (arXiv 2510.16907).
+that changed. Copying the shown state gets most units right; only the changed units separate a world
+model from a copy.
 """
 
 import re
@@ -31,12 +30,11 @@ def is_exact(said: str | None, truth: str) -> bool:
 
 
 def state_units(text: str) -> list[str]:
-    """The units that a state is compared by: a cell like (1,2), a word, a number, or one character
-    of a grid.
+    """Split a state into the units of comparison: a cell like (1,2), a word, a number, or one
+    character of a grid.
 
     A line with a word of two or more letters, one of them lower case, is a sentence; any other line
-    is a row of a grid and is taken character by character. White space separates and never
-    counts.
+    is a row of a grid and is split into characters. White space separates units and never counts.
 
     Example: state_units("#_P\\nPlayer at (0,2)") == ["#", "_", "P", "Player", "at", "(0,2)"]
     """
@@ -52,12 +50,12 @@ def _line_matches(line: str) -> Iterator[re.Match[str]]:
 
 
 Place = tuple[int, int]
-"""Line and place in the line, so that one broken example does not shift the examples after it."""
+"""Line number and position in the line, so that one missing unit shifts only its own line."""
 
 
 def placed_units(text: str) -> dict[Place, tuple[str, int, int]]:
-    """The units of a state by their place, each with where in `text` it starts and ends. White
-    space around the state is no line of it."""
+    """The units of a state by position, each with its start and end in `text`. White space around
+    the state is ignored."""
     units_at: dict[Place, tuple[str, int, int]] = {}
     # Positions are those in `text` itself, white space before the state included.
     start = len(text) - len(text.lstrip())
@@ -113,14 +111,13 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def score_state(predicted: str | None, truth: str, before: str | None) -> StateScore:
-    """Compare a predicted state (None: there is none) with the true one, and their changes from the
+    """Compare a predicted state (None if missing) with the true one, and their changes from the
     state `before`.
 
-    Without a state before, nothing counts as changed. Places are line and position in the line; a
-    place that only one of two texts has differs.
+    With `before=None`, nothing counts as changed. Positions are line and index in the line; a
+    position that only one of the two texts has counts as different.
     """
-    # Compared by line and position in the line, so that a missing character affects only its own
-    # line.
+    # Comparing by line and position lets a missing character affect only its own line.
     true_units = _grid(truth)
     units = _grid(predicted or "")
     places = true_units.keys() | units.keys()
@@ -144,7 +141,7 @@ def score_state(predicted: str | None, truth: str, before: str | None) -> StateS
         units_right=sum(true_units.get(place) == units.get(place) for place in places),
         changed=len(changed),
         changed_predicted=len(moved),
-        # A predicted change counts only if its outcome is right, too.
+        # A predicted change counts only if the new unit is right, too.
         changed_right=sum(true_units.get(place) == units.get(place) for place in changed & moved),
     )
 
@@ -153,8 +150,8 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
     """World-model accuracy over the turns of the episodes, under `wm/`.
 
     The denominator is every turn of mode "add_worldmodel" in an episode without error; a malformed
-    turn has no prediction and is wrong. A prediction is held against the state that the model's own
-    answer really led to.
+    turn has no prediction and is wrong. A prediction is compared with the state that the model's
+    own answer really led to.
 
     * `wm/turns`: the denominator. If it is 0, it is the only key.
     * `wm/format_rate`: share of well-formed turns.
@@ -167,8 +164,7 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
       what copying would score on `wm/prediction_em`. (Nothing changes in malformed turns, but no
       prediction counts there.)
 
-    If one of the episodes was played with responses that hold no prediction, there are the first
-    three keys only.
+    If any of the episodes has responses without predictions, only the first three keys are present.
     """
     played = [
         episode
@@ -215,7 +211,7 @@ def _mean(flags: Iterable[bool]) -> float:
 
 
 def total_score(scores: Sequence[StateScore]) -> StateScore:
-    """The counts added up; `exact` if all are."""
+    """The sum of all counts; `exact` if all scores are."""
     return StateScore(
         exact=all(score.exact for score in scores),
         units=sum(score.units for score in scores),
@@ -227,9 +223,9 @@ def total_score(scores: Sequence[StateScore]) -> StateScore:
 
 
 def foreseen_changes(f1: float, within: float | None) -> float:
-    """The score of a prediction: the F1 of the changed cells. With `within`: 1 if the distance 1 - F1
-    is below it, else 0 (RWML, arXiv 2602.05842). RWML's own distance of embeddings does not
-    separate boards that differ in one cell."""
+    """The score of a prediction: the F1 of the changed cells. With `within`: 1 if the distance 1 -
+    F1 is below it, else 0 (RWML, arXiv 2602.05842). RWML's own embedding distance does not separate
+    boards that differ in one cell."""
     return f1 if within is None else float(f1 > 1 - within)
 
 
@@ -240,13 +236,12 @@ def with_world_model_reward(
     prediction: float,
     within: float | None = None,
 ) -> list[Episode]:
-    """The episodes with `observation * S(observation, state) + prediction * S(prediction, next
-    state)` added to the reward of every well-formed turn. S of a prediction is `foreseen_changes`
-    with `within`.
+    """Add `observation * S(observation, state) + prediction * S(prediction, next state)` to the
+    reward of every well-formed turn of the episodes.
 
     S of an observation is the share of its cells that are right. S of a prediction is the F1 of the
-    cells that changed (`StateScore.changed_f1`), which a copy of the shown state cannot win. It
-    is 0 where a change is missed, and 0 where nothing changed, so that a turn without effect earns
+    changed cells (`foreseen_changes` with `within`), which a copy of the shown state cannot win. It
+    is 0 if a change is missed, and 0 if nothing changed, so that a turn without effect earns
     nothing. A turn that is not in the world-model format gains nothing.
     """
     if not observation and not prediction:

@@ -1,8 +1,7 @@
-"""The same conversations in the base format: no states in the responses, and prompts that ask for
-none.
+"""The same conversations in base format: no states in the responses, and prompts that ask for none.
 
-Fine-tuned on them, a model has seen the games, plans and answers that the world model saw, in a
-format of its own, and has been told nothing about states: the baseline `vanilla_format`.
+A model fine-tuned on them has seen the same games, plans and answers as the world model, in its own
+format, but no states: the baseline `vanilla_format`.
 """
 
 from collections.abc import Sequence
@@ -17,20 +16,20 @@ from spa.worldmodel.examples import assistant_positions
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An environment at a recorded turn, as far as prompts look at it: what never changes, and what
-    was shown then: the state, and the message that it stood in."""
+    """A recorded turn in place of an environment, for making prompts. env: what never changes.
+    state: the state shown in the turn. message: the message that contained it."""
 
     env: TextEnv
     state: str
     message: str
 
     def state_text(self, kind: StateText) -> str:
-        """The recorded state; it was written in the kind that the prompts show."""
+        """The recorded state, which is already in the rendering that the prompts show."""
         return self.state
 
     def legal_actions(self) -> tuple[str, ...]:
         """The recorded list, as one text."""
-        # Where the prompt shows a picture, its mark takes the place of the state.
+        # If the prompt shows an image, its placeholder takes the place of the state.
         listed = listed_actions(self.message, IMAGE if self.env.image() is not None else self.state)
         return (listed,) if listed else ()
 
@@ -41,10 +40,10 @@ class Recorded:
 def in_base_format(
     examples: Sequence[SFTExample], episode: Episode, prompter: Prompter, env: TextEnv
 ) -> list[SFTExample]:
-    """The examples of an episode with the prompts of `prompter`, a base one, and responses of
-    thoughts and answer alone.
+    """The examples of an episode with base prompts of `prompter`, and responses of only thoughts
+    and answer.
 
-    `env`: an environment of the episode's tag that has been reset to its puzzle.
+    env: an environment of the episode's tag, reset to its puzzle.
     """
     if episode.seat is not None:
         env.look_as(episode.seat)
@@ -80,8 +79,8 @@ def in_base_format(
 
 def without_states(turn: Turn, prompter: Prompter) -> str:
     """A turn's response as a base one: its thoughts, and the actions that were executed. Of a
-    response in no good format only the actions that could be read are left. Where responses name a
-    plan, its thoughts end with it."""
+    malformed response only the readable actions are kept. If the format names plans, the thoughts
+    end with the plan."""
     thoughts = (turn.response.think or "") if turn.response.well_formed else ""
     actions = turn.executed if turn.response.well_formed else turn.response.actions
     thoughts = prompter.form.base_thoughts(thoughts, actions, turn.response.actions)

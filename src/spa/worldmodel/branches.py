@@ -1,7 +1,7 @@
 """Counterfactual examples: try other plans in a copy at every state of a played episode.
 
-The examples of a state share its prompt, conversation included: one example per plan, the true next
-state in each. No model writes anything, and no solver helps; with every legal action tried, the
+The examples of a state share its prompt, including the conversation: one example per plan, each
+with the true next state. No model or solver is involved; if every legal action is tried, the
 transitions are complete and balanced.
 """
 
@@ -25,8 +25,8 @@ Plan = tuple[str, ...]
 
 
 def require_tries(env: TextEnv, tag: str, plans: int | None) -> None:
-    """Raises ConfigError if other plans cannot be tried in the environment, after `reset`: if
-    several play it, or if it lists no actions and `plans` None asks for all."""
+    """Raise ConfigError if other plans cannot be tried in the environment, after `reset`: if it has
+    several players, or if it lists no actions and `plans` None requires all."""
     if env.players > 1:
         raise ConfigError(
             f"{tag} has {env.players} players, but generate.policy=counterfactual and "
@@ -38,7 +38,7 @@ def require_tries(env: TextEnv, tag: str, plans: int | None) -> None:
 
 
 def no_actions(tag: str) -> ConfigError:
-    """Error for an environment that lists no actions although every action is to be tried."""
+    """The error for an environment that lists no actions although every action is to be tried."""
     return ConfigError(
         f"{tag} does not list its legal actions, so spa cannot try all of them; set "
         "generate.branches to a number"
@@ -48,15 +48,16 @@ def no_actions(tag: str) -> ConfigError:
 def counterfactual_examples(
     episode: Episode, *, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
 ) -> list[SFTExample]:
-    """Examples of the plans that the episode did not take, `extra["branch"]` counted from 1 at each
-    state. `extra["tried"]` counts actions in copies, with those of copies that gave no example.
+    """Examples of the plans that the episode did not take, numbered from 1 at each state in
+    `extra["branch"]`. `extra["tried"]` counts actions in copies, including copies without an
+    example.
 
-    `plans` None tries every legal action alone; a number samples as many plans of one to
-    `max_actions_per_turn` random actions. Every copy draws chance of its own where the environment
-    can do that.
+    `plans`: None tries every legal action alone; a number samples as many plans of one to
+    `max_actions_per_turn` random actions. Every copy has its own random stream if the environment
+    supports it.
 
-    Raises ConfigError if every action is asked for and a state lists none, DataError if playing the
-    episode again leads to other states.
+    Raises ConfigError if every action is to be tried and a state lists none, DataError if replaying
+    the episode leads to other states.
     """
     if episode.stop is StopReason.ERROR:
         return []
@@ -68,7 +69,8 @@ def counterfactual_examples(
         turn = episode.turns[index]
         different = list(others)
         if plans is not None:
-            # A game that ends early cuts plans short: to the plan that was taken, or to another.
+            # A game that ends early cuts plans short, so that they equal the taken plan or one
+            # another.
             led = {(tried.executed, tried.next_target): tried for tried in others}
             led.pop((turn.executed, turn.next_target), None)
             different = list(led.values())
@@ -90,12 +92,12 @@ def counterfactual_examples(
 def turn_options(
     episode: Episode, *, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
 ) -> list[tuple[tuple[Option, ...], int]]:
-    """For each turn what `choose_plan` chooses from: `imagined_plans` plans with the states that
-    they really lead to, the one that was executed among them, in a random order. The others are
-    sampled as for `counterfactual_examples`, so that no solver says what is good. Returns also the number of
-    actions that this took in copies.
+    """For each turn the options of `choose_plan`, and the number of actions taken in copies for
+    them: the executed plan and others, `imagined_plans` in total, with their true outcomes, in
+    random order. The others are sampled as in `counterfactual_examples`, so no solver reveals which
+    plans are good.
 
-    Raises what `counterfactual_examples` raises.
+    Raises the errors of `counterfactual_examples`.
     """
     if episode.stop is StopReason.ERROR:
         return [((), 0) for _ in episode.turns]
@@ -106,7 +108,7 @@ def turn_options(
         # A game that ends early cuts plans short; plans that executed the same actions count once.
         led = {tried.executed: tried.next_target for tried in others}
         known = [(plan, state) for plan, state in led.items() if plan != turn.executed]
-        # One place is kept for the plan that was executed.
+        # One place is reserved for the executed plan.
         picked = [
             known[number] for number in rng.permutation(len(known))[: prompter.imagined_plans - 1]
         ]
@@ -120,13 +122,13 @@ def turn_options(
 def _tried(
     episode: Episode, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
 ) -> Iterator[list[Turn]]:
-    """For each turn of an episode, which is played again, what other plans lead to in copies."""
+    """Replay an episode, and yield for each turn the outcomes of other plans in copies."""
     options = {"noise_seed": episode.noise_seed, "validation": False}
     env = make()
     done = list[Action]()
     env.reset(seed=episode.puzzle_seed, options=options)
     for index, turn in enumerate(episode.turns):
-        # A replay that differs would yield examples of states that were never shown.
+        # A replay that differs would give examples of states that were never shown.
         if env.state_text(prompter.state_text) != turn.state:
             raise DataError(
                 f"Episode {episode.episode_id}, turn {index}: replaying the actions leads to "
@@ -159,7 +161,7 @@ def _plans(
     plans: int | None,
     rng: np.random.Generator,
 ) -> Iterator[Plan]:
-    """Different plans, without the one that was taken."""
+    """Distinct plans, without the one that was taken."""
     if plans is None:
         names = env.legal_actions()
         if not names:
@@ -174,7 +176,7 @@ def _plans(
 
 
 def _try(env: TextEnv, plan: Plan, prompter: Prompter, turn: Turn) -> Turn:
-    """The plan executed in `env`, as a turn whose beliefs are empty."""
+    """Execute the plan in `env`, and return it as a turn with placeholders for its states."""
     executed = []
     reward = 0.0
     for name in plan:
@@ -187,8 +189,8 @@ def _try(env: TextEnv, plan: Plan, prompter: Prompter, turn: Turn) -> Turn:
         if ended:
             break
     answer = f" {prompter.action_sep} ".join(executed)
-    # A placeholder, whose states relabelling replaces with the true ones; `turn_options` reads
-    # only where the plan led.
+    # The states are placeholders that relabelling replaces; `turn_options` reads only where the
+    # plan led.
     thoughts = prompter.form.scripted_thoughts(answer, "unknown", action_sep=prompter.action_sep)
     text = prompter.form.write("unknown", thoughts, "unknown", answer)
     return Turn(

@@ -1,4 +1,4 @@
-"""Episodes become examples of world-model data: relabel, shuffle for the control, split by puzzle.
+"""Make world-model examples from episodes: relabel, shuffle for the control, split by puzzle.
 Files: `parquet.py`."""
 
 import re
@@ -44,18 +44,16 @@ def by_reason(counts: Mapping[str, int]) -> str:
 def episode_examples(
     episode: Episode, *, action_sep: str, options: Sequence[Sequence[Option]] = ()
 ) -> tuple[list[SFTExample], Counter[str]]:
-    """One example per turn that can be relabelled, and how many turns were dropped for which
-    reason.
+    """One example per turn that can be relabelled, and the number of dropped turns by reason.
 
-    An example's prompt is the conversation before the turn, with earlier responses as corrected; an
-    earlier response that could not be corrected stays as it was. `options` are the plans of each
-    turn that its response is to choose from (`spa.worldmodel.branches.turn_options`). Episodes that
-    ended in an error give no examples.
+    An example's prompt is the conversation before the turn, with earlier responses corrected where
+    possible. `options`: for each turn, the plans from which its response chooses
+    (`spa.worldmodel.branches.turn_options`). Episodes that ended in an error give no examples.
 
     Raises DataError if the episode has fewer assistant messages than turns.
     """
     if episode.stop is StopReason.ERROR:
-        # A failed episode keeps no turns, but it counts.
+        # A failed episode keeps no turns, but is counted.
         return [], Counter({EPISODE_ERROR: max(1, len(episode.turns))})
     responses = assistant_positions(episode)
     corrected = _corrected(episode, action_sep, options)
@@ -146,8 +144,8 @@ def make_example(
 
 
 def hidden_share(examples: Sequence[SFTExample]) -> float:
-    """Share of the words of the observations that no system or user message of the prompt holds, in
-    0 to 1. Examples whose prompts show pictures do not count."""
+    """Share, in 0 to 1, of the words in the observations that appear in no system or user message
+    of the prompt. Skips examples whose prompts show images."""
     words = 0
     hidden = 0
     for example in examples:
@@ -171,12 +169,12 @@ def split_by_puzzle(
     trained: Collection[str] = (),
     validated: Collection[str] = (),
 ) -> tuple[list[SFTExample], list[SFTExample]]:
-    """Training and validation examples; a puzzle is on one side only.
+    """Training and validation examples; all examples of a puzzle are on one side.
 
     `val_fraction` is the share of puzzles, rounded, but at least one puzzle stays on each side;
     with a single puzzle all examples are for training. The choice depends on the set of puzzles and
-    the seed, not on the order of the examples. Puzzles that are `trained` or `validated` already
-    (earlier rounds: the model continues from theirs) keep their side. Raises ConfigError unless 0 <
+    the seed, not on the order of the examples. Puzzles already in `trained` or `validated`, from
+    earlier rounds whose model is trained further, keep their side. Raises ConfigError unless 0 <
     val_fraction < 1.
     """
     if not 0 < val_fraction < 1:
@@ -196,8 +194,8 @@ def shuffle_next_states(examples: Sequence[SFTExample], seed: int) -> list[SFTEx
 
     The states are permuted over all examples of an environment tag, so their distribution stays the
     same. No example keeps its true text where that is possible (it is not for a text that more than
-    half of the examples share). Responses in later examples' prompts carry the same shuffled text.
-    `next_state` and all else stay true; `extra["shuffled"]` is set.
+    half of the examples share). Responses in later examples' prompts contain the same shuffled
+    text. `next_state` and all other fields stay true; `extra["shuffled"]` is set.
 
     Call it on the training examples after the split. Raises DataError for an example without
     exactly one prediction block.
@@ -225,8 +223,8 @@ def shuffle_next_states(examples: Sequence[SFTExample], seed: int) -> list[SFTEx
 
 
 def _shuffled_options(examples: Sequence[SFTExample], seed: int) -> list[SFTExample]:
-    """The examples with the states of their imagined plans permuted over all examples of a tag; the
-    prediction is again that of the chosen plan."""
+    """The examples with the states of their imagined plans permuted over all examples of a tag. The
+    prediction again repeats the state of the chosen plan."""
     out = list(examples)
     for tag in dict.fromkeys(example.tag for example in examples):
         known = [
@@ -251,14 +249,14 @@ def _shuffled_options(examples: Sequence[SFTExample], seed: int) -> list[SFTExam
 
 def is_counterfactual(example: SFTExample) -> bool:
     """Return whether the example describes a plan that was tried in a copy
-    (`spa.worldmodel.branches`) and is in no history."""
+    (`spa.worldmodel.branches`); such an example is in no later prompt."""
     return bool(example.extra.get("branch"))
 
 
 def coverage_sample(examples: Sequence[SFTExample], seed: int) -> list[SFTExample]:
-    """As many examples as there are, sampled with replacement, each with the weight 1 / count of
-    its kind: tag, executed actions, and whether the state changed. So rare outcomes (a move that is
-    blocked) weigh as much as common ones. They come in their old order."""
+    """Sample as many examples as there are, with replacement, each with weight 1 / count of its
+    kind: tag, executed actions, and whether the state changed. Rare outcomes (a blocked move) then
+    weigh as much as common ones. The order is kept."""
     kinds = [
         (example.tag, example.executed, example.state != example.next_state) for example in examples
     ]

@@ -1,5 +1,5 @@
-"""World-model data as Parquet files: the columns that the original publishes, and metadata in
-columns of our own. `sft_files.py` reads them."""
+"""World-model data as Parquet files: the columns of the original's published data, followed by
+metadata columns. `sft_files.py` reads them."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -41,14 +41,14 @@ SCHEMA = pa.schema(
     ]
 )
 IMAGES = pa.field("images", pa.list_(pa.binary()))
-"""A column of PNG files, in data whose prompts show pictures."""
+"""A column of PNG files, for data whose prompts show images."""
 
 
 def write_parquet(path: Path | str, examples: Sequence[SFTExample]) -> None:
-    """Write examples; the file appears complete or not at all.
+    """Write examples atomically.
 
     Lone surrogates, which UTF-8 cannot hold, become U+FFFD. Raises DataError if the file cannot be
-    written (disk full, no permission); what stood at `path` before is then untouched.
+    written (disk full, no permission); an existing file at `path` is then untouched.
     """
     schema = SCHEMA.append(IMAGES) if any(example.images for example in examples) else SCHEMA
     write_table(
@@ -57,8 +57,8 @@ def write_parquet(path: Path | str, examples: Sequence[SFTExample]) -> None:
 
 
 def write_table(path: Path | str, table: pa.Table) -> None:
-    """Write a table next to `path`, flush it to the disk, and rename it to `path`. Raises
-    DataError."""
+    """Write a table to a temporary file next to `path`, flush it to disk, and rename it to `path`.
+    Raises DataError."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,8 +72,7 @@ def write_table(path: Path | str, table: pa.Table) -> None:
 
 
 def puzzles_in(files: Iterable[Path]) -> frozenset[str] | None:
-    """Content hashes of the puzzles in data sets; None if one of the files does not say whose its
-    examples are."""
+    """Content hashes of the puzzles in data sets; None if one of the files does not record them."""
     puzzles: set[str] = set()
     for file in files:
         if file.suffix != ".parquet" or "puzzle_hash" not in pq.read_schema(file).names:

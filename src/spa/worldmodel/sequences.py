@@ -1,10 +1,8 @@
-"""World-model examples as token sequences with a loss mask.
+"""World-model examples as token sequences with a loss mask (`sft.data.loss_on`).
 
-Examples of one episode are prefixes of each other: the prompt of turn 3 holds turns 1 and 2. They
-are merged into one sequence that carries the loss of all of them, which is the same loss for a
-third of the work.
-
-Tokens of a conversation that carry the loss of SFT and of replay: `sft.data.loss_on`.
+Examples of one episode are prefixes of each other: the prompt of turn 3 contains turns 1 and 2.
+They are merged into one sequence with the loss of all of them: the same loss for a third of the
+computation.
 """
 
 import heapq
@@ -23,21 +21,21 @@ from spa.seeds import stream
 from spa.types import IMAGE, Message, SFTExample
 
 SFTMask = Callable[[Message, Sequence[int], ChatTemplate], list[bool]]
-"""(message, its token ids, template) -> which of the tokens carry loss.
+"""(message, its token ids, template) -> for each token, whether it contributes to the loss.
 
-A message of role assistant is a trained response, with its end marker and without its prefill. A
-message of role user is the environment's text before a trained response. The first prompt never
-carries loss.
+A message with role assistant is a trained response, with its end marker and without its prefill. A
+message with role user is the environment's text before a trained response. The first prompt never
+contributes to the loss.
 """
 
 
 def response(message: Message, ids: Sequence[int], template: ChatTemplate) -> list[bool]:
-    """All tokens of the responses."""
+    """Mask of all tokens of responses."""
     return [message["role"] == "assistant"] * len(ids)
 
 
 def states_only(message: Message, ids: Sequence[int], template: ChatTemplate) -> list[bool]:
-    """The tokens that touch a state block of a response."""
+    """Mask of the tokens that overlap a state block of a response."""
     spans = [find_block(message["content"], tag) for tag in ("observation", "prediction")]
     if message["role"] == "user" or spans == [None, None]:
         return [False] * len(ids)
@@ -48,7 +46,7 @@ def states_only(message: Message, ids: Sequence[int], template: ChatTemplate) ->
 
 
 def no_states(message: Message, ids: Sequence[int], template: ChatTemplate) -> list[bool]:
-    """The tokens of a response outside its state blocks."""
+    """Mask of the tokens of a response outside its state blocks."""
     if message["role"] == "user":
         return [False] * len(ids)
     return [not inside for inside in states_only(message, ids, template)]
@@ -62,8 +60,8 @@ SFT_MASKS: Mapping[str, SFTMask] = {
 
 
 def sft_mask(name: str) -> SFTMask:
-    """The mask of this name here, of the file of this name in `spa.methods`, or the user's own at
-    `module:name`. Raises ConfigError if there is none."""
+    """The mask named `name`: built in, from a file of this name in `spa.methods`, or the user's own
+    as `module:name`. Raises ConfigError if there is none."""
     masks = {**SFT_MASKS, **defined_by_methods("sft_mask")}
     return masks[name] if name in masks else load_setting("sft.data.loss_on", name, masks)
 
@@ -72,8 +70,8 @@ def sft_mask(name: str) -> SFTMask:
 class TrainingSequence:
     """One training sequence.
 
-    token_ids: int32 [T]; mask: bool [T], True on tokens that carry loss. `examples` counts the data
-    examples inside.
+    token_ids: int32 [T]. mask: bool [T], True for tokens that contribute to the loss. examples:
+    number of data examples merged into the sequence.
     """
 
     token_ids: np.ndarray
@@ -91,12 +89,12 @@ def training_sequences(
     loss_on: str = "response",
     truncate: bool = True,
 ) -> tuple[list[TrainingSequence], int]:
-    """Sequences for all examples, in the order of the examples, and how many examples did not fit
-    into `max_length`.
+    """Sequences for all examples, in order, and the number of examples that did not fit into
+    `max_length`.
 
-    An example that is too long loses its oldest responses (whole ones); if its last turn alone does
-    not fit, or without `truncate`, it is dropped. No example is lost to merging: those that do not
-    fit into one sequence get several.
+    An example that is too long loses its oldest responses (whole ones). It is dropped if its last
+    turn alone does not fit, or if `truncate` is False. Merging drops no example: examples that do
+    not fit into one sequence get several.
     """
     mask_of = sft_mask(loss_on)
     groups: dict[str, list[SFTExample]] = {}
@@ -133,13 +131,13 @@ def training_sequences(
 
 
 def spread_evenly(examples: Sequence[int], size: int, order: Sequence[int]) -> list[list[int]]:
-    """Batches of sequence indices that hold nearly equal numbers of examples, and at most `size`
-    unless a single sequence holds more.
+    """Batches of sequence indices with nearly equal numbers of examples: at most `size` unless a
+    single sequence has more.
 
-    `examples` is the number of examples of each sequence, `order` a permutation of their indices:
-    sequences with equally many examples are dealt in this order. There are ceil(sum(examples) /
-    size) batches, or as many more as it takes because sequences are not cut apart; how many depends
-    on `examples` and `size` alone.
+    `examples` is the number of examples of each sequence. `order` is a permutation of the indices,
+    in which sequences with equally many examples are assigned. There are ceil(sum(examples) / size)
+    batches, or more if whole sequences require it; the number depends only on `examples` and
+    `size`.
     """
     # Greedy balancing: the largest first, each into the emptiest batch.
     largest_first = sorted(order, key=lambda index: -examples[index])
@@ -161,9 +159,9 @@ def spread_evenly(examples: Sequence[int], size: int, order: Sequence[int]) -> l
 def batch_order(
     examples: Sequence[int], size: int, *, seed: int, skip: int = 0
 ) -> Iterator[list[int]]:
-    """Endless batches of sequence indices (see `spread_evenly`): every epoch has each sequence
-    once, in an order sampled from a stream of its own. `skip` batches are passed over, so that a
-    resumed run sees what it would have seen."""
+    """Endless batches of sequence indices (see `spread_evenly`). Every epoch has each sequence
+    once, in an order from its own random stream. Skips the first `skip` batches, so that a resumed
+    run continues with the batches it would have had."""
     epoch = 0
     passed = 0
     while True:
@@ -179,8 +177,8 @@ def batch_order(
 
 
 def _mergeable(examples: list[SFTExample]) -> list[list[SFTExample]]:
-    """Runs of examples in which each example's conversation begins with the one before, its
-    response included."""
+    """Split examples into runs: each conversation begins with the previous one, its response
+    included."""
     runs: list[list[SFTExample]] = []
     for example in examples:
         if runs:
@@ -197,7 +195,7 @@ def _mergeable(examples: list[SFTExample]) -> list[list[SFTExample]]:
 def _longest_that_fits(
     run: list[SFTExample], template: ChatTemplate, max_length: int, mask_of: SFTMask
 ) -> tuple[TrainingSequence | None, int]:
-    """The sequence of the first examples of a run that fit uncut, and their number."""
+    """The sequence of the longest prefix of a run that fits uncut, and its number of examples."""
     best: TrainingSequence | None = None
     low, high = 0, len(run) + 1  # `low` examples fit, `high` do not
     count = len(run)  # most runs fit as a whole
@@ -215,8 +213,8 @@ def _longest_that_fits(
 def _sequence(
     examples: list[SFTExample], template: ChatTemplate, max_length: int | None, mask_of: SFTMask
 ) -> TrainingSequence | None:
-    """One sequence with the loss of the last examples, as many as fit; None if the last turn alone
-    does not fit."""
+    """One sequence with the loss of as many of the last examples as fit; None if the last turn
+    alone does not fit."""
     last = examples[-1]
     prefill = _prefill_of(last.response)
     messages = (*last.prompt, {"role": "assistant", "content": last.response})
@@ -249,7 +247,7 @@ def _sequence(
 
 
 def _prefill_of(response: str) -> str:
-    """The prefill that a rollout forces before such a response; none in chats of other sources."""
+    """The prefill that a rollout forces before such a response; "" for chats from other sources."""
     if response.startswith("<answer>"):
         return "<answer>"
     return "<think>" if "<think>" in response and "<answer>" in response else ""
@@ -264,7 +262,7 @@ def _tokenize(
     mask_of: SFTMask,
     images: Sequence[bytes] = (),
 ) -> tuple[list[int], list[bool]]:
-    # The pictures are in the order of their marks in the messages.
+    # The images are in the order of their placeholders in the messages.
     left = iter(images)
 
     def shown(text: str) -> list[bytes]:
@@ -283,7 +281,7 @@ def _tokenize(
     mask = [False] * len(ids)
     for position in range(head, len(messages), 2):
         text = messages[position]["content"]
-        # Published examples may begin with other text. In play the prefill comes first.
+        # Published examples may begin with other text. In rollouts the prefill comes first.
         text = text[max(0, text.find(prefill)) :]
         response_ids = template.response_ids(text, prefill)
         ids += response_ids

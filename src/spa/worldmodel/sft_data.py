@@ -1,4 +1,5 @@
-"""Stage 2's training sequences: which files of world-model examples, and what is read of them."""
+"""Training sequences of stage 2: find the files of world-model examples, read them, and
+tokenize."""
 
 import itertools
 import logging
@@ -38,7 +39,7 @@ class SFTData:
     steps: int
 
     def batches(self, *, seed: int, skip: int) -> Iterator[list[TrainingSequence]]:
-        """Endless batches of training sequences in an order by `seed`, without the first `skip`."""
+        """Endless batches of training sequences, shuffled by `seed`, without the first `skip`."""
         examples = [sequence.examples for sequence in self.train]
         for batch in batch_order(examples, self.batch_size, seed=seed, skip=skip):
             yield [self.train[i] for i in batch]
@@ -64,8 +65,8 @@ def make_data(cfg: Config, template: ChatTemplate, data: Path | None) -> SFTData
 def load_data(
     cfg: Config, template: ChatTemplate, data: Path | None
 ) -> tuple[list[TrainingSequence], list[TrainingSequence]]:
-    """Training and validation sequences: from the configured files, else from `data` or the run's
-    own data folder."""
+    """Training and validation sequences from the configured files, or else from `data` or the run's
+    data folder."""
     sets = []
     for split in ("train", "val"):
         files = example_files(cfg, data, split)
@@ -107,8 +108,8 @@ def load_data(
                 f"{len(examples)} training examples, so there is nothing to train on."
             )
         sets.append(sequences)
-    # This happens, for example, if the data have a single puzzle,
-    # or if all validation examples are too long.
+    # This happens, for example, if the data has a single puzzle, or if all validation examples are
+    # too long.
     if not sets[1]:
         log.warning(
             "The data have no validation example, so spa does not log val/loss. To log it, set "
@@ -118,7 +119,7 @@ def load_data(
 
 
 def _examples_for(cfg: Config, file: Path, template: ChatTemplate) -> list[SFTExample]:
-    """The file's examples. Raises DataError for one that the model cannot be trained on as it is."""
+    """The file's examples. Raises DataError for an example that the model cannot be trained on."""
     examples = []
     found = located_examples(file, last_response_only=cfg.sft.data.last_response_only)
     for where, example in found:
@@ -146,8 +147,8 @@ def _check_pictures(where: str, example: SFTExample, template: ChatTemplate) -> 
 
 
 def example_files(cfg: Config, data: Path | None, split: Literal["train", "val"]) -> list[Path]:
-    """The configured files, else that of `data` or of the run's own data folder. If only training
-    data are configured, their folder or Hub data set may have validation data, too."""
+    """The configured files, or else those of `data` or of the run's data folder. If only training
+    data is configured, its folder or Hub data set may contain validation data, too."""
     train = cfg.sft.data.train_files or cfg.data.train_files
     if train is None:
         return data_files(str(find_data(cfg, data) / SPLIT_FILES[split]), split)
@@ -167,8 +168,8 @@ def _names(configured: str | tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 def from_game(cfg: Config) -> bool:
-    """Return whether the examples are from a game of this configuration. Other chats say nothing
-    about its states, so that playing it would not measure what they teach."""
+    """Return whether the examples come from a game of this configuration. If not, playing the game
+    would not measure what they teach."""
     if not (cfg.sft.data.train_files or cfg.data.train_files):
         return True
     tags = cfg.es_manager.train.env_configs.tags
@@ -179,18 +180,19 @@ def from_game(cfg: Config) -> bool:
 
 
 def find_data(cfg: Config, data: Path | None) -> Path:
-    """The folder of the data set: `data` or the run's own; if that has none, the original's."""
+    """The folder of the data set: `data` or the run's own, or else a folder of the original SPA
+    code."""
     folder = data or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
     older = [] if (folder / TRAIN_FILE).is_file() else translated("data_folders", cfg)
     return next((path for path in older if (path / TRAIN_FILE).is_file()), folder)
 
 
 def data_files(name: str, split: str, *, required: bool = True) -> list[Path]:
-    """The files of a split: `name` is a file, a folder with files of both splits
+    """The files of a split. `name` is a file, a folder with files of both splits
     (`wm_train.parquet`, `train.jsonl`, or `data/train-00000-of-00001.parquet`), or a Hub data set
     (owner/name).
 
-    Raises DataError if there is nothing, unless the split is not `required`.
+    Raises DataError if there are none and the split is `required`.
     """
     path = Path(name).expanduser()
     if path.is_file():
@@ -209,7 +211,7 @@ def data_files(name: str, split: str, *, required: bool = True) -> list[Path]:
         for file in sorted(folder.glob("*"))
         if file.suffix in DATA_SUFFIXES and file.is_file()
     ]
-    # A folder may have the same data in several formats, of which one is read.
+    # A folder may have the same data in several formats; one of them is read.
     for prefix, suffix in itertools.product(SPLITS[split], DATA_SUFFIXES):
         files = [file for file in data if file.name.startswith(prefix) and file.suffix == suffix]
         if files:

@@ -1,4 +1,4 @@
-"""Examples for SFT from files: those of self-play, published data sets, and chats of other sources.
+"""Examples for SFT from files: self-play data, published data sets, and chats from other sources.
 
 A file is JSON Lines, one JSON list, or Parquet. Its columns fit one of `LAYOUTS`. In every layout a
 row becomes a list of messages, and each assistant message that is trained on becomes one example.
@@ -21,12 +21,12 @@ from spa.formats.registry import parse_response
 from spa.types import IMAGE, Message, SFTExample
 
 LAYOUTS = (("prompt", "response"), ("prompt", "completion"), ("messages",), ("conversations",))
-"""Accepted columns, in the order of their precedence. The last column of a layout has the assistant
-messages that are trained on."""
+"""Accepted columns, in order of precedence. The last column of a layout has the assistant messages
+that are trained on."""
 
 _JSON = (".jsonl", ".json")
 ROLES = ("system", "user", "assistant")
-# The roles of ShareGPT's conversations, whose messages have the keys `from` and `value`.
+# Roles in ShareGPT conversations, whose messages have the keys `from` and `value`.
 _OTHER_ROLES = {"human": "user", "gpt": "assistant"}
 _SAMPLE = {
     "messages": [
@@ -42,13 +42,13 @@ Record = dict[str, Any]
 
 
 def read_examples(path: Path | str, *, last_response_only: bool = False) -> list[SFTExample]:
-    """The examples of a file. Of a chat, all assistant messages or the last one are trained on.
+    """The examples of a file. In a chat, all assistant messages are trained on, or only the last
+    one.
 
-    Metadata that a file does not have is taken from the example itself. States and actions come
-    from the response, the puzzle hash from the prompt up to the first user message, which shows the
-    initial state.
+    Metadata that a file lacks is derived from the example: states and actions from the response,
+    the puzzle hash from the prompt up to the first user message, which shows the initial state.
 
-    Raises DataError that names file, row and column, and what to do.
+    Raises DataError that names file, row and column, and the remedy.
     """
     found = located_examples(path, last_response_only=last_response_only)
     return [example for _, example in found]
@@ -57,7 +57,7 @@ def read_examples(path: Path | str, *, last_response_only: bool = False) -> list
 def located_examples(
     path: Path | str, *, last_response_only: bool = False
 ) -> Iterator[tuple[str, SFTExample]]:
-    """The examples of `read_examples`, each with the file and example that it is from."""
+    """The examples of `read_examples`, each with its file and row."""
     path = Path(path)
     records = read_records(path)
     if not records:
@@ -95,15 +95,15 @@ def check_turns(where: str, example: SFTExample) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raise DataError if a file of examples is missing, unreadable or lacks columns, or if a line of
-    JSON is none that can be trained on. Of a Parquet file, this reads only the footer."""
+    """Raise DataError if a file of examples is missing, unreadable or lacks columns, or if a row of
+    a JSON file cannot be trained on. Of a Parquet file, only the footer is read."""
     if path.suffix in _JSON:
         for where, example in located_examples(path):
             check_turns(where, example)
         return
     try:
         columns = pq.read_schema(path).names
-    # pyarrow raises many kinds of errors at foreign or damaged files.
+    # pyarrow raises many kinds of errors for foreign or damaged files.
     except Exception as error:
         raise _unreadable(path, error) from error
     find_layout(path, columns)
@@ -124,7 +124,7 @@ def read_table(path: Path | str) -> pa.Table:
 
 
 def read_records(path: Path) -> list[tuple[str, Record]]:
-    """The rows of a file, each with the words that name it in messages. Raises DataError."""
+    """The rows of a file, each with its location for messages. Raises DataError."""
     if path.suffix in _JSON:
         return _read_json(path)
     records = _read_parquet(path).to_pylist()
@@ -137,7 +137,7 @@ def columns_of(records: Sequence[Record]) -> list[str]:
 
 
 def find_layout(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
-    """The layout that a file's columns fit. Raises DataError if there is none."""
+    """The layout that fits a file's columns. Raises DataError if none does."""
     for layout in LAYOUTS:
         if all(column in columns for column in layout):
             return layout
@@ -150,7 +150,7 @@ def find_layout(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def split_record(record: Record, layout: Sequence[str]) -> tuple[Any, Any]:
-    """The prompt and the last response of a row, unchecked: what `spa data filter` compares."""
+    """The prompt and the last response of a row, not validated: what `spa data filter` compares."""
     if len(layout) == 2:
         return record.get(layout[0]), record.get(layout[1])
     messages = record.get(layout[0])
@@ -183,7 +183,7 @@ def _read_parquet(path: Path) -> pa.Table:
 
 
 def _read_json(path: Path) -> list[tuple[str, Record]]:
-    """The objects of one JSON list, or of JSON lines. Some files of JSON lines are named .json."""
+    """The objects of a JSON list or of JSON Lines. Some JSON Lines files are named .json."""
     _require_file(path)
     try:
         # `utf-8-sig`: editors may begin a file with a byte-order mark.
@@ -218,10 +218,10 @@ def _parsed(text: str, where: str) -> Any:
 
 
 def read_messages(value: Any, where: str = "prompt", column: str = "prompt") -> list[Message]:
-    """A cell as messages: a list or array of messages, the same as a JSON string, or another string,
-    which is one user message.
+    """Convert a cell to messages: a list or array of messages, its JSON string, or another string,
+    which becomes one user message.
 
-    Raises DataError that begins with `where`.
+    Raises DataError whose text begins with `where`.
     """
     here = f"{where}, column {column!r}"
     if isinstance(value, str) and _JSON_MESSAGES.match(value):
@@ -254,8 +254,8 @@ def read_messages(value: Any, where: str = "prompt", column: str = "prompt") -> 
 
 
 def _text(content: Any) -> str | None:
-    """A message's text; of a list of parts, the texts with a mark where a picture is. None if it has
-    anything else."""
+    """A message's text. In a list of parts, a placeholder replaces each image. None if the content
+    has anything else."""
     if not isinstance(content, list):
         return content if isinstance(content, str) else None
     texts = []
@@ -269,7 +269,7 @@ def _text(content: Any) -> str | None:
 
 
 def _is_sequence(value: Any) -> bool:
-    # pandas gives the cells of a list column as NumPy arrays, which are no `Sequence`.
+    # pandas returns the cells of a list column as NumPy arrays, which are not a `Sequence`.
     return not isinstance(value, str) and (
         isinstance(value, Sequence) or (hasattr(value, "tolist") and hasattr(value, "__len__"))
     )
@@ -278,7 +278,7 @@ def _is_sequence(value: Any) -> bool:
 def _conversation(
     record: Record, layout: Sequence[str], where: str
 ) -> tuple[tuple[Message, ...], int]:
-    """The messages of a row, and the place from which on assistant messages are trained on."""
+    """The messages of a row, and the index from which assistant messages are trained on."""
     messages = read_messages(record.get(layout[0]), where, layout[0])
     system = record.get("system")
     if isinstance(system, str) and system and messages[0]["role"] != "system":
@@ -291,7 +291,7 @@ def _conversation(
             f"{where}, column {layout[1]!r}: the value is empty or not a string; run `spa data "
             "filter` to remove such examples"
         )
-    # A response in JSON is text and no list of messages.
+    # A response that looks like JSON is text, not a list of messages.
     answer = (
         [{"role": "assistant", "content": response}]
         if isinstance(response, str)
@@ -311,7 +311,7 @@ def _example(
 
     def given(column: str, kind: type, default: Any, items: type | None = None) -> Any:
         value: Any = record.get(column)
-        # pandas writes missing values as NaN, and columns that have some as floats.
+        # pandas writes missing values as NaN, and integer columns with missing values as floats.
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return default
         if kind in (int, bool) and isinstance(value, float) and value.is_integer():
@@ -357,8 +357,8 @@ def _example(
 
 
 def _picture(value: Any, folder: Path, where: str) -> bytes:
-    """The picture's file: its bytes, its path (relative to the data), or the struct of both that
-    data sets of the Hub have."""
+    """The bytes of an image file, from bytes, a path relative to the data, or the struct of both
+    that Hub data sets use."""
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, str):
@@ -379,7 +379,7 @@ def _picture(value: Any, folder: Path, where: str) -> bytes:
 
 def _block(text: str, tag: str) -> str:
     span = find_block(text, tag)
-    # States are on lines of their own inside their block.
+    # States have their own lines inside their block.
     return "" if span is None else text[span[0] : span[1]].strip("\n")
 
 
@@ -392,7 +392,7 @@ def _prompt_hash(prompt: Sequence[Message]) -> str:
 
 
 def _extra(text: Any) -> dict[str, Any]:
-    """`extra_info` as a dict; what others put there (the original: a Python literal) is kept as
+    """`extra_info` as a dict; anything else, such as the original's Python literal, is kept as
     text."""
     if text is None:
         return {}

@@ -1,8 +1,7 @@
-"""Ablations of the data: the contents of the state blocks instead of the true states (arXiv
-2510.15047).
+"""Ablations of the data: replace the true states in the state blocks (arXiv 2510.15047).
 
-All work on relabelled examples and change responses only, those in later examples' prompts
-included: the states that the model is shown, and the metadata, stay true.
+The functions take relabelled examples and change only responses, including those in later prompts:
+the states shown to the model, and the metadata, stay true.
 """
 
 import re
@@ -24,8 +23,7 @@ _CELL = re.compile(r"\((\d+),(\d+)\)")
 
 
 def with_states(examples: Sequence[SFTExample], states: States, *, seed: int) -> list[SFTExample]:
-    """The examples with the states that an ablation asks for; `ground_truth` gives them back as they
-    are."""
+    """The examples with the states of an ablation; `ground_truth` returns them unchanged."""
     if states == "model":
         return predicted_states(examples)
     if states == "random_coords":
@@ -34,11 +32,11 @@ def with_states(examples: Sequence[SFTExample], states: States, *, seed: int) ->
 
 
 def predicted_states(examples: Sequence[SFTExample]) -> list[SFTExample]:
-    """Every response says again what the model itself had written, instead of the truth. The answer
-    stays corrected.
+    """Put the states that the model itself wrote back into every response. The answer stays
+    corrected.
 
-    Raises DataError for an example that does not say what the model had written (published data
-    does not).
+    Raises DataError for an example that does not record what the model wrote (published data does
+    not).
     """
     responses = []
     for example in examples:
@@ -53,12 +51,12 @@ def predicted_states(examples: Sequence[SFTExample]) -> list[SFTExample]:
 
 
 def random_coordinates(examples: Sequence[SFTExample], *, seed: int) -> list[SFTExample]:
-    """Every coordinate `(r,c)` in the state blocks of the responses becomes a random one, so that
-    the format is right and the content is noise.
+    """Replace every coordinate `(r,c)` in the responses' state blocks by a random one, so that the
+    format is right and the content is noise.
 
     Each number is uniform over the range that the true states of the example's environment tag use.
-    Grids, digits behind coordinates (`(1,2)=4`), and words stay. Raises DataError if a tag's
-    states have no coordinates.
+    Grids, digits after coordinates (`(1,2)=4`), and words stay. Raises DataError if a tag's states
+    have no coordinates.
     """
     ranges = {
         tag: _range(tag, examples) for tag in dict.fromkeys(example.tag for example in examples)
