@@ -148,6 +148,29 @@ def test_a_wrong_key_costs_one_request(tmp_path):
         assert len(server.requests) == 1
 
 
+def test_a_failed_first_request_moves_no_earlier_result(tmp_path):
+    def files() -> dict[str, bytes]:
+        found = (path for path in tmp_path.rglob("*") if path.is_file())
+        return {str(path.relative_to(tmp_path)): path.read_bytes() for path in found}
+
+    output = tmp_path / "r.json"
+    with Server() as server:
+        cfg = config(server, tmp_path)
+        evaluate.evaluate_target(cfg, find_target("api"), output=output)
+        before = files()
+        server.acts = [good()] * 4 + [BAD_KEY]
+        other = config(server, tmp_path, "seed.val=7")
+        with pytest.raises(ModelError, match="wrong, has expired"):
+            evaluate.evaluate_target(other, find_target("api"), output=output)
+        assert files() == before
+        evaluate.evaluate_target(other, find_target("api"), output=output)
+    after = files()
+    archived = [content for name, content in after.items() if "previous" in name]
+    for name in ("r.json", "r.groups.jsonl", "r/trajectories/val-000000.jsonl"):
+        assert before[name] in archived and after[name] != before[name]
+    assert b"val: 7" in after["r/config.yaml"]
+
+
 def test_retries_and_empty_responses_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     busy = failing(429, "slow down", retry_after_ms="1")

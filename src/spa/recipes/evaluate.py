@@ -39,7 +39,6 @@ from spa.recipes.policies import (
     open_target,
     training_hashes,
 )
-from spa.run.files import write_atomic
 from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import fingerprint_of
 from spa.run.progress import ProgressLine
@@ -132,9 +131,10 @@ def resolve(cfg: Config, target: Target, output: Path, eval_set: EvalSet | None)
         key = f"{key} {eval_set.digest[:16]}"
     kept = Store(output.with_suffix(".groups.jsonl"), key)
     episodes = EpisodeFile(
-        output.with_suffix("") / "trajectories" / "val-000000.jsonl", continued=bool(kept)
+        output.with_suffix("") / "trajectories" / "val-000000.jsonl",
+        to_yaml(cfg),
+        continued=bool(kept),
     )
-    write_atomic(output.with_suffix("") / "config.yaml", [to_yaml(cfg)])
     return Evaluation(
         cfg=cfg,
         target=target,

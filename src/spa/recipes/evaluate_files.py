@@ -27,20 +27,13 @@ def write_result(output: Path, result: dict[str, Any]) -> None:
 
 
 class Store:
-    """Finished groups in a JSON-lines file. Its first line says what they were played with; groups
-    of other settings are set aside."""
+    """Finished groups in a JSON-lines file. Its first line says what they were played with; the
+    first finished group of other settings replaces them, and they are set aside."""
 
     def __init__(self, path: Path, settings: str) -> None:
-        self.path, self._groups = path, dict[tuple[str, str, int], Group]()
-        if path.is_file() and not self._read(settings):
-            kept = archive_files(path.parent, [path]) / path.name
-            log.warning(
-                "%s was written with other settings or another model; spa moved it to %s",
-                path,
-                kept,
-            )
-        if not path.is_file():
-            write_atomic(path, [dump_line({"settings": settings})])
+        self.path, self._settings = path, settings
+        self._groups = dict[tuple[str, str, int], Group]()
+        self._ours = path.is_file() and self._read()  # whether the file is of these settings
 
     def __bool__(self) -> bool:
         """Return whether any group is finished."""
@@ -54,13 +47,25 @@ class Store:
 
     def add(self, groups: Iterable[Group]) -> None:
         """Keep finished groups."""
+        if not self._ours:
+            self._begin()
         with self.path.open("a", encoding="utf-8") as file:
             file.writelines(dump_line(group.to_json()) for group in groups)
 
-    def _read(self, settings: str) -> bool:
+    def _begin(self) -> None:
+        if self.path.is_file():
+            log.warning(
+                "%s was written with other settings or another model; spa moved it to %s",
+                self.path,
+                archive_files(self.path.parent, [self.path]) / self.path.name,
+            )
+        write_atomic(self.path, [dump_line({"settings": self._settings})])
+        self._ours = True
+
+    def _read(self) -> bool:
         lines = read_lines(self.path)
         _, head = next(lines, ("", {}))
-        if head.get("settings") != settings:
+        if head.get("settings") != self._settings:
             return False
         for _, row in lines:
             try:
@@ -75,26 +80,37 @@ class Store:
 
 
 class EpisodeFile:
-    """The episodes of an evaluation in a JSON-lines file, which the viewer and the report read."""
+    """The episodes of an evaluation in a JSON-lines file, and its configuration two folders above,
+    which the viewer and the report read."""
 
-    def __init__(self, path: Path, *, continued: bool) -> None:
-        self.path = path
+    def __init__(self, path: Path, config: str, *, continued: bool) -> None:
+        self.path, self._config = path, config
+        self._begun = False  # whether episodes were added by this command
+        self._continued = continued
         self._names = set[str]()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file() and not continued:  # its episodes are of other settings
-            archive_files(path.parent.parent, [path])
-        if path.is_file():
-            self._keep(lambda name: True)  # drops a last line that a kill cut off
 
     def add(self, episodes: Sequence[Episode]) -> None:
         """Append episodes. They replace those of the same names, which are there if an evaluation
-        was killed, or played again after an error."""
+        was killed, or played again after an error. The first of them set episodes of other settings
+        aside."""
+        if not self._begun:
+            self._begin()
         names = {episode.episode_id for episode in episodes}
         if not self._names.isdisjoint(names):
             self._keep(lambda name: name not in names)
         with self.path.open("a", encoding="utf-8") as file:
             file.writelines(dump_line(episode.to_json()) for episode in episodes)
         self._names |= names
+
+    def _begin(self) -> None:
+        folder = self.path.parent.parent
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.is_file() and not self._continued:
+            archive_files(folder, [self.path])
+        if self.path.is_file():
+            self._keep(lambda name: True)  # drops a last line that a kill cut off
+        write_atomic(folder / "config.yaml", [self._config])
+        self._begun = True
 
     def _keep(self, wanted: Callable[[str], bool]) -> None:
         """Write the file again with the complete lines of the wanted episodes."""
