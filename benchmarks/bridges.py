@@ -19,10 +19,10 @@ import sys
 import time
 
 from spa.envs.base import TextEnv
-from spa.envs.cards import measure
 from spa.envs.registry import list_tasks, make_env
 from spa.errors import ConfigError, EnvFault
 from spa.tables import Table
+from spa_author.cards import measure
 from spa_author.checker import check, episode
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from spa.envs.base import StateText
-from spa.envs.cards import random_episode
 from spa.envs.pool import group_specs
 from spa.envs.workers import EnvWorkers
 from spa.models.load import load_tokenizer
@@ -21,6 +20,7 @@ from spa.training.batch import batch_episodes
 from spa.types import Episode, SamplingParams, StopReason
 from spa.worldmodel.base_format import in_base_format
 from spa.worldmodel.examples import episode_examples
+from spa_author.cards import random_episode
 from spa_author.checker import check
 from spa_measurements.situations import random_situation, replay
 

@@ -5,8 +5,8 @@ A package registers objects by name in the groups `spa.commands`, `spa.envs`, `s
 `spa.engines`, `spa.formats`, `spa.policies`, `spa.methods` and `spa.trackers`. Names are listed
 without importing anything; a module is imported when its name is used. The packages next to the
 core use the same door. They have groups of their own as well: `spa.api` (functions behind
-`import spa`), `spa.estimates` (what a run will take), `spa.measurements` (what `spa eval` does
-besides playing) and `spa.translations` (settings and files of other projects).
+`import spa`), `spa.estimates` (what a run will take), `spa.launchers`, `spa.measurements` (what
+`spa eval` does besides playing) and `spa.translations` (settings and files of other projects).
 """
 
 import inspect

@@ -60,17 +60,18 @@ def measure(options: argparse.Namespace) -> int:
     if options.model is not None:
         return _with_model(options)
     from spa.config.load import load_config
-    from spa.envs import cards
+    from spa.envs.cards import Card, card_with
     from spa.run.files import write_atomic
+    from spa_author import cards
 
     cfg = load_config(options.config)
     # Checked first, so that no measurement is lost to a file that cannot be written.
     target = result_file(Path(options.output)) if options.output else None
-    measured: list[cards.Card] = []
+    measured: list[Card] = []
     for own, tag in _measured(cfg, options):
         spec = own.environment(tag)
         most = own.most_actions(tag)
-        if cards.card_with(tag, spec.env_type, spec.env_config, most, among=measured):
+        if card_with(tag, spec.env_type, spec.env_config, most, among=measured):
             continue
         found = cards.measure(tag, spec.env_type, spec.env_config, most)
         measured.append(found)

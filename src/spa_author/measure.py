@@ -17,8 +17,8 @@ from spa.config.load import load_config
 from spa.config.schema import Config, EnvSpec
 from spa.config.schema_play import EnvConfigs, GroupsConfig
 from spa.engines.local import local_engine
-from spa.envs import cards
 from spa.envs.base import StateText, TextEnv
+from spa.envs.cards import card_with
 from spa.envs.limits import boundary
 from spa.envs.reference import policy_success
 from spa.examples.moves import moves_config
@@ -42,6 +42,7 @@ from spa.worldmodel.examples import split_by_puzzle, write_parquet
 from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
 from spa.worldmodel.sequences import training_sequences
 from spa.worldmodel.sft_data import make_data
+from spa_author import cards
 from spa_author.verdict import Measured
 
 log = logging.getLogger("spa.author")
@@ -115,7 +116,7 @@ def measure(
 def measure_references(found: Measured, spec: EnvSpec, until: float) -> None:
     """The reference policies: the shipped scores of these settings, or some puzzles."""
     known = (found.game, spec.env_type, spec.env_config, found.max_actions)
-    card = cards.card_with(*known)
+    card = card_with(*known)
     found.reference_puzzles = cards.PUZZLES
     if card is None:
         with boundary("playing the reference policies"):

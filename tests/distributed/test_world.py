@@ -14,8 +14,8 @@ from spa.distributed.replicas import Replica
 from spa.distributed.shards import decoder_layers
 from spa.distributed.world import ALONE, World, joined
 from spa.errors import ConfigError
-from spa.launch.ray_train import check_cluster
 from spa.rollout.worker import ARRAYS, pack, unpack
+from spa_integrations.ray_train import check_cluster
 
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.integers(2, 6))

@@ -4,20 +4,11 @@ from pathlib import Path
 import pytest
 
 from spa.config.load import PARTS, config_names, load_config
-from spa.envs.cards import (
-    Card,
-    card,
-    card_with,
-    cards,
-    measure,
-    puzzles_hash,
-    random_episode,
-    shipped,
-    to_json,
-)
+from spa.envs.cards import Card, card_with, cards, shipped
 from spa.envs.frozen_lake import FrozenLake
 from spa.envs.registry import make_env
 from spa.recipes.prompters import make_prompter
+from spa_author.cards import measure, puzzles_hash, random_episode, to_json
 
 BASE = load_config("base")
 SPECS = BASE.custom_envs
@@ -31,7 +22,7 @@ def test_every_tag_has_a_card():
 
 @pytest.mark.parametrize("tag", sorted(SPECS))
 def test_cards_describe_the_shipped_tags(tag):
-    spec, found = SPECS[tag], card(tag)
+    spec, found = SPECS[tag], cards()[tag]
     most = BASE.most_actions(tag)
     assert found.describes(spec.env_type, spec.env_config, most)
     assert not found.describes(spec.env_type, spec.env_config, most + 1)
@@ -49,7 +40,7 @@ def test_the_tags_of_every_preset_have_a_card_for_as_many_actions_as_its_turns_h
 
 
 def test_sudoku_is_not_measured_with_actions_that_turns_do_not_hold():
-    assert card("Sudoku").max_actions_per_traj == 25 and card("Sudoku").random_success < 0.5
+    assert cards()["Sudoku"].max_actions_per_traj == 25 and cards()["Sudoku"].random_success < 0.5
     cfg = load_config("smol_sudoku")
     spec = cfg.environment("Sudoku")
     few = card_with("Sudoku", spec.env_type, spec.env_config, 6)
@@ -69,13 +60,13 @@ def test_the_prompt_of_the_sudoku_preset_promises_as_many_actions_as_its_turns_h
 def test_puzzles_are_those_of_the_card(tag):
     """If this fails on purpose, raise the version in `spa.envs.cards` and measure the card anew."""
     spec = SPECS[tag]
-    assert puzzles_hash(make_env(spec.env_type, spec.env_config)) == card(tag).puzzles_hash
+    assert puzzles_hash(make_env(spec.env_type, spec.env_config)) == cards()[tag].puzzles_hash
 
 
 def test_known_ceilings():
-    assert card("FrozenLakeNoSlip").optimum == 1.0
-    assert 0.47 < card("FrozenLake").optimum < 0.53  # slips cap closed-loop play near one half
-    assert card("SimpleSokoban").optimum == 0.992 and card("2048").optimum is None
+    assert cards()["FrozenLakeNoSlip"].optimum == 1.0
+    assert 0.47 < cards()["FrozenLake"].optimum < 0.53  # slips cap closed-loop play near one half
+    assert cards()["SimpleSokoban"].optimum == 0.992 and cards()["2048"].optimum is None
 
 
 def test_measuring_by_hand():

@@ -14,7 +14,6 @@ from spa.config.load import load_config
 from spa.config.stages import StageName
 from spa.errors import ConfigError, ModelError
 from spa.launch.job import Job
-from spa.launch.ray_train import attempt
 from spa.recipes import pipeline, ppo, ppo_run, selfplay, setup, sft, sft_run
 from spa.recipes.ppo_models import Models
 from spa.recipes.ppo_rollouts import GameRollouts
@@ -24,6 +23,7 @@ from spa.run.hashing import fingerprint_of
 from spa.run.manifest import MANIFEST, Manifest, refuse_other_work, result_of
 from spa.run.signals import StopRequested
 from spa.run.stage import Stage
+from spa_integrations.ray_train import attempt
 
 FOUR = (
     "trainer.total_training_steps=4",

@@ -5,33 +5,12 @@ within the cap of actions, and what random play gets. A score means little witho
 cap is what an episode can come to: `max_actions_per_traj`, or fewer actions if its turns hold fewer.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from typing import Any
-
-from spa.envs.base import TextEnv, look_as_mover
-from spa.envs.reference import reference_success
-from spa.envs.registry import make_env
-from spa.errors import ConfigError, nearest
-from spa.seeds import stream, stream_seed
-
-PUZZLES = 1000
-"""A card is measured on the puzzles of the seeds 0 to 999."""
-
-OPTIMUM_BY = {
-    "bandit": "closed form",
-    "frozen_lake": "value iteration",
-    "metamathqa": "answer key",
-    "webshop": "scripted purchase",
-}
-"""Method that computes the optimum of a type. Types without an entry use an exact solver."""
-
-VERSIONS: dict[str, int] = {}
-"""Version of a type's puzzles, raised whenever they change. Types without an entry: 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +38,7 @@ class Card:
         """Return whether the card was measured with these settings."""
         return (self.env_type, self.options, self.max_actions_per_traj) == (
             env_type,
-            _plain(options),
+            plain_options(options),
             max_actions,
         )
 
@@ -96,64 +75,6 @@ def card_with(
     return next(same, None)
 
 
-def card(tag: str) -> Card:
-    """The card of `tag`; raises ConfigError that names the nearest tag if there is none."""
-    reference = cards().get(tag)
-    if reference is None:
-        raise ConfigError(
-            f"The environment tag {tag!r} has no reference scores; {nearest(tag, cards())}"
-        )
-    return reference
-
-
-def measure(
-    tag: str,
-    env_type: str,
-    options: Mapping[str, Any] | None,
-    max_actions: int,
-    *,
-    puzzles: int = PUZZLES,
-) -> Card:
-    """A new card of `tag`, measured on its first puzzles: 1,000 take a second or so, some seconds
-    for large boards."""
-    env = make_env(env_type, options)
-    texts = []
-    best = []
-    wins = 0
-    score = 0.0
-    others: dict[str, list[bool | None]] = {"walk": [], "look_ahead": []}
-    for seed in range(puzzles):
-        # As in training, the noise seed differs from the puzzle seed.
-        options_of_reset = {"noise_seed": stream_seed(seed, "card/noise")}
-        for name, won in others.items():
-            # A policy that is not available on the first puzzle is not asked again.
-            if won[:1] != [None]:
-                env.reset(seed=seed, options=options_of_reset)
-                won.append(reference_success(env, name, max_actions, seed=seed))
-        env.reset(seed=seed, options=options_of_reset)
-        texts.append(env.puzzle_text())
-        best.append(env.best_success(max_actions))
-        success, reward = random_episode(env, seed, max_actions)
-        wins = wins + success
-        score = score + reward
-    optimum = mean_optimum(best)
-    return Card(
-        tag=tag,
-        env_type=env_type,
-        version=VERSIONS.get(env_type, 1),
-        options=_plain(options),
-        max_actions_per_traj=max_actions,
-        distinct_puzzles=len(set(texts)),
-        puzzles_hash=_hash(texts),
-        optimum=None if optimum is None else round(optimum, 4),
-        optimum_by="unknown" if optimum is None else OPTIMUM_BY.get(env_type, "exact solver"),
-        random_success=round(wins / puzzles, 4),
-        random_score=round(score / puzzles, 4),
-        walk_success=mean_success(others["walk"]),
-        look_ahead_success=mean_success(others["look_ahead"]),
-    )
-
-
 def mean_success(won: Sequence[bool | None]) -> float | None:
     """The share of puzzles that a policy wins; None if it is not available for one of them."""
     return None if None in won or not won else round(sum(map(bool, won)) / len(won), 4)
@@ -171,48 +92,6 @@ def mean_optimum(best: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(best) else None
 
 
-def puzzles_hash(env: TextEnv, puzzles: int = PUZZLES) -> str:
-    """The hash of the first puzzles of `env`, as cards hold it."""
-    texts = []
-    for seed in range(puzzles):
-        env.reset(seed=seed)
-        texts.append(env.puzzle_text())
-    return _hash(texts)
-
-
-def _hash(texts: Sequence[str]) -> str:
-    # The zero byte separates the texts: without it, "ab", "c" and "a", "bc" would have equal
-    # hashes.
-    whole = "".join(f"{text}\0" for text in texts)
-    return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, float]:
-    """Success and sum of rewards of uniformly random legal actions from the current state of `env`;
-    in a game of several players those of the first one, while all move so."""
-    rng = stream(seed, "card/random")
-    total = 0.0
-    for _ in range(max_actions):
-        look_as_mover(env)
-        action = env.to_action(env.random_action(rng))
-        # A text that is not understood still counts as one of `max_actions`.
-        if action is None:
-            continue
-        _, reward, terminated, truncated, info = env.step(action)
-        # Random play moves for all players; the card scores the first.
-        total += float(reward if env.players == 1 else info["rewards"][0])
-        if terminated or truncated:
-            return bool(info["success"] if env.players == 1 else info["successes"][0]), total
-    return False, total
-
-
-def to_json(scores: Iterable[Card], command: str) -> str:
-    """The text of a file of cards, such as `assets/cards.json`, that `command` has made."""
-    made = f"{command}, on the puzzles of the seeds 0 to {PUZZLES - 1}"
-    rows = [asdict(item) for item in scores]
-    return json.dumps({"made_by": made, "cards": rows}, indent=1, ensure_ascii=False) + "\n"
-
-
-def _plain(options: Mapping[str, Any] | None) -> dict[str, Any]:
+def plain_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """The options as JSON has them: keys are texts."""
     return json.loads(json.dumps(dict(options or {}), default=dict))

@@ -6,6 +6,7 @@ from pathlib import Path
 from spa.config.schema import Config
 from spa.distributed.world import joined
 from spa.launch.job import Job, prepared
+from spa.plugins import load_plugin
 from spa.run.console import set_verbosity
 
 log = logging.getLogger(__name__)
@@ -15,11 +16,9 @@ def launch(cfg: Config, *jobs: Job) -> Path | None:
     """Do jobs, one after the other, on the ranks that were asked for, by torchrun or by `launcher:
     ray`. Returns the result of the last one on rank 0, where there is somebody to tell."""
     result: Path | None = None
-    if cfg.launcher == "ray":
-        from spa.launch.ray_train import launch_on_ray
-
+    if cfg.launcher != "local":
         for job in jobs:
-            result = launch_on_ray(cfg, job)
+            result = load_plugin("launchers", cfg.launcher)(cfg, job)
         return result
     # The ranks join once: torchrun's store keeps the addresses of an earlier group.
     with joined(cfg.trainer.device, cfg.trainer.rank_timeout_s) as world:
