@@ -1,4 +1,4 @@
-"""The command line. Light on purpose: a command's module is imported only when the command is used."""
+"""The command line. Fast to start: a command's module is imported only when the command is used."""
 
 import argparse
 import errno
@@ -19,17 +19,17 @@ from spa.commands.table import COMMANDS, actions, overview, overview_of
 from spa.errors import SpaError
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
-"""Errors that a full, broken or read-only disk makes."""
+"""Error codes of a full, broken or read-only disk."""
 
 NO_PLACE = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG)
-"""Errors of names that cannot be a file or folder, or are something else already."""
+"""Error codes of names that cannot be a file or folder, or that already are something else."""
 
 TOP = tuple(dict.fromkeys(words.partition(" ")[0] for words in COMMANDS))
 """The first words of all commands."""
 
 
 def make_parser(name: str) -> argparse.ArgumentParser:
-    """The parser of a command, which may be two words: its own arguments and those that all
+    """The parser of a command of one or two words, with its own arguments and those that all
     commands share."""
     command = COMMANDS[name]
     parser = argparse.ArgumentParser(
@@ -40,8 +40,8 @@ def make_parser(name: str) -> argparse.ArgumentParser:
         epilog=f"example:\n  {command.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    # A command `f` keeps its arguments in `f_arguments` of the same module, so that `--help`
-    # imports the module of one command only.
+    # The arguments of a command `f` are in `f_arguments` of the same module, so that `--help`
+    # imports the module of only one command.
     command.load("_arguments")(parser)
     if command.overrides:
         parser.usage = f"{parser.format_usage().removeprefix('usage: ').rstrip()} [key=value ...]"
@@ -50,10 +50,10 @@ def make_parser(name: str) -> argparse.ArgumentParser:
 
 
 def parse(name: str, words: Sequence[str]) -> argparse.Namespace:
-    """The options of a command; `overrides` are the `key=value` among its words."""
+    """Parse the words of a command; the `key=value` words become `overrides`."""
     parser = make_parser(name)
     overrides: list[str] = []
-    # Overrides are taken out first: `key=value` would otherwise fill an optional positional.
+    # Overrides are removed first: `key=value` would otherwise fill an optional positional.
     if COMMANDS[name].overrides:
         words, overrides = split_overrides(words, parser)
     options = parser.parse_intermixed_args(words)
@@ -70,17 +70,19 @@ def prepare(args: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], a
 
 
 def execute(args: Sequence[str]) -> int:
-    """Run a command and return its exit status. Raises SpaError for what the user can solve."""
+    """Run a command and return its exit status. Raises SpaError for errors that the user can
+    fix."""
     run, options = prepare(args)
     return run(options)
 
 
 def _name_of(args: Sequence[str]) -> tuple[str, list[str]]:
-    """The command that `args` begin with, and its own words. Raises SpaError if there is none."""
+    """The command with which `args` begin, and its remaining words. Raises SpaError if there is
+    none."""
     first, *rest = args
     if first in COMMANDS:
         return first, rest
-    # `env` alone is no command but has actions: `env list` is one command of two words.
+    # `env` alone is not a command but has actions: `env list` is one command of two words.
     inner = [name.partition(" ")[2] for name in actions(first)]
     if not inner:
         raise SpaError(_unknown(first))
@@ -93,8 +95,8 @@ def _name_of(args: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status: 0 done, 2 the user can solve it, 130 interrupted, 143
-    terminated."""
+    """Run a command and return the exit status: 0 success, 2 an error that the user can fix, 130
+    interrupted, 143 terminated."""
     # Before anything imports torch, which reads these settings when it is loaded.
     let_waiting_threads_sleep()
     args = list(sys.argv[1:] if argv is None else argv)
@@ -106,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if text is not None:
         sys.stdout.write(text)
         return 0
-    # Unknown words fail here, before the imports below, so that a typo is reported at once.
+    # Unknown commands fail here, before the imports below, so that a typo is reported at once.
     if args[0] not in TOP:
         sys.stderr.write(f"spa: {_unknown(args[0])}\n")
         return 2
@@ -131,8 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(printable(f"{trace}spa {name}: {error}\n"))
         return 2
     except SystemExit as stop:
-        # argparse raises SystemExit. Raised by a user's reward function or template, with
-        # status 0, it would look like success.
+        # argparse raises SystemExit. If a user's reward function or template raises it with status
+        # 0, the run would look successful.
         if _is_ours(stop):
             raise
         sys.stderr.write(
@@ -146,8 +148,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except OSError as error:
-        # The user can solve a full disk or a file in the way. Other OSErrors are bugs and keep
-        # their traceback.
+        # The user can fix a full disk or a file that is in the way. Other OSErrors are bugs and
+        # keep their traceback.
         in_the_way = error.errno in NO_PLACE and error.filename is not None
         if error.errno not in DISK and not in_the_way:
             raise
@@ -166,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _printed_at_once(args: Sequence[str]) -> str | None:
-    """The text of `--help` and `--version`, which need no command."""
+    """The text of `--help` and `--version`, which need no command; None for other arguments."""
     if not args or args[0] in ("-h", "--help", "help"):
         return overview()
     if args[0] == "--version":
@@ -185,7 +187,7 @@ def _unknown(word: str) -> str:
 
 
 def _is_ours(stop: SystemExit) -> bool:
-    """Return whether argparse raised this exit (`--help`, a wrong argument); no other code of ours
+    """Return whether argparse raised this exit (`--help`, a wrong argument); no other code of spa
     exits that way."""
     return any(
         os.path.basename(frame.filename) == "argparse.py"
@@ -194,10 +196,11 @@ def _is_ours(stop: SystemExit) -> bool:
 
 
 def _stopped(stop: KeyboardInterrupt, args: Sequence[str]) -> int:
-    """Say what was saved and how to resume; return 128 + the signal's number, as shells do: 143
+    """Print what was saved and how to resume; return 128 + the signal's number, as shells do: 143
     after SIGTERM.
 
-    Job schedulers take status 0 for a finished run."""
+    Job schedulers take status 0 for a finished run.
+    """
     import shlex
     import signal
 
@@ -219,7 +222,8 @@ def _stopped(stop: KeyboardInterrupt, args: Sequence[str]) -> int:
 
 
 def resuming(args: Sequence[str]) -> list[str]:
-    """A command without what begins from scratch: that would archive what was just saved."""
+    """A command without the options that start from scratch, which would archive what was just
+    saved."""
     name, words = _name_of(args)
     own = len(args) - len(words)
     again = [arg for arg in args if not (name in ("run", "compare") and arg == "--from-scratch")]
@@ -228,7 +232,7 @@ def resuming(args: Sequence[str]) -> list[str]:
     ]
     values = _values(name, again)
     positional = [place for place in positional[own:] if place not in values]
-    # `spa run CONFIG CKPT True` is the original's way to begin from scratch.
+    # `spa run CONFIG CKPT True` is the original's way to start from scratch.
     if name == "run" and len(positional) > 2 and again[positional[2]].lower() == "true":
         del again[positional[2]]
     named = [again[place] for place in positional if place < len(again)]
@@ -241,7 +245,7 @@ def resuming(args: Sequence[str]) -> list[str]:
 
 
 def _values(name: str, args: Sequence[str]) -> set[int]:
-    """The places of words that are values of options."""
+    """The positions of words that are values of options."""
     valued = value_options(make_parser(name))
     return {place for place in range(1, len(args)) if args[place - 1] in valued}
 
@@ -251,8 +255,8 @@ def _resume_is_disabled(words: Sequence[str], args: Sequence[str]) -> bool:
     from spa.config.load import load_config
 
     overrides = [arg for arg in args if "resume_mode" in arg]
-    # The name may be any word of the command; those that are no configuration fail to load and are
-    # skipped.
+    # Any word of the command may be the name; words that are not a configuration fail to load and
+    # are skipped.
     for name in (*words, "base"):
         try:
             if load_config(name, overrides, stages=()).trainer.resume_mode == "disable":

@@ -1,4 +1,4 @@
-"""Reward functions of the user's own (`custom_envs.TAG.reward`), for PPO and evaluation.
+"""The user's own reward functions (`custom_envs.TAG.reward`), for PPO and evaluation.
 
 A reward function takes a `Turn` as it was played and returns a number. The weighted sum replaces
 the turn's reward. The prompts show the game's own reward, and self-play does not use these
@@ -21,7 +21,7 @@ TurnReward = Callable[[Turn], float]
 
 @dataclass(frozen=True, slots=True)
 class WeightedReward:
-    """One term of the sum. `function` None: the game's own reward."""
+    """One term of the sum. function: None for the game's own reward."""
 
     name: str
     function: TurnReward | None
@@ -29,14 +29,13 @@ class WeightedReward:
 
 
 def load_rewards(key: str, setting: str | Mapping[str, float] | None) -> tuple[WeightedReward, ...]:
-    """The terms that a setting names: one function alone, or functions with weights; () without a
-    setting.
+    """The terms of a setting: a single function, or functions with weights; () for None.
 
     Raises ConfigError for a name that cannot be loaded.
     """
     if setting is None:
         return ()
-    # The name of one function means a sum of one term with weight 1.
+    # A single function is a sum of one term with weight 1.
     weights = {setting: 1.0} if isinstance(setting, str) else setting
     return tuple(
         WeightedReward(name, None if name == GAME else load_setting(key, name, (GAME,)), weight)
@@ -47,7 +46,7 @@ def load_rewards(key: str, setting: str | Mapping[str, float] | None) -> tuple[W
 def with_rewards(
     episodes: Sequence[Episode], terms: Mapping[str, Sequence[WeightedReward]]
 ) -> list[Episode]:
-    """The episodes with the rewards of the terms of their tag; `Turn.reward_terms` has each term
+    """The episodes with the reward terms of their tag applied; `Turn.reward_terms` has each term
     before its weight.
 
     Raises ConfigError if a function raises, or returns anything but a finite number.
@@ -62,7 +61,7 @@ def with_rewards(
 
 
 def rewarded(turn: Turn, terms: Sequence[WeightedReward]) -> Turn:
-    """The turn with the weighted sum of these terms as its reward; as it is without terms. Raises
+    """The turn with the weighted sum of these terms as its reward; unchanged without terms. Raises
     ConfigError as `with_rewards` does."""
     if not terms:
         return turn

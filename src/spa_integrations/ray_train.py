@@ -1,9 +1,9 @@
-"""`launcher: ray`: the ranks are workers of Ray Train, which puts them on machines and replaces
-them when they die.
+"""`launcher: ray`: the ranks are workers of Ray Train, which places them on machines and replaces
+them if they die.
 
-A lost worker ends the others' wait. Ray starts all of them again, and each stage resumes from its
-last complete checkpoint, as after any other crash. A start from scratch is not repeated.
-So the run's folder must be one that all machines see.
+If a worker is lost, Ray stops the others and starts all of them again, and each stage resumes from
+its last complete checkpoint, as after any other crash. A start from scratch is not repeated. The
+run's folder must be visible to all machines.
 """
 
 import os
@@ -25,7 +25,7 @@ from spa.run.console import same_verbosity, set_verbosity
 
 
 def launch_on_ray(cfg: Config, job: Job) -> Path:
-    """Do a job on `trainer.nnodes` x `trainer.n_gpus_per_node` Ray workers: one per GPU, or, with
+    """Run a job on `trainer.nnodes` x `trainer.n_gpus_per_node` Ray workers: one per GPU, or, with
     `trainer.device=cpu` or in a cluster without GPUs, one per `ray_init.cpus_per_worker` CPUs.
 
     Raises ConfigError if Ray is missing or the cluster is too small, and TrainingError if the job
@@ -35,15 +35,15 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
     own = cfg.ray_init
     trainer = cfg.trainer
     count = trainer.nnodes * trainer.n_gpus_per_node
-    # Without an address Ray would join whatever cluster has been started on this machine.
+    # Without an address Ray would join any cluster that has been started on this machine.
     ray.init(address=own.address or "local", num_cpus=own.num_cpus, ignore_reinit_error=True)
     on_gpu = trainer.device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
     check_cluster(cfg, ray.cluster_resources(), on_gpu=on_gpu)
     if job.generate_data:  # here and not in the job, which Ray repeats at every restart
         archive_stages(cfg)
-        # After the restart of a worker Ray calls the same job again, and it must then resume.
+        # After a worker's restart Ray calls the same job again, which must then resume.
         job = replace(job, generate_data=None)
-    # Unique for each launch and in the shared folder, so that a restarted attempt sees that an
+    # Unique for each launch and in the shared folder, so that a restarted attempt can tell that an
     # earlier one has begun.
     note = Path(trainer.run_dir).absolute() / "ray" / f"begun-{uuid.uuid4().hex}"
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -88,7 +88,7 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
 
 
 def check_cluster(cfg: Config, there: Mapping[str, float], *, on_gpu: bool) -> None:
-    """Raises ConfigError if a cluster with the resources `there` has no room for the workers."""
+    """Raise ConfigError if a cluster with the resources `there` has no room for the workers."""
     nodes = cfg.trainer.nnodes
     each = cfg.trainer.n_gpus_per_node
     needed = {
@@ -106,10 +106,10 @@ def check_cluster(cfg: Config, there: Mapping[str, float], *, on_gpu: bool) -> N
 
 
 def _worker(settings: dict[str, Any]) -> str:
-    """One rank. Ray has set up the process group."""
+    """Run one rank. Ray has set up the process group."""
     from ray.train.torch import get_device
 
-    # Relative paths in the configuration must mean the same on all machines.
+    # Relative paths in the configuration must mean the same on every machine.
     os.chdir(settings["folder"])
     speak: Callable[[], None] = settings["speak"]
     speak()
@@ -121,8 +121,8 @@ def _worker(settings: dict[str, Any]) -> str:
 
 
 def attempt(cfg: Config, job: Job, note: Path) -> Path:
-    """Do a job, or resume it: of all attempts that share a `note`, a file, only the first starts from
-    scratch where the configuration says so."""
+    """Run or resume a job. note: a file that all attempts of one launch share, so that only the
+    first one starts from scratch if the configuration says so."""
     world = current_world()
     if world.broadcast(note.exists) and cfg.trainer.resume_mode == "disable":
         cfg = replace(cfg, trainer=replace(cfg.trainer, resume_mode="auto"))
@@ -135,7 +135,7 @@ def attempt(cfg: Config, job: Job, note: Path) -> Path:
 
 
 def _reason(error: BaseException) -> str:
-    """The last line of an error that came through Ray, which is the error itself."""
+    """The last line of an error passed on by Ray, which is the original error."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__
 

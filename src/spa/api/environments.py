@@ -1,4 +1,4 @@
-"""Environments by name."""
+"""Make environments by name, and find their settings."""
 
 import logging
 from dataclasses import replace
@@ -13,8 +13,8 @@ from spa.errors import ConfigError, EnvFault, nearest
 
 log = logging.getLogger(__name__)
 
-# The attributes in which an environment keeps its settings, from which `play` reads the limits, and
-# the name that it was made by, which its episodes have.
+# Attributes of an environment with its settings, from which `play` reads the limits, and the name
+# that it was made by, which its episodes get.
 _SPEC = "_spa_spec"
 _TAG = "_spa_tag"
 
@@ -23,12 +23,12 @@ def make(name: str, *, config: str | Path | Config = "base", **options: Any) -> 
     """Return a new Gymnasium environment whose states are text.
 
     Args:
-        name: a tag of the configuration (`spa env list`), an environment type, `LIBRARY:TASK` for another library's
-            game, or `module:Class` for your own.
+        name: a tag of the configuration (`spa env list`), an environment type, `LIBRARY:TASK` for
+            another library's game, or `module:Class` for your own.
         config: the configuration that defines the tags.
-        options: options of the environment class. They replace those of the tag.
+        options: options of the environment class, which override the tag's.
 
-    Raises ConfigError for an unknown name or an impossible option.
+    Raises ConfigError for an unknown name or an invalid option.
 
     Example: `env = spa.make("FrozenLake", size=4); state, info = env.reset(seed=0)`
     """
@@ -38,8 +38,8 @@ def make(name: str, *, config: str | Path | Config = "base", **options: Any) -> 
         env = make_env(spec.env_type, options)
     except EnvFault as error:
         raise ConfigError(str(error)) from error
-    # Written into the instance's dict, because the `__setattr__` of a wrapper or of a class may
-    # refuse new attributes.
+    # Written into the instance's dict, because `__setattr__` of a wrapper or class may reject new
+    # attributes.
     vars(env)[_SPEC] = replace(spec, env_config=options)
     vars(env)[_TAG] = name
     return env
@@ -47,7 +47,7 @@ def make(name: str, *, config: str | Path | Config = "base", **options: Any) -> 
 
 def find_spec(name: str, cfg: Config) -> EnvSpec:
     """The settings of a tag, or of an environment type with its default options. Raises ConfigError
-    for neither."""
+    if the name is neither."""
     if name in cfg.custom_envs:
         return cfg.custom_envs[name]
     # A name with a colon is LIBRARY:TASK or module:Class, which only `make_env` can check.
@@ -61,7 +61,7 @@ def find_spec(name: str, cfg: Config) -> EnvSpec:
 
 
 def text_env(env: object) -> TextEnv:
-    """A TextEnv without the wrappers around it. Raises ConfigError for any other object."""
+    """Unwrap a TextEnv. Raises ConfigError for any other object."""
     found = getattr(env, "unwrapped", env)
     if isinstance(found, TextEnv):
         if found is not env:
@@ -76,14 +76,14 @@ def text_env(env: object) -> TextEnv:
 
 
 def spec_of(env: TextEnv) -> EnvSpec:
-    """The settings that `make` made an environment with; default limits for an object that you made
-    yourself."""
+    """The settings with which `make` made an environment; default limits for an object that you
+    made yourself."""
     return getattr(env, _SPEC, None) or EnvSpec(
         env_type=f"{type(env).__module__}:{type(env).__qualname__}"
     )
 
 
 def tag_of(env: TextEnv) -> str:
-    """The name that `make` made an environment by; that of its class for an object that you made
+    """The name with which `make` made an environment; the class name for an object that you made
     yourself."""
     return getattr(env, _TAG, None) or type(env).__name__

@@ -1,4 +1,4 @@
-"""Success of a model on unseen puzzles, and the accuracy of its world model."""
+"""Evaluate a model's success on unseen puzzles, and the accuracy of its world model."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Metrics of one evaluation. `result` holds every figure, as the JSON file at `path` does."""
+    """Metrics of one evaluation. result: every figure. path: the JSON file with the same
+    content."""
 
     result: Mapping[str, Any]
     path: Path
@@ -36,8 +37,8 @@ class Evaluation:
     def pass_at(self, k: int, tag: str | None = None) -> Interval:
         """Unbiased Pass@k with its 95 % bootstrap interval over puzzles; `n` counts puzzles.
 
-        `tag` names one of several environments. Raises ConfigError if it is missing, or if k
-        attempts were not played.
+        tag: one of the environments; required if there are several. Raises ConfigError if it is
+        missing, or if fewer than k attempts were played.
         """
         name = _tag_of(self.result, tag)
         interval = self.result["tags"][name].get(f"pass@{k}")
@@ -74,15 +75,15 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class WorldModelEvaluation:
-    """The measured accuracy of a world model. `result` holds every figure, as the JSON file at
-    `path` does."""
+    """The measured accuracy of a world model. result: every figure. path: the JSON file with the
+    same content."""
 
     result: Mapping[str, Any]
     path: Path
 
     def prediction(self, tag: str | None = None) -> Interval:
         """Share of exact predictions of the next state, with its 95 % bootstrap interval over
-        puzzles. `tag` names one of several environments."""
+        puzzles. tag: one of the environments; required if there are several."""
         return _interval(self.result["tags"][_tag_of(self.result, tag)]["prediction_exact"])
 
     def observation(self, tag: str | None = None) -> Interval:
@@ -90,7 +91,7 @@ class WorldModelEvaluation:
         return _interval(self.result["tags"][_tag_of(self.result, tag)]["observation_exact"])
 
     def copying(self, tag: str | None = None) -> float:
-        """Share of predictions that would be exact if they repeated the state: the baseline of
+        """Share of predictions that would be exact if they repeated the state: the copy baseline of
         `prediction`."""
         name = _tag_of(self.result, tag)
         return self.result["tags"][name]["baselines"]["copy"]["prediction_exact"]
@@ -107,8 +108,8 @@ class WorldModelEvaluation:
 
 
 def _tag_of(result: Mapping[str, Any], tag: str | None) -> str:
-    """The environment that `tag` names, or the only one. Raises ConfigError if there is no such
-    environment, or if there are several without a tag."""
+    """The environment that `tag` names, or the only one. Raises ConfigError if it does not exist,
+    or if `tag` is missing and there are several."""
     tags = result["tags"]
     if tag is None and len(tags) > 1:
         raise ConfigError(
@@ -144,16 +145,17 @@ def evaluate(
     evaluation.
 
     Args:
-        model: what `load_model` takes, a run (its newest checkpoint), or a loaded model.
-        config: the configuration with puzzles, prompts and limits. Default: that of the run or of the loaded model.
+        model: anything that `load_model` takes, a run (its newest checkpoint), or a loaded model.
+        config: the configuration with puzzles, prompts and limits. Default: that of the run or of the
+            loaded model.
         samples: attempts per puzzle; None takes `es_manager.val.group_size`.
-        puzzles: how many puzzles; None takes `es_manager.val.env_groups`.
-        overrides: changes of the configuration.
+        puzzles: number of puzzles; None takes `es_manager.val.env_groups`.
+        overrides: overrides of the configuration.
         ks: the k of Pass@k. Default: 1, 2, 4 and so on up to the number of samples, at most 64.
-        prices: of an API, per million tokens read and written. The result then has the cost.
+        prices: API prices per million input and output tokens. The result then contains the cost.
         output: the JSON file. Default: in `eval/` of the run.
 
-    Raises SpaError if the model cannot be used, or if no episode could be played to its end.
+    Raises SpaError if the model cannot be used, or if no episode could be completed.
     """
     chosen = None if ks is None else as_list("ks", ks, int)
     target, cfg, path = plan_evaluation(
@@ -175,15 +177,16 @@ def evaluate_world_model(
     """Measure how accurate a model's observations and predictions are, on puzzles outside training.
 
     Args:
-        model: what `load_model` takes, a run (its newest checkpoint), or a loaded model.
-        config: the configuration with games and prompts. Default: that of the run or of the loaded model.
-        transitions: states per environment.
-        steps: steps of the open-loop rollout.
-        greedy: take the most likely response instead of a sampled one.
-        overrides: changes of the configuration.
+        model: anything that `load_model` takes, a run (its newest checkpoint), or a loaded model.
+        config: the configuration with games and prompts. Default: that of the run or of the loaded
+            model.
+        transitions: number of states per environment.
+        steps: number of steps in the open-loop rollout.
+        greedy: use the most likely response instead of a sampled one.
+        overrides: overrides of the configuration.
         output: the JSON file. Default: in `eval/` of the run.
 
-    Raises SpaError if the model cannot be used, or if there are fewer states outside training.
+    Raises SpaError if the model cannot be used, or if there are too few states outside training.
     """
     for name, count in (("transitions", transitions), ("steps", steps)):
         _check_count(name, count)
@@ -203,9 +206,10 @@ def evaluate_world_model(
 
 
 def _loaded(model: object) -> tuple[Engine, ChatTemplate | None] | None:
-    """The engine of a loaded model, so that its weights are not in memory twice."""
-    # The engine of a scripted policy has the limits of the configuration that it was made for. The
-    # responses of a model behind an API are kept next to the result, so it needs a new engine.
+    """The engine and template of a loaded model, so that its weights are not loaded twice; None if
+    the evaluation needs a new engine."""
+    # A scripted policy's engine has the limits of the configuration that it was made for. The
+    # responses of a model behind an API are stored next to the result, so it needs a new engine.
     if isinstance(model, Model) and model.name not in policy_names() and not model.target.api:
         return model.engine, model.template
     return None
@@ -221,8 +225,8 @@ def run_evaluation(
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
     eval_set: EvalSet | None = None,
 ) -> Evaluation:
-    """Do what `plan_evaluation` planned; `loaded` is the engine that plays, if there is one already.
-    `eval_set`: what is played in place of the validation puzzles (see `eval_set_overrides`)."""
+    """Run an evaluation that `plan_evaluation` planned. loaded: an engine that already plays as
+    `target`. eval_set: played in place of the validation puzzles (see `eval_set_overrides`)."""
     result = recipe.evaluate_target(
         cfg,
         target,
@@ -236,8 +240,8 @@ def run_evaluation(
 
 
 def eval_set_overrides(chosen: EvalSet, *, greedy: bool) -> list[str]:
-    """The settings that an evaluation set is played with: its puzzles and limits, and two responses
-    sampled at temperature 1 for each puzzle, or a greedy one."""
+    """The settings for playing an evaluation set: its puzzles and limits, and for each puzzle two
+    responses sampled at temperature 1, or a greedy one."""
     decoding = "actor_rollout_ref.rollout.val_kwargs"
     return [
         *chosen.overrides(),
@@ -250,7 +254,7 @@ def eval_set_overrides(chosen: EvalSet, *, greedy: bool) -> list[str]:
 
 
 def check_eval_set(chosen: EvalSet, cfg: Config) -> None:
-    """Raises ConfigError if a configuration plays another game under the tag of a set."""
+    """Raise ConfigError if a configuration defines another game under the tag of a set."""
     spec = cfg.custom_envs.get(chosen.tag)
     options = None if spec is None else json.loads(json.dumps(dict(spec.env_config or {})))
     if spec is None or (spec.env_type, options) != (chosen.env_type, chosen.options):
@@ -271,13 +275,13 @@ def plan_evaluation(
     output: str | Path | None = None,
     suffix: str = "",
 ) -> tuple[Target, Config, Path]:
-    """Resolve the evaluated model, its configuration, and the file of the result. Raises
+    """Resolve the model to evaluate, its configuration, and the file of the result. Raises
     ConfigError or ModelError."""
     if isinstance(model, Model):
         target, cfg = open_config(model.target.name, config or model.config, overrides)
     else:
-        # A Hub model or a policy has no configuration of its own. Guessed puzzles would give
-        # numbers that look comparable but are not.
+        # A Hub model or a policy has no configuration of its own. With guessed puzzles the numbers
+        # would look comparable without being so.
         given = str(getattr(model, "path", model))
         if config is None and find_target(given).config is None:
             # `runs/demo` may be a Hub name or a mistyped folder.
@@ -291,18 +295,18 @@ def plan_evaluation(
     root = (target.run or Path(cfg.trainer.run_dir)) / "eval"
     tags = cfg.es_manager.val.env_configs.tags
     games = "-".join(tags) if len(tags) <= 3 else f"{len(tags)}-games"
-    # The name has the model, the configuration and the games (above three only their number),
+    # The name contains the model, the configuration and the games (above three only their number),
     # so that results of other models, configurations and games are kept.
     name = f"{target.label}-{slug(cfg.trainer.experiment_name)}-{slug(games)}{suffix}"
     path = Path(output) if output else root / f"{name}.json"
-    # The files beside it have the same name with other endings.
+    # The other result files have the same name with other endings.
     if path.suffix != ".json":
         raise ConfigError(f"output is {path}; give a file whose name ends in .json")
     return target, cfg, path
 
 
 def _sized(cfg: Config, samples: int | None, puzzles: int | None) -> Config:
-    """The configuration with so many validation puzzles, and attempts at each."""
+    """The configuration with this number of validation puzzles and of attempts at each."""
     for name, count in (("samples", samples), ("puzzles", puzzles)):
         if count is not None:
             _check_count(name, count)
@@ -311,7 +315,7 @@ def _sized(cfg: Config, samples: int | None, puzzles: int | None) -> Config:
         val = replace(val, group_size=samples)
     if puzzles is not None:
         # `n_groups` splits `env_groups` over the tags. Another total needs another split, which
-        # `spread_groups` makes if `n_groups` is None.
+        # `spread_groups` computes if `n_groups` is None.
         val = replace(val, env_groups=puzzles, env_configs=replace(val.env_configs, n_groups=None))
     return spread_groups(replace(cfg, es_manager=replace(cfg.es_manager, val=val)))
 

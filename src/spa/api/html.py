@@ -1,4 +1,4 @@
-"""Episodes in notebooks, shown by the package that registers `episode_html`."""
+"""Show episodes in notebooks, using the package that registers `episode_html`."""
 
 from spa.plugins import load_plugin
 from spa.types import Episode
@@ -9,7 +9,7 @@ def _episode_html(episode: Episode) -> str:
 
 
 def show_in_notebooks() -> None:
-    """Let a notebook draw every episode that it shows."""
-    # Set here and not in `spa.types`, because most modules that import `spa.types` have no use for
+    """Make notebooks render episodes as HTML."""
+    # Set here and not in `spa.types`, because most modules that import `spa.types` do not need
     # HTML.
     setattr(Episode, "_repr_html_", _episode_html)  # noqa: B010 - pyright knows no new attribute

@@ -1,4 +1,4 @@
-"""Models that play, and single episodes."""
+"""Load models, and play single episodes."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from spa.api.runs import Run
 
 API_CONFIG = "evaluate_api_llm"
-"""The configuration that names models behind APIs."""
+"""The configuration that defines models behind APIs."""
 
 show_in_notebooks()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model, or a policy without one, that is ready to play. `load_model` makes it.
+    """A model, or a policy without a model, that is ready to play. Made by `load_model`.
 
-    `config` holds the prompts, limits and sampling that `play` uses. `template` is None for engines
-    that return text without tokens.
+    config: the prompts, limits and sampling that `play` uses. template: None for engines that
+    return text without tokens.
     """
 
     name: str
@@ -64,16 +64,17 @@ def load_model(
     config: str | Path | Config | None = None,
     overrides: Overrides = (),
 ) -> Model:
-    """Load a model that plays.
+    """Load a model for playing.
 
     Args:
-        name: `builtin:tiny`, a Hugging Face Hub name, the folder of a model, checkpoint or run, a run, the name of a
-            model behind an API (a key of `model_info`), or the policy `random` or `expert`.
-        config: the configuration with prompts, limits and sampling. Default: the checkpoint's own, `tiny` for
-            `builtin:tiny`, `evaluate_api_llm` for its models, otherwise `base`.
-        overrides: changes of the configuration.
+        name: `builtin:tiny`, a Hugging Face Hub name, the folder of a model, checkpoint or run, a
+            `Run`, the name of a model behind an API (a key of `model_info`), or the policy `random` or
+            `expert`.
+        config: the configuration with prompts, limits and sampling. Default: the checkpoint's own,
+            `tiny` for `builtin:tiny`, `evaluate_api_llm` for its models, otherwise `base`.
+        overrides: overrides of the configuration.
 
-    Raises ModelError if there is no such model, ConfigError for an impossible configuration.
+    Raises ModelError if there is no such model, ConfigError for an invalid configuration.
     """
     target, cfg = open_config(name, config, overrides)
     engine, template = engine_of(cfg, target)
@@ -87,7 +88,7 @@ def open_config(
     target = find_target(str(getattr(name, "path", name)))
     texts = as_texts(overrides)
     if isinstance(config, Config):
-        # Overrides are resolved while a configuration is loaded, so a loaded configuration takes
+        # Overrides are resolved while a configuration is loaded, so a loaded configuration accepts
         # none.
         if texts:
             raise ConfigError(
@@ -103,7 +104,7 @@ def open_config(
 def _default_config(target: Target) -> str:
     if target.name == BUILTIN:
         return "tiny"
-    # Models behind APIs are listed in a configuration of their own.
+    # Models behind APIs are listed in their own configuration.
     if target.name == API or target.name in load_config(API_CONFIG).model_info:
         return API_CONFIG
     return "base"
@@ -120,11 +121,11 @@ def play(
 
     Args:
         model: a loaded model, or a name that `load_model` takes. Load it once to play many episodes.
-        env: a TextEnv, which is played without the wrappers around it, or a name that `make` takes. A tag is that of
-            the model's configuration.
-        seed: of the puzzle, of chance and of sampling. Seeds below 10 are the puzzles of the prompts' sample responses,
-            which show good moves.
-        config: the configuration of a model that is given by name.
+        env: a TextEnv, which is played without its wrappers, or a name that `make` takes. A tag refers
+            to the model's configuration.
+        seed: seed of the puzzle, of chance and of sampling. Seeds below 10 are the puzzles of the
+            prompts' sample responses, which show good moves.
+        config: the configuration, if the model is given by name.
 
     Raises SpaError if the model or the environment cannot be used. If the environment or an API
     fails during the episode, `Episode.error` holds the reason.
@@ -139,7 +140,7 @@ def play(
     try:
         game = given or make_env(spec.env_type, spec.env_config)
         if model.target.name == "expert":
-            # Some environments know only after a reset whether they can be solved.
+            # Some environments can tell only after a reset whether they can be solved.
             game.reset(seed=seed)
             require_solver(game, tag)
         prompter = make_prompter(cfg, spec, cfg.ctx_manager.mode, env=game)
@@ -156,7 +157,7 @@ def play(
                 group=0,
                 member=0,
                 puzzle_seed=seed,
-                # The environment's chance and the sampling have random streams of their own:
+                # The environment's randomness and the sampling have their own random streams:
                 # neither may repeat the random numbers that made the puzzle.
                 noise_seed=stream_seed(seed, "play/noise"),
                 sample_seed=stream_seed(seed, "play/sample"),
@@ -171,7 +172,7 @@ def play(
         max_model_len=max_model_len,
         env_timeout_s=cfg.es_manager.env_timeout_s,
     )
-    # A prompt that does not fit is a mistake in the configuration, so it raises. Other faults are
-    # recorded in the episode.
+    # A prompt that does not fit is a mistake in the configuration, so it raises an error. Other
+    # faults are recorded in the episode.
     check_room(episodes, sampling.max_tokens, max_model_len)
     return with_rewards(episodes, {tag: rewards})[0]

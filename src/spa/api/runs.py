@@ -1,4 +1,4 @@
-"""Runs: train them, compare methods, read what they recorded."""
+"""Train runs, compare methods, and read what runs recorded."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,21 +26,20 @@ show_in_notebooks()
 
 @dataclass(frozen=True)
 class Run:
-    """The folder of a run or of a comparison. What it holds is read when you ask for it."""
+    """The folder of a run or of a comparison. Its contents are read on access."""
 
     path: Path
 
     @property
     def stages(self) -> tuple[Any, ...]:
-        """The stages that have recorded something, each a `StageFolder`."""
+        """The stages with records, each a `StageFolder`."""
         return _opened(self.path).stages
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """One dict per stage and step: `stage`, `step`, and the metrics by name.
 
-        A comparison adds `method` and, with several seeds, `seed`. Values that were not finite are
-        left out.
+        A comparison adds `method` and, with several seeds, `seed`. Non-finite values are left out.
         """
         rows = []
         for stage in self.stages:
@@ -90,7 +89,7 @@ class Run:
             split: as in the names of the files in `trajectories/`: `val` or `train` of `ppo`,
                 `generate` of `data`, `sft_eval` of `sft`.
             step: None takes the newest step of the split.
-            method: of a comparison, for example `spa`.
+            method: a method of a comparison, for example `spa`.
 
         Raises DataError if there are none.
         """
@@ -100,8 +99,8 @@ class Run:
             for file in folder.trajectory_files()
             if file.split == split
         ]
-        # Each seed has files of its own, and so has each method if none is named; the newest
-        # step of any of them is taken.
+        # Each seed has its own files, and so has each method if none is named; the newest step of
+        # any of them is taken.
         wanted = max((file.step for file in files), default=None) if step is None else step
         paths = [file.path for file in files if file.step == wanted]
         if not paths:
@@ -136,7 +135,7 @@ class Run:
 
 
 def _opened(path: Path) -> Any:
-    """The `RunFolder` of the package that reads the files of runs."""
+    """The `RunFolder` from the package that reads the files of runs."""
     return load_plugin("api", "open_run")(path)
 
 
@@ -149,9 +148,9 @@ def _read(path: Path) -> Iterator[Episode]:
 
 
 def load_run(path: str | Path) -> Run:
-    """The run in a folder. Raises DataError if the folder has no run."""
+    """The run in a folder. Raises DataError if there is none."""
     folder = Path(path).expanduser()
-    # Raises DataError if there is no run: here, and not at the first use of an attribute.
+    # Opening raises DataError here, if there is no run, and not when an attribute is first used.
     _opened(folder)
     return Run(folder)
 
@@ -170,14 +169,18 @@ def train(
     """Train, and return the run. Finished stages are reused and interrupted ones resume.
 
     Args:
-        config: a shipped name (`spa config list`), a YAML file, a folder with one, or a loaded configuration.
+        config: a shipped name (`spa config list`), a YAML file, a folder with one, or a loaded
+            configuration.
         output_dir: the folder of the run. Default: `trainer.run_dir`.
-        overrides: changes of the configuration: `{"trainer.total_training_steps": 20}` or `key=value` texts.
-        stages: `selfplay`, `sft`, `ppo`: all of them, or neighbours.
-        method: `spa`, or a baseline that is PPO alone: `vanilla`, `vanilla_wm`, `vanilla_grid`, `state_estimation`. It
-            runs in a folder of its own inside the run's.
-        seed: number of the training, from 0. All seeds and validation puzzles follow from it, as in `compare`.
-        ckpt: for PPO alone, the SFT checkpoint of this run to start from: `last` or a step. None: `model_path`.
+        overrides: overrides of the configuration: `{"trainer.total_training_steps": 20}` or `key=value`
+            texts.
+        stages: consecutive stages of `selfplay`, `sft`, `ppo`.
+        method: `spa`, or a baseline that runs only PPO: `vanilla`, `vanilla_wm`, `vanilla_grid`,
+            `state_estimation`. A baseline runs in its own folder inside the run's.
+        seed: number of the training run, from 0. It determines all seeds and validation puzzles, as in
+            `compare`.
+        ckpt: the SFT checkpoint of this run from which PPO alone starts: `last` or a step. None:
+            `model_path`.
         from_scratch: archive earlier work of these stages instead of reusing it.
 
     Raises SpaError with a message that names the key, file or model to change.
@@ -202,10 +205,10 @@ def plan_training(
     ckpt: str | int | None = None,
     from_scratch: bool = False,
 ) -> "tuple[Config, list[Job]]":
-    """The jobs that train some stages, and their configuration. Raises ConfigError for stages that
-    do not go together.
+    """The jobs that train these stages, and their configuration. Raises ConfigError for stages that
+    cannot be combined.
 
-    The recipe of a run whose folder holds a comparison is that comparison's.
+    A run whose folder is a comparison's uses the recipe of that comparison.
     """
     from spa.launch.job import Job
 
@@ -266,14 +269,16 @@ def compare(
 
     Args:
         config: a shipped name (`spa config list`), a YAML file, or a folder with one.
-        methods: names (`spa config list methods`), or your own as `module:name`. Default: `compare.arms`.
-        sweep: values by key. Every combination is trained with `method`; stages that a key does not change are shared.
-        seeds: full pipelines of each method.
+        methods: names (`spa config list methods`), or your own as `module:name`. Default:
+            `compare.arms`.
+        sweep: values by key. Every combination is trained with `method`; stages that a key does not
+            change are shared.
+        seeds: number of full pipelines per method.
         controls: add the baseline in the world-model format and SPA with shuffled next states.
-        method: what a sweep trains. Default: spa.
+        method: the method that a sweep trains. Default: spa.
         output_dir: the folder of the comparison.
-        overrides: changes of the configuration, for all methods.
-        parallel: CPU processes at a time.
+        overrides: overrides of the configuration, for all methods.
+        parallel: number of CPU processes that run at a time.
 
     Raises SpaError with a message that names what to change.
     """
@@ -300,8 +305,8 @@ def configuration(
     method: str = "spa",
     seed: int = 0,
 ) -> Config:
-    """The configuration of training number `seed` in `output_dir`. Raises ConfigError that lists
-    every problem."""
+    """The configuration of training run number `seed` in `output_dir`. Raises ConfigError that
+    lists every problem."""
     texts = as_texts(overrides)
     if output_dir is not None:
         texts.append(f"trainer.run_dir={value_text(str(output_dir))}")

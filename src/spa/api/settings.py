@@ -1,4 +1,4 @@
-"""Overrides as Python values, as `key=value` texts of the configuration."""
+"""Convert overrides from Python values to `key=value` texts of the configuration."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,16 +20,16 @@ def load_config(name: str | Path, overrides: Overrides = ()) -> Config:
 
 
 def as_texts(overrides: Overrides) -> list[str]:
-    """The overrides as `key=value` texts."""
+    """Convert overrides to `key=value` texts."""
     if not isinstance(overrides, Mapping):
-        # A single text is one override, not a sequence of characters.
+        # A single string is one override, not a sequence of characters.
         return [overrides] if isinstance(overrides, str) else list(overrides)
     return [f"{key}={value_text(value)}" for key, value in overrides.items()]
 
 
 def as_list(name: str, value: Any, kind: type = object) -> list[Any]:
-    """The items of the argument `name`; a single string, number or mapping is a list of one. Raises
-    ConfigError for an item that is not of `kind`."""
+    """The items of the argument `name`; a single string, number or mapping becomes a list of one.
+    Raises ConfigError for an item of another type than `kind`."""
     single = isinstance(value, str | Mapping) or not isinstance(value, Iterable)
     items = [value] if single else list(value)
     for item in items:
@@ -41,7 +41,7 @@ def as_list(name: str, value: Any, kind: type = object) -> list[Any]:
 
 
 def value_text(value: Any) -> str:
-    """A Python value in the grammar of overrides: `None` is null, a text is quoted."""
+    """Write a Python value in the grammar of overrides: `None` becomes null, strings are quoted."""
     if value is None or isinstance(value, bool):
         # Lower case, as YAML writes them.
         return {None: "null", True: "true", False: "false"}[value]
@@ -53,7 +53,7 @@ def value_text(value: Any) -> str:
         return "[" + ",".join(map(value_text, value)) + "]"
     if isinstance(value, int | float):
         return str(value)
-    # Always quoted: a text such as `1e-6` or `null` would be read as something else.
+    # Always quoted: a string such as `1e-6` or `null` would otherwise get another type.
     escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

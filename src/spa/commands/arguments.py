@@ -21,7 +21,7 @@ CONFIG_HELP = (
 
 
 def add_parallel(parser: argparse.ArgumentParser, default: int | None = None) -> None:
-    """`--parallel N`; without a `default` the configuration's."""
+    """Add `--parallel N`. Without a `default`, `compare.parallel` of the configuration applies."""
     shown = "compare.parallel" if default is None else str(default)
     parser.add_argument(
         "--parallel",
@@ -36,8 +36,8 @@ ENVIRONMENTS = "configuration that defines the environment tags (default: base)"
 
 
 def add_environment(parser: argparse.ArgumentParser, config_help: str = ENVIRONMENTS) -> None:
-    """Add the environment that a command of `spa env` is about, as `tag`, and the configuration that
-    defines it."""
+    """Add the environment of a `spa env` command, as `tag`, and the configuration that defines
+    it."""
     parser.add_argument(
         "tag",
         metavar="TAG",
@@ -49,8 +49,8 @@ def add_environment(parser: argparse.ArgumentParser, config_help: str = ENVIRONM
 def split_overrides(
     args: Sequence[str], parser: argparse.ArgumentParser
 ) -> tuple[list[str], list[str]]:
-    """The arguments proper, values of the parser's options among them, and the overrides of the
-    configuration."""
+    """Split arguments into the parser's own (including values of its options) and the overrides of
+    the configuration."""
     valued = value_options(parser)
     words: list[str] = []
     overrides: list[str] = []
@@ -62,7 +62,7 @@ def split_overrides(
 
 
 def value_options(parser: argparse.ArgumentParser) -> set[str]:
-    """The options of a parser that are followed by a value."""
+    """The options of a parser that take a value."""
     # argparse has no public list of options. An option with nargs == 0 is a flag without a value.
     return {
         text for action in parser._actions if action.nargs != 0 for text in action.option_strings
@@ -77,7 +77,7 @@ def is_override(arg: str) -> bool:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """The settings that people change most, as flags: each is one override."""
+    """Add flags for the most common settings; each is one override."""
     group = parser.add_argument_group("settings")
     group.add_argument(
         "--model",
@@ -96,7 +96,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def settings(options: argparse.Namespace) -> list[str]:
-    """The overrides that the flags of `add_settings` mean, then those of the command line."""
+    """The overrides from the flags of `add_settings`, followed by those of the command line."""
     from spa.api.settings import value_text
 
     flags = {
@@ -112,12 +112,12 @@ def settings(options: argparse.Namespace) -> list[str]:
 
 
 def names(text: str) -> list[str]:
-    """The names in a text with commas: the type of `--methods a,b`."""
+    """Split names at commas: the argument type of `--methods a,b`."""
     return [name for part in text.split(",") if (name := part.strip())]
 
 
 def positive_number(text: str) -> int:
-    """A count of at least 1: the type of such an argument."""
+    """Parse a count of at least 1, as an argument type."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is less than 1; give a number of at least 1")
@@ -125,7 +125,7 @@ def positive_number(text: str) -> int:
 
 
 def whole_number(text: str) -> int:
-    """A number of things, or a seed: the type of an argument that is not negative."""
+    """Parse a count or seed of at least 0, as an argument type."""
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{value} is negative; give a number of at least 0")
@@ -133,7 +133,7 @@ def whole_number(text: str) -> int:
 
 
 def add_verbosity(parser: argparse.ArgumentParser) -> None:
-    """`--quiet` and `--debug`."""
+    """Add `--quiet` and `--debug`."""
     parser.add_argument(
         "--quiet",
         action="store_true",
@@ -147,7 +147,7 @@ def add_verbosity(parser: argparse.ArgumentParser) -> None:
 
 
 def apply_verbosity(options: argparse.Namespace) -> None:
-    """Follow `--quiet` and `--debug`; without them it stays as the environment chose."""
+    """Apply `--quiet` and `--debug`; without them the environment's verbosity stays."""
     from spa.run.console import set_verbosity
 
     # --debug wins if both are given.
@@ -156,7 +156,7 @@ def apply_verbosity(options: argparse.Namespace) -> None:
 
 
 def result_file(path: Path) -> Path:
-    """`path`, with its folder made: hours of work are not to end at a place that takes no file.
+    """`path`, with its folder created, so that hours of work do not end at an unwritable path.
 
     Raises ConfigError if no file can be written there.
     """
@@ -173,7 +173,7 @@ def result_file(path: Path) -> Path:
 
 
 def say(lines: Sequence[str]) -> int:
-    """Print the result of a command to stdout; returns the exit status 0."""
+    """Print the result of a command to stdout; return the exit status 0."""
     from spa.run.console import write_out
 
     write_out("\n".join(lines) + "\n")
@@ -181,8 +181,8 @@ def say(lines: Sequence[str]) -> int:
 
 
 def run_server(server: "HTTPServer", note: str, *, browser: bool, query: str = "") -> int:
-    """Serve until interrupted. Writes the address with a note, and opens it in a browser if wanted;
-    returns 0."""
+    """Serve until interrupted. Prints the address with a note, and opens it in a browser if
+    requested; returns 0."""
     from spa.run.console import write_out
 
     host, port = server.server_address[:2]
@@ -190,7 +190,7 @@ def run_server(server: "HTTPServer", note: str, *, browser: bool, query: str = "
     host = f"[{host!s}]" if ":" in str(host) else host
     address = f"http://{host!s}:{port}/{query}"
     write_out(f"{address}  {note}(press Ctrl+C to stop the server)\n")
-    # The note and address must be seen before the server blocks.
+    # The address must be visible before the server blocks.
     sys.stdout.flush()
     with _opened(address) if browser else nullcontext():
         try:
@@ -204,8 +204,8 @@ def run_server(server: "HTTPServer", note: str, *, browser: bool, query: str = "
 
 @contextmanager
 def _opened(address: str) -> Iterator[None]:
-    """Open an address in a browser through a file that only this user can read: every user can read
-    command lines, and the address may hold a token."""
+    """Open an address in a browser through a file that only this user can read: command lines are
+    visible to all users, and the address may contain a token."""
     import html
     import tempfile
     import webbrowser

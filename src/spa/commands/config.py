@@ -1,4 +1,5 @@
-"""`spa config`: shipped configurations, methods, and a configuration with everything resolved."""
+"""`spa config`: list shipped configurations and methods, and show a configuration with every value
+resolved."""
 
 import argparse
 import sys

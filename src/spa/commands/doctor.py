@@ -1,5 +1,6 @@
-"""`spa doctor`: what is installed, what is missing and how to get it, and what a run will use;
-damage to a run, and what holds its reward back."""
+"""`spa doctor`: check the installation and the machine. With RUN, check a run for damaged files and
+diagnose why its reward does not rise; with --fit, estimate the memory, time and disk that a
+configuration needs."""
 
 import argparse
 import os
@@ -82,7 +83,7 @@ def doctor_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Print the diagnosis; 0 if everything that spa needs is there, else 1. Raises ConfigError for
+    """Print the diagnosis; return 0 if nothing needs attention, else 1. Raises ConfigError for
     options without effect."""
     if options.gpu_memory is not None and not options.gpu_memory > 0:
         raise ConfigError(f"--gpu-memory must be greater than 0, got {options.gpu_memory:g}")
@@ -100,7 +101,7 @@ def doctor(options: argparse.Namespace) -> int:
     if options.run is not None and not options.overrides and places == (None, None):
         return check_run(options.run)
     # Overrides and memory size apply only to --fit. If they were ignored silently, the output would
-    # look like an answer to them.
+    # look like a result for them.
     if options.run is not None or options.overrides or places != (None, None):
         raise ConfigError(
             "overrides, --gpus and --gpu-memory have an effect only with --fit CONFIG; add --fit CONFIG, or "
@@ -127,8 +128,8 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def check_run(folder: Path) -> int:
-    """Compare the files of a run with what was recorded when they were written, and print what
-    holds its reward back; 0 if all files are whole, else 1."""
+    """Compare the files of a run with their recorded sizes and hashes, and print why its reward
+    does not rise; return 0 if all files are intact, else 1."""
     from spa.commands.table import COMMANDS
     from spa.run.manifest import damaged_files
 
@@ -141,7 +142,7 @@ def check_run(folder: Path) -> int:
         # The rules are those of `spa diagnose`, which is another package's command.
         lines = COMMANDS["diagnose"].load("_run")(folder) if "diagnose" in COMMANDS else []
     except NoRunError as error:
-        # Checkpoints alone have files to check.
+        # A folder with only checkpoints still has files to check.
         if not files:
             raise
         lines = [f"The reward is not judged: {error}"]
@@ -153,7 +154,7 @@ def check_run(folder: Path) -> int:
 
 
 def required_packages() -> Iterator[Line]:
-    """Every dependency in spa's own metadata: its version, or how to get it."""
+    """Yield one line per dependency in spa's own metadata: its version, or how to install it."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -164,7 +165,7 @@ def required_packages() -> Iterator[Line]:
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
         installed = _version(requirement.name)
-        # A release candidate that is installed satisfies the requirement, too.
+        # An installed release candidate satisfies the requirement, too.
         fits = installed is not None and requirement.specifier.contains(installed, prereleases=True)
         wanted = f"{requirement.name}{requirement.specifier}"
         yield Line(
@@ -176,7 +177,7 @@ def required_packages() -> Iterator[Line]:
 
 
 def optional_packages() -> Iterator[Line]:
-    """Packages that some features need."""
+    """Yield one line per package that some features need."""
     for name, purpose in OPTIONAL.items():
         # `ray[train]` is installed as `ray`.
         installed = _version(name.partition("[")[0])
@@ -188,7 +189,7 @@ def optional_packages() -> Iterator[Line]:
 
 
 def machine() -> Iterator[Line]:
-    """Device, engine, threads, memory and disk that a run will use."""
+    """Yield the device, engine, threads, memory and disk that a run will use."""
     try:
         import torch
     # OSError: torch is installed, but one of its shared libraries is missing.
@@ -232,15 +233,15 @@ def machine() -> Iterator[Line]:
     total, free = memory()
     if total:
         yield Line("memory", _gb(total), f"{_gb(free)} free")
-    # f_bavail, not f_bfree: blocks reserved for root are of no use to a run.
+    # f_bavail, not f_bfree: a run cannot use blocks reserved for root.
     stat = os.statvfs(".") if hasattr(os, "statvfs") else None
     if stat:
         yield Line("disk", f"{_gb(stat.f_bavail * stat.f_frsize)} free", f"in {Path.cwd()}")
 
 
 def sampling(missing: str) -> Line:
-    """Sampling path of the local engine on a GPU; `missing`: reason why it cannot use CUDA
-    graphs."""
+    """Describe how the local engine samples on a GPU. missing: why it cannot use CUDA graphs; "" if
+    it can."""
     if missing:
         return Line("sampling", "without CUDA graphs", f"{missing}; the local engine is slower")
     hint = "Llama-, Mistral- and Qwen2-style models with the local engine"
@@ -249,7 +250,7 @@ def sampling(missing: str) -> Line:
 
 def memory() -> tuple[int, int]:
     """Total and available bytes of main memory, within the container's limit; (0, 0) if the system
-    does not say."""
+    does not report them."""
     try:
         fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     except OSError:

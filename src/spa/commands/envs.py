@@ -1,5 +1,5 @@
-"""`spa env list`, `show` and `sample`: environments, their limits and reference scores,
-their puzzles."""
+"""`spa env list`, `show` and `sample`: list environments, show their limits and reference scores,
+and print puzzles."""
 
 import argparse
 import inspect
@@ -29,7 +29,7 @@ def list_environments_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def list_environments(options: argparse.Namespace) -> int:
-    """Print the table of tags, the libraries, or the games of one. Raises ConfigError."""
+    """Print the table of tags, the libraries, or the games of one library. Raises ConfigError."""
     from spa.config.load import load_config
     from spa.envs.registry import libraries, library_named, list_tasks
     from spa.errors import nearest
@@ -66,7 +66,7 @@ def show_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print what an environment is: type, options, limits, actions, rules, reference scores. Raises
+    """Describe an environment: type, options, limits, actions, rules, reference scores. Raises
     ConfigError."""
     from spa.api.environments import find_spec
     from spa.config.load import load_config
@@ -82,7 +82,7 @@ def show(options: argparse.Namespace) -> int:
         if options.tag in cfg.custom_envs
         else spec.max_actions_per_traj
     )
-    # Reference scores are valid only for the settings that they were measured with.
+    # Reference scores are valid only for the settings with which they were measured.
     card = card_with(options.tag, spec.env_type, spec.env_config, most)
     about = " ".join(
         inspect.cleandoc(type(env).__doc__ or "no docstring").partition("\n\n")[0].split()
@@ -172,7 +172,7 @@ def _table(cfg: "Config") -> None:
     )
     rows: list[tuple[str, ...]] = []
     for tag, spec in cfg.custom_envs.items():
-        # Turns may hold fewer actions than the cap of the environment allows.
+        # The turns of an episode may hold fewer actions than the environment allows.
         most = cfg.most_actions(tag)
         scores = card_with(tag, spec.env_type, spec.env_config, most)
         if scores is None:
@@ -191,7 +191,7 @@ def _table(cfg: "Config") -> None:
             f"{name}={_short(value)}" for name, value in (spec.env_config or {}).items()
         )
         rows.append((tag, spec.env_type, str(most), *figures, options))
-    # Types of other packages without a tag have no reference scores.
+    # Types of other packages that have no tag have no reference scores.
     tagged = {spec.env_type for spec in cfg.custom_envs.values()}
     others = [name for name in plugins("envs") if name not in tagged]
     rows += [(name, name, "-", *"?????", "not measured", "") for name in others]

@@ -1,4 +1,5 @@
-"""`spa eval`: success on unseen puzzles, the accuracy of a world model, the perplexity of states."""
+"""`spa eval`: measure success on unseen puzzles, the accuracy of a world model, or the perplexity
+of states."""
 
 import argparse
 import shlex
@@ -123,8 +124,8 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Evaluate every model, write each result, print a table. Raises SpaError for what the user can
-    solve."""
+    """Evaluate every model, write each result, print a table. Raises SpaError for errors that the
+    user can fix."""
     if options.world_model and options.state_perplexity:
         raise ConfigError(
             "--world-model and --state-perplexity are two separate measurements; give only one of these "
@@ -164,7 +165,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def _refuse_others(options: argparse.Namespace) -> None:
-    """Raises ConfigError for an option that belongs to another measurement."""
+    """Raise ConfigError for an option that belongs to another measurement."""
     chosen = next((name for name in MEASUREMENTS if name and getattr(options, name)), "")
     for measurement, own in MEASUREMENTS.items():
         given = [name for name in own if getattr(options, name) not in (None, False)]
@@ -181,8 +182,8 @@ def _refuse_others(options: argparse.Namespace) -> None:
 def _evaluate(
     model: str, options: argparse.Namespace, known: Mapping[Path, str], *, greedy: bool | None
 ) -> "Evaluation | None":
-    """Evaluate a model, unless its result would take the place of one in `known`. `greedy`: how an
-    evaluation set is decoded."""
+    """Evaluate a model. Raises ConfigError if its result would overwrite one in `known`. greedy:
+    decoding of an evaluation set. None after a dry run."""
     import spa.api.evaluation as api
     from spa.envs.eval_sets import eval_set
     from spa.recipes.openings import record_opening
@@ -223,7 +224,7 @@ def _evaluate(
         )
         return None
     if target.api is not None:
-        # Requests cost money, so the user learns first what they are for.
+        # Requests cost money, so the user first learns what they are for.
         val = cfg.es_manager.val
         say(
             [
@@ -284,8 +285,8 @@ def _prices(text: str | None) -> tuple[float, float] | None:
 
 
 def print_results(results: list[dict[str, Any]]) -> None:
-    """One table with a column per model and environment tag, and remarks below it."""
-    # Greedy results of a set stand next to sampled ones.
+    """Print one table with a column per model and environment tag, and remarks below it."""
+    # Results on an eval set may be greedy or sampled, so the label names the decoding.
     policies = [
         f"{result['policy']}{_decoding(result) if 'eval_set' in result else ''}"
         for result in results
@@ -311,7 +312,7 @@ def _decoding(result: Mapping[str, Any]) -> str:
 
 
 def _shared(remarks: Iterable[tuple[str, list[str]]]) -> dict[str, list[str]]:
-    """Each remark with the models that it is about."""
+    """Each remark with the models to which it applies."""
     shared: dict[str, list[str]] = {}
     for policy, lines in remarks:
         for line in lines:
@@ -350,8 +351,7 @@ def _rows(metrics: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
             cells.append(
                 f"{percent(part['pass@1']['mean'])} of {part['pass@1']['n']}" if part else "–"
             )
-        # Difficulty counts actions in one game and clues in another, so the label names what is
-        # counted.
+        # Difficulty counts actions in one game and clues in another, so the label names the unit.
         kinds = " or ".join(dict.fromkeys(tag["difficulty_is"] for tag in metrics))
         rows.append((f"Pass@1, {kinds} {value}", cells))
     rows += [
@@ -373,12 +373,12 @@ def _rows(metrics: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
             ("copies of the state exact", "copy_exact"),
         )
     ]
-    # Rows that no column has a number for, such as predictions in the base format, are left out.
+    # Rows without a number in any column, such as predictions in the base format, are left out.
     return [row for row in rows if any(cell != "–" for cell in row[1])]
 
 
 def remarks(result: dict[str, Any]) -> list[str]:
-    """The remarks that a reader of the numbers needs."""
+    """The remarks that readers need to interpret the numbers."""
     lines = ["Brackets show the 95 % CI over puzzles. Shares are in percent."]
     missing = result["not_computed"]
     if missing:

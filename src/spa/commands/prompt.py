@@ -50,14 +50,14 @@ def prompt(options: argparse.Namespace) -> int:
 
 
 def as_text(messages: tuple[Message, ...], prefill: str) -> str:
-    """The messages by role, and the text that the response is made to begin with."""
+    """The messages by role, and the prefill of the response."""
     parts = [f"[{message['role']}]\n{message['content']}" for message in messages]
     return "\n\n".join([*parts, f"[assistant, response begins with]\n{prefill}"])
 
 
 def with_borders(cfg: Any, messages: tuple[Message, ...], prefill: str) -> str:
-    """The conversation as the chat template of `model_path` writes it, a border between tokens, and
-    their number."""
+    """The conversation as the chat template of `model_path` renders it, with a border between
+    tokens, and the number of tokens."""
     from spa.models.build import load_template
 
     template = load_template(cfg, cfg.model_path)

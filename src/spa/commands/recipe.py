@@ -1,4 +1,4 @@
-"""`spa run`."""
+"""`spa run`: run the training stages."""
 
 import argparse
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _TRUTH = {"true": True, "false": False}
 
 
 def run_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa run`; the positions are the original's."""
+    """The arguments of `spa run`; the positional ones match the original's script."""
     parser.add_argument("config", metavar="CONFIG", help=CONFIG_HELP)
     parser.add_argument(
         "ckpt",
@@ -75,7 +75,7 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train what is asked for, and print where the result is. Raises SpaError."""
+    """Train the requested stages, and print where the result is. Raises SpaError."""
     from spa.api.runs import configuration, plan_training
 
     stages, ckpt, from_scratch = _wanted(options)
@@ -94,12 +94,12 @@ def run(options: argparse.Namespace) -> int:
         return _dry_run(options, cfg, stages, ckpt)
     from spa.launch.start import launch
 
-    # Of several jobs, the result of the last one is what the user asked for.
+    # The result of the last job is what the user asked for.
     return _done(cfg, jobs, launch(cfg, *jobs))
 
 
 def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, bool]":
-    """The stages, the checkpoint that PPO alone starts from, and whether all begins from scratch."""
+    """The stages, the checkpoint from which PPO alone starts, and whether to start from scratch."""
     from spa.api.runs import STAGES
 
     wanted = options.generate_data
@@ -126,7 +126,7 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
         )
     if alone:
         return ("ppo",), options.ckpt, options.from_scratch
-    # The other methods of this command are PPO from the base model and have no earlier stage.
+    # The other methods of this command run PPO from the base model and have no earlier stage.
     stages = tuple(options.stages or (STAGES if options.method == "spa" else ("ppo",)))
     return stages, None, options.from_scratch or wanted is not None
 
@@ -134,7 +134,7 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
 def _dry_run(
     options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], ckpt: str | None
 ) -> int:
-    """Check everything that can be checked without work, and print it."""
+    """Run every check that needs no training, and print the results."""
     from spa.recipes.builtin_games import warn_of_unknown_games
     from spa.recipes.pipeline import find_sft_checkpoint, stage_folders
     from spa.recipes.preflight import preflight
@@ -155,7 +155,7 @@ def _dry_run(
 def _needed(
     options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], model: str
 ) -> Iterator[str]:
-    """Describe what the stages take on this machine, and the command to type."""
+    """Describe the resources that the stages need on this machine, and the command to run."""
     arguments = [options.config]
     if options.generate_data is not None:
         arguments += [options.ckpt, options.generate_data]
@@ -172,7 +172,7 @@ def _needed(
 
 
 def _done(cfg: Any, jobs: "list[Job]", result: Path | None) -> int:
-    """Print where the result of the last job is, on the rank that has it."""
+    """Print where the last job's result is, on the main rank."""
     from spa.launch.job import lost_episodes
 
     # Ranks other than the main one return None and print nothing.

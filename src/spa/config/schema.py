@@ -102,7 +102,7 @@ __all__ = [
 
 @section
 class LoraConfig:
-    """Low-rank adapters of policy and critic; the model sections take their values from here."""
+    """Low-rank adapters of policy and critic; the model sections refer to these values."""
 
     rank: Annotated[
         int,
@@ -125,7 +125,7 @@ class LoraConfig:
 
 @section
 class DataConfig:
-    """World-model data that already exists, for example a published set."""
+    """Existing world-model data, for example a published data set."""
 
     train_files: Annotated[
         str | tuple[str, ...] | None,
@@ -148,7 +148,7 @@ class DataConfig:
 
 @section
 class ModelSelection:
-    """The model behind an API."""
+    """The model to use behind an API."""
 
     model_name: Annotated[
         Name, Key("model behind an API, as a key of `model_info`", affects="semantics")
@@ -244,9 +244,9 @@ class ActorRolloutRefConfig:
 
 @section
 class Config:
-    """Everything that a run needs to know."""
+    """All settings of a run."""
 
-    # Compared by content: a model that was moved counts as the same, one that was replaced does
+    # Compared by content: a model that was moved counts as unchanged, one that was replaced does
     # not.
     model_path: Annotated[
         str,
@@ -320,19 +320,19 @@ class Config:
         return self.custom_envs[tag]
 
     def max_turn(self, tag: str) -> int:
-        """Responses per episode of a tag."""
+        """Largest number of responses per episode of a tag."""
         own = self.custom_envs[tag].max_turn if tag in self.custom_envs else None
         return own or self.agent_proxy.max_turn
 
     def most_actions(self, tag: str) -> int:
-        """Actions that an episode of a tag can come to: those that it may take, or fewer if its
-        turns do not hold as many."""
+        """Largest number of actions in an episode of a tag: `max_actions_per_traj`, or fewer if its
+        turns cannot hold that many."""
         return min(
             self.custom_envs[tag].max_actions_per_traj,
             self.max_turn(tag) * self.agent_proxy.max_actions_per_turn,
         )
 
     def action_sep(self, tag: str) -> str:
-        """The text between the actions of one answer, for a tag."""
+        """The separator of actions in an answer, for a tag."""
         own = self.custom_envs[tag].action_sep if tag in self.custom_envs else None
         return own or self.agent_proxy.action_sep

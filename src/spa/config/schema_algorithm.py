@@ -1,4 +1,4 @@
-"""The section about advantages and the KL in the reward."""
+"""The section on advantages and the KL term of the reward."""
 
 from dataclasses import field
 from typing import Annotated, Literal, Self
@@ -7,13 +7,13 @@ from pydantic import model_validator
 
 from spa.config.fields import Invalid, Key, section
 
-# k1, k2 and k3 are other names of kl, mse and low_var_kl, see `kl_penalty`.
+# k1, k2 and k3 are aliases of kl, mse and low_var_kl, see `kl_penalty`.
 KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
 
 
 @section
 class KLCtrlConfig:
-    """The weight of the KL in the reward."""
+    """The coefficient of the KL term in the reward."""
 
     # arXiv 1909.08593, section 2.2, for `adaptive`; horizon and target are the original's.
     type: Annotated[
@@ -50,7 +50,7 @@ class KLCtrlConfig:
 
 @section
 class RolloutCorrectionConfig:
-    """Importance weights for the difference between the policy that is trained and the one that
+    """Importance weights that correct the mismatch between the trained policy and the one that
     sampled."""
 
     level: Annotated[
@@ -90,8 +90,8 @@ class AlgorithmConfig:
             affects="semantics",
         ),
     ] = "gae"
-    # With gamma = lam = 1 a token's advantage is the sum of all rewards from the token on minus the
-    # critic's value at the token.
+    # With gamma = lam = 1 a token's advantage is the sum of all rewards from this token on, minus
+    # the critic's value at the token.
     gamma: Annotated[float, Key("discount per token", affects="semantics", ge=0, le=1)] = 1.0
     lam: Annotated[float, Key("GAE lambda", affects="semantics", ge=0, le=1)] = 1.0
     # VAGEN, arXiv 2510.16907.
@@ -138,7 +138,8 @@ class AlgorithmConfig:
             affects="semantics",
         ),
     ] = True
-    # False is Dr. GRPO, arXiv 2503.20783.
+    # False as in Dr. GRPO (arXiv 2503.20783), which also sets
+    # loss_agg_mode=seq-mean-token-sum-norm.
     norm_adv_by_std_in_grpo: Annotated[
         bool, Key("divide group advantages by the group's standard deviation", affects="semantics")
     ] = True

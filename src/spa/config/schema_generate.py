@@ -1,4 +1,4 @@
-"""Sections about self-play, and the examples that are made from it."""
+"""Sections on self-play, and on the examples made from it."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -12,9 +12,10 @@ from spa.config.schema_rollout import Sampling
 
 @section
 class SamplingConfig(Sampling):
-    """Sampling of self-play."""
+    """Sampling settings of self-play."""
 
-    # The original plays with the sampling of its validation; here self-play has its own section.
+    # The original's self-play uses the sampling settings of validation; here it has its own
+    # section.
     response_length: Annotated[
         int, Key("largest number of new tokens per turn", affects="semantics", ge=1)
     ] = 400
@@ -25,7 +26,7 @@ class ImagineConfig:
     """Sample several responses and play the one whose predicted state has the highest value (`spa
     eval --plan`).
 
-    `generate.imagine` does the same in self-play; with several rounds, from the second one.
+    `generate.imagine` does the same in self-play; with several rounds, from the second round on.
     """
 
     n: Annotated[
@@ -121,8 +122,9 @@ class ImagineConfig:
 
     @property
     def rows(self) -> int:
-        """Approximate number of responses that an episode samples at a time."""
-        # 8 stands for the number of actions of a game. It only sizes the batches of an evaluation.
+        """Number of responses that an episode samples at a time, approximately."""
+        # 8 stands for the number of actions of a game. It only determines batch sizes of an
+        # evaluation.
         return 8 if self.proposals == "exhaustive" else self.n
 
 
@@ -229,7 +231,8 @@ class GenerateConfig:
         OutputFolder | None,
         Key("folder of the self-play data; null uses `<trainer.run_dir>/data`", affects="paths"),
     ] = None
-    # Split by puzzle, so that no puzzle of training is in validation. The original splits by row.
+    # Split by puzzle, so that no training puzzle is in the validation set. The original splits by
+    # row.
     val_fraction: Annotated[
         float,
         Key(
@@ -315,15 +318,15 @@ class GenerateConfig:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """Everybody who plays."""
+        """The policies that play."""
         return tuple(self.mixture or (self.policy,))
 
     @property
     def batches_of_later_rounds(self) -> int:
-        """Of each of them."""
+        """Number of batches of each later round."""
         return self.later_batches or self.num_batches
 
     @property
     def batches_of_all_rounds(self) -> int:
-        """Batches of self-play, each of as many episodes as a PPO step has."""
+        """Number of self-play batches over all rounds, each with as many episodes as a PPO step."""
         return self.num_batches + (self.rounds - 1) * self.batches_of_later_rounds

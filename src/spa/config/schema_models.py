@@ -1,4 +1,4 @@
-"""Sections about models and their updates."""
+"""Sections on models and their updates."""
 
 from dataclasses import field
 from typing import Annotated, Literal, Self
@@ -40,8 +40,8 @@ class FSDPConfig:
             affects="numerics",
         ),
     ] = True
-    # verl has these three switches. `fully_shard` offloads everything or nothing, so they are one
-    # here.
+    # verl has these three switches. `fully_shard` offloads everything or nothing, so any of them
+    # offloads everything.
     offload_policy: Annotated[
         bool,
         Key("keep parameters, gradients and optimizer states in CPU memory", affects="numerics"),
@@ -116,14 +116,14 @@ class ModelConfig:
 
 @section
 class CriticModelConfig(ModelConfig):
-    """The critic's model, which is cut on its own."""
+    """The critic's model; its inputs have their own length limit."""
 
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
 
 
 @section
 class PolicyModelConfig(ModelConfig):
-    """The policy, which also reads and writes text."""
+    """The policy model. Unlike the critic, it needs a chat template."""
 
     chat_template: Annotated[
         str | None,
@@ -137,7 +137,7 @@ class PolicyModelConfig(ModelConfig):
 
 @section
 class OptimConfig:
-    """AdamW and its schedule."""
+    """AdamW and its learning-rate schedule."""
 
     # The policy's optimizer in the original: 1e-6, constant, without warm-up.
     lr: Annotated[float, Key("peak learning rate", affects="semantics", gt=0)] = 1e-6
@@ -178,8 +178,8 @@ class OptimConfig:
 
 @section
 class WorldLossConfig:
-    """A loss on observed states, added to the policy loss in the same forward pass, with its own mean
-    (docs/methods.md)."""
+    """A loss on observed states, added to the policy loss in the same forward pass, with its own
+    denominator (docs/methods.md)."""
 
     tokens: Annotated[
         Literal["none", "env_observations", "correct_predictions"],
@@ -230,15 +230,16 @@ class WorldLossConfig:
 
     @property
     def on(self) -> bool:
-        """True if any token carries the loss."""
+        """True if the loss applies to any token."""
         return self.tokens != "none" and self.coef > 0
 
 
 @section
 class AnswerFocusConfig:
-    """Token weights of the policy loss (ActFocus, docs/methods.md); 1 and 0 weigh all tokens alike."""
+    """Token weights of the policy loss (ActFocus, docs/methods.md); 1 and 0 weight all tokens
+    equally."""
 
-    # With alpha=0 and beta=0 the policy loss is on the answers alone, as with `loss_mask:
+    # With alpha=0 and beta=0 the policy loss applies only to the answers, as with `loss_mask:
     # answer_only`. The entropy bonus and the KL loss stay on all tokens of the mask.
     alpha: Annotated[
         float,
@@ -256,7 +257,7 @@ class AnswerFocusConfig:
 
 @section
 class ReplayConfig:
-    """Examples with true states in every policy update, with their own mean
+    """Examples with true states in every policy update; their loss has its own denominator
     (docs/methods.md)."""
 
     examples: Annotated[
@@ -355,7 +356,7 @@ class ActorConfig:
         float,
         Key("largest gradient norm; larger gradients are scaled down", affects="semantics", gt=0),
     ] = 1.0
-    # A wider range above than below (arXiv 2503.14476), with the original's numbers.
+    # The range is wider above than below (arXiv 2503.14476), with the original's values.
     clip_ratio_low: Annotated[
         float,
         Key(
@@ -445,7 +446,7 @@ class ActorConfig:
 
     @model_validator(mode="after")
     def _kl_has_effect(self) -> Self:
-        # Refused, not ignored: with coefficient 0 the run would look like one with KL.
+        # An error, not ignored: with coefficient 0 the run would look like one with KL.
         if self.use_kl_loss and self.kl_loss_coef == 0:
             raise Invalid(
                 "kl_loss_coef",
@@ -489,7 +490,7 @@ class CriticConfig:
         ),
     ] = "fsdp"
     model: CriticModelConfig = field(default_factory=CriticModelConfig)
-    # Ten times the policy's rate, as in the original.
+    # Ten times the policy's learning rate, as in the original.
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-5))
     ppo_mini_batch_size: Annotated[
         int, Key("largest number of episodes per optimizer step", affects="semantics", ge=1)

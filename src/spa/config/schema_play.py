@@ -1,4 +1,4 @@
-"""Sections about playing: environments, groups, prompts, limits."""
+"""Sections on environments, groups, prompts and limits."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -120,7 +120,7 @@ class EnvSpec:
 
 @section
 class EnvConfigs:
-    """Tags that are played, and the number of groups of each."""
+    """The tags to play, and the number of groups of each."""
 
     tags: Annotated[
         tuple[Name, ...],
@@ -138,7 +138,7 @@ class EnvConfigs:
 
 @section
 class GroupsConfig:
-    """A set of episodes: groups of the same puzzle."""
+    """A set of episodes, in groups; the episodes of a group play the same puzzle."""
 
     # The original's 32 x 8 = 256 episodes per step.
     env_groups: Annotated[
@@ -214,8 +214,8 @@ class RewardNormalizationConfig:
 
 @section
 class WorldModelRewardConfig:
-    """Rewards for knowing the world during PPO (online world modelling, a baseline). Needs the
-    world-model format."""
+    """Rewards for accurate world modelling during PPO (online world modelling, a baseline). Needs
+    the world-model format."""
 
     observation: Annotated[
         float,
@@ -226,7 +226,7 @@ class WorldModelRewardConfig:
             ge=0,
         ),
     ] = 0.0
-    # VAGEN rewards the similarity of whole states, which an agent that never moves earns, too.
+    # VAGEN rewards the similarity of whole states, so it also rewards an agent that never moves.
     prediction: Annotated[
         float,
         Key(
@@ -251,7 +251,7 @@ class WorldModelRewardConfig:
 
 @section
 class AgentProxyConfig:
-    """The shape of an episode."""
+    """The structure of an episode."""
 
     # The original's limits: five turns of five actions.
     max_turn: Annotated[

@@ -1,4 +1,4 @@
-"""The section about the engine that plays, and the sampling of tokens."""
+"""The section on the rollout engine and token sampling."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -12,7 +12,7 @@ from spa.config.schema_models import Dtype
 
 @section
 class Sampling:
-    """Sampling of tokens."""
+    """Settings of token sampling."""
 
     temperature: Annotated[
         float,
@@ -43,8 +43,8 @@ class Sampling:
 
 @section
 class ValKwargs(Sampling):
-    """Sampling in validation: at temperature 1, as in the original, since Pass@k needs different
-    episodes of a puzzle."""
+    """Sampling settings of validation: temperature 1, as in the original, since Pass@k needs
+    different episodes of a puzzle."""
 
     do_sample: Annotated[
         bool,
@@ -54,7 +54,7 @@ class ValKwargs(Sampling):
 
 @section
 class RolloutConfig:
-    """The engine that plays, its sampling, and which groups are kept for training."""
+    """The rollout engine, its sampling, and the filter of the groups to train on."""
 
     name: Annotated[
         str,
@@ -148,8 +148,8 @@ class RolloutConfig:
             ge=1,
         ),
     ] = 1
-    # A share of 0.25 keeps 8 of the default 32 groups, those with the largest standard deviation of
-    # scores.
+    # A share of 0.25 keeps 8 of the default 32 groups: the ones with the largest standard deviation
+    # of scores.
     rollout_filter_ratio: Annotated[
         float,
         Key(
@@ -167,7 +167,7 @@ class RolloutConfig:
         ),
     ] = "std"
     # If the scores of a group are equal, its group-relative advantages are 0. With a critic they
-    # need not be 0.
+    # may differ from 0.
     rollout_filter_include_zero: Annotated[
         bool, Key("also keep groups whose episodes all have the same score", affects="semantics")
     ] = False

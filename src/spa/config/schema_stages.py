@@ -1,4 +1,4 @@
-"""Sections about the stages: SFT, gate, PPO run, comparison."""
+"""Sections on the stages: SFT, gate, PPO run, comparison."""
 
 from dataclasses import field
 from typing import Annotated, Literal
@@ -72,7 +72,7 @@ class SFTDataConfig:
             affects="semantics",
         ),
     ] = False
-    # The prompt that the turns of an episode have in common is then computed only once.
+    # The prompt that an episode's turns share is then computed only once.
     merge_turns: Annotated[
         bool,
         Key(
@@ -218,7 +218,7 @@ class SFTConfig:
 
 @section
 class GateConfig:
-    """The look at the world model between SFT and PPO."""
+    """The test of the world model between SFT and PPO."""
 
     # `paths`, because the gate decides whether PPO starts but changes no result of a stage.
     enable: Annotated[
@@ -277,7 +277,7 @@ class GateConfig:
 
 @section
 class GenerationsToLogConfig:
-    """Sample episodes that trackers get as tables."""
+    """Sample episodes that trackers show as tables."""
 
     train: Annotated[
         int,
@@ -453,7 +453,7 @@ class TrainerConfig:
 
 @section
 class RayInitConfig:
-    """`launcher: ray`."""
+    """Settings of `launcher: ray`."""
 
     address: Annotated[
         str | None,
@@ -483,7 +483,7 @@ class RayInitConfig:
 
 @section
 class CompareConfig:
-    """`spa compare`: the same number of episodes for every arm."""
+    """Settings of `spa compare`, which gives every method the same number of episodes."""
 
     arms: Annotated[
         tuple[str, ...],

@@ -1,4 +1,4 @@
-"""Stages that a section of the configuration belongs to, and the effect of each key there."""
+"""The stages that read each section of the configuration, and the effect of each key there."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -55,8 +55,8 @@ SECTIONS: dict[str, tuple[StageName, ...]] = {
     "sft.data.merge_turns": ("sft", "ppo"),
     "sft.data.loss_on": ("sft", "ppo"),
     "gate": ("sft",),
-    # The results of the other stages depend on the keys below. What
-    # else they read of this section changes at most the last digits.
+    # The results of the other stages depend on the keys below. The other keys of this section
+    # change at most their last digits.
     "actor_rollout_ref": ("ppo",),
     "actor_rollout_ref.model.dtype": ("selfplay", "ppo", "eval"),
     "actor_rollout_ref.model.attn_implementation": ("selfplay", "ppo", "eval"),
@@ -82,14 +82,15 @@ SECTIONS: dict[str, tuple[StageName, ...]] = {
     "model_config": ("selfplay", "eval"),
     "model_info": ("selfplay", "eval"),
 }
-"""The stages of the longest name that a key begins with. Stages pass their identity on, so that
-stage 2 depends on whatever self-play depends on."""
+"""Section or key -> stages that read it; the longest matching prefix of a key counts. A stage's
+fingerprint includes that of the stage before, so stage 2 depends on everything that self-play
+reads."""
 
 UNRECORDED: dict[StageName, tuple[str, ...]] = {
     "selfplay": ("ctx_manager.placeholders", "ctx_manager.history")
 }
-"""Settings that older records of a stage lack and that need not have had the schema's default, as
-presets have others. An unknown value refuses nothing."""
+"""Settings that older records of a stage lack, and whose value need not have been the schema's
+default, because presets differ. A missing value matches every value."""
 
 _REPLAY = "actor_rollout_ref.actor.replay"
 _REPLAYED = tuple(
@@ -97,15 +98,15 @@ _REPLAYED = tuple(
     for name, stages in SECTIONS.items()
     if "ppo" in stages and name.startswith(("generate.", "sft."))
 )
-"""Settings of replayed examples: stored ones are cut into sequences again, rollouts are
-corrected, too."""
+"""Settings of replayed examples: stored examples are tokenized again, and rollouts are corrected
+with these settings."""
 
 
 ENTRIES = {
     "custom_envs": EnvSpec(env_type=""),
     "model_info": APIModelConfig(provider_name="openai", model_name=""),
 }
-"""Sections with entries of the user's own names, and an entry with the defaults."""
+"""Sections whose entries the user names, each with an entry that has the defaults."""
 
 
 @functools.cache
@@ -114,7 +115,7 @@ def stages_of(key: str) -> tuple[StageName, ...]:
     parts = key.split(".")
     if parts[0] in ENTRIES and len(parts) > 1:
         parts[1] = "*"
-    # From the longest name to the shortest: `seed.val` decides before `seed`.
+    # From the longest name to the shortest: `seed.val` takes precedence over `seed`.
     names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((SECTIONS[name] for name in names if name in SECTIONS), ())
 
@@ -126,8 +127,8 @@ def _keys() -> dict[str, Key]:
 
 @functools.cache
 def key_of(path: str) -> Key:
-    """Return the schema entry of a dotted key; inside a mapping (an environment's options), that of
-    the mapping."""
+    """Return the schema entry of a dotted key; for a key inside a mapping, such as an environment's
+    options, the entry of the mapping."""
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
         name = ".".join(parts[:count])
@@ -140,14 +141,14 @@ def key_of(path: str) -> Key:
 
 
 def values_of(cfg: Config, stage: StageName) -> dict[str, Any]:
-    """Dotted key -> plain value of everything that a stage reads. Settings that
-    others switch off are left out: environments that it does not play, API models that it does not
-    call, and options of rollouts that are not replayed. So are checkpoints of the run itself to
-    resume from, and the number of PPO steps unless a learning rate depends on it."""
+    """Dotted key -> plain value of everything that a stage reads. Leaves out settings without
+    effect: environments that the stage does not play, API models that it does not call, and options
+    of rollouts that are not replayed. Also leaves out checkpoints of the run itself to resume from,
+    and the number of PPO steps unless a learning rate depends on it."""
     settings = {
         key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)
     }
-    # Evaluation plays the validation tags alone.
+    # Evaluation plays only the validation tags.
     tags = {
         *cfg.es_manager.val.env_configs.tags,
         *(cfg.es_manager.train.env_configs.tags if stage != "eval" else ()),
@@ -179,8 +180,8 @@ def _replays(cfg: Config, name: str) -> bool:
 
 
 def _not_of_others(cfg: Config) -> Iterator[str]:
-    """The keys of checkpoints to continue from that name none, or one of the run itself: then it is
-    the same run."""
+    """The resume keys that are unset or name a checkpoint of the run itself, which makes it the
+    same run."""
     named = cfg.sft.trainer.resume_path
     own = cfg.sft.trainer.default_local_dir
     if named is None or _lies_in(named, own, f"{cfg.trainer.run_dir}/round_1/sft"):
@@ -198,8 +199,8 @@ def _lies_in(named: str, *folders: str) -> bool:
 
 
 def without_idle_replay(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a stage without those of a replay of no rows and of the gate, which records of
-    older versions have: it trained more where now it only judges."""
+    """The values of a stage without the gate's, and without those of a replay of 0 examples.
+    Records of older versions have them, because the gate used to control training."""
     idle = ("gate.",) if values.get(f"{_REPLAY}.examples") else ("gate.", f"{_REPLAY}.")
     return {key: value for key, value in values.items() if not key.startswith(idle)}
 
@@ -216,8 +217,8 @@ def _has_an_end(cfg: Config) -> bool:
 
 
 def default_of(key: str) -> Any:
-    """The schema's own default of a dotted key, for records that were made before the key existed;
-    None without one. A key of an environment tag has that of its section, whatever the tag."""
+    """The schema's default of a dotted key, for records older than the key; None if it has none.
+    For a key of an environment tag, the default of its section, whatever the tag."""
     section, _, field = key.partition(".")
     return _defaults().get(f"{section}.*.{field.partition('.')[2]}" if section in ENTRIES else key)
 

@@ -15,7 +15,7 @@ from spa.config.schema import Config
 # Cached, because evaluating the annotations of a class is slow.
 @functools.cache
 def field_types(cls: type) -> dict[str, Any]:
-    """Field name -> annotation of a schema dataclass, `Annotated` kept."""
+    """Field name -> annotation of a schema dataclass, including `Annotated`."""
     return get_type_hints(cls, include_extras=True)
 
 
@@ -56,7 +56,7 @@ def type_name(kind: Any) -> str:
 
 
 def to_plain(value: Any) -> Any:
-    """Settings as dicts, lists and scalars, ready for YAML."""
+    """Convert settings to dicts, lists and scalars, ready for YAML."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             item.name: to_plain(getattr(value, item.name)) for item in dataclasses.fields(value)

@@ -1,4 +1,4 @@
-"""The job of a launcher: one command of the recipe, the same on every rank."""
+"""A launcher's job: one command of the recipe, the same on every rank."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,8 +26,8 @@ JobName = Literal["run", "generate", "sft", "ppo"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A stage, or all of them (`run`, with the checkpoint and the choice of the command line). `gate`: PPO alone
-    is refused if SFT has not passed."""
+    """A stage, or all of them (`run`). ckpt, generate_data: as on the command line, for `run`.
+    gate: start PPO alone only if the world-model gate has passed."""
 
     stage: JobName
     ckpt: str = "last"
@@ -36,7 +36,7 @@ class Job:
 
     @property
     def work(self) -> Callable[[Config], Path]:
-        """The recipe that does it."""
+        """The recipe's function that does the job."""
         match self.stage:
             case "run":
                 return partial(
@@ -55,24 +55,23 @@ class Job:
 
 @contextmanager
 def prepared(cfg: Config, job: Job) -> Iterator[Config]:
-    """The configuration with which this rank does a job, after a look at what the job would trip
-    over."""
+    """The configuration with which this rank does a job, after checks for predictable failures."""
     folders = pipeline.every_folder(cfg)
-    # Rank 0 chooses, since another rank may run on another CPU; all must compute in one precision.
+    # Rank 0 chooses, since another rank may run on another CPU, but all must compute in one
+    # precision.
     cfg = with_precision(cfg, current_world().broadcast(lambda: precision_of(cfg, folders)))
     gpu = None if on_cpu(cfg) else torch.cuda.get_device_properties(0).total_memory
     cfg = with_token_budgets(cfg, gpu, current_world().size)
     if missing := missing_stages(cfg, job):
-        # A run of which only PPO is missing starts from its own SFT checkpoint, not from
-        # model_path.
+        # A run that lacks only PPO starts from its own SFT checkpoint, not from model_path.
         begun = job.stage == "run" and missing == ["ppo"]
         preflight(cfg, missing, None if begun else cfg.model_path, dry_run=False)
         warn_of_unknown_games([cfg])
     try:
         yield cfg
     except (SystemExit, GeneratorExit) as error:
-        # The user's code (a template, tracker or function) exited.
-        # After `sys.exit(0)` the run would look successful.
+        # The user's code (a template, tracker or function) called exit. After `sys.exit(0)` the run
+        # would look successful.
         raise TrainingError(
             f"code outside spa ended the run with {type(error).__name__}({error}). Add --debug to see "
             "where, and run the same command again to resume from the last checkpoint."
@@ -80,7 +79,7 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
 
 
 def lost_episodes(cfg: Config, job: Job) -> tuple[int, int]:
-    """Count the failed episodes of a job's stages, and all of their episodes, from their
+    """The number of failed episodes of a job's stages, and of all their episodes, from their
     metrics."""
     folders = dict(zip(("generate", "sft", "ppo"), pipeline.stage_folders(cfg), strict=True))
     lost = played = 0.0
@@ -94,7 +93,7 @@ def lost_episodes(cfg: Config, job: Job) -> tuple[int, int]:
 
 
 def missing_stages(cfg: Config, job: Job) -> list[StageName]:
-    """The stages that a job has to do, in order."""
+    """The stages that a job still has to run, in order."""
     if job.stage != "run":
         return ["selfplay" if job.stage == "generate" else job.stage]
     if job.generate_data is False:

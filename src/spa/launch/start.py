@@ -1,4 +1,4 @@
-"""Starting jobs on the ranks that were asked for."""
+"""Start jobs on the configured ranks."""
 
 import logging
 from pathlib import Path
@@ -13,16 +13,16 @@ log = logging.getLogger(__name__)
 
 
 def launch(cfg: Config, *jobs: Job) -> Path | None:
-    """Do jobs, one after the other, on the ranks that were asked for, by torchrun or by `launcher:
-    ray`. Returns the result of the last one on rank 0, where there is somebody to tell."""
+    """Run jobs one after the other on the configured ranks, under torchrun or `launcher: ray`.
+    Returns the last job's result on rank 0, None on other ranks."""
     result: Path | None = None
     if cfg.launcher != "local":
         for job in jobs:
             result = load_plugin("launchers", cfg.launcher)(cfg, job)
         return result
-    # The ranks join once: torchrun's store keeps the addresses of an earlier group.
+    # The ranks join only once, because torchrun's store keeps the addresses of an earlier group.
     with joined(cfg.trainer.device, cfg.trainer.rank_timeout_s) as world:
-        # The main rank logs for all; the others only warn.
+        # The main rank logs for all; the others log only warnings.
         if not world.is_main:
             set_verbosity(quiet=True)
         elif world.size < cfg.trainer.n_gpus_per_node:

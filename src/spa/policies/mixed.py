@@ -1,4 +1,4 @@
-"""Mixtures: several players who share the turns or the episodes."""
+"""Mixtures: several policies that share the turns or the episodes."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,19 +11,20 @@ from spa.types import Completion, Prompt, SamplingParams
 
 
 class MixedEngine:
-    """Several players; `choose` gives the place in `players` of the one who answers a prompt."""
+    """Several policies; `choose` returns the index in `players` of the one that responds to a
+    prompt."""
 
     def __init__(self, players: Sequence[PlayingEngine], choose: Callable[[Prompt], int]) -> None:
         self.players = players
         self.choose = choose
-        # All players use the chat template of the first.
+        # All policies use the chat template of the first.
         self.template = players[0].template
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """One completion per prompt, in order."""
         chosen = [self.choose(prompt) for prompt in prompts]
         out: dict[int, Completion] = {}
-        # Each player gets its prompts in one batch.
+        # Each policy gets its prompts in one batch.
         for place, engine in enumerate(self.players):
             rows = [row for row, player in enumerate(chosen) if player == place]
             if rows:
@@ -35,26 +36,26 @@ class MixedEngine:
         return [out[row] for row in range(len(prompts))]
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """New weights for all."""
+        """Load new weights into every policy."""
         for player in self.players:
             player.load_weights(model, version=version)
 
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """These episodes are over."""
+        """Drop the caches of finished episodes."""
         for player in self.players:
             player.forget(episode_ids)
 
     def close(self) -> None:
-        """Close all."""
+        """Close every policy."""
         for player in self.players:
             player.close()
 
 
 def with_strays(player: PlayingEngine, other: PlayingEngine, *, epsilon: float) -> MixedEngine:
-    """`player`, who leaves each turn to `other` with probability `epsilon`, sampled from the turn's
-    own stream."""
-    # The choice has its own stream, so `player` responds to a prompt in the same way whatever
-    # `epsilon` is.
+    """A mixture in which `other` takes each turn with probability `epsilon`, sampled from the
+    turn's own stream, and `player` takes the rest."""
+    # The choice has its own stream, so `player` responds to a prompt in the same way for every
+    # `epsilon`.
     return MixedEngine(
         (player, other), lambda prompt: int(stream(prompt.seed, "epsilon").random() < epsilon)
     )

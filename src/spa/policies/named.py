@@ -1,6 +1,5 @@
-"""Policies that self-play and evaluations know by name: ours, such as the environment's own solver, and
-those of other packages.
-"""
+"""Policies that self-play and evaluations can name: built-in ones, such as the environment's own
+solver, and those of other packages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +14,12 @@ from spa.prompts.template import ChatTemplate
 from spa.types import Prompt
 
 FAR = 64
-"""Actions ahead in which a solver is asked for a way: on slippery ice there is none within the
-first few."""
+"""Number of actions ahead within which a solver looks for a path: on slippery ice, no path exists
+within the first few."""
 
 
 def require_solver(env: TextEnv, tag: str) -> None:
-    """Raises ConfigError if the environment, after `reset`, has no expert actions to offer."""
+    """Raise ConfigError if the environment, after `reset`, has no expert actions."""
     if not env.expert_actions(FAR):
         raise ConfigError(
             f"generate.policy=expert needs a solver, which the environment {tag} does not "
@@ -29,17 +28,17 @@ def require_solver(env: TextEnv, tag: str) -> None:
 
 
 def expert_engine(template: ChatTemplate | None = None, *, max_actions: int) -> ScriptedEngine:
-    """Best play by the environment's own solver (`TextEnv.expert_actions`), in the format that the
-    prompt asks for.
+    """An engine that plays optimally, using the environment's own solver
+    (`TextEnv.expert_actions`), in the format of the prompt.
 
-    Where chance decides, the solver gives one action at a time, so that the number of turns bounds
-    what it reaches. From a state without a way to the goal it takes a uniformly random action.
+    In a game of chance, the solver gives one action at a time, so the number of turns limits what
+    it reaches. From a state without a path to the goal it takes a uniformly random action.
     """
 
     def response(prompt: Prompt) -> str:
         env = prompt.context
         actions = env.expert_actions(max(FAR, max_actions))
-        # Where chance decides, which action is best depends on how many are left.
+        # In a game of chance, the best action depends on how many actions are left.
         if len(actions) == 1:
             left = [n for n in (prompt.turns_left, prompt.actions_left) if n is not None]
             actions = env.expert_actions(min(left, default=FAR)) or actions
@@ -58,10 +57,10 @@ def expert_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
 class Policy:
     """A policy without a model.
 
-    make: the engine that plays in the tokens of a chat template (None: text alone), with so many
-    actions per turn and per episode at most. require: raises ConfigError for an environment, after
-    `reset`, that it cannot play, by its tag. tried: actions that it takes in copies of each puzzle
-    before it plays it.
+    make: builds the engine from a chat template (None: text only) and the limits of actions per
+    turn and per episode. require: given an environment after `reset` and its tag, raises
+    ConfigError if the policy cannot play it. tried: number of actions it tries in copies of each
+    puzzle before playing it.
     """
 
     make: Callable[[ChatTemplate | None, int, int], ScriptedEngine]
@@ -80,10 +79,11 @@ POLICIES: dict[str, Policy] = {
 
 def policy_names() -> tuple[str, ...]:
     """The names of all policies without a model."""
-    # Policies of this package come first: a plugin of the same name does not replace one.
+    # Built-in policies come first: a plugin of the same name does not replace one.
     return tuple(dict.fromkeys((*POLICIES, *plugins("policies"))))
 
 
 def policy_named(name: str) -> Policy:
-    """The policy of this name. Raises ConfigError if another package's cannot be imported."""
+    """The policy with this name. Raises ConfigError if another package's policy cannot be
+    imported."""
     return POLICIES[name] if name in POLICIES else load_plugin("policies", name)

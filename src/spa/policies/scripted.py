@@ -1,5 +1,4 @@
-"""Policies without a model: given responses, random legal play. They need no tokens, but make them
-on request.
+"""Policies without a model: scripted responses and random legal play. They work without tokens.
 
 With a chat template, responses are tokenized and get a log-prob of zero, so that every loop can be
 run and tested.
@@ -20,7 +19,8 @@ Response = Callable[[Prompt], str]
 
 
 class ScriptedEngine:
-    """Responds by a function of the prompt; what it returns includes the prefill."""
+    """An engine whose response is a function of the prompt; the function's text includes the
+    prefill."""
 
     def __init__(self, response: Response, template: ChatTemplate | None = None) -> None:
         self.response = response
@@ -55,22 +55,22 @@ class ScriptedEngine:
         )
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """There are no weights."""
+        """Do nothing, since there are no weights."""
 
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """Nothing is cached."""
+        """Do nothing, since nothing is cached."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing, since there are no resources to release."""
 
 
 def random_engine(template: ChatTemplate | None = None, *, max_actions: int) -> ScriptedEngine:
-    """Uniformly random legal actions, one to `max_actions` of them but no more than the prompt
-    allows, in the format that it asks for."""
+    """An engine that plays uniformly random legal actions, one to `max_actions` of them but no more
+    than the prompt allows, in the format of the prompt."""
 
     def response(prompt: Prompt) -> str:
         rng = np.random.Generator(np.random.PCG64(prompt.seed))
-        # The number of actions is random, so that the data show long plans and short ones.
+        # The number of actions is random, so that the data contains long plans and short ones.
         count = int(rng.integers(1, max_actions + 1))
         # Cut after sampling, so that a tag's own limit changes no random numbers.
         count = min(count, prompt.max_actions or count)
@@ -83,7 +83,7 @@ def random_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
 def formatted(
     prompt: Prompt, answer: str, *, observation: str = "unknown", prediction: str = "unknown"
 ) -> str:
-    """An answer in the format that the prompt asks for."""
+    """Write an answer in the format of the prompt."""
     # The prefill `<answer>` means that the format has no thoughts.
     if prompt.prefill == "<answer>":
         return f"<answer>{answer}</answer>"

@@ -1,4 +1,4 @@
-"""Models and optimizers of all recipes, built from the configuration."""
+"""Build the models and optimizers of all recipes from the configuration."""
 
 import logging
 from collections.abc import Callable
@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 def weights_source(path: str, resume: Path | None, settings: ModelConfig) -> str:
     """Source of a policy's weights: `path`, or the checkpoint `resume`.
 
-    With LoRA these are the weights that the run began with, and the checkpoint's adapters are added.
+    With LoRA it is always `path`, the weights that the run started from; the checkpoint's adapters
+    are added later.
     """
     return str(resume) if resume and settings.lora_rank == 0 else path
 
@@ -42,8 +43,8 @@ def build_policy(
     seed: int,
     resume: Path | None = None,
 ) -> tuple[Any, ChatTemplate]:
-    """The policy from `path`, or as it was at the checkpoint `resume`, ready for training; also its
-    chat template."""
+    """Build the policy for training, from `path` or as it was at the checkpoint `resume`; also
+    return its chat template."""
     for note in translated("model_notes", path):
         log.warning("%s", note)
     model, template = load_actor(cfg, weights_source(path, resume, settings), device, settings)
@@ -62,12 +63,12 @@ def build_critic(
     seed: int,
     resume: Path | None = None,
 ) -> Trainable:
-    """The critic with its optimizer: a new head on the body of `path`, or the one saved at the
-    checkpoint `resume`."""
+    """Build the critic with its optimizer: a new head on the body of `path`, or the critic saved at
+    the checkpoint `resume`."""
     settings = cfg.model
     saved = resume / "critic" if resume else None
     weights = saved if settings.lora_rank == 0 else None
-    # A model with Python code of its own names no class for a body alone.
+    # A model with its own Python code names no class for the body alone.
     own_code = settings.trust_remote_code
     source = str(weights) if weights and not own_code else path
     attention = pick_attention(
@@ -92,7 +93,7 @@ def build_critic(
 
 
 def build_reference(cfg: Config, actor: Trainable, device: torch.device) -> Scorer:
-    """The frozen policy that KL terms compare with."""
+    """Build the frozen reference policy of the KL terms."""
     # With LoRA the frozen base is the reference: adapters are switched off, and no second copy is
     # loaded.
     if has_adapters(actor.model):
@@ -121,8 +122,8 @@ def trainable(
     grad_clip: float,
     played: bool = False,
 ) -> Trainable:
-    """The model as this rank holds it, with the optimizer that `optimizer` makes. `played`: engines
-    sample from it."""
+    """Distribute the model over the ranks, and combine it with the optimizer that `optimizer`
+    makes. played: whether engines sample from it."""
     autocast = pick_autocast(dtype, device)
     # The optimizer is made last, since shards are new parameters.
     parallel = parallelize(model, strategy, sharding, autocast=autocast, played=played)
@@ -144,14 +145,14 @@ def parallelize(
     trained: bool = True,
     played: bool = False,
 ) -> Replica:
-    """The model as this rank holds it: alone, one of several whole copies (`ddp`), or in shards
+    """This rank's part of a model: the only copy, one of several full copies (`ddp`), or a shard
     (`fsdp`).
 
-    Of a model in shards every rank keeps a whole copy if engines play with it (`played`), else only
-    rank 0, which writes checkpoints; of one that is not `trained`, none does.
+    Of a sharded model, every rank also keeps a full copy if engines play with it (`played`),
+    otherwise only rank 0, which writes checkpoints; if the model is not `trained`, no rank does.
     """
     world = current_world()
-    # A frozen model has no gradients to average: each rank computes with a copy of its own.
+    # A frozen model has no gradients to average: each rank computes with its own copy.
     if world.size == 1 or (strategy == "ddp" and not trained):
         return Replica(model, world)
     if strategy == "ddp":
@@ -166,9 +167,9 @@ def parallelize(
 
 
 def ppo_optimizer(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer:
-    """AdamW with the configured schedule. Like its `total`, warm-up and schedule count PPO steps,
-    whatever number of mini-batches a step has."""
-    # With -1, the default, the ratio sets the warm-up.
+    """AdamW with the configured schedule. `total`, warm-up and schedule count PPO steps, not
+    mini-batches."""
+    # With -1, the default, the ratio determines the warm-up.
     warmup = (
         optim.lr_warmup_steps
         if optim.lr_warmup_steps >= 0
@@ -184,7 +185,7 @@ def ppo_optimizer(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer
 
 
 def sft_optimizer(model: nn.Module, optim: SFTOptimConfig, total: int) -> Optimizer:
-    """AdamW or Muon, warm-up and cosine (or constant) over `total` steps."""
+    """AdamW or Muon, with warm-up and a cosine (or constant) schedule over `total` steps."""
     return make_optimizer(
         model,
         name=optim.name,
@@ -204,7 +205,7 @@ def _schedule(kind: str, total: int, warmup: int, *, floor: float = 0.0) -> Call
 
 
 def check_optimizer(name: str, strategy: Strategy) -> None:
-    """Raises ConfigError for an optimizer that needs whole matrices where each rank has a part of
+    """Raise ConfigError for an optimizer that needs full matrices if each rank has only a shard of
     them."""
     if name == "muon" and strategy != "ddp" and current_world().size > 1:
         raise ConfigError(

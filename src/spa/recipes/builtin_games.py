@@ -1,4 +1,4 @@
-"""Games that the bundled model was made for: those whose actions and states it was pretrained
+"""Games for which the bundled model was made: those whose actions and states it was pretrained
 on."""
 
 import logging
@@ -23,8 +23,8 @@ _WORD = re.compile(r"[^\W\d]+|[^\w\s]")
 
 
 def unknown_game(cfg: Config) -> str:
-    """The tag of a game that the bundled model was not made for; "" if there is none, or with
-    another model."""
+    """The tag of a game for which the bundled model was not made; "" if there is none, or if
+    another model is configured."""
     if cfg.model_path != BUILTIN:
         return ""
     return next(
@@ -43,14 +43,14 @@ def unknown_game_warning(tag: str) -> str:
 
 
 def warn_of_unknown_games(cfgs: Iterable[Config]) -> None:
-    """Log the advice once for each such game, before any work."""
+    """Warn once, before any work, for each game that the bundled model was not trained on."""
     for tag in dict.fromkeys(filter(None, map(unknown_game, cfgs))):
         log.warning("%s", unknown_game_warning(tag))
 
 
 def _is_known(cfg: Config, tag: str) -> bool:
-    """Judged by the words of its actions and states, so that a game with another reward or other
-    boards is known."""
+    """Return whether the bundled model knows a game, judged by the words of its actions and states,
+    so that another reward or other boards do not matter."""
     spec = cfg.custom_envs[tag]
     if spec.env_type in BUILTIN_GAMES:
         return True
@@ -64,7 +64,7 @@ def _is_known(cfg: Config, tag: str) -> bool:
 
 
 def _vocabulary(env: TextEnv, mode: StateText) -> tuple[tuple[str, ...], set[str]]:
-    """The names of its actions, and the words and symbols of the first states of some puzzles."""
+    """The names of the actions, and the words and symbols in the first states of some puzzles."""
     words: set[str] = set()
     for seed in range(PUZZLES):
         env.reset(seed=seed)

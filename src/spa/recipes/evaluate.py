@@ -1,10 +1,10 @@
 """Evaluate a policy on unseen puzzles: Pass@1, unbiased Pass@k, and rollout metrics.
 
-The puzzles, noise and draws are those of the validation during training (`seed.val`). So the last
-checkpoint of a run scores here what its last validation said, if that had one pass
-(`trainer.validation_steps`). Other puzzles are a matter of `seed.val=...`. Groups are played in
-fixed chunks, and a chunk is kept as soon as it is finished: an interrupted evaluation resumes and
-ends with the same bytes.
+Puzzles, noise and sampling are those of the validation during training (`seed.val`). So the last
+checkpoint of a run scores here what its last validation reported, if that had one pass
+(`trainer.validation_steps`). Set `seed.val=...` for other puzzles. Groups are played in fixed
+chunks, and each finished chunk is saved at once: an interrupted evaluation resumes and ends with
+the same bytes.
 """
 
 import logging
@@ -48,14 +48,14 @@ from spa.types import Episode, tokens_in
 log = logging.getLogger(__name__)
 
 CHUNK = 256
-"""Responses that are sampled side by side. Part of the result: it fixes the batches, and with them
-the rounding."""
+"""Number of responses sampled together. It affects results: it determines the batches, and with
+them the numerics."""
 HOW_MANY = ("es_manager.val.env_groups", "es_manager.val.env_configs.n_groups")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """A resolved evaluation: who plays which puzzles, and the files that it is kept in."""
+    """A resolved evaluation: the policy, the puzzles, and the files of its results."""
 
     cfg: Config
     target: Target
@@ -83,13 +83,13 @@ def evaluate_target(
 ) -> dict[str, Any]:
     """Play the validation groups as `target`, write the result to `output` and return it.
 
-    ks: of Pass@k; by default those of KS that the samples allow. prices: of an API, per million
-    tokens read and written. loaded: the engine that plays as `target`, if there is one already; it
-    stays open. eval_set: its puzzles are played in place of those of `seed.val`; the configuration
-    has its `overrides`.
+    ks: the k of Pass@k; by default those in KS that the group size allows. prices: API prices per
+    million input and output tokens. loaded: an engine that already plays as `target`; it is not
+    closed. eval_set: play its puzzles instead of those of `seed.val`; `cfg` must already include
+    its `overrides`.
 
-    Raises ConfigError for an impossible k, DataError if no puzzle is left to play, ModelError if no
-    episode could be played to its end.
+    Raises ConfigError for an invalid k, DataError if no puzzle is left to play, ModelError if no
+    episode could be completed.
     """
     if ks is None:
         ks = tuple(k for k in KS if k <= cfg.es_manager.val.group_size)
@@ -109,10 +109,10 @@ def evaluate_target(
 
 
 def resolve(cfg: Config, target: Target, output: Path, eval_set: EvalSet | None) -> Evaluation:
-    """Find the puzzles to play, and what an earlier evaluation with the same settings has kept."""
+    """Find the puzzles to play, and what an earlier evaluation with the same settings has saved."""
     output.parent.mkdir(parents=True, exist_ok=True)
     target = behind_api(cfg, target)
-    # On a CPU, `auto` becomes a definite precision here, because the result depends on it.
+    # On a CPU, `auto` is resolved to a precision here, because the result depends on it.
     cfg = with_precision(cfg, precision_of(replace(cfg, model_path=target.model or cfg.model_path)))
     worker = setup.make_worker(
         cfg,
@@ -124,8 +124,8 @@ def resolve(cfg: Config, target: Target, output: Path, eval_set: EvalSet | None)
     known = training_hashes(target.run) if target.run else frozenset()
     puzzles, seen = unseen_puzzles(cfg, worker, known, eval_set)
     identity = eval_identity(cfg, target)
-    # The key guards what is kept: an evaluation resumes from it
-    # only if all its settings but the number of groups are the same.
+    # The key protects saved groups: an evaluation resumes from them only if all its settings except
+    # the number of groups are the same.
     key = groups_key(identity, side_by_side(cfg))
     if eval_set is not None:
         key = f"{key} {eval_set.digest[:16]}"
@@ -157,7 +157,7 @@ def score(
     ks: Sequence[int],
     prices: tuple[float, float] | None,
 ) -> dict[str, Any]:
-    """The result of an evaluation. Raises ModelError if no episode could be played to its end."""
+    """The result of an evaluation. Raises ModelError if no episode could be completed."""
     cfg = evaluation.cfg
     target = evaluation.target
     puzzles = evaluation.puzzles
@@ -175,7 +175,7 @@ def score(
             "played": len(groups),
             "seen_in_training": evaluation.seen,
             "training_puzzles_known": len(evaluation.known) if complete else None,
-            # Games with few puzzles only.
+            # Only for games with few puzzles.
             **({"trained_on": trained} if trained else {}),
         },
         "tags": {
@@ -212,7 +212,7 @@ def score(
 def play_puzzles(
     evaluation: Evaluation, loaded: tuple[Engine, ChatTemplate | None] | None
 ) -> list[Group]:
-    """The groups of all puzzles, in order: those that are kept, else played now."""
+    """The groups of all puzzles, in order: saved ones, or played now."""
     cfg = evaluation.cfg
     target = evaluation.target
     worker = evaluation.worker
@@ -264,7 +264,7 @@ def play_puzzles(
 
 
 def so_far(groups: Sequence[Group], tokens_per_second: float, *, states: bool) -> dict[str, str]:
-    """Progress line for the finished groups."""
+    """Values of the progress line for the finished groups."""
     attempts = [attempt for group in groups for attempt in group.attempts if attempt.played]
     if not attempts:
         return {}
@@ -280,7 +280,7 @@ def so_far(groups: Sequence[Group], tokens_per_second: float, *, states: bool) -
 def grouped(
     episodes: Sequence[Episode], chunk: Sequence[Puzzle], samples: int, worker: setup.RolloutWorker
 ) -> list[Group]:
-    """Episodes in the order of their specs as one group per puzzle."""
+    """Group episodes, given in the order of their specs, by puzzle."""
     groups = [
         group_of(
             episodes[i * samples : (i + 1) * samples],
@@ -295,7 +295,7 @@ def grouped(
 
 
 def eval_identity(cfg: Config, target: Target) -> Fingerprint:
-    """Fingerprint of an evaluation; of the models behind an API it includes only the evaluated
+    """Fingerprint of an evaluation. Of the models behind an API, it includes only the evaluated
     one."""
     complete = fingerprint_of(replace(cfg, model_path=target.model or target.name), "eval")
     asked = {
@@ -308,14 +308,13 @@ def eval_identity(cfg: Config, target: Target) -> Fingerprint:
 
 
 def side_by_side(cfg: Config) -> int:
-    """Episodes that are played at a time: fewer where several responses are sampled in each of
-    their turns."""
+    """Number of episodes played at a time: fewer if several responses are sampled in each turn."""
     return max(1, CHUNK // cfg.imagine.rows)
 
 
 def groups_key(identity: Fingerprint, episodes: int) -> str:
-    """A hash of everything that a group's outcome depends on, the number of groups aside, and how
-    many `episodes` are played at a time."""
-    # The number of groups is left out, so that finished groups are kept if more are asked for.
+    """A hash of everything that a group's outcome depends on, except the number of groups, with the
+    number of `episodes` played at a time."""
+    # The number of groups is left out, so that finished groups are kept when more are requested.
     kept = {name: value for name, value in identity.settings.items() if name not in HOW_MANY}
     return f"{replace(identity, settings=kept).digest[:16]} {episodes}"

@@ -27,8 +27,8 @@ def write_result(output: Path, result: dict[str, Any]) -> None:
 
 
 class Store:
-    """Finished groups in a JSON-lines file. Its first line says what they were played with; the
-    first finished group of other settings replaces them, and they are set aside."""
+    """Finished groups in a JSON Lines file. Its first line records the settings; a file with other
+    settings is archived when the first group is added."""
 
     def __init__(self, path: Path, settings: str) -> None:
         self.path, self._settings = path, settings
@@ -46,7 +46,7 @@ class Store:
         return groups if len(groups) == len(chunk) else None
 
     def add(self, groups: Iterable[Group]) -> None:
-        """Keep finished groups."""
+        """Save finished groups."""
         if not self._ours:
             self._begin()
         with self.path.open("a", encoding="utf-8") as file:
@@ -80,8 +80,8 @@ class Store:
 
 
 class EpisodeFile:
-    """The episodes of an evaluation in a JSON-lines file, and its configuration two folders above,
-    which the viewer and the report read."""
+    """The episodes of an evaluation in a JSON Lines file, and its configuration two folders above,
+    for the viewer and the report."""
 
     def __init__(self, path: Path, config: str, *, continued: bool) -> None:
         self.path, self._config = path, config
@@ -90,9 +90,9 @@ class EpisodeFile:
         self._names = set[str]()
 
     def add(self, episodes: Sequence[Episode]) -> None:
-        """Append episodes. They replace those of the same names, which are there if an evaluation
-        was killed, or played again after an error. The first of them set episodes of other settings
-        aside."""
+        """Append episodes, replacing episodes with the same ids, which exist if an evaluation was
+        killed or an episode is replayed after an error. The first call archives episodes of other
+        settings."""
         if not self._begun:
             self._begin()
         names = {episode.episode_id for episode in episodes}

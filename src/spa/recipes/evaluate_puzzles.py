@@ -1,4 +1,5 @@
-"""Puzzles of an evaluation: which are unseen, how hard they are, and how reference policies do."""
+"""Find the puzzles of an evaluation: which are unseen, how hard they are, and whether reference
+policies solve them."""
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,13 +17,14 @@ from spa.recipes import setup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Puzzle:
-    """A puzzle before it is played, with the attempts to make at it."""
+    """A puzzle before it is played, with the episodes to play."""
 
     hash: str
     difficulty: int | None
     difficulty_unit: str
     best: float | None  # success of the best policy; None if unknown, or if the tag's card has it
-    # Whether each reference policy wins; None where it is not available, {} if the tag's card has it.
+    # Whether each reference policy wins; None if it is not available, {} if the tag has reference
+    # scores.
     references: dict[str, bool | None]
     specs: tuple[EpisodeSpec, ...]
 
@@ -33,12 +35,12 @@ def unseen_puzzles(
     known: frozenset[str],
     eval_set: EvalSet | None = None,
 ) -> tuple[list[Puzzle], int]:
-    """The validation puzzles, or those of `eval_set`, that are not among `known`, and how many were
-    left out.
+    """The validation puzzles, or those of `eval_set`, that are not in `known`, and the number left
+    out.
 
-    Environments with a small finite set of puzzles are exempt, as in training; their cards say so.
-    Raises DataError if a puzzle of an evaluation set is among `known`, or has changed since the set
-    was made.
+    Environments with a small finite set of puzzles are exempt, as in training; their reference
+    scores say so. Raises DataError if a puzzle of an evaluation set is in `known`, or has changed
+    since the set was made.
     """
     by_group: dict[int, list[EpisodeSpec]] = {}
     for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
@@ -57,7 +59,7 @@ def unseen_puzzles(
         tag = specs[0].tag
         best = None
         references: dict[str, bool | None] = {}
-        # The tag's card gives the scores of the whole tag. Without a card each puzzle is played.
+        # Reference scores apply to the whole tag. Without them each puzzle is played.
         if look is not None and card_of(cfg, tag) is None:
             best = solvable(look.env, cfg.most_actions(tag))
             references = reference_wins(look.env, cfg.most_actions(tag), specs[0].puzzle_seed)
@@ -82,7 +84,7 @@ def unseen_puzzles(
 
 
 def check_puzzle(eval_set: EvalSet, number: int, content: str, known: frozenset[str]) -> None:
-    """Raises DataError if a puzzle of an evaluation set is another one now, or was trained on."""
+    """Raise DataError if a puzzle of an evaluation set has changed, or was trained on."""
     if content != eval_set.puzzle_hashes[number]:
         raise DataError(
             f"Puzzle {number} of the evaluation set {eval_set.name} has changed since the set was made: the seed "
@@ -96,7 +98,7 @@ def check_puzzle(eval_set: EvalSet, number: int, content: str, known: frozenset[
 
 
 def difficulty(env: TextEnv) -> int | None:
-    """Difficulty of a puzzle, as its game measures it; None if that is not known."""
+    """Difficulty of a puzzle in the unit of its game; None if unknown."""
     try:
         with boundary("puzzle_difficulty", MAKING_S):
             return env.puzzle_difficulty()
@@ -105,7 +107,7 @@ def difficulty(env: TextEnv) -> int | None:
 
 
 def solvable(env: TextEnv, actions: int) -> float | None:
-    """Success of the best policy within so many actions; None if that is not known."""
+    """Success of the best policy within this number of actions; None if unknown."""
     try:
         with boundary("best_success", MAKING_S):
             return env.best_success(actions)
@@ -114,26 +116,26 @@ def solvable(env: TextEnv, actions: int) -> float | None:
 
 
 def reference_wins(env: TextEnv, actions: int, seed: int) -> dict[str, bool | None]:
-    """Return whether each reference policy wins a puzzle within so many actions, in one episode;
-    None where it is not available, or where the game cannot be copied."""
+    """Return whether each reference policy wins a puzzle within this number of actions, in one episode;
+    None if it is not available, or if the game cannot be copied."""
     wins: dict[str, bool | None] = {}
     for name in REFERENCES:
         wins[name] = None
         with suppress(EnvFault), boundary(name, MAKING_S):
-            # In games of several players these policies would move for all of them.
+            # In games with several players these policies would move for all of them.
             if env.players == 1:
                 wins[name] = reference_success(env.clone(), name, actions, seed=seed)
     return wins
 
 
 def reference_scores(cfg: Config) -> dict[str, float]:
-    """Success of the reference policies and the optimum on the validation puzzles, each in one
-    episode a puzzle; without those that are not available."""
+    """Success of the reference policies and the optimum on the validation puzzles, with one episode
+    per puzzle. Leaves out those that are not available."""
     worker = setup.make_worker(cfg, None, mode=cfg.ctx_manager.mode)
     best = list[float | None]()
     wins = list[dict[str, bool | None]]()
     for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
-        # All members of a group have the puzzle of the first.
+        # All members of a group share the puzzle of the first.
         look = worker.peek_reset(spec) if spec.member == 0 else None
         if look is not None:
             limit = cfg.most_actions(spec.tag)
@@ -145,7 +147,7 @@ def reference_scores(cfg: Config) -> dict[str, float]:
 
 
 def card_of(cfg: Config, tag: str) -> Card | None:
-    """The card of a tag, if it was measured with the same options and as many actions as its turns
-    hold."""
+    """The reference scores of a tag, if they were measured with the same options and action
+    limit."""
     spec = cfg.custom_envs[tag]
     return card_with(tag, spec.env_type, spec.env_config, cfg.most_actions(tag))

@@ -18,8 +18,9 @@ from spa.recipes.policies import Target
 
 
 def settings(cfg: Config, api: str | None = None) -> dict[str, Any]:
-    """Settings that determine the result of this evaluation, for people. `api`: the entry of
-    `model_info` that plays, whose `generation_kwargs` win; null leaves a setting to the server."""
+    """Settings that determine the result of this evaluation, for readers. api: the entry of
+    `model_info` that plays; its `generation_kwargs` take precedence, and null leaves a setting to
+    the server."""
     val = cfg.es_manager.val
     sampling = setup.val_sampling(cfg)
     given = dict(cfg.model_info[api].generation_kwargs) if api else {}
@@ -33,7 +34,7 @@ def settings(cfg: Config, api: str | None = None) -> dict[str, Any]:
         "mode": cfg.ctx_manager.mode,
         "state_text": cfg.state_text,
         "history": cfg.ctx_manager.history,
-        # A tag may have a limit of its own.
+        # A tag may have its own limit.
         "max_turn": turns
         if len(set(turns.values())) > 1
         else cfg.max_turn(val.env_configs.tags[0]),
@@ -46,8 +47,8 @@ def settings(cfg: Config, api: str | None = None) -> dict[str, Any]:
 
 
 def writes_states(cfg: Config, target: Target) -> bool:
-    """Return whether responses contain observations and predictions; those of scripted policies
-    hold no more than the format."""
+    """Return whether responses contain observations and predictions. A scripted policy's responses
+    contain only placeholders."""
     return cfg.ctx_manager.mode == "add_worldmodel" and target.name not in policy_names()
 
 
@@ -60,8 +61,8 @@ def tag_result(
     states: bool,
     puzzles: Sequence[Puzzle],
 ) -> dict[str, Any]:
-    """The figures of a tag, `states` among them if responses tell of any, held against the optimum
-    and the reference policies: by its card, or else on these puzzles."""
+    """The figures of a tag, including those of states if responses contain any, compared with the
+    optimum and the reference policies: by its reference scores, or else on these puzzles."""
     card = card_of(cfg, tag)
     report = play_report(groups, ks=ks, world_model=states)
     report = format_of(cfg.agent_proxy.response_format).measured(report)

@@ -1,4 +1,4 @@
-"""The look at the world model between fine-tuning and PPO: what the model can do by now, and what
+"""The world-model gate between fine-tuning and PPO: diagnose what the model cannot do yet, and what
 would help."""
 
 import json
@@ -23,12 +23,12 @@ GATE_FILE = "gate.json"
 Diagnosis = Literal[
     "other_data", "not_measured", "bad_format", "bad_observation", "does_not_predict", "predicts"
 ]
-"""`other_data`: the examples are from no game of the configuration, so there is no gate. Each of the
-rest supposes the ones before it: who cannot write the format has no states to be judged, and
-who cannot read the present state has nothing to predict from."""
+"""`other_data`: the examples come from no game of the configuration, so there is no gate. Each of
+the others presupposes the ones before it: a model that cannot write the format has no states to
+score, and one that cannot read the current state has nothing to predict from."""
 
-# If at least this share of the responses is cut off,
-# the advice on a bad format names the length limit as a cause.
+# If at least this share of the responses is cut off, the advice on a bad format names the length
+# limit as a cause.
 MANY_CUT_OFF = 0.1
 RISE = 1.05  # factor of the validation loss; a smaller rise counts as noise
 
@@ -51,13 +51,13 @@ class Gate:
 
 
 def evaluate_gate(cfg: Config, directory: Path) -> Gate:
-    """The world model's last measurement in `directory` against the gate's limits."""
+    """Judge the world model's last measurement in `directory` by the gate's limits."""
     lines = current_world().broadcast(lambda: measurements(directory / "metrics.jsonl"))
     return judge(cfg, lines)
 
 
 def no_gate() -> Gate:
-    """The verdict on a model that was fine-tuned on chats of other sources."""
+    """The verdict on a model that was fine-tuned on chats from other sources."""
     return Gate(
         passed=True,
         diagnosis="other_data",
@@ -74,8 +74,7 @@ def no_gate() -> Gate:
 
 
 def judge(cfg: Config, lines: list[Metrics]) -> Gate:
-    """The verdict on the last of these measurements; the one before it tells where things were
-    going."""
+    """The verdict on the last of these measurements; the one before it shows the trend."""
     limits = cfg.gate
     last = lines[-1] if lines else {}
     diagnosis = diagnose(cfg, last)
@@ -112,7 +111,7 @@ def judge(cfg: Config, lines: list[Metrics]) -> Gate:
 
 
 def diagnose(cfg: Config, measured: Metrics) -> Diagnosis:
-    """The first thing that the model cannot do yet."""
+    """The first requirement that the model does not meet."""
     limits = cfg.gate
     if "val/wm/prediction_em" not in measured:
         return "not_measured"
@@ -128,21 +127,20 @@ def diagnose(cfg: Config, measured: Metrics) -> Diagnosis:
 
 
 def accurate(cfg: Config, measured: Metrics) -> bool:
-    """Return whether enough predictions are exactly right, and more than the copy baseline would
-    score."""
+    """Return whether enough predictions are exactly right, and more than the copy baseline."""
     exact = measured["val/wm/prediction_em"]
     least = cfg.gate.prediction_exact_min
-    # A limit of 0 switches the test of accuracy off, the comparison with copying included.
+    # A limit of 0 switches off the test of accuracy, including the comparison with copying.
     return least == 0 or (exact >= least and exact > measured["val/wm/copy_exact"])
 
 
 def measured_text(measured: Metrics) -> str:
-    """The measured values, for brackets; "" if there are none."""
+    """Describe the measured values, in brackets; "" if there are none."""
     if "val/wm/prediction_em" not in measured:
         return ""
     puzzles = on_puzzles(measured.get("val/puzzles", 0), measured.get("val/puzzles_seen"))
     entropy = f"entropy {measured['val/sampled_nll']:.2f} nats per token"
-    # All shares count well-formed responses only. Without any they are 0 and say nothing more.
+    # All shares count only well-formed responses. Without any they are 0 and carry no information.
     if measured["val/wm/format_rate"] == 0:
         return f"{puzzles} (no response is well-formed; {entropy})"
     shares = {name: f"{100 * measured[f'val/wm/{name}']:.0f} %" for name in _SHARES}
@@ -250,8 +248,8 @@ def write_gate(directory: Path, gate: Gate) -> None:
 
 
 def stop_at_gate(cfg: Config, directory: Path) -> None:
-    """Raises TrainingError if the gate is on and closed, and the configuration does not say to go
-    on all the same; then a warning says that PPO is started on a weak world model."""
+    """Raise TrainingError if the gate is enabled and failed, unless `gate.on_failure` is warn.
+    Then, and if the gate is disabled, log a warning that PPO starts with a weak world model."""
     gate: dict[str, Any] = current_world().broadcast(lambda: _read_gate(cfg, directory))
     if gate and not gate["passed"] and (not cfg.gate.enable or cfg.gate.on_failure == "warn"):
         why = "gate.on_failure is warn" if cfg.gate.enable else "gate.enable is false"
@@ -271,8 +269,8 @@ def stop_at_gate(cfg: Config, directory: Path) -> None:
 
 
 def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
-    """The verdict on the last measurements by the limits of this configuration, which gate.json
-    then has, too; what gate.json says where there are none, or where the gate is off."""
+    """The verdict on the last measurements by the current limits, which is also written to
+    gate.json. If there are no measurements, or the gate is disabled, the verdict in gate.json."""
     told = _told(directory)
     if told and (not cfg.gate.enable or told["diagnosis"] == "other_data"):
         return told

@@ -1,5 +1,5 @@
-"""Model-based planning in evaluation and self-play: an engine that plans with another engine, and its
-records."""
+"""Model-based planning in evaluation and self-play: build an engine that plans with another engine,
+and write its records."""
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
@@ -18,16 +18,16 @@ from spa.recipes import setup
 from spa.run.files import dump_line, end_last_line, read_lines
 
 IMAGINED = "imagined"
-"""The predicted states of self-play: a folder next to its data, with a file per batch."""
+"""Folder of the planner's records of self-play, next to its data, with a file per batch."""
 Record = Callable[[dict[str, Any]], None]
 
 
 def require_dynamics(
     env: TextEnv, tag: str, dynamics: str, depth: int = 1, proposals: str = "sampled"
 ) -> None:
-    """Raises ConfigError if predicted states of the environment cannot be judged, simulated, or shown
-    in a prompt, as planning further than one turn needs. Raises it also if its actions cannot all
-    be named."""
+    """Raise ConfigError if predicted states of the environment cannot be valued or simulated, if
+    they cannot be shown in a prompt although planning needs that, or if its actions cannot be
+    listed."""
     setup.require_state_value(
         env,
         tag,
@@ -36,7 +36,7 @@ def require_dynamics(
             "1, as in the preset tiny"
         ),
     )
-    # Predictions are written like `world_state_text`, prompts like `state_text`.
+    # Predictions use the text of `world_state_text`, prompts that of `state_text`.
     hidden = env.state_text("grid_and_coords") != env.world_state_text("grid_and_coords")
     if (depth > 1 or proposals == "exhaustive") and (
         hidden or env.image() is not None or env.players > 1
@@ -63,8 +63,8 @@ def require_dynamics(
 
 
 def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig) -> None:
-    """Raises ConfigError if states of the environment cannot be judged, copied, or shown in a
-    prompt, as is needed."""
+    """Raise ConfigError if states of the environment cannot be valued, copied, or shown in a prompt
+    as this planner needs."""
     require_dynamics(env, tag, own.dynamics, own.depth, own.proposals)
     if own.depth > 1 and cfg.custom_envs[tag].show_legal_actions:
         raise ConfigError(
@@ -75,8 +75,8 @@ def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig)
 
 
 def check_planning(rounds: Iterable[Config]) -> None:
-    """Raises ConfigError if self-play with one of these configurations plans, or makes examples,
-    where that cannot be done."""
+    """Raise ConfigError if self-play with one of these configurations would plan, or make examples,
+    in a game that does not support it."""
     for cfg in rounds:
         own = cfg.generate.imagine
         tags = cfg.es_manager.train.env_configs.tags
@@ -97,8 +97,8 @@ def imagining(
     *,
     response: int,
 ) -> PlayingEngine:
-    """The engine that plays the best of `engine`'s responses, each of at most `response` tokens, and
-    tells `record` what each was judged by.
+    """An engine that plays the best of `engine`'s responses, each of at most `response` tokens, and
+    passes the predictions and values of every turn to `record`.
 
     Raises ConfigError as `require_imagination` does.
     """
@@ -120,7 +120,7 @@ def imagining(
         depth=own.depth,
         width=own.width,
         keep=own.keep,
-        # Every question leaves room for a response of full length.
+        # Every prompt leaves room for a response of full length.
         max_prompt=rollout.max_model_len - response,
         rows=rollout.max_num_seqs,
         template=template,
@@ -129,7 +129,7 @@ def imagining(
 
 
 def recorder_of(path: Path) -> Record:
-    """Appends to a file of lines; what a kill has cut off there stays a line of its own."""
+    """A function that appends to a JSON Lines file; a line that a kill cut off stays separate."""
     end_last_line(path)
 
     def write(line: dict[str, Any]) -> None:
@@ -142,10 +142,11 @@ def recorder_of(path: Path) -> Record:
 def imagination(
     own: ImagineConfig, records: Iterable[Path], *, episodes: Set[str] | None = None
 ) -> dict[str, Any] | None:
-    """Summary of the planner's records: tokens per episode over all responses, and how many
-    predicted states were correct; None without records. A turn that was played twice counts once.
+    """Summary of the planner's records: tokens per episode over all responses, and the share of
+    correct predicted states; None without records. A turn that was played twice counts once.
 
-    `episodes`: those that count, where the records hold others of an earlier evaluation.
+    episodes: ids of the episodes to count, if the records include others from an earlier
+    evaluation.
     """
     if not own.on:
         return None
@@ -157,7 +158,7 @@ def imagination(
             if episodes is not None and episode not in episodes:
                 continue
             play = plays.setdefault(episode, {})
-            # The episode was played again. The number may have gone to another puzzle, whose
+            # The episode was played again. Its id may have belonged to another puzzle, whose
             # episode had more turns.
             if turn <= last.get(episode, -1):
                 play.clear()
@@ -169,7 +170,7 @@ def imagination(
     # A turn that follows an earlier plan runs no search, so it does not count in `right` and
     # `changed`.
     planned = [line for line in turns if not line.get("kept")]
-    # An engine that returns text alone has no counts.
+    # An engine that returns only text reports no token counts.
     tokens = [count for line in turns for count in line["tokens"] if count is not None]
     right = [
         part["right"] for line in planned for part in line["imagined"] if part["right"] is not None

@@ -1,4 +1,4 @@
-"""The log of evaluation sets: who was evaluated on which, at which commit."""
+"""The log of evaluation sets: which policy was evaluated on which set, at which commit."""
 
 import logging
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from spa.run.files import dump_line, read_lines
 log = logging.getLogger(__name__)
 
 LOG = Path("benchmarks/results/openings.jsonl")
-"""Path of the log in a clone, from its root. It is committed."""
+"""Path of the log in a clone of the repository, relative to its root. It is committed."""
 
 
 def record_opening(chosen: EvalSet, result: Mapping[str, Any], *, greedy: bool) -> None:
-    """Append an evaluation to the log of a clone that is the working directory; elsewhere there is
-    none. Warns if the set was opened before with another result at the same commit: a set is opened
-    once for each frozen state of the code."""
+    """Append an evaluation to the log if the working directory is a clone; otherwise do nothing.
+    Warns if the set was evaluated before at the same commit with another result: each frozen state
+    of the code may use a set once."""
     if not LOG.parent.is_dir():
         return
     found = result["tags"][chosen.tag]

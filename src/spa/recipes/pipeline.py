@@ -39,13 +39,13 @@ log = logging.getLogger(__name__)
 def run(
     cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None, gate: bool = False
 ) -> Path:
-    """All stages (`generate_data` True: from scratch; None: the missing ones), or PPO alone (False) from a
-    checkpoint of the SFT stage: `last` or a step number; with `gate` only if SFT passes. Returns the last
-    PPO checkpoint."""
+    """Run all stages (`generate_data` True: from scratch; None: only the missing ones), or PPO
+    alone (False), and return the last PPO checkpoint. PPO alone starts from an SFT checkpoint:
+    `last` or a step number; with `gate` only if the gate has passed."""
     root, (data, sft_dir, ppo_dir) = Path(cfg.trainer.run_dir), stage_folders(cfg)
     inside = any(folder.is_relative_to(root) for folder in stage_folders(cfg))
-    # One lock for the whole run, if the folder of any stage is in the
-    # run's folder. Each stage locks its own folder, too.
+    # One lock for the whole run, if any stage's folder is inside the run's folder. Each stage also
+    # locks its own folder.
     with locked(root) if inside else stoppable():
         if generate_data is True:
             archive_stages(cfg)
@@ -67,8 +67,7 @@ def run(
         known = dict(chain)
         made: list[Path] = []
         for own in rounds:
-            # Only now does the checkpoint of the previous round exist, from which this round
-            # starts.
+            # The checkpoint of the previous round, from which this round starts, exists only now.
             ready = own.ready()
             _say_next(plan, own.data)
             run_selfplay_round(own, ready, fingerprint=known[own.data])
@@ -83,7 +82,8 @@ def run(
 
 
 def fingerprints(rounds: Sequence[Round]) -> list[tuple[Path, Fingerprint]]:
-    """The stages of all rounds in their order: folder and fingerprint, each the parent of the next."""
+    """The stages of all rounds in order: folder and fingerprint, each being the parent of the
+    next."""
     chain: list[tuple[Path, Fingerprint]] = []
     for own in rounds:
         for stage, folder in own.stages:
@@ -93,10 +93,10 @@ def fingerprints(rounds: Sequence[Round]) -> list[tuple[Path, Fingerprint]]:
 
 
 def _settle(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
-    """Archive changed work if the run is to begin from scratch, saying why; refuse it otherwise
-    (ConfigError)."""
+    """If the run starts from scratch, archive changed work with a warning; otherwise raise
+    ConfigError if there is any."""
     world = current_world()
-    # Only changed work is archived: finished work of the same settings is kept.
+    # Only changed work is archived; finished work with the same settings is kept.
     if cfg.trainer.resume_mode == "disable" and world.is_main:
         for folder, fingerprint in chain:
             if changed := changes(folder, fingerprint):
@@ -112,7 +112,8 @@ def _settle(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
 def _announce(
     cfg: Config, rounds: Sequence[Round], chain: Sequence[tuple[Path, Fingerprint]]
 ) -> list[StagePlan]:
-    """Log which stages run and which are reused, and the time if it is known; returns the stages."""
+    """Log which stages run and which are reused, and the expected time if known; return the
+    stages."""
     several = len(rounds) > 1
     names = [
         f"{name} {own.number}" if several else name
@@ -143,12 +144,12 @@ def _announce(
 
 
 def _say_next(plan: Sequence[StagePlan], folder: Path) -> None:
-    """Log the stage that begins, those after it, and the time that they take, by the speed of those
-    before it."""
+    """Log the stage that begins, the stages after it, and their expected time by the speed of the
+    stages before."""
     number = [stage.folder for stage in plan].index(folder)
     if not current_world().is_main or not any(stage.action == "run" for stage in plan[:number]):
         return
-    # New objects, because each reads its records once.
+    # New objects, because each one reads its records only once.
     before = [replace(stage, action="reuse") for stage in plan[:number]]
     coming = [replace(stage) for stage in plan[number:]]
     left = expected_time({"": [*before, *coming]}, workers=1)
@@ -164,7 +165,7 @@ def _say_next(plan: Sequence[StagePlan], folder: Path) -> None:
 def run_selfplay_round(
     own: Round, cfg: Config, *, fingerprint: Fingerprint, episodes: Path | None = None
 ) -> Path:
-    """Stage 1 of a round, with the model that `cfg` names; see `selfplay.run_self_play`."""
+    """Run stage 1 of a round with the model that `cfg` names; see `selfplay.run_self_play`."""
     return selfplay.run_self_play(
         cfg,
         directory=own.data,
@@ -177,7 +178,7 @@ def run_selfplay_round(
 
 
 def run_sft_round(own: Round, cfg: Config, *, fingerprint: Fingerprint) -> Path:
-    """Stage 2 of a round, from the model that `cfg` names; returns the checkpoint."""
+    """Run stage 2 of a round from the model that `cfg` names; return the checkpoint."""
     return run_sft_stage(cfg, own.data, own.sft, fingerprint=fingerprint, rounds=(*own.before, own))
 
 
@@ -189,19 +190,20 @@ def archive_stages(cfg: Config) -> None:
             if cfg.trainer.default_hdfs_dir:  # also where there is nothing but copies
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / OLDER_COPIES).touch()
-    # No rank may look into a folder that rank 0 is about to move.
+    # No rank may read a folder that rank 0 is about to move.
     current_world().barrier()
 
 
 def ppo_fingerprint(cfg: Config, start: Path, sft_dir: Path) -> Fingerprint:
-    """The fingerprint of PPO from a checkpoint: known by the stage that made it, or by content if
-    that is not ours."""
+    """The fingerprint of PPO from a checkpoint: by the stage that made it, or by content if spa did
+    not make it."""
     made = Manifest.read(sft_dir) if start.is_relative_to(sft_dir) else None
     if made is None:
         return stage_fingerprint(
             replace(cfg, model_path=str(start)), "ppo", data=examples_folder(cfg)
         )
-    # The fingerprint of the SFT stage means its last checkpoint. Any other one is added by name.
+    # The fingerprint of the SFT stage stands for its last checkpoint. Any other one is added by
+    # name.
     other = {} if result_of(sft_dir) == start else {"the checkpoint it starts from": start.name}
     return stage_fingerprint(cfg, "ppo", parent=made.fingerprint, content=other)
 
@@ -215,15 +217,15 @@ def stage_folders(cfg: Config) -> tuple[Path, Path, Path]:
 
 
 def every_folder(cfg: Config) -> tuple[Path, ...]:
-    """The folders of all stages, those of earlier rounds last."""
+    """The folders of all stages, ending with those of earlier rounds."""
     rounds = [folder / part for folder in round_folders(cfg) for part in ("data", "sft")]
     return (*stage_folders(cfg), *rounds)
 
 
 def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
-    """Find the checkpoint that PPO alone starts from: this run's SFT stage, the original's
+    """Find the checkpoint from which PPO alone starts: in this run's SFT stage, in the original's
     checkpoint folder, or the configured model if it is a folder itself, which has no steps. Raises
-    ModelError if there is no such checkpoint."""
+    ModelError if there is none."""
     result = result_of(sft_dir) if ckpt == "last" else None
     if result is not None:
         return result
@@ -251,12 +253,12 @@ def run_sft_stage(
     fingerprint: Fingerprint | None = None,
     rounds: Sequence[Round] = (),
 ) -> Path:
-    """Stage 2, with the gate's verdict on it; returns the checkpoint for PPO.
+    """Run stage 2 and the gate; return the checkpoint for PPO.
 
-    The data set is in `data`, or where the configuration says. With several `rounds` it records
-    what each added. Without a `fingerprint` it is a stage alone, which `trainer.resume_mode=disable` and
-    `sft.trainer.resume_path` run again when it is finished. It is the stage of the last round if
-    that made the data set, else of the first.
+    The data set is in `data`, or where the configuration says. With several `rounds` it also records
+    what each round added. Without a `fingerprint` the stage runs alone. A finished stage then runs
+    again if `trainer.resume_mode=disable` or `sft.trainer.resume_path` is set. It is the stage of
+    the last round if that round made the data set, otherwise of the first.
     """
     own_data, own_directory, _ = stage_folders(cfg)
     data = data or own_data
@@ -274,7 +276,7 @@ def run_sft_stage(
             cfg = source_of(cfg).fine_tuned_alone(cfg)
     if fingerprint is None and rounds:
         chain = fingerprints(rounds)
-        # The stages before this one must be those of this configuration.
+        # The stages before this one must belong to this configuration.
         current_world().broadcast(lambda: refuse_other_work(chain[:-1]))
         cfg = rounds[-1].ready()
         fingerprint = chain[-1][1]
@@ -290,7 +292,7 @@ def run_sft_stage(
             write_gate(directory, gate)
             if len(rounds) > 1:
                 write_rounds(directory, rounds)
-        # If the gate is off and nothing was measured, a verdict would only alarm.
+        # If the gate is disabled and nothing was measured, a verdict would only cause alarm.
         if cfg.gate.enable or gate.diagnosis != "not_measured":
             level = logging.WARNING if cfg.gate.enable and not gate.passed else logging.INFO
             log.log(level, "%s", gate.text)
@@ -298,8 +300,8 @@ def run_sft_stage(
 
 
 def _made_in_last_round(cfg: Config, data: Path) -> bool:
-    """Return whether the data set is that of the last of several rounds. Warns if it is that of the
-    first."""
+    """Return whether the data set was made in the last of several rounds. Warns if it was made in
+    the first."""
 
     def goes_on() -> bool:
         made = Manifest.read(data)

@@ -1,5 +1,5 @@
-"""Policies of an evaluation: a checkpoint, a model, a model behind an API, or a policy without a
-model."""
+"""Resolve the policy of an evaluation: a checkpoint, a model, a model behind an API, or a policy
+without a model."""
 
 import re
 from collections.abc import Iterator
@@ -36,8 +36,8 @@ _BEGINNINGS = (
 )
 """Settings that may name a checkpoint of another run."""
 _HASH = re.compile(rb'"puzzle_hash":"([0-9a-f]+)"')
-# Bytes of a recorded episode that are searched for the puzzle's hash, which comes before turns and
-# tokens.
+# Number of bytes of a recorded episode that are searched for the puzzle's hash, which comes before
+# turns and tokens.
 _HEAD = 2000
 
 
@@ -45,9 +45,9 @@ _HEAD = 2000
 class Target:
     """A resolved evaluation target.
 
-    model: a folder or name that `load_policy` takes; None for policies without weights of their
-    own. run: the folder of the run that a checkpoint belongs to, if it does. label: short and fit
-    for a file name.
+    model: a folder or name that `load_policy` takes; None for policies without their own weights.
+    run: the folder of the run to which the checkpoint belongs; None if it belongs to none. label: a
+    short name that is valid in file names.
     """
 
     name: str
@@ -59,10 +59,11 @@ class Target:
 
 
 def find_target(name: str) -> Target:
-    """A policy's name (`random`, `expert`), `api`, `builtin:tiny`, a run folder (its newest
+    """Resolve a policy's name (`random`, `expert`), `api`, `builtin:tiny`, a run folder (its newest
     checkpoint), a checkpoint or model folder, or a Hub name.
 
-    Raises ModelError if a folder has no model, or if a name that can only be a path has no folder.
+    Raises ModelError if a folder has no model, or if a name that can only be a path is not a
+    folder.
     """
     if name in (*policy_names(), API):
         return Target(name=name, label=name, model=None)
@@ -86,7 +87,7 @@ def find_target(name: str) -> Target:
                 f"{folder} has neither a model (config.json) nor checkpoints "
                 f"(global_step_N). Name a folder that has one.{_near(folder)}"
             )
-        # A finished stage names its result. For an unfinished one the newest checkpoint is used.
+        # A finished stage names its result. An unfinished one has only its newest checkpoint.
         checkpoint = result_of(place) or find_checkpoint(place, "last")
     run = run_of(checkpoint)
     label = slug(str(checkpoint.absolute().relative_to(run)) if run else checkpoint.name)
@@ -101,7 +102,7 @@ def find_target(name: str) -> Target:
 
 
 def _near(folder: Path) -> str:
-    """Name deeper folders with checkpoints: a comparison has one run per method and seed."""
+    """Suggest deeper folders with checkpoints: a comparison has one run per method and seed."""
     folders = set[Path]()
     with suppress(OSError):  # folders can vanish, or be unreadable, during the search
         for depth in ("*", "*/*", "*/*/*"):
@@ -111,7 +112,8 @@ def _near(folder: Path) -> str:
 
 
 def run_of(checkpoint: Path) -> Path | None:
-    """The folder of the run that a checkpoint `<run>/<stage>/.../global_step_N` belongs to."""
+    """The folder of the run to which a checkpoint `<run>/<stage>/.../global_step_N` belongs; None
+    if there is none."""
     for parent in checkpoint.absolute().parents:
         if parent.name in STAGES:
             return parent.parent
@@ -119,13 +121,13 @@ def run_of(checkpoint: Path) -> Path | None:
 
 
 def slug(name: str) -> str:
-    """A name as part of a file name."""
+    """Make a name valid as part of a file name."""
     return re.sub(r"[^\w.]+", "-", name).strip("-.") or "model"
 
 
 def training_hashes(run: Path) -> frozenset[str]:
-    """Content hashes of every puzzle that a run was trained on: the rows of all its rounds, its
-    PPO episodes, and those of the run that it began from."""
+    """Content hashes of every puzzle that a run was trained on: from the examples of all its
+    rounds, its PPO episodes, and the runs from whose checkpoints it started."""
     hashes: set[str] = set()
     for each in _with_earlier(run):
         for path in _example_files(each):
@@ -145,7 +147,8 @@ def knows_all_data(run: Path) -> bool:
 
 
 def _with_earlier(run: Path) -> list[Path]:
-    """The run, and all runs whose checkpoints it or one of them began from."""
+    """The run and its ancestors: every run whose checkpoint it started from, directly or
+    indirectly."""
     runs = [run.resolve()]
     for each in runs:  # grows meanwhile
         for config in (each / stage / "config.yaml" for stage in ("ppo", "sft", "data")):
@@ -168,8 +171,8 @@ def _example_files(run: Path) -> list[Path]:
 
 
 def _recorded_hashes(path: Path) -> Iterator[str]:
-    """One search in the head of each line: parsing hundreds of megabytes of tokens would take
-    minutes."""
+    """Search only the beginning of each line for the hash: parsing hundreds of megabytes of tokens
+    would take minutes."""
     with path.open("rb") as file:
         for line in file:
             match = _HASH.search(line[:_HEAD])
@@ -185,10 +188,9 @@ def open_target(
     responses: Path,
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
 ) -> tuple[Engine, setup.RolloutWorker]:
-    """The engine that plays as `target`, which may be `loaded`, and the worker with its chat
-    template.
+    """The engine that plays as `target` (`loaded` if given), and the worker with its chat template.
 
-    `responses` is the file in which responses of an API are kept. Raises ModelError for a model that
+    responses: the file that stores the responses of an API. Raises ModelError for a model that
     cannot be loaded, and ConfigError if a policy cannot play an environment.
     """
     if target.name in policy_names() and (require := policy_named(target.name).require):
@@ -200,10 +202,9 @@ def open_target(
 def engine_of(
     cfg: Config, target: Target, *, responses: Path | None = None
 ) -> tuple[Engine, ChatTemplate | None]:
-    """The engine that plays as `target`, and the chat template that belongs to it; None for text
-    without tokens.
+    """The engine that plays as `target`, and its chat template; None for text without tokens.
 
-    `responses` is the file that keeps the responses of an API. Raises ModelError for a model that
+    responses: the file that stores the responses of an API. Raises ModelError for a model that
     cannot be loaded.
     """
     if target.name in policy_names():
@@ -216,7 +217,8 @@ def engine_of(
         return factory.engine_kind(factory.API).make(request), None
     model = str(target.model)
     if factory.engine_name(cfg, model) == factory.API:
-        # The configuration plays a model behind an API. This target is another model, with weights.
+        # The configuration names a model behind an API, but this target is another model, with
+        # weights.
         rollout = replace(cfg.actor_rollout_ref.rollout, name="auto")
         cfg = replace(cfg, actor_rollout_ref=replace(cfg.actor_rollout_ref, rollout=rollout))
     cfg = with_precision(cfg, precision_of(replace(cfg, model_path=model)))
@@ -225,7 +227,7 @@ def engine_of(
 
 
 def behind_api(cfg: Config, target: Target) -> Target:
-    """The same target, known to be a model behind an API if its name is `api` or an entry of
+    """The target, marked as a model behind an API if its name is `api` or an entry of
     `model_info`."""
     if target.name != API and target.name not in cfg.model_info:
         return target
@@ -234,7 +236,7 @@ def behind_api(cfg: Config, target: Target) -> Target:
 
 
 def load_model(cfg: Config, name: str) -> tuple[Any, ChatTemplate, torch.device]:
-    """A policy on the configured device, its chat template, and the device."""
+    """Load a policy on the configured device; return it with its chat template and the device."""
     device = setup.pick_device(cfg)
     model, template = setup.load_actor(cfg, name, device)
     return model, template, device

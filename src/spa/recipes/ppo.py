@@ -1,8 +1,8 @@
 """Stage 3: multi-turn PPO (arXiv 1707.06347; SPA, arXiv 2510.15047).
 
-One step: play, keep the groups that differ, score, estimate advantages, let the methods annotate,
-update critic and policy. `train_ppo` is the whole loop. Its steps are in `ppo_batch` (advantages)
-and `ppo_updates` (mini-batches); `ppo_run` loads and builds what it works with.
+One step: play, filter groups by reward variance, score, estimate advantages, let the methods
+annotate, update critic and policy. `train_ppo` is the whole loop. Its steps are in `ppo_batch`
+(advantages) and `ppo_updates` (mini-batches); `ppo_run` loads the models and builds the rollouts.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ SHOWN_EPISODES = 32  # episodes per step whose advantages and values are kept fo
 
 
 class Rollouts(Protocol):
-    """Environment side of PPO."""
+    """The environments' side of PPO."""
 
     def play(self, step: int) -> list[Episode]:
         """The episodes of a step, sampled by the policy."""
@@ -42,50 +42,49 @@ class Rollouts(Protocol):
     def annotate(
         self, batch: PPOBatch, episodes: Sequence[Episode], step: int, metrics: Metrics
     ) -> PPOBatch:
-        """The batch with what the configured methods learn besides the reward."""
+        """Add what the configured methods need to the batch: weights and replayed examples."""
         ...
 
     def validate(self, step: int) -> Metrics:
-        """Play and record the validation puzzles; returns their metrics."""
+        """Play and record the validation puzzles; return their metrics."""
         ...
 
 
 def train_ppo(cfg: Config, stage: Stage, models: Models, rollouts: Rollouts) -> Path:
-    """Multi-turn PPO: rollout -> filter groups -> score -> advantages -> critic, actor -> sync
+    """Run multi-turn PPO: rollout -> filter groups -> score -> advantages -> critic, actor -> sync
     weights. Returns the last checkpoint.
 
     With several ranks each plays, scores and trains on its share; everything here is the same on
-    all. Raises StopRequested, when it has saved what there is, if the process is asked to stop.
+    all. If the process is asked to stop, saves a checkpoint and raises StopRequested.
     """
     actor = cfg.actor_rollout_ref.actor
     critic = cfg.critic
-    # The step of the weights goes into every episode that they sample (`Episode.version`).
+    # Every sampled episode records the step of the weights (`Episode.version`).
     models.engine.load_weights(models.actor.full_model(), version=stage.step)
-    # A resumed run has this measurement already.
+    # A resumed run already has this measurement.
     if stage.step == 0 and cfg.trainer.val_before_train:
         with stage.interruptible("validate"):
             metrics = rollouts.validate(0)
         stage.recorder.log(0, metrics)
     empty = 0
     for step in stage.steps(cfg.trainer.total_training_steps, save_every=cfg.trainer.save_freq):
-        # Nothing is updated here, so a stop may break
-        # the rollout off: a resumed run plays it again.
+        # Nothing is updated here, so a stop may abort the rollout: a resumed run plays it again.
         with stage.interruptible("rollout"):
             episodes = rollouts.play(step)
         empty = empty_steps(episodes, empty)
-        # Metrics cover all episodes: the filter would bias success and format rates.
+        # Metrics cover all episodes, since the filter would bias success and format rates.
         metrics = rollouts.metrics(episodes)
         batch = filter_groups(cfg, rollouts.batch(episodes), metrics)
         if batch is not None:  # None: no group differs in reward, or every episode failed
             with stage.timer("score"):
-                # Old log-probs are the trainer's, not the engine's, so
-                # that the first ratio is 1 whatever the engine's numerics.
+                # Old log-probs come from the trainer, not the engine, so that the first ratio is 1
+                # whatever the engine's numerics.
                 batch = score(cfg, models, batch, metrics)
                 check_sampler(cfg, metrics["rollout/mismatch_kl"], models, step)
                 batch = add_advantages(cfg, models, batch, metrics)
                 batch = rollouts.annotate(batch, episodes, step, metrics)
             with stage.timer("update"):
-                # Schedules count PPO steps: all mini-batches of a step have one learning rate.
+                # Schedules count PPO steps: all mini-batches of a step have the same learning rate.
                 models.set_learning_rates(step)
                 if models.critic is not None:
                     minis = mini_batches(cfg, critic, batch, step)
@@ -94,8 +93,8 @@ def train_ppo(cfg: Config, stage: Stage, models: Models, rollouts: Rollouts) -> 
                         models.critic, minis, loss, training_cut(critic), models.device
                     )
                     metrics |= prefixed("critic", critic_metrics)
-                # During warm-up only the critic learns: the advantages of an untrained critic would
-                # mislead the policy.
+                # During warm-up only the critic learns, because the advantages of an untrained
+                # critic would mislead the policy.
                 if step > cfg.trainer.critic_warmup:
                     minis = mini_batches(cfg, actor, batch, step)
                     loss = ActorLoss(actor, models.sampling, replayed=not batch.played.all())
@@ -107,7 +106,7 @@ def train_ppo(cfg: Config, stage: Stage, models: Models, rollouts: Rollouts) -> 
             stage.recorder.token_scores(
                 step, "train", token_scores(batch, episodes[:SHOWN_EPISODES])
             )
-        # The engine gets the step also if nothing was updated: episodes record the step as the
+        # The engine gets the step even if nothing was updated: episodes record the step as the
         # version of the weights, and validation below plays with this version.
         models.engine.load_weights(models.actor.full_model(), version=step)
         release_memory()

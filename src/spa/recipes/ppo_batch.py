@@ -1,5 +1,4 @@
-"""From the tensors of a step's episodes to the batch that PPO learns from: filter, score,
-advantages.
+"""Turn the tensors of a step's episodes into the batch for PPO: filter, score, advantages.
 
 `train_ppo` calls these functions in this order. None of them changes a model.
 """
@@ -26,14 +25,14 @@ log = logging.getLogger(__name__)
 
 
 def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> EpisodeBatch | None:
-    """The groups whose episodes differ most in score, as rows of the policy update: one for each
-    episode, or for each turn where prompts have no history. None if no group differs."""
+    """Select the groups with the most reward variance for the policy update: one row per episode,
+    or per turn if prompts have no history. None if no group has any variance."""
     if batch is None:
         return None
     rollout = cfg.actor_rollout_ref.rollout
     kind, strategy = FILTERS[rollout.rollout_filter_type]
-    # Groups are selected by raw scores: `mean_std` within groups
-    # would give every group of mixed outcomes a deviation of 1.
+    # Groups are selected by raw scores: `mean_std` within groups would give every group of mixed
+    # outcomes a standard deviation of 1.
     keep, statistics = select_groups(
         batch.scores,
         batch.group_ids,
@@ -50,8 +49,8 @@ def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> 
 
 
 def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) -> ScoredBatch:
-    """Score the episodes with policy, reference and critic before any update; weight the policy
-    loss where another sampler was used."""
+    """Score the episodes with policy, reference and critic before any update, and weight the policy
+    loss for the mismatch with the sampler if configured."""
     actor = cfg.actor_rollout_ref.actor
     ref_cfg = cfg.actor_rollout_ref.ref
     sampling = models.sampling
@@ -64,20 +63,19 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
     if models.critic is not None:
         micro = micro_batching(cfg.critic, cfg.critic.forward_micro_batch_size_per_gpu)
         values = score_values(models.critic, batch, micro, models.device)
-        # The value of what was cut off is added to the rewards, so that every
-        # estimator with a critic handles a cut-off episode alike.
+        # The value of the truncated remainder is added to the rewards, so that every estimator with
+        # a critic treats a truncated episode alike.
         if algorithm.bootstrap_truncated and batch.truncated is not None:
             batch = bootstrapped(
                 cfg, batch, score_last_values(models.critic, batch, micro, models.device)
             )
-    # k3 estimate of KL(sampler || trainer): zero if both
-    # compute the same numbers from the same weights.
+    # k3 estimate of KL(sampler || trainer): zero if both compute the same numbers from the same
+    # weights.
     gap = kl_penalty(batch.sampler_logprobs, old, "low_var_kl")
     # A loss mask may include tokens of the environment, which were not sampled.
     sampled = batch.mask if batch.sampled is None else batch.mask & batch.sampled
     correction = algorithm.rollout_correction
-    # The mismatch is measured in any case.
-    # `importance` is None unless a correction is configured.
+    # The mismatch is always measured. `importance` is None unless a correction is configured.
     importance, weighed = rollout_weights(
         old,
         batch.sampler_logprobs,
@@ -102,13 +100,13 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
 
 
 def last_turn_ends(batch: EpisodeBatch) -> torch.Tensor:
-    """bool [B, A]: the end of each row's last turn."""
+    """bool [B, A]: True at the end of each row's last turn."""
     return batch.turn_ends & (batch.turns == batch.turns.max(dim=1, keepdim=True).values)
 
 
 def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> EpisodeBatch:
-    """The batch with `values` [B], discounted once, added to the last reward of the episodes that
-    were cut off: what follows them is not 0, only unseen."""
+    """Add `values` [B], discounted once, to the last reward of truncated episodes, whose remainder
+    is not 0, only unseen."""
     estimator = named_estimator(cfg)
     # The unseen next state is where the next turn would have begun.
     _, between_turns = estimator.discounts(estimator.settings_from(cfg.algorithm))
@@ -119,10 +117,10 @@ def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> Epis
 
 
 def check_sampler(cfg: Config, kl: float, models: Models, step: int) -> None:
-    """Warn if the engine samples from other numbers than the trainer computes; stop if that is so
-    from the start."""
-    # Before the first update a large gap is a fault of the set-up (other weights
-    # or another precision). Later a large gap only causes a warning.
+    """Warn if the engine's log-probs differ from the trainer's; raise TrainingError if they differ
+    before the first update."""
+    # Before the first update a large gap is a fault of the set-up (other weights or another
+    # precision). Later it only causes a warning.
     if kl > cfg.trainer.kl_stop and models.actor.optimizer.steps == 0:
         raise TrainingError(
             f"KL(sampler || trainer) is {kl:.3g} per token before the first update (limit "
@@ -140,8 +138,8 @@ def check_sampler(cfg: Config, kl: float, models: Models, step: int) -> None:
 
 
 def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Metrics) -> PPOBatch:
-    """Rewards (less KL, if asked for) to advantages and returns. Advantages are whitened over the
-    masked tokens, where the estimator and the configuration ask for it."""
+    """Estimate advantages and returns from the rewards (minus KL, if configured). Advantages are
+    whitened over the masked tokens if the estimator and the configuration require it."""
     alg = cfg.algorithm
     rewards = batch.rewards
     if alg.use_kl_in_reward and batch.ref_logprobs is not None:
@@ -155,7 +153,7 @@ def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Met
         )
         mean_kl = float(mean_per_row(kl, batch.mask))
         metrics |= {"actor/reward_kl_penalty": mean_kl, "actor/reward_kl_coef": models.kl.coef}
-        # The new coefficient is for the next step: this step used the one that is logged.
+        # The new coefficient applies to the next step; the logged one was used in this step.
         models.kl = models.kl.update(mean_kl, len(batch.episodes.unique()))
     estimator = named_estimator(cfg)
     advantages, returns = estimator.estimate(batch, rewards, estimator.settings_from(alg))
@@ -168,8 +166,8 @@ def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Met
         metrics["critic/vf_explained_var"] = float(
             explained_variance(batch.values, returns, batch.mask)
         )
-    # Advantages are whitened only after the returns are made,
-    # so that the critic's targets keep the unit of the rewards.
+    # Advantages are whitened only after the returns are computed, so that the critic's targets keep
+    # the unit of the rewards.
     if alg.whiten_advantages and estimator.whitened:
         advantages = whiten(advantages, batch.mask)
     known = {item.name: getattr(batch, item.name) for item in fields(ScoredBatch)}

@@ -1,4 +1,4 @@
-"""Health checks of PPO: warnings about learning, and an end if no episode can be played."""
+"""Health checks of PPO: warn about problems of learning, and stop if no episode can be played."""
 
 import logging
 
@@ -27,7 +27,7 @@ def empty_steps(episodes: list[Episode], before: int) -> int:
 
 
 def warn_of_health(models: Models, step: int, metrics: Metrics) -> None:
-    """Warn of what begins to go wrong with learning at this step."""
+    """Warn about problems of learning that begin at this step."""
     before = models.health.reasons
     models.health = models.health.observe(step_health(metrics))
     # Warn when a problem begins, not at every step that it lasts.
@@ -39,8 +39,8 @@ def warn_of_health(models: Models, step: int, metrics: Metrics) -> None:
 def step_health(metrics: Metrics) -> StepHealth:
     """Summarize the health of the run from a step's metrics, over all environments."""
 
-    # The mean over the tags, weighted by episodes. None if no tag measured this: responses in base
-    # format have no states.
+    # The mean over the tags, weighted by episodes. None if no tag measured this, as for base
+    # format, whose responses have no states.
     def pooled(prefix: str, name: str) -> float | None:
         tags = {
             key.removeprefix(f"{prefix}/").removesuffix("/episodes")

@@ -1,4 +1,4 @@
-"""Actor and critic losses built from the configuration."""
+"""Actor and critic losses, built from the configuration."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,9 +23,9 @@ from spa.types import MiniBatch, SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class ActorLoss:
-    """Policy loss, plus the losses on known tokens, minus the entropy bonus, plus KL to the
-    reference, each if asked for; all of the policy that samples like `sampling`. `replayed`: the
-    batch has replayed examples."""
+    """Policy loss, plus world loss, replay loss and KL to the reference, minus the entropy bonus,
+    each if configured. sampling: parameters of the sampling distribution, which the policy's
+    log-probs follow. replayed: whether the batch has replayed examples."""
 
     cfg: ActorConfig
     sampling: SamplingParams = PLAIN
@@ -38,10 +38,10 @@ class ActorLoss:
         )
 
     def __call__(self, model: Any, batch: MiniBatch) -> tuple[torch.Tensor, LossInfo]:
-        """The loss of a micro-batch, a scalar, and the sums to report."""
+        """The scalar loss of a micro-batch, and the sums to report."""
         cfg = self.cfg
-        # One forward pass scores the sampled tokens and, for world
-        # and replay loss, known tokens that were not sampled.
+        # One forward pass scores the sampled tokens and, for world and replay loss, known tokens
+        # that were not sampled.
         logprobs, entropy = token_logprobs(
             model,
             batch.input_ids,
@@ -51,8 +51,8 @@ class ActorLoss:
             entropy_grad=cfg.entropy_coeff > 0,
             sampling=self.sampling,
         )
-        # A token whose `rl_weights` entry is 0 leaves the policy loss, but the denominator stays
-        # the same: other tokens do not count more.
+        # A token whose `rl_weights` entry is 0 drops out of the policy loss, but the denominator
+        # stays the same: other tokens do not gain weight.
         weights = batch.token_weights * batch.rl_weights
         loss, sums = self.policy.compute(
             logprobs, batch.old_logprobs, batch.advantages, weights, cfg
@@ -85,8 +85,8 @@ class ActorLoss:
 
 
 def world_loss(cfg: WorldLossConfig, logprobs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The mean loss on the known tokens of episodes, a scalar; `weights` [b, A] are those of the
-    mini-batch."""
+    """The scalar mean loss on the known tokens of episodes; `weights` [b, A] are normalized over
+    the mini-batch."""
     if cfg.kind == "cross_entropy":
         return cross_entropy(logprobs, weights)
     return clipped_absolute_error(logprobs, weights, most=cfg.most)
@@ -94,12 +94,12 @@ def world_loss(cfg: WorldLossConfig, logprobs: torch.Tensor, weights: torch.Tens
 
 @dataclass(frozen=True, slots=True)
 class CriticLoss:
-    """Squared error of the values, clipped around the old ones if asked for."""
+    """Squared error of the values, clipped around the old values if configured."""
 
     cfg: CriticConfig
 
     def __call__(self, model: Any, batch: MiniBatch) -> tuple[torch.Tensor, LossInfo]:
-        """The loss of a micro-batch, a scalar, and the sums to report."""
+        """The scalar loss of a micro-batch, and the sums to report."""
         values = token_values(model, batch.input_ids, batch.mask, images=batch.images)
         old = batch.values if batch.values is not None else torch.zeros_like(values)
         clip = self.cfg.cliprange_value

@@ -18,8 +18,8 @@ from spa.types import SamplingParams
 
 @dataclass(slots=True, kw_only=True)
 class Models:
-    """Models of a PPO step. `critic` is None for estimators without values, `ref` is None without a
-    KL term. `sampling`: parameters of the sampling distribution, which is also the one scored and
+    """Models of a PPO step. critic: None for estimators without values. ref: None without a KL
+    term. sampling: parameters of the sampling distribution, which is also the one scored and
     trained."""
 
     actor: Trainable
@@ -33,7 +33,7 @@ class Models:
     health: Health = field(default_factory=Health)
 
     def set_learning_rates(self, step: int) -> None:
-        """The rates of this step, counted from 1."""
+        """Set the learning rates of this step, counted from 1."""
         for part in (self.critic, self.actor):
             if part is not None:
                 part.optimizer.at(step - 1)
@@ -54,13 +54,12 @@ class Models:
 
 
 def keys_of(section: Any) -> set[str]:
-    """The keys of a section of the configuration that have a value of their own."""
+    """Names of a section's settings, without its subsections."""
     return {f.name for f in fields(section) if not is_dataclass(getattr(section, f.name))}
 
 
 def named_estimator(cfg: Config) -> Estimator:
-    """The estimator of the configuration. Raises ConfigError if it cannot be used with its other
-    settings."""
+    """The configured estimator. Raises ConfigError if it does not fit the other settings."""
     name = cfg.algorithm.adv_estimator
     estimator = estimator_named(name, keys_of(cfg.algorithm))
     if cfg.algorithm.bootstrap_truncated and not estimator.needs_values:

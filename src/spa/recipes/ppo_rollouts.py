@@ -1,4 +1,4 @@
-"""The environments' side of PPO: episodes to learn from, as a batch, and held-out puzzles."""
+"""The environments' side of PPO: play episodes, make them a batch, and play held-out puzzles."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,17 +26,15 @@ from spa.worldmodel.accuracy import with_world_model_reward
 
 
 def validation_episodes(cfg: Config, worker: setup.RolloutWorker, engine: Engine) -> list[Episode]:
-    """The validation puzzles, `validation_steps` times as many as there are groups, each pass on
-    puzzles of its own.
+    """Play the validation groups, in `validation_steps` passes with different puzzles.
 
-    The puzzles and the draws are the same at every call, so that validations of one run can be
-    compared.
+    Puzzles and seeds are the same in every call, so that validations of one run can be compared.
     """
     episodes = []
     groups = sum(cfg.es_manager.val.env_configs.n_groups or ())
     for part in range(cfg.trainer.validation_steps):
         specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part)
-        # Each pass gets group numbers of its own, so that no two groups share a number.
+        # Each pass gets its own group numbers, so that no two groups share a number.
         shifted = [setup.shift_group(spec, part * groups) for spec in specs]
         for chunk in _at_a_time(cfg, shifted):
             episodes += worker.rollout(engine, chunk, setup.val_sampling(cfg))
@@ -44,8 +42,9 @@ def validation_episodes(cfg: Config, worker: setup.RolloutWorker, engine: Engine
 
 
 def _at_a_time(cfg: Config, specs: list[EpisodeSpec]) -> Iterator[list[EpisodeSpec]]:
-    """The episodes in parts that are played side by side: on a GPU whole groups, as many episodes
-    as in a training step, whose caches fit into the memory. Players of one game stay together."""
+    """Split the episodes into parts that are played together. On a GPU, a part is whole groups with
+    as many episodes as a training step, whose caches fit into memory. Players of one game stay
+    together."""
     size = len(specs)
     if setup.pick_device(cfg).type == "cuda" and not any(spec.table for spec in specs):
         train, samples = cfg.es_manager.train, cfg.es_manager.val.group_size
@@ -87,14 +86,14 @@ class GameRollouts:
     def annotate(
         self, batch: PPOBatch, episodes: Sequence[Episode], step: int, metrics: Metrics
     ) -> PPOBatch:
-        """The batch with the weights and the rows that the methods of the configuration add."""
+        """Add the weights and replayed examples of the configured methods to the batch."""
         context = method_context(
             self.cfg, self.models, self.template, step, metrics, stored=self.stored
         )
         return annotate_all(batch, episodes, context)
 
     def validate(self, step: int) -> Metrics:
-        """Validation metrics, as `val-env/<tag>/<name>`; the episodes are recorded."""
+        """Play and record the validation puzzles; return metrics as `val-env/<tag>/<name>`."""
         episodes = validation_episodes(self.cfg, self.worker, self.models.engine)
         self.stage.recorder.trajectories(step, "val", episodes)
         return rollout_metrics(episodes, self.worker.make_env, "val-env")
@@ -114,8 +113,8 @@ def make_rollouts(
         models=models,
         template=template,
         worker=worker,
-        # Training skips the puzzles of validation, except in games that have too few puzzles.
-        # Contents are compared, since two seeds can make the same board.
+        # Training skips the validation puzzles, except in games that have too few puzzles. Contents
+        # are compared, since two seeds can make the same board.
         held_out=setup.validation_hashes(cfg, worker),
         stored=stored,
     )
@@ -124,18 +123,18 @@ def make_rollouts(
 def make_batch(
     cfg: Config, episodes: Sequence[Episode], template: ChatTemplate | None = None
 ) -> EpisodeBatch | None:
-    """Episodes that ended without an error, with normalized rewards; None if there are none.
-    `batch.episodes` counts `episodes`. The template is needed for loss masks other than the sampled
-    tokens."""
-    # Positions among all episodes of the step: they lead from
-    # a row back to its episode after filtering and splitting.
+    """Make a batch of the episodes that ended without an error, with normalized rewards; None if
+    there are none. `batch.episodes` holds their indices in `episodes`. The template is needed for
+    loss masks other than the sampled tokens."""
+    # Positions among all episodes of the step, which identify the episode of a row after filtering
+    # and splitting.
     numbers = [number for number, episode in enumerate(episodes) if is_trainable(episode)]
     if not numbers:
         return None
     proxy = cfg.agent_proxy
     online = proxy.world_model_reward
     good = [episodes[number] for number in numbers]
-    # Padding follows the real tokens, where causal attention never sees it: any valid id will do.
+    # Padding follows the real tokens, where causal attention never sees it: any valid id works.
     batch = batch_episodes(
         with_world_model_reward(
             good, observation=online.observation, prediction=online.prediction, within=online.within
@@ -150,28 +149,29 @@ def make_batch(
 
 
 def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
-    """The batch with rewards whose return, as the estimator discounts it, is the normalized score."""
+    """Normalize the rewards of a batch, so that the return, discounted as by the estimator, is the
+    normalized score."""
     proxy = cfg.agent_proxy
     norm = cfg.agent_proxy.reward_normalization
     if norm.method == "identity":
         return batch
     estimator = named_estimator(cfg)
     settings = estimator.settings_from(cfg.algorithm)
-    # Without the history each turn becomes a row of its own, and its reward is not discounted.
+    # Without the history each turn becomes its own row, and its reward is not discounted.
     within_turn, between_turns = (
         estimator.discounts(settings) if cfg.ctx_manager.history else (1.0, 1.0)
     )
-    # Normalization scales the rewards of all turns. What it adds to the return goes to the end
-    # of the last turn and, with a discount, in part to earlier sampled tokens as well.
+    # Normalization scales the rewards of all turns. What it adds to the return goes to the end of
+    # the last turn and, with a discount, in part to earlier sampled tokens as well.
     last = last_turn_ends(batch)
     given = (batch.scores, batch.group_ids, batch.tag_ids)
-    # One reward at the end and no discount: the return
-    # from every token is the normalized score itself.
+    # With one reward at the end and no discount, the return from every token is the normalized
+    # score itself.
     if not proxy.use_turn_scores and within_turn == between_turns == 1 and not estimator.centres:
         scores = normalize_scores(*given, grouping=norm.grouping, method=norm.method)
         return replace(batch, rewards=torch.where(last, scores[:, None], 0.0))
-    # [B, A]: the discount from a token's return to the next one's.
-    # Environment text has 1, so that time counts sampled tokens.
+    # [B, A]: the discount from a token's return to the next one's. Environment text has 1, so that
+    # time counts sampled tokens.
     step_discount = torch.where(
         batch.mask, torch.where(batch.turn_ends, between_turns, within_turn), 1.0
     )
@@ -217,7 +217,7 @@ def method_context(
 
 
 def state_values(cfg: Config, tag: str, texts: Collection[str]) -> dict[str, float]:
-    """The environment's state values, by state text; 0 where it gives none."""
+    """The environment's state values, by state text; 0 for a state without one."""
     # Values are read from the text alone, so any puzzle of the tag will do.
     with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
         return {text: env.state_value(text) or 0.0 for text in sorted(texts)}

@@ -1,4 +1,4 @@
-"""Stage 3 put together: the models, the environments and the folder that `train_ppo` works with."""
+"""Build and run stage 3: the models, the environments and the folder for `train_ppo`."""
 
 from dataclasses import replace
 from functools import partial
@@ -38,11 +38,11 @@ def run_ppo(
     fingerprint: Fingerprint | None = None,
     alone: bool = True,
 ) -> Path:
-    """Train from `model_path` (default: the configuration's) in `directory`; returns the last
+    """Train from `model_path` (default: the configuration's) in `directory`; return the last
     checkpoint.
 
-    `alone`: it is not a part of a run of all stages, so `trainer.resume_mode` makes it begin again
-    when it is finished.
+    alone: PPO runs outside a run of all stages, so a finished stage runs again unless
+    `trainer.resume_mode` is auto.
     """
     trainer = cfg.trainer
     # The fingerprint must name the model that PPO really starts from.
@@ -59,22 +59,21 @@ def run_ppo(
     ) as stage:
         if stage.result is not None:
             return stage.result
-        # The limit has an effect only before the first kernel runs.
+        # The limit takes effect only before the first kernel runs.
         limit_kernel_caches()
         models, template = load_models(started, stage.resume_from)
         return train_ppo(started, stage, models, make_rollouts(started, stage, models, template))
 
 
 def check_trained(cfg: Config) -> None:
-    """Raises ConfigError if PPO cannot train with the estimator, the loss or the engine that are
-    named."""
+    """Raise ConfigError if PPO cannot train with the configured estimator, loss or engine."""
     named_estimator(cfg)
     trained_kind(cfg)
     policy_loss_named(cfg.actor_rollout_ref.actor.policy_loss, keys_of(cfg.actor_rollout_ref.actor))
 
 
 def require_state_values(cfg: Config) -> None:
-    """Raises ConfigError if `algorithm.imagined_advantage` is set and an environment has no state
+    """Raise ConfigError if `algorithm.imagined_advantage` is set and an environment has no state
     values."""
     if cfg.algorithm.imagined_advantage > 0:
         check = partial(setup.require_state_value, instead="set algorithm.imagined_advantage to 0")
@@ -82,8 +81,8 @@ def require_state_values(cfg: Config) -> None:
 
 
 def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTemplate]:
-    """Policy, critic, reference and engine from `model_path`, or as they were at the checkpoint
-    `resume`; also the policy's chat template."""
+    """Load policy, critic, reference and engine from `model_path`, or as they were at the
+    checkpoint `resume`; also return the policy's chat template."""
     device = setup.pick_device(cfg)
     path = cfg.model_path
     require_state_values(cfg)
@@ -111,8 +110,8 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
                 f"{resume} has no critic, which adv_estimator={cfg.algorithm.adv_estimator} needs. Start "
                 f"from its weights with model_path={resume}."
             )
-        # The critic has a seed of its own: new adapters of policy and critic start from different
-        # matrices.
+        # The critic has its own seed, so that new adapters of policy and critic start from
+        # different matrices.
         critic = build_critic(
             cfg.critic, path, device, total, seed=cfg.seed.train + 1, resume=resume
         )
@@ -151,7 +150,7 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
         actor.optimizer.load_state_dict(state["actor"])
         if critic is not None:
             critic.optimizer.load_state_dict(state["critic"])
-        # What the adaptive controller has reached is restored; a run without KL has saved 0.
+        # The adaptive controller's coefficient is restored; a run without KL has saved 0.
         if kl.target is not None:
             models.kl = replace(kl, coef=state["kl_coef"] or kl.coef)
         models.health = Health.from_state(state["health"]) if "health" in state else Health()

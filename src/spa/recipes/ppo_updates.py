@@ -1,4 +1,5 @@
-"""Division of a batch into mini-batches, one update each, and micro-batches that fit the memory."""
+"""Divide a batch into mini-batches, one update each, and into micro-batches that fit into
+memory."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,37 +12,36 @@ from spa.types import Metrics, MiniBatch, PPOBatch
 
 
 def prefixed(name: str, metrics: Metrics) -> Metrics:
-    """The metrics of a part, with its name before theirs."""
+    """Metrics with a prefix in front of their names."""
     return {f"{name}/{key}": value for key, value in metrics.items()}
 
 
 def mini_batches(
     cfg: Config, part: ActorConfig | CriticConfig, batch: PPOBatch, step: int
 ) -> Iterator[MiniBatch]:
-    """The mini-batches of a step: of its episodes and, for the policy, of what is replayed with
-    them."""
+    """Yield the mini-batches of a step, including the replayed examples for the policy."""
     rows = plan_mini_batches(
         int(batch.played.sum()),
         size=part.ppo_mini_batch_size,
         count=cfg.actor_rollout_ref.actor.ppo_num_mini_batches,
         epochs=part.ppo_epochs,
         shuffle=part.shuffle,
-        # The seed does not depend on `part`: with the same `shuffle`,
-        # policy and critic get the episodes in one order.
+        # The seed does not depend on `part`: with the same `shuffle`, policy and critic get the
+        # episodes in the same order.
         generator=torch_stream(cfg.seed.train, "minibatch", step),
     )
-    # The most response tokens of a row, which is an episode, or a turn without a history:
+    # Largest number of response tokens in a row, which is an episode, or a turn without a history:
     # `seq-mean-token-sum-norm` divides by this constant.
     tags = cfg.es_manager.train.env_configs.tags
     longest = max(cfg.max_turn(tag) for tag in tags) if cfg.ctx_manager.history else 1
     horizon = cfg.actor_rollout_ref.rollout.response_length * longest
-    # The critic learns only from played rows: replayed ones have no returns.
+    # The critic learns only from played rows, since replayed ones have no returns.
     for picked in with_replayed(rows, batch) if isinstance(part, ActorConfig) else rows:
         yield mini_batch(batch, picked, part.loss_agg_mode, horizon=horizon)
 
 
 def with_replayed(mini_batches: Sequence[torch.Tensor], batch: PPOBatch) -> list[torch.Tensor]:
-    """The mini-batches with equally many of the batch's replayed examples in each, in their order."""
+    """Add the batch's replayed examples to the mini-batches, in order and equally many to each."""
     pieces = (~batch.played).nonzero()[:, 0].tensor_split(len(mini_batches))
     return [torch.cat(pair) for pair in zip(mini_batches, pieces, strict=True)]
 
@@ -59,7 +59,7 @@ def scoring(cfg: Config) -> MicroBatching:
 
 
 def micro_batching(cfg: ActorConfig | CriticConfig, rows: int) -> MicroBatching:
-    """By rows, or by tokens with `use_dynamic_bsz`."""
+    """Micro-batches of `rows` rows, or of a number of tokens with `use_dynamic_bsz`."""
     if cfg.use_dynamic_bsz is True:
         return MicroBatching(max_tokens=cfg.ppo_max_token_len_per_gpu)
     return MicroBatching(rows=rows)

@@ -1,7 +1,7 @@
 """Checks before any work: paths, model, data files, engine, environments, and prompt lengths.
 
-`spa run`, the commands of its stages and `spa compare` look at it first, `--dry-run` at nothing
-else. Every problem is found by the code that would meet it hours later.
+`spa run`, the commands of its stages and `spa compare` run them first; `--dry-run` runs nothing
+else. Each check uses the code that would otherwise fail hours later.
 """
 
 import importlib.util
@@ -37,12 +37,12 @@ from spa.worldmodel.sft_files import check_file
 def preflight(
     cfg: Config, stages: Collection[StageName], model: str | None, *, dry_run: bool = True
 ) -> None:
-    """Raise ConfigError with every problem that `stages` would meet, starting from `model`; None:
-    from what an earlier stage has made.
+    """Raise ConfigError with every problem that `stages` would meet, starting from `model` (None:
+    from the result of an earlier stage).
 
-    A dry run reads tokenizers and makes every environment, and leaves out names of the Hub. A real
-    run downloads models and data sets of the Hub, and does else only what takes no time: it makes
-    an environment only where self-play plans.
+    A dry run reads tokenizers and makes every environment, but skips Hub names. A real run
+    downloads models and data sets from the Hub, and otherwise only makes quick checks: it makes an
+    environment only if self-play plans.
     """
     problems = [*_collect(_place_checks(cfg, stages)), *_collect(_engine_checks(cfg, stages))]
     problems += _collect(_data_checks(cfg, hub=not dry_run)) if "sft" in stages else []
@@ -93,7 +93,8 @@ def _is_local(name: str) -> bool:
 
 
 def _rounds(cfg: Config, stages: Collection[StageName]) -> list[Config]:
-    """Configurations of all self-play in these stages: as a stage alone it is the first round."""
+    """Configurations of all self-play in these stages; self-play as a single stage has only the
+    first round."""
     if "selfplay" not in stages:
         return []
     return (
@@ -104,13 +105,14 @@ def _rounds(cfg: Config, stages: Collection[StageName]) -> list[Config]:
 
 
 def _plays_without_model(cfg: Config, stages: Collection[StageName]) -> bool:
-    """Return whether only self-play is requested, by a policy that is no model of this machine."""
+    """Return whether only self-play is requested, with policies that need no model on this
+    machine."""
     without = "self" not in cfg.generate.policies or engine_name(cfg) not in ("local", "vllm")
     return set(stages) <= {"selfplay"} and without
 
 
 def _vllm_plays(cfg: Config, stages: Collection[StageName], model: str) -> bool:
-    """Return whether vLLM plays with `model` itself, and not with what SFT makes of it."""
+    """Return whether vLLM plays with `model` itself, rather than with the result of SFT."""
     own = "self" in cfg.generate.policies if "selfplay" in stages else "sft" not in stages
     return own and engine_name(cfg, model) == "vllm"
 
@@ -138,8 +140,8 @@ def _place_checks(cfg: Config, stages: Collection[StageName]) -> Iterator[Callab
 
 
 def _check_place(key: str, place: Path) -> None:
-    """Raise ConfigError if a folder can neither be used nor made."""
-    # The folder need not exist yet: its nearest ancestor decides whether it can be made.
+    """Raise ConfigError if a folder can neither be used nor created."""
+    # The folder need not exist yet: its nearest ancestor decides whether it can be created.
     nearest = next(
         (folder for folder in (place, *place.absolute().parents) if folder.exists()), Path("/")
     )
@@ -193,7 +195,7 @@ def _data_checks(cfg: Config, *, hub: bool) -> Iterator[Callable[[], None]]:
         given = own or getattr(cfg.data, f"{split}_files")
         key = f"sft.data.{split}_files" if own else f"data.{split}_files"
         for name in (given,) if isinstance(given, str) else given or ():
-            # A data set of the Hub is downloaded for its check.
+            # A Hub data set is downloaded for its check.
             if hub or not is_data_name(name):
                 yield lambda key=key, name=name, split=split: _check_data(key, split, name)
 
@@ -208,15 +210,15 @@ def _check_data(key: str, split: str, name: str) -> None:
 
 
 def _check_model(cfg: Config, name: str) -> None:
-    """Raise ModelError if a model folder is incomplete, damaged, or made for shorter episodes.
-    Reads headers only."""
+    """Raise ModelError if a model folder is incomplete, damaged, or has too short a context. Reads
+    only headers."""
     code = cfg.actor_rollout_ref.model.trust_remote_code
     source = model_source(name, code=code)
     config = model_config(name, code=code)
     check_context(name, config, cfg.actor_rollout_ref.rollout.max_model_len)
     for path in sorted(source.glob("*.safetensors")):
-        # Opening compares the header with the length of the
-        # file, so cut-off copies show without reading weights.
+        # Opening compares the header with the length of the file, so truncated copies are detected
+        # without reading weights.
         try:
             with safe_open(path, framework="pt") as file:
                 if not file.keys():
@@ -236,8 +238,8 @@ def _check_whole(cfg: Config, name: str) -> None:
 def _env_checks(
     cfg: Config, stages: Collection[StageName], template: ChatTemplate | None
 ) -> Iterator[Callable[[], None]]:
-    """Every environment makes a puzzle; with a template its first prompt must leave room for a
-    response."""
+    """Yield the checks of environments: each makes a puzzle; with a template its first prompt must
+    leave room for a response."""
     tags = [*cfg.es_manager.train.env_configs.tags] if {"selfplay", "ppo"} & set(stages) else []
     tags += cfg.es_manager.val.env_configs.tags if {"ppo", "eval"} & set(stages) else ()
     for tag in dict.fromkeys(tags):
@@ -252,8 +254,8 @@ def _check_env(
     kinds: dict[PromptMode, int] = {}
     if "ppo" in stages or "eval" in stages:
         kinds[cfg.ctx_manager.mode] = cfg.actor_rollout_ref.rollout.response_length
-    # Self-play has prompts of the world-model format, examples without play those of their source,
-    # whatever the prompts of PPO are.
+    # Self-play uses world-model prompts; examples without play use those of their source, whatever
+    # the prompts of PPO are.
     if selfplay:
         source = source_of(cfg)
         mode: PromptMode = "add_worldmodel" if source.plays else source.mode
@@ -280,6 +282,6 @@ def _prompt_length(
     messages = prompter.first_messages(env)
     if template is None:
         return 0
-    # Prompts with pictures are not measured: only the image processor knows how many tokens a
-    # picture takes.
+    # Prompts with images are not measured: only the image processor knows how many tokens an image
+    # takes.
     return len(template.start(messages, prompter.prefill)) if env.image() is None else 0

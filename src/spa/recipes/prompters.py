@@ -1,4 +1,4 @@
-"""Prompts of an environment tag, built from the configuration. Needs no torch, because `spa env
+"""Build the prompts of an environment tag from the configuration. Needs no torch, because `spa env
 play` uses it too."""
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ def make_prompter(
     cfg: Config, spec: EnvSpec, mode: PromptMode, *, env: TextEnv | None = None
 ) -> Prompter:
     """The prompter of one tag. In the world-model format it shows a sample response if
-    `ctx_manager.example` says so: of `env`, which is reset, or of a new environment."""
+    `ctx_manager.example` is set: from `env`, which is reset, or from a new environment."""
     proxy = cfg.agent_proxy
     max_turn = spec.max_turn or proxy.max_turn
     instruction = spec.env_instruction
@@ -33,7 +33,7 @@ def make_prompter(
         "max_turn": max_turn,
         # No prompt allows more actions in a turn than in the whole episode.
         "max_actions_per_turn": min(proxy.max_actions_per_turn, spec.max_actions_per_traj),
-        # Nor more in an episode than its turns hold.
+        # Nor more actions in an episode than its turns can hold.
         "max_actions_per_traj": min(
             spec.max_actions_per_traj, max_turn * proxy.max_actions_per_turn
         ),
@@ -46,7 +46,7 @@ def make_prompter(
         # World-model examples are whole conversations; only base prompts can do without history.
         "history": cfg.ctx_manager.history or mode == "add_worldmodel",
     }
-    # An instruction that shows the format itself, like the original's, gets no second example.
+    # An instruction that shows the format itself, like the original's, needs no second example.
     if (
         mode == "add_worldmodel"
         and cfg.ctx_manager.example
@@ -59,16 +59,16 @@ def make_prompter(
 
 @contextmanager
 def first_puzzle(cfg: Config, spec: EnvSpec) -> Iterator[TextEnv]:
-    """A new environment with its first puzzle, in a process of its own if `es_manager.env_workers`
-    says so.
+    """A new environment with its first puzzle, in its own process if `es_manager.env_workers` is
+    set.
 
-    Raises ConfigError if it cannot be made or played: then nothing can be done without the user.
+    Raises ConfigError if it cannot be made or played, which only the user can fix.
     """
     limit = cfg.es_manager.env_timeout_s
     workers = EnvWorkers(1, timeout_s=limit) if cfg.es_manager.env_workers else None
     make = workers.make if workers is not None else make_env
     try:
-        # A worker process has a time limit of its own.
+        # A worker process has its own time limit.
         with boundary(
             "the first puzzle",
             None if limit is None or workers is not None else limit + MAKING_S,
@@ -88,16 +88,16 @@ def first_puzzle(cfg: Config, spec: EnvSpec) -> Iterator[TextEnv]:
 
 
 def check_puzzles(cfg: Config, tags: Iterable[str], check: Callable[[TextEnv, str], None]) -> None:
-    """`check(env, tag)` on the first puzzle of every tag. Raises ConfigError, what `check` raises
-    included."""
+    """Call `check(env, tag)` on the first puzzle of every tag. Raises ConfigError if a puzzle
+    cannot be made or `check` raises it."""
     for tag in tags:
         with first_puzzle(cfg, cfg.custom_envs[tag]) as env:
             check(env, tag)
 
 
 def require_state_value(env: TextEnv, tag: str, *, instead: str) -> None:
-    """Raises ConfigError, with the setting that does without, if states of the environment cannot
-    be judged by their text."""
+    """Raise ConfigError if states of the environment cannot be valued by their text. instead: the
+    setting that avoids the need."""
     if env.state_value(env.world_state_text("grid_and_coords")) is None:
         raise ConfigError(
             f"The environment {tag} has no state values (TextEnv.state_value), so {instead}"

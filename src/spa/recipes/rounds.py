@@ -1,12 +1,12 @@
 """Iterated self-play (`generate.rounds`), for models that do not write the format before SFT.
 
 Round 1 makes examples with `generate.policy` and fine-tunes on them. In every further round the
-fine-tuned model plays new puzzles itself, with `generate.imagine` the best of its responses by
-its own predictions. It trains further on the examples of all rounds so far, or of this one alone
-(`generate.train_on`). The last round has the run's own folders, those before it have `round_N/` in
-the folder of the run.
+fine-tuned model itself plays new puzzles; with `generate.imagine` it plays the best of its
+responses by its own predictions. It is then trained on the examples of all rounds so far, or of
+this round alone (`generate.train_on`). The last round uses the run's own folders, earlier ones
+`round_N/` in the folder of the run.
 
-Which rounds there are is up to the source of the examples (`spa.examples`).
+The source of the examples decides which rounds there are (`spa.examples`).
 """
 
 import json
@@ -29,7 +29,8 @@ ROUNDS_FILE = "rounds.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round: its configuration, where its data set and its model lie, and the rounds before it."""
+    """One round: its number, its configuration, the folders of its data set and its model, and the
+    rounds before it."""
 
     number: int  # from 1
     cfg: Config
@@ -50,8 +51,8 @@ class Round:
 
     @property
     def earlier(self) -> list[tuple[Config, Path]]:
-        """Configuration and self-play folder of each earlier round whose examples this round trains
-        on."""
+        """Configuration and self-play folder of each earlier round on whose examples this round
+        trains."""
         counts = self.cfg.generate.train_on == "all_rounds"
         return [(done.cfg, done.data) for done in self.before] if counts else []
 
@@ -70,12 +71,12 @@ class Round:
 
 
 def first_round(cfg: Config) -> Config:
-    """The configuration with the first of its rounds alone."""
+    """The configuration of the first round alone."""
     return source_of(cfg).first_round(cfg)
 
 
 def lost_checkpoint(folder: Path) -> str:
-    """Error message for a finished SFT stage whose checkpoint cannot be continued."""
+    """Error message for a finished SFT stage whose checkpoint is missing or damaged."""
     return (
         f"{folder}: the checkpoint of the finished stage is missing or damaged. Remove the "
         "folder, then repeat the same command to run the stage again."
@@ -83,8 +84,8 @@ def lost_checkpoint(folder: Path) -> str:
 
 
 def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
-    """All rounds of a run, of which `data` and `sft` are the last one's folders. Their
-    configurations name the model that the run begins with (see `Round.ready`)."""
+    """All rounds of a run; `data` and `sft` are the folders of the last one. Their configurations
+    name the model from which the run starts (see `Round.ready`)."""
     rounds: list[Round] = []
     configs = source_of(cfg).rounds(cfg)
     for number, own in enumerate(configs, start=1):
@@ -103,7 +104,7 @@ def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
 
 
 def round_folders(cfg: Config) -> tuple[Path, ...]:
-    """The folders of all rounds but the last."""
+    """The folders of all rounds except the last."""
     return tuple(
         Path(cfg.trainer.run_dir) / f"round_{number}" for number in range(1, cfg.generate.rounds)
     )

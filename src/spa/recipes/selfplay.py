@@ -51,8 +51,8 @@ from spa.worldmodel.states import with_states
 
 log = logging.getLogger(__name__)
 
-# Self-play warns if more than this share of the words of observations
-# appears in no system or user message, as in partially observed games.
+# Self-play warns if more than this share of the words in observations appears in no system or user
+# message, as in partially observed games.
 MUCH_HIDDEN = 0.05
 
 
@@ -66,15 +66,15 @@ def run_self_play(
     fingerprint: Fingerprint | None = None,
     episodes: Path | None = None,
 ) -> Path:
-    """Play `generate.num_batches` batches and write the data set; returns its folder.
+    """Play `generate.num_batches` batches and write the data set; return its folder.
 
-    Every batch plays new puzzles; `first_batch` continues where an earlier round stopped. Puzzles
-    that validation uses are left out of the data, so that nothing is fine-tuned on them. `earlier`:
-    configuration and folder of rounds of self-play whose episodes make examples of this data set,
-    too. `before`: the data sets of all rounds before, whose puzzles stay training or validation
-    puzzles. `episodes`: a finished folder of the same self-play, of which other examples are made.
-    Without a `fingerprint` it is a stage alone, which `trainer.resume_mode=disable` makes begin
-    again when it is finished, and has the first round of several.
+    Every batch plays new puzzles; `first_batch` continues where an earlier round stopped.
+    Validation puzzles are left out of the data, so that nothing is fine-tuned on them. earlier:
+    configuration and folder of earlier self-play rounds whose episodes also give examples of this
+    data set. before: the data sets of all earlier rounds, whose puzzles stay training or validation
+    puzzles. episodes: a finished folder of the same self-play, from which other examples are made.
+    Without a `fingerprint` the stage runs alone: it plays only the first of several rounds, and
+    runs again after it is finished if `trainer.resume_mode=disable`.
     """
     alone = fingerprint is None
     if alone:
@@ -109,17 +109,18 @@ def self_play(
     earlier: Sequence[tuple[Config, Path]] = (),
     before: Sequence[Path] = (),
 ) -> None:
-    """Play what is not played yet and make examples of everything."""
+    """Play the missing batches and make examples of all episodes."""
     out = stage.folder
     world = current_world()
-    # The planner fills this list while a batch is played.
+    # The planner appends to this list while a batch is played.
     imagined: list[dict[str, Any]] = []
     engine = selfplay_engine(cfg, setup.pick_device(cfg), imagined.append)
     worker = setup.make_worker(
         cfg, engine.template, mode="add_worldmodel", lost=stage.lost_episodes
     )
     held_out = setup.validation_hashes(cfg, worker)
-    # Examples are made of all batches at the end, so a resumed stage reads back what it has played.
+    # Examples are made of all batches at the end, so a resumed stage reads its earlier episodes
+    # back.
     episodes = recorded_episodes(out, range(stage.first + 1, stage.step + 1))
     for batch in stage.steps(stage.first + cfg.generate.num_batches):
         with stage.interruptible("selfplay"):
@@ -130,7 +131,7 @@ def self_play(
             if lines and world.is_main:
                 write_imagined(out, batch, lines)
         imagined.clear()
-        # No model to save: the batch counts as done once its file is in the manifest.
+        # There is no model to save: a batch counts as done once its file is in the manifest.
         stage.commit(batch, play_metrics(cfg, played), played)
         episodes += played
         release_memory()
@@ -139,7 +140,7 @@ def self_play(
     made = source_of(cfg).make(cfg, puzzles, episodes)
     examples = made.examples
     counts = made.dropped
-    # Earlier rounds are relabelled with their own settings, without the puzzles held out now.
+    # Earlier rounds are relabelled with their own settings, without the currently held-out puzzles.
     for own, folder in earlier:
         made = source_of(own).make(own, puzzles, stored_episodes(own, folder))
         examples = [*made.examples, *examples]
@@ -195,8 +196,8 @@ def _write_examples(out: Path, made: Examples) -> Metrics:
 
 
 def examples_from(cfg: Config, source: Path, out: Path) -> bool:
-    """Write the data set that this configuration makes of self-play in another folder; False if
-    that is not whole."""
+    """Write this configuration's data set from self-play in another folder; False if that self-play
+    is incomplete."""
     batches = cfg.generate.num_batches
     if whole_batches(source) < batches:
         return False
@@ -212,7 +213,7 @@ def examples_from(cfg: Config, source: Path, out: Path) -> bool:
 
 
 def recorded_episodes(folder: Path, batches: Iterable[int]) -> list[Episode]:
-    """The episodes of these batches of self-play."""
+    """Read the episodes of these self-play batches."""
     lines = (row for batch in batches for _, row in read_lines(folder / batch_file(batch)))
     return [Episode.from_json(row) for row in lines]
 
@@ -227,9 +228,9 @@ def selfplay_engine(
     cfg: Config, device: torch.device, record: Record = lambda line: None
 ) -> PlayingEngine:
     """Build the self-play policy: the model, uniformly random actions or the solver, with a share
-    of random turns if configured. `record` receives the predicted states, if the model plans.
+    of random turns if configured. record: receives the predicted states, if the model plans.
 
-    Raises ConfigError if a policy cannot play an environment, or if the examples cannot be made of it.
+    Raises ConfigError if a policy cannot play an environment, or if it cannot give the examples.
     """
     source = source_of(cfg)
     if source.checks_puzzles:
@@ -256,8 +257,8 @@ def selfplay_engine(
     engine = next(iter(players.values()))
     if len(players) > 1:
         names = list(players)
-        # The episode's name decides who plays, so the choice is the same on every rank and after
-        # resuming.
+        # The episode's id decides which policy plays, so the choice is the same on every rank and
+        # after resuming.
         engine = MixedEngine(
             list(players.values()), lambda prompt: names.index(policy_of(cfg, prompt.episode_id))
         )
@@ -270,7 +271,7 @@ def selfplay_engine(
 def _policy(
     cfg: Config, name: str, device: torch.device, template: ChatTemplate | None
 ) -> PlayingEngine:
-    """The engine that plays as one policy."""
+    """Build the engine of one policy."""
     if name not in policy_names():
         model = cfg.model_path if name == "self" else RANDOM
         return make_engine(cfg, model, template, device=device)
@@ -281,7 +282,7 @@ def _policy(
 
 
 def nothing_usable(cfg: Config, episodes: Sequence[Episode], counts: Counter[str]) -> DataError:
-    """Error for self-play without a single usable episode."""
+    """The error for self-play without a single usable episode."""
     dropped = f"(dropped: {by_reason(counts)})"
     if episodes and all(episode.stop is StopReason.ERROR for episode in episodes):
         return DataError(
@@ -314,12 +315,12 @@ def nothing_usable(cfg: Config, episodes: Sequence[Episode], counts: Counter[str
 
 
 def stored_episodes(cfg: Config, folder: Path) -> list[Episode]:
-    """All episodes of a finished data set's self-play, which may lie elsewhere. Raises DataError if
-    a file of them is missing or has another size."""
+    """All episodes of a finished data set's self-play, which may be in another folder. Raises
+    DataError if one of their files is missing or has another size."""
     played = folder.resolve() / read_object(folder / SUMMARY).get("episodes_in", "")
     files = sorted((played / "trajectories").glob("generate-*.jsonl"))
     known = Manifest.read(played)
-    # A size that differs from the manifest means that a file was cut off or replaced.
+    # A size that differs from the manifest means that a file was truncated or replaced.
     problem = next(
         (defect for path in files if known and (defect := known.problem(path, played))), ""
     )
@@ -348,8 +349,8 @@ def write_dataset(
     played_in: Path,
     before: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """wm_train.parquet, wm_val.parquet and summary.json; returns the summary. `played_in`: the
-    folder of self-play; `before`: the data sets of earlier rounds."""
+    """Write wm_train.parquet, wm_val.parquet and summary.json; return the summary. played_in: the
+    folder of self-play. before: the data sets of earlier rounds."""
     # A puzzle stays in training or in validation in all rounds. Otherwise validation would measure
     # puzzles that an earlier round was trained on.
     train, val = split_by_puzzle(
@@ -363,11 +364,11 @@ def write_dataset(
     if cfg.generate.shuffle_next_states:
         train = shuffle_next_states(train, cfg.seed.train)
         val = shuffle_next_states(val, cfg.seed.train)
-    # Before examples are drawn: the prompts of those that are kept quote the responses of others.
+    # Before examples are sampled: the prompts of the kept ones contain the responses of others.
     train, val = (
         with_states(part, cfg.generate.states, seed=cfg.seed.train) for part in (train, val)
     )
-    # Only training examples are resampled: validation keeps the distribution that was played.
+    # Only training examples are resampled; validation keeps the distribution of play.
     if cfg.generate.coverage:
         train = coverage_sample(train, cfg.seed.train)
     write_parquet(out / TRAIN_FILE, train)
@@ -410,8 +411,8 @@ def write_dataset(
 
 
 def actions_elsewhere(cfg: Config, examples: list[SFTExample], episodes: list[Episode]) -> int:
-    """Actions that were taken outside the episodes: in branches, for plans to choose from,
-    and by policies that try each puzzle before they play it."""
+    """Number of actions taken outside the episodes: in branches, for plans to choose from, and by
+    policies that try each puzzle before playing it."""
     # A policy that tries puzzles does so once per puzzle, however many episodes of it follow.
     puzzles = {(policy_of(cfg, e.episode_id), e.tag, e.puzzle_hash) for e in episodes}
     tried = sum(policy_named(name).tried for name, *_ in puzzles if name in policy_names())
@@ -423,7 +424,8 @@ def actions_elsewhere(cfg: Config, examples: list[SFTExample], episodes: list[Ep
 
 
 def model_tokens(episode: Episode) -> int:
-    """The tokens of an episode that the model sampled. Those of other players have log-prob 0."""
+    """Number of tokens of an episode that the model sampled. Tokens of other policies have log-prob
+    0."""
     if episode.sampled is None or episode.turn_index is None or episode.logprobs is None:
         return 0
     turns = [
@@ -433,9 +435,9 @@ def model_tokens(episode: Episode) -> int:
 
 
 def play_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
-    """Rollout metrics of self-play; without states if no model wrote them."""
+    """Rollout metrics of self-play. Leaves out metrics of states if no model wrote them."""
     metrics = pooled_metrics(episodes, "selfplay")
-    # With epsilon, random turns stand among the model's own in every episode.
+    # With epsilon, every episode mixes random turns with the model's own.
     own = (
         []
         if cfg.generate.epsilon > 0

@@ -65,7 +65,8 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-# Held-out puzzles in a row, after which a game counts as too small for its validation set.
+# Number of consecutive held-out puzzles after which a game counts as too small for its validation
+# set.
 MAX_REDRAWS = 100
 # A game has too few puzzles if fewer than FRESH of FRESH_OF sampled ones are not held out.
 FRESH = 8
@@ -80,11 +81,9 @@ def make_worker(
     lost: Path | None = None,
     own_rewards: bool = False,
 ) -> RolloutWorker:
-    """The worker for all tags that training and validation use; `lost` is the file of episodes that
-    are not played.
-
-    `own_rewards`: episodes get the rewards of `custom_envs.TAG.reward`, as in PPO and evaluation.
-    """
+    """The worker for all tags of training and validation. lost: the file that lists failed episodes
+    to skip. own_rewards: whether episodes get the rewards of `custom_envs.TAG.reward`, as in PPO
+    and evaluation."""
     # A dictionary, because the order of a set differs from process to process.
     tags = dict.fromkeys(
         (*cfg.es_manager.train.env_configs.tags, *cfg.es_manager.val.env_configs.tags)
@@ -123,7 +122,7 @@ def trackers_of(cfg: Config) -> OpenTrackers:
 
 
 def taught_mode(cfg: Config) -> PromptMode:
-    """The format of the rows that stage 1 makes and stage 2 teaches."""
+    """The format of the examples that stage 1 makes and stage 2 trains on."""
     return example_source(cfg).mode
 
 
@@ -152,16 +151,16 @@ def episode_specs(
 def training_specs(
     cfg: Config, worker: RolloutWorker, purpose: str, *, step: int, held_out: frozenset[str]
 ) -> list[EpisodeSpec]:
-    """The episodes of one training or self-play step; a puzzle whose content is held out is sampled
-    again. Only here does a policy play itself: what it gets against itself says nothing about how
-    well it plays."""
+    """The episodes of one training or self-play step; a held-out puzzle is sampled again. Only
+    these episodes use two-player self-play: results against oneself do not measure how well a
+    policy plays."""
     both = {tag for tag, spec in cfg.custom_envs.items() if spec.self_play}
     groups = selfplay_groups(cfg) if purpose == "selfplay" else cfg.es_manager.train
     specs = episode_specs(groups, purpose, base_seed=cfg.seed.train, step=step, self_play=both)
-    # A group shares its puzzle, and so do the players of one game, so one puzzle is checked for
-    # them all.
+    # A group shares its puzzle, and so do the players of one game, so one puzzle is checked for all
+    # of them.
     firsts = [spec for spec in specs if spec.member == 0 and first_group(spec) == spec.group]
-    # Making a puzzle is the slow part in some games, so the ranks share it.
+    # Making a puzzle is the slow part in some games, so the ranks share the work.
     allowed = worker.world.parallel_map(
         firsts, lambda mine: [_allowed_seed(worker, spec, held_out) for spec in mine]
     )
@@ -170,8 +169,8 @@ def training_specs(
 
 
 def selfplay_groups(cfg: Config) -> GroupsConfig:
-    """The groups of a batch of self-play: as many episodes as a step of training has, of more
-    puzzles if asked."""
+    """The groups of a self-play batch: as many episodes as a training step, over more puzzles if
+    configured."""
     train = cfg.es_manager.train
     size = cfg.generate.group_size or train.group_size
     counts = tuple(count * train.group_size // size for count in train.env_configs.n_groups or ())
@@ -192,9 +191,9 @@ def _allowed_seed(worker: RolloutWorker, spec: EpisodeSpec, held_out: frozenset[
 def _sample_puzzle(
     worker: RolloutWorker, spec: EpisodeSpec, held_out: frozenset[str]
 ) -> tuple[int, str] | None:
-    """Seed and content of the first puzzle that is not held out; None if there is none in many
-    draws. Of a finite set of puzzles, and where none can be made (content ""), it is the first
-    draw."""
+    """Seed and content hash of the first sampled puzzle that is not held out; None if there is none
+    in many samples. For a finite set of puzzles, or if no puzzle can be made (hash ""), the first
+    sample."""
     seed = spec.puzzle_seed
     for attempt in range(MAX_REDRAWS):
         look = worker.peek_reset(replace(spec, puzzle_seed=seed))
@@ -207,7 +206,7 @@ def _sample_puzzle(
 
 
 def most_actions(cfg: Config) -> int:
-    """The most actions that an episode of a tag that is played may take."""
+    """Largest number of actions in an episode, over the tags that are played."""
     tags = (*cfg.es_manager.train.env_configs.tags, *cfg.es_manager.val.env_configs.tags)
     return max(cfg.most_actions(tag) for tag in tags)
 
@@ -215,9 +214,9 @@ def most_actions(cfg: Config) -> int:
 def probe_specs(
     cfg: Config, worker: RolloutWorker, trained: frozenset[str]
 ) -> tuple[list[EpisodeSpec], int]:
-    """Single episodes of `sft.trainer.eval_episodes` puzzles, for looking at a model while it is
-    trained. They are neither among the contents `trained` nor validation's, unless the game has too
-    few puzzles; the second value counts how many are `trained`."""
+    """Single episodes of `sft.trainer.eval_episodes` puzzles, for measuring a model during
+    training; and the number of puzzles that are in `trained`. The puzzles are neither in `trained`
+    nor used for validation, unless the game has too few."""
     count = cfg.sft.trainer.eval_episodes
     configs = cfg.es_manager.train.env_configs
     base, extra = divmod(count, len(configs.tags))
@@ -241,17 +240,17 @@ def probe_specs(
 
 
 def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
-    """Content hashes of all validation puzzles and of all evaluation sets. Environments with a small
-    finite set of puzzles are exempt: there, training and validation share puzzles. Their cards say
-    so, and a warning does where they are found out here."""
+    """Content hashes of all validation puzzles and of all evaluation sets. Environments with a
+    small finite set of puzzles are exempt, since training and validation share their puzzles: their
+    reference scores say so, or a warning if it is detected here."""
     hashes: dict[str, set[str]] = {}
     for part in range(cfg.trainer.validation_steps):
         for spec in episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part):
-            # All members of a group have the puzzle of the first.
+            # All members of a group share the puzzle of the first.
             look = worker.peek_reset(spec) if spec.member == 0 else None
             if look is not None and not look.finite:
                 hashes.setdefault(spec.tag, set()).add(look.hash)
-    # The list is made first, since the loop removes tags from `hashes`.
+    # The list is made first, because the loop removes tags from `hashes`.
     for tag in [
         tag for tag, contents in hashes.items() if not leaves_puzzles(cfg, worker, tag, contents)
     ]:
@@ -266,7 +265,7 @@ def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
 
 
 def leaves_puzzles(cfg: Config, worker: RolloutWorker, tag: str, held_out: set[str]) -> bool:
-    """Return whether training has puzzles of its own: at least a quarter of those sampled are not
+    """Return whether training has its own puzzles: at least a quarter of the sampled ones are not
     held out."""
     if tag not in cfg.es_manager.train.env_configs.tags:
         return True
@@ -276,7 +275,7 @@ def leaves_puzzles(cfg: Config, worker: RolloutWorker, tag: str, held_out: set[s
         "fresh", base_seed=base, step=0, tags=[tag], n_groups=[FRESH_OF], group_size=1
     ):
         look = worker.peek_reset(spec)
-        # A puzzle that cannot be made counts as fresh, since it is no held-out one.
+        # A puzzle that cannot be made counts as fresh, since it is not held out.
         fresh += look is None or look.hash not in held_out
         if fresh >= FRESH:
             return True
@@ -284,7 +283,7 @@ def leaves_puzzles(cfg: Config, worker: RolloutWorker, tag: str, held_out: set[s
 
 
 def shift_group(spec: EpisodeSpec, by: int) -> EpisodeSpec:
-    """The same episode with another group number, so that several passes can be put together."""
+    """The same episode with another group number, so that several passes can be combined."""
     return replace(spec, group=spec.group + by)
 
 

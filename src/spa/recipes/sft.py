@@ -2,7 +2,7 @@
 
 One step: a batch of examples, the negative log-likelihood of their response tokens, an update of
 the policy. `train_sft` is the whole loop. Batches, loss and update are in `sft_updates`, examples
-in `spa.worldmodel.sft_data`; `sft_run` loads and builds what it works with.
+in `spa.worldmodel.sft_data`; `sft_run` loads the model and the data.
 """
 
 from collections.abc import Callable
@@ -25,14 +25,14 @@ from spa.training.update import MicroBatching, Trainable
 from spa.types import Metrics
 from spa.worldmodel.sft_data import SFTData
 
-# Freed memory goes back to the system after every so many steps, since that takes time.
+# Number of steps between returns of freed memory to the system, which take time.
 RELEASE_EVERY = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learner:
-    """The policy that SFT trains, with the chat template that it is saved with, and how its batches
-    are cut into micro-batches."""
+    """The policy that SFT trains. template: the chat template saved with it. micro: how batches are
+    split into micro-batches."""
 
     policy: Trainable
     template: ChatTemplate
@@ -53,16 +53,16 @@ def train_sft(
     data: SFTData,
     probe: Callable[[int], Metrics] | None,
 ) -> None:
-    """Supervised fine-tuning: batch of examples -> masked log-likelihood -> step; loss on validation
-    examples and accuracy on held-out puzzles (`probe`) when due.
+    """Run supervised fine-tuning: batch of examples -> masked log-likelihood -> step; when due,
+    loss on validation examples and accuracy on held-out puzzles (`probe`).
 
-    With several ranks each trains on its share; everything here is the same on all. Raises
-    StopRequested, when it has saved what there is, if the process is asked to stop.
+    With several ranks each trains on its share; everything here is the same on all. If the process
+    is asked to stop, saves a checkpoint and raises StopRequested.
     """
     trainer = cfg.sft.trainer
     policy = learner.policy
     images = learner.template.images
-    # The order follows from the seed, so a resumed stage skips the batches that it has trained on.
+    # The order follows from the seed, so a resumed stage skips the batches it was trained on.
     batches = data.batches(seed=trainer.seed, skip=stage.step)
     for step in stage.steps(data.steps, save_every=trainer.save_freq or data.steps_per_epoch):
         batch = next(batches)

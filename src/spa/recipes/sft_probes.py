@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """Puzzles to measure the model on, and who plays them. They belong neither to the examples nor to
-    validation, so that decisions based on them do not touch the puzzles of the final comparison.
-    `seen` counts those that do belong to the examples, because the game has too few others (None:
-    the examples do not name their puzzles)."""
+    """Puzzles for measuring the model, and the worker that plays them. They are neither in the
+    examples nor in validation, so that decisions based on them do not affect the puzzles of the
+    final comparison. seen: number of puzzles that are in the examples, because the game has too few
+    others; None if the examples do not name their puzzles."""
 
     worker: setup.RolloutWorker
     template: ChatTemplate
@@ -41,7 +41,8 @@ class Probes:
 def find_probes(
     cfg: Config, template: ChatTemplate, data: Path | None, before: Sequence[Path]
 ) -> Probes:
-    """The puzzles that are not in the examples of stage 2, nor in those of the rounds `before`."""
+    """Find puzzles that are neither in the examples of stage 2 nor in those of the rounds
+    `before`."""
     worker = setup.make_worker(cfg, template, mode=setup.taught_mode(cfg))
     own = [*example_files(cfg, data, "train"), *example_files(cfg, data, "val")]
     # None if a data set does not name its puzzles: then the number of seen puzzles is unknown.
@@ -57,10 +58,10 @@ def find_probes(
 def world_model_check(
     cfg: Config, learner: Learner, probes: Probes, recorder: Recorder, step: int
 ) -> Metrics:
-    """World-model accuracy and entropy on the probes, by playing them in the format that the
-    examples teach."""
-    # The engine computes with the present weights. It is closed
-    # after one check, so that no cache outlives an update.
+    """World-model accuracy and entropy on the probes, from playing them in the format of the
+    examples."""
+    # The engine computes with the current weights. It is closed after each check, so that no cache
+    # outlives an update.
     engine = engine_kind("local").make(
         EngineRequest(
             cfg=cfg,

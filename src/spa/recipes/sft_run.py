@@ -1,5 +1,4 @@
-"""Stage 2 put together: the policy, the examples, the probes and the folder that `train_sft` works
-with."""
+"""Build and run stage 2: the policy, the examples, the probes and the folder for `train_sft`."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -26,8 +25,8 @@ from spa.worldmodel.sft_data import find_data, from_game, make_data
 
 
 def run_sft(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
-    """Fine-tune `sft.model.partial_pretrain` (`model_path`, unless told otherwise) on the data set;
-    returns the last checkpoint. Without the gate, which belongs to the pipeline."""
+    """Fine-tune `sft.model.partial_pretrain` (by default `model_path`) on the data set; return the
+    last checkpoint. Runs no gate, which belongs to the pipeline."""
     out = directory or Path(cfg.sft.trainer.default_local_dir)
     with open_stage(cfg, out, sft_fingerprint(cfg, data)) as stage:
         if stage.result is not None:
@@ -39,7 +38,7 @@ def run_sft(cfg: Config, *, directory: Path | None = None, data: Path | None = N
 def open_stage(
     cfg: Config, folder: Path, fingerprint: Fingerprint, *, again: bool = False
 ) -> Stage:
-    """Stage 2 in a folder."""
+    """Open stage 2 in a folder."""
     trainer = cfg.sft.trainer
     return Stage(
         cfg,
@@ -55,7 +54,7 @@ def open_stage(
 def fine_tune(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[Path] = ()) -> None:
     """Load model and data set, and train.
 
-    `before`: the data sets that this model was fine-tuned on in earlier rounds.
+    before: the data sets on which this model was fine-tuned in earlier rounds.
     """
     limit_kernel_caches()
     device = setup.pick_device(cfg)
@@ -70,8 +69,8 @@ def fine_tune(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[
 
 
 def load_model(cfg: Config, resume: Path | None, device: torch.device) -> tuple[Any, ChatTemplate]:
-    """The policy as it was at the checkpoint `resume`, by default `sft.model.partial_pretrain`, and
-    its template."""
+    """Load the policy and its template from the checkpoint `resume`, by default from
+    `sft.model.partial_pretrain`."""
     own = cfg.sft.model
     return build_policy(
         cfg, own.partial_pretrain, device, own, seed=cfg.sft.trainer.seed, resume=resume
@@ -86,7 +85,7 @@ def make_learner(
     resume: Path | None,
     device: torch.device,
 ) -> Learner:
-    """The model with its optimizer, which resumes from the checkpoint `resume`."""
+    """Combine the model with its optimizer, which resumes from the checkpoint `resume`."""
     own = cfg.sft
     check_optimizer(own.optim.name, own.model.strategy)
     policy = trainable(
@@ -110,10 +109,9 @@ def make_learner(
 
 
 def sft_fingerprint(cfg: Config, data: Path | None) -> Fingerprint:
-    """The fingerprint of stage 2 on the data set that it would find: known by the stage that made
-    it, or by its content if that is not ours. That of a later round of self-play is known by its
-    content, too: the stage before it continues from the round before, which a fine-tuning stage alone
-    does not."""
+    """The fingerprint of stage 2 on the data set that it would find: by the stage that made the
+    data, or by content if spa did not make it. Data from a later round of self-play also counts by
+    content, because its stage continues from the round before, which fine-tuning alone does not."""
     folder = find_data(cfg, data)
     named = cfg.sft.data.train_files or cfg.data.train_files
 

@@ -3,8 +3,8 @@
 The loss is the mean negative log-likelihood over all response tokens of the global batch: the true
 state, the true next state, and the actions that lead from one to the other.
 
-Teacher-forced accuracy: whether a model would write each part of an example, given the true text
-before it.
+Teacher-forced accuracy measures whether a model would write each part of an example, given the true
+text before it.
 """
 
 from collections import Counter
@@ -34,8 +34,8 @@ def teacher_forced_accuracy(
     form: ResponseFormat,
     template: ChatTemplate,
 ) -> Metrics:
-    """The share of parts that are right, by the kinds of `form.parts`. A part is right if each of its
-    tokens is the most likely one; a token belongs to the part that holds its last character.
+    """The share of parts that are right, by the kinds of `form.parts`. A part is right if each of
+    its tokens is the most likely one; a token belongs to the part that contains its last character.
 
     is_right: bool [B, A]; entry t is about token t + 1 of the sequence.
     """
@@ -61,7 +61,7 @@ def _responses(mask: np.ndarray) -> list[tuple[int, int]]:
 
 
 FORCED_EXAMPLES = 64
-"""Validation sequences on which accuracy given the truth is measured."""
+"""Number of validation sequences on which teacher-forced accuracy is measured."""
 
 
 def update(
@@ -71,10 +71,10 @@ def update(
     device: torch.device,
     reader: ImageReader | None = None,
 ) -> Metrics:
-    """One optimizer step; the gradient does not depend on how the batch is cut, nor on how many
-    ranks share it."""
+    """Make one optimizer step. The gradient depends neither on the split into micro-batches nor on
+    the number of ranks."""
     tokens = token_batch(batch, reader)
-    # Tokens are counted before the batch is cut, over all ranks: in a mean of micro-batch means,
+    # Tokens are counted over all ranks before the batch is split: in a mean of micro-batch means,
     # the tokens of short responses would have a larger weight.
     targets = max(1, int(tokens.mask.sum()))
     update_metrics = update_model(
@@ -86,8 +86,8 @@ def update(
 
 
 def response_loss(model: Any, batch: TokenBatch, *, targets: int) -> tuple[torch.Tensor, LossInfo]:
-    """The negative log-likelihood of a micro-batch's masked tokens over the number of them in the
-    whole batch."""
+    """The summed negative log-likelihood of a micro-batch's masked tokens, divided by the number of
+    masked tokens in the whole batch (`targets`)."""
     logprobs, entropy = token_logprobs(
         model, batch.input_ids, batch.mask, images=batch.images, with_entropy=True
     )
@@ -105,7 +105,7 @@ def lengths_of(sequences: Sequence[TrainingSequence]) -> torch.Tensor:
 def token_batch(
     sequences: Sequence[TrainingSequence], reader: ImageReader | None = None
 ) -> TokenBatch:
-    """The sequences as right-padded tensors, with their pictures for a model that sees."""
+    """The sequences as right-padded tensors, with their images for a vision-language model."""
     width = max(len(sequence.token_ids) for sequence in sequences)
     ids = np.zeros((len(sequences), width), dtype=np.int64)
     mask = np.zeros((len(sequences), width), dtype=bool)
@@ -130,8 +130,8 @@ def validation_loss(
     device: torch.device,
     reader: ImageReader | None = None,
 ) -> float:
-    """Mean negative log-likelihood over all response tokens of the validation examples, of which
-    there is at least one."""
+    """Mean negative log-likelihood over all response tokens of the validation examples; at least
+    one is required."""
     tokens = token_batch(batch, reader)
     losses = forward_passes(part, tokens, micro, device, _summed_nll)
     # Each rank has scored its share of the examples: the sums are added before they are divided.
@@ -148,8 +148,7 @@ def forced_accuracy(
     template: ChatTemplate,
 ) -> Metrics:
     """Share of each kind of part that the model would write, given the true text before it."""
-    # If only the most likely token and the true one are kept, a true one that is the most likely has
-    # log-prob 0.
+    # With top_k=1 the true token has log-prob 0 exactly if it is the most likely one.
     greedy = SamplingParams(top_k=1)
     logprobs = score_logprobs(part, token_batch(batch, template.images), micro, device, greedy)
     form = format_of(cfg.agent_proxy.response_format)

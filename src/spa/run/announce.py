@@ -1,4 +1,4 @@
-"""Startup message of a command: the stages that run, resume or are reused, and the time."""
+"""Startup message of a command: which stages run, resume or are reused, and the expected time."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,8 @@ from spa.run.live import StageProgress
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A stage before work starts. `action`: it runs, or its result is reused. `why`: the reason why
-    it is reused. `expected`: the seconds that it takes from scratch, as estimated."""
+    """A stage before work starts. action: whether it runs or its result is reused. why: the reason
+    for reuse. expected: estimated seconds from scratch; None if unknown."""
 
     name: str
     folder: Path
@@ -24,12 +24,12 @@ class StagePlan:
 
     @cached_property
     def recorded(self) -> StageProgress:
-        """Progress that the stage's folder records, read once."""
+        """Progress recorded in the stage's folder, read once."""
         return StageProgress(self.folder).read()
 
     @property
     def work(self) -> Work:
-        """The stage in an estimate."""
+        """This stage's entry in the time estimate (see `spa.run.estimate.Work`)."""
         return self.recorded.work(self.name, self.expected, finished=self.action == "reuse")
 
 
@@ -53,14 +53,14 @@ def plan_lines(methods: Mapping[str, Sequence[StagePlan]]) -> list[str]:
 
 
 def expected_time(methods: Mapping[str, Sequence[StagePlan]], *, workers: int) -> TimeLeft | None:
-    """The time that the stages to run take; None if it is unknown."""
+    """The time that the stages still need; None if unknown."""
     return time_left(
         ([stage.work for stage in stages] for stages in methods.values()), workers=workers
     )
 
 
 def save_plan(root: Path, methods: Mapping[str, Sequence[StagePlan]], *, workers: int) -> None:
-    """Write the plan into the folder of the run, for the viewer."""
+    """Write the plan into the run's folder, for the viewer."""
     stages = {
         method: [
             {

@@ -1,16 +1,16 @@
-"""Checkpoints: plain Hugging Face folders plus one state folder, complete or not there at all.
+"""Checkpoints: Hugging Face folders plus one state folder, each complete or absent.
 
     global_step_30/
-      config.json, model.safetensors, tokenizer.json …   the policy, loadable by transformers and vLLM
-      critic/                                            the critic: body and value head
-      state/                                             tensors.safetensors, state.json: optimizers, schedule …
-      complete.json                                      written last: size and SHA-256 of every file
+        config.json, model.safetensors, tokenizer.json …   the policy, loadable by transformers and vLLM
+        critic/                                            the critic: body and value head
+        state/                                             tensors.safetensors, state.json: optimizers, schedule …
+        complete.json                                      written last: size and SHA-256 of every file
 
-A checkpoint is written under a temporary name, flushed to the disk and renamed. An incomplete one,
-or one whose files have other sizes, is skipped with a message, and the one before it is used.
-Hashes are compared on demand (`spa doctor RUN`), and when a copy comes back. A preemption
-checkpoint, written because a run was asked to stop, goes when the next one is saved: a run that was
-stopped ends with the checkpoints of one that was not.
+A checkpoint is written under a temporary name, flushed to disk and renamed. If it is incomplete or
+its files have other sizes, spa skips it with a message and uses the one before it. Hashes are
+compared on demand (`spa doctor RUN`), and when a copy is fetched. A preemption checkpoint is
+written when a run is asked to stop, and removed when the next one is saved: a stopped and resumed
+run ends with the same checkpoints as an uninterrupted one.
 """
 
 import json
@@ -47,8 +47,9 @@ def save_checkpoint(
     keep: int | None = None,
     preemption: bool = False,
 ) -> Path:
-    """Write `directory/global_step_<step>`; then remove older preemption ones and all but the
-    `keep` newest. Returns the folder. A `preemption` checkpoint removes nothing else.
+    """Write `directory/global_step_<step>` and return it. Then remove older preemption checkpoints
+    and all but the `keep` newest others. Saving a `preemption` checkpoint removes only preemption
+    checkpoints.
 
     Raises TrainingError if the disk is full or not writable; earlier checkpoints stay.
     """
@@ -67,8 +68,8 @@ def save_checkpoint(
         # The marker lists every file of the folder, so it comes last.
         _write_marker(temporary, step, preemption=preemption)
         flush(temporary)
-        # An earlier checkpoint of this step is removed first: `rename` replaces only an empty
-        # folder.
+        # An earlier checkpoint of this step is removed first, because `rename` only replaces an
+        # empty folder.
         shutil.rmtree(final, ignore_errors=True)
         # All files are on the disk by now, so the folder is complete when it gets this name.
         temporary.rename(final)
@@ -76,8 +77,8 @@ def save_checkpoint(
         flush_directory(directory)
     except Exception as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        # safetensors and tokenizers report a full disk with exceptions of their own, whose message
-        # has "os error".
+        # safetensors and tokenizers report a full disk with their own exceptions, whose message
+        # contains "os error".
         if not isinstance(error, OSError) and "os error" not in str(error):
             raise
         raise TrainingError(
@@ -101,8 +102,8 @@ def _write_marker(folder: Path, step: int, *, preemption: bool) -> None:
 
 
 def prune_checkpoints(directory: Path, keep: int | None) -> None:
-    """Remove all but the `keep` newest checkpoints, and preemption checkpoints unless there is no
-    newer one."""
+    """Remove all but the `keep` newest checkpoints, and all preemption checkpoints except the
+    newest checkpoint."""
     known = checkpoints_in(directory)
     # Preemption checkpoints do not count towards `keep`, so that none displaces a regular
     # checkpoint.
@@ -115,11 +116,11 @@ def prune_checkpoints(directory: Path, keep: int | None) -> None:
 
 
 def archive_later_checkpoints(directory: Path, step: int) -> None:
-    """Move checkpoints of steps after `step`, which a run that resumes from there will make again,
-    to `previous/<n>/`.
+    """Move checkpoints of steps after `step` to `previous/<n>/`, because a run that resumes there
+    makes them again.
 
-    They would otherwise be taken for this run's newest, and older good ones would be removed in
-    their favour.
+    Otherwise they would be taken for this run's newest, and good older ones would be removed in
+    their place.
     """
     later = [folder for folder in checkpoints_in(directory) if step_of(folder) > step]
     if later:
@@ -134,7 +135,8 @@ def archive_later_checkpoints(directory: Path, step: int) -> None:
 
 
 def latest_checkpoint(directory: Path) -> Path | None:
-    """The newest complete checkpoint below `directory`; damaged ones are skipped with a message."""
+    """The newest complete checkpoint below `directory`; skips damaged ones with a message. None if
+    there is none."""
     for folder in reversed(checkpoints_in(directory)):
         problem = damage(folder)
         if problem is None:
@@ -160,9 +162,9 @@ def last_checkpoint(directory: Path, world: World) -> Path:
 
 
 def find_checkpoint(directory: Path, which: str) -> Path:
-    """`last`, or a step number, as a folder. Folders that hold a model and no mark of ours
-    (downloaded checkpoints, and `directory` itself) are taken as they are. Raises ModelError if
-    there is none, or if the asked step is damaged."""
+    """The checkpoint folder for `last` or a step number. Folders with a model and no marker of spa
+    (downloaded checkpoints, and `directory` itself) are accepted without validation. Raises
+    ModelError if there is none, or if the requested step is damaged."""
     if which == "last":
         foreign = filter(_is_foreign, reversed(checkpoints_in(directory)))
         checkpoint = latest_checkpoint(directory) or next(foreign, None)
@@ -200,15 +202,15 @@ def step_of(folder: Path) -> int:
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """Load the `state` that `save_checkpoint` was given."""
+    """Load the `state` that was passed to `save_checkpoint`."""
     tensors = load_file(folder / "state" / "tensors.safetensors")
     tree = json.loads((folder / "state" / "state.json").read_text(encoding="utf-8"))
     return _join(tree, tensors)
 
 
 def load_note(folder: Path, name: str) -> Any:
-    """One entry of the `state` that has no tensors in it, without reading the others; None if there
-    is none. Raises OSError or ValueError if the checkpoint has no readable state."""
+    """Load one entry of the `state` that contains no tensors, without reading the others; None if
+    it is missing. Raises OSError or ValueError if the checkpoint has no readable state."""
     tree = json.loads((folder / "state" / "state.json").read_text(encoding="utf-8"))
     try:
         return next((_join(part, {}) for key, part in tree["map"] if key == name), None)
@@ -217,11 +219,11 @@ def load_note(folder: Path, name: str) -> Any:
 
 
 def damage(folder: Path, *, hashes: bool = False) -> str | None:
-    """Describe the damage of a checkpoint, or return None. Compares sizes, which takes no time;
-    `hashes`: reads every file."""
+    """Describe the damage of a checkpoint, or return None. Compares sizes, which is fast; with
+    `hashes`, also reads every file."""
     marker = read_object(folder / MARKER)
     sums = marker.get("sha256")
-    # The marker of copied data files has hashes and no sizes, see `Mirror.copy_files`.
+    # The marker of copied data files has hashes but no sizes, see `Mirror.copy_files`.
     sizes = marker.get("sizes", {})
     if not isinstance(sums, dict) or not isinstance(sizes, dict):
         return f"{MARKER} is missing or unreadable"
@@ -238,7 +240,7 @@ def damage(folder: Path, *, hashes: bool = False) -> str | None:
 
 
 def checkpoints_in(directory: Path) -> list[Path]:
-    """The checkpoints in a folder by step, complete or not."""
+    """The checkpoints in a folder, complete or not, ordered by step."""
     children = directory.iterdir() if directory.is_dir() else ()
     return sorted((path for path in children if _NAME.fullmatch(path.name)), key=step_of)
 
@@ -248,10 +250,10 @@ def _files(folder: Path) -> list[Path]:
 
 
 def flush(folder: Path) -> None:
-    """All files and names in a folder, on the disk."""
+    """Flush all files and names in a folder to disk."""
     paths = _files(folder)
     for path in paths:
-        # Other libraries wrote these files and need not have flushed them. A descriptor opened for
+        # Other libraries wrote these files and may not have flushed them. A descriptor opened for
         # reading is enough for fsync.
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -269,10 +271,10 @@ def _save_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """The value with its tensors moved to `tensors` and replaced by their names. JSON keys are
-    strings, so the type of each key is kept with it."""
+    """Move the tensors of a value to `tensors`, and replace them by their names. JSON keys are
+    strings, so mappings become lists of pairs, which keep the types of keys."""
     if isinstance(value, torch.Tensor):
-        # safetensors refuses tensors that are not contiguous.
+        # safetensors rejects tensors that are not contiguous.
         tensors[path] = value.detach().cpu().contiguous()
         return {"tensor": path}
     if isinstance(value, Mapping):

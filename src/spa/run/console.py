@@ -1,5 +1,5 @@
-"""Console output and `log.txt`: one console for results on stdout, one for the rest on stderr, and one
-logger named "spa", whose messages a stage also writes to its log file.
+"""Console output and `log.txt`: a console for results on stdout, a console for everything else on
+stderr, and a logger named "spa", whose messages a stage also writes to its log file.
 
 Progress, messages and warnings go to stderr, so that results can be piped.
 """
@@ -39,10 +39,10 @@ _STATE = _State()
 
 
 def printable(text: str) -> str:
-    """`text` with nothing in it that a terminal or a reader could be fooled by.
+    """`text` without characters that could mislead a terminal or a reader.
 
-    Newlines and tabs stay. Control characters (terminal escapes among them), characters that change the writing
-    direction, and lone surrogates become `\\x1b`-style escapes.
+    Newlines and tabs stay. Control characters (including terminal escapes), characters that change
+    the writing direction, and lone surrogates become `\\x1b`-style escapes.
     """
     if text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable():
         return text
@@ -67,13 +67,13 @@ def _escape(char: str) -> str:
 
 
 def write_out(text: str) -> None:
-    """Write a result to stdout: the one way of commands to do so. Text of environments and files
-    may be anything."""
+    """Write a result to stdout; every command uses this function. Escapes unsafe characters in the
+    text of environments and files."""
     sys.stdout.write(printable(text))
 
 
 class _ConsoleHandler(logging.Handler):
-    """Log records as lines on the shared console, above a progress bar if one is shown."""
+    """Print log records as lines on the shared console, above a progress bar if one is shown."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, "file_only", False) and not _STATE.debug:
@@ -89,7 +89,7 @@ class _ConsoleHandler(logging.Handler):
 
 
 class _Console(Console):
-    """A console that raises BrokenPipeError if the reader has closed its end."""
+    """A console that raises BrokenPipeError if the reader has closed the pipe."""
 
     def on_broken_pipe(self) -> None:
         # rich itself would exit with status 1; the command line treats a closed pipe as success.
@@ -97,12 +97,12 @@ class _Console(Console):
 
 
 FILE_ONLY = {"file_only": True}
-"""`extra` of a log call for an internal notice: it goes to `log.txt`, and to the console with
+"""`extra` of a log call for an internal notice: it goes to `log.txt`, and to the console only with
 `SPA_LOG=DEBUG`."""
 
 
 class _Notices(Console):
-    """A console that falls silent if the reader has closed its end: work continues without one."""
+    """A console that falls silent if the reader has closed the pipe, so that work continues."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -117,15 +117,16 @@ def results_console() -> Console:
 
 
 def get_console() -> Console:
-    """The console for people, on stderr. Created at first use; follows a replaced `sys.stderr`."""
+    """The console for people, on stderr. Created on first use, and again if `sys.stderr` was
+    replaced."""
     if _STATE.console is None or _STATE.console.file is not sys.stderr:
         _STATE.console = _Notices(file=sys.stderr, highlight=False)
     return _STATE.console
 
 
 def set_verbosity(*, quiet: bool = False, debug: bool = False) -> None:
-    """Set the verbosity: warnings only (`quiet`), or every detail (`debug`). Installs the log handler
-    once."""
+    """Set the verbosity: warnings only (`quiet`), or every detail (`debug`). Installs the log
+    handler once."""
     _STATE.quiet = quiet
     _STATE.debug = debug
     if not any(isinstance(handler, _ConsoleHandler) for handler in _LOGGER.handlers):
@@ -161,13 +162,13 @@ def verbosity_from(environment: Mapping[str, str]) -> None:
 
 
 def same_verbosity() -> Callable[[], None]:
-    """A function that gives another process the verbosity of this one."""
+    """A function that sets the verbosity of this process in another process."""
     return partial(set_verbosity, quiet=_STATE.quiet, debug=_STATE.debug)
 
 
 def worker_console(errors: Path | None) -> Callable[[], None]:
-    """A function that sets the console of a worker process: warnings, or every detail if this
-    process shows every detail. `errors`: the file that stderr goes to; None: where it goes here."""
+    """A function that sets up the console of a worker process: warnings, or every detail if this
+    process shows every detail. errors: the file for stderr; None: this process's stderr."""
     return partial(_set_worker_console, errors, debug=_STATE.debug)
 
 
@@ -188,8 +189,8 @@ def ensure_logging() -> None:
 
 
 class _Handler(logging.FileHandler):
-    """A log that cannot be written (a full disk) says so once and does not fill the console with
-    tracebacks."""
+    """A log file handler that reports an unwritable file (a full disk) once, without filling the
+    console with tracebacks."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         # Remove this handler first: the warning would be passed to it again.
@@ -232,7 +233,7 @@ def _ending(error: BaseException) -> logging.LogRecord:
 
 
 class _PlainFormatter(logging.Formatter):
-    """Log lines that are safe to show with `cat`."""
+    """Formats log lines that are safe to show with `cat`."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))

@@ -1,9 +1,9 @@
 """Copies of checkpoints and data at an fsspec URL (`s3://…`, `gs://…`, `file://…`), from which
 another machine resumes.
 
-A run works in a local folder, whose renames and locks it relies on. Every complete checkpoint is
-then copied, its marker last and the stage's settings and metrics first; what comes back is compared
-with its hashes.
+A run works in a local folder, because it relies on renames and locks. Every complete checkpoint is
+then copied: the stage's settings and metrics first, the marker last. Fetched files are compared
+with their hashes.
 """
 
 import json
@@ -29,8 +29,8 @@ episodes are complete on another machine."""
 
 
 def copies_of(cfg: Config, directory: Path) -> str | None:
-    """The URL for copies of a folder of the run: its path in the run, below the configured URL;
-    None without one."""
+    """The URL for copies of a folder of the run: its path within the run, below the configured URL;
+    None if no URL is set."""
     url = cfg.trainer.default_hdfs_dir
     path = os.path.relpath(directory, cfg.trainer.run_dir)
     return (
@@ -41,14 +41,15 @@ def copies_of(cfg: Config, directory: Path) -> str | None:
 
 
 def mirror_of(cfg: Config, directory: Path) -> "Mirror | None":
-    """The copies of a stage; None if none are asked for. Raises ConfigError if the URL cannot be
+    """The copies of a stage; None if none are configured. Raises ConfigError if the URL cannot be
     used."""
     url = copies_of(cfg, directory)
     return Mirror(url) if url else None
 
 
 class Mirror:
-    """The copies of one stage's checkpoints at `url`. Raises ConfigError if fsspec cannot use it."""
+    """The copies of one stage's checkpoints at `url`. Raises ConfigError if fsspec cannot open the
+    URL."""
 
     def __init__(self, url: str) -> None:
         from fsspec.core import url_to_fs
@@ -63,12 +64,12 @@ class Mirror:
         self._root = str(root).rstrip("/")
 
     def copy(self, directory: Path, *, keep: int | None) -> bool:
-        """Copy what is new among the complete checkpoints of `directory`, then remove what
-        `save_checkpoint` would have removed. Whatever goes wrong is a warning: the next call tries
-        again. Returns whether all went well."""
+        """Copy the new complete checkpoints of `directory`, then remove the copies that
+        `save_checkpoint` would have removed. Any error is logged as a warning, and the next call
+        tries again. Returns whether everything succeeded."""
         try:
             self._copy(directory, keep)
-        # fsspec file systems raise exceptions of their own, and a failed copy must not stop a run.
+        # fsspec file systems raise their own exceptions, and a failed copy must not stop a run.
         except Exception as error:  # noqa: BLE001
             log.warning(
                 "could not copy checkpoints to %s (%s); spa tries again after the next checkpoint",
@@ -80,9 +81,9 @@ class Mirror:
         return True
 
     def fetch(self, directory: Path, *, after: int = 0) -> bool:
-        """Bring the newest checkpoint whose copy is whole to `directory`, or what `copy_files`
-        copied; returns whether there was any. `after`: the step of the newest checkpoint in
-        `directory`; copies up to this step are not needed.
+        """Fetch the newest complete copy of a checkpoint into `directory`, or the files that
+        `copy_files` copied; return whether there was any. after: the step of the newest checkpoint
+        in `directory`; copies up to this step are not needed.
 
         Raises TrainingError if the URL cannot be read and `directory` has no checkpoint: a run from
         scratch would overwrite the copies.
@@ -107,7 +108,7 @@ class Mirror:
                 )
             # Self-play has no checkpoints: its data files are in the root, see `copy_files`.
             return not after and self._get(self._root, directory / ".fetching", directory)
-        except Exception as error:  # every fsspec file system raises exceptions of its own
+        except Exception as error:  # every fsspec file system raises its own exceptions
             if after:
                 log.warning(
                     "cannot read %s (%s); resuming from the checkpoint in %s",
@@ -123,7 +124,7 @@ class Mirror:
             ) from error
 
     def manifest(self) -> dict[str, Any]:
-        """The manifest of the stage that was copied; empty if there is none or it cannot be read."""
+        """The manifest of the copied stage; empty if it is missing or unreadable."""
         try:
             content = json.loads(self._fs.cat_file(f"{self._root}/{MANIFEST}"))
         except Exception:  # noqa: BLE001 - as in `copy`
@@ -131,8 +132,8 @@ class Mirror:
         return content if isinstance(content, dict) else {}
 
     def copy_files(self, directory: Path, names: Sequence[str]) -> None:
-        """Copy the result of a stage that is not a checkpoint, its checksums last. What goes wrong
-        is a warning."""
+        """Copy the result of a stage that is not a checkpoint, its checksums last. Errors are
+        logged as warnings."""
         try:
             sums = {name: sha256(directory / name) for name in names}
             self._put_records(directory)
@@ -171,7 +172,8 @@ class Mirror:
         lasting = sorted(
             step for step, marker in known.items() if marker and not marker.get("preemption")
         )
-        # Steps after the newest local one are of an earlier run and must not count towards `keep`.
+        # Steps after the newest local one belong to an earlier run and must not count towards
+        # `keep`.
         lasting = [step for step in lasting if step <= newest]
         # Remove the rest: old, preemption and incomplete checkpoints, and those of an earlier run.
         for step in set(known) - {newest} - set(lasting if keep is None else lasting[-keep:]):
@@ -183,7 +185,7 @@ class Mirror:
             for pattern in RECORDS
             for path in sorted(directory.glob(pattern))
         ]
-        # Episodes do not change any more once they are written; the other records grow.
+        # Episodes do not change once they are written; the other records grow.
         new = [
             name
             for name in names
@@ -194,15 +196,15 @@ class Mirror:
         self._put(directory, new, self._root)
 
     def _put(self, folder: Path, names: Iterable[str], target: str) -> None:
-        """Copy files in this order."""
+        """Copy files in the given order."""
         for name in names:
             self._fs.makedirs(f"{target}/{name}".rpartition("/")[0], exist_ok=True)
             self._fs.put_file(str(folder / name), f"{target}/{name}")
             watchdog.beat()
 
     def _get(self, source: str, temporary: Path, final: Path) -> bool:
-        """Bring the files that a marker names to `final` by way of `temporary`; returns whether
-        they are whole."""
+        """Fetch the files that a marker names to `final` by way of `temporary`; return whether they
+        are intact."""
         content, marker = self._marker(source)
         if not marker:
             return False
@@ -210,7 +212,7 @@ class Mirror:
         temporary.mkdir(parents=True)
         for name in marker["sha256"]:
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
-            # `damage` below names a file that is missing.
+            # `damage` below reports missing files.
             if self._fs.exists(f"{source}/{name}"):
                 self._fs.get_file(f"{source}/{name}", str(temporary / name))
         # Byte for byte: `_copy` compares markers as bytes.
@@ -224,9 +226,9 @@ class Mirror:
         return False
 
     def _arrived(self, temporary: Path, final: Path) -> None:
-        """Move files to where they belong, and bring the stage's records too."""
+        """Move fetched files to their final place, and fetch the stage's records as well."""
         directory = temporary.parent
-        # Records in the folder belong to older work: nothing here is as new as the copy.
+        # Records in the folder belong to older work, since nothing here is as new as the copy.
         for pattern in RECORDS:
             for path in map(str, self._fs.glob(f"{self._root}/{pattern}")):
                 name = path.rpartition(f"{self._root}/")[2]
@@ -250,14 +252,15 @@ class Mirror:
         temporary.rename(final)
 
     def _remove(self, folder: str) -> None:
-        """The marker first, so that what is half removed is not taken for whole."""
+        """Remove a copy, its marker first, so that a half-removed copy does not count as
+        complete."""
         if self._fs.exists(f"{folder}/{MARKER}"):
             self._fs.rm_file(f"{folder}/{MARKER}")
         if self._fs.exists(folder):
             self._fs.rm(folder, recursive=True)
 
     def _marker(self, folder: str) -> tuple[bytes, dict[str, Any]]:
-        """A copy's marker as it is and as it reads; empty for one that is not complete."""
+        """A copy's marker as bytes and parsed; both empty if the copy is incomplete."""
         if not self._fs.exists(f"{folder}/{MARKER}"):
             return b"", {}
         content = bytes(self._fs.cat_file(f"{folder}/{MARKER}"))
@@ -273,7 +276,7 @@ class Mirror:
         return (content, marker) if inside else (b"", {})
 
     def _steps(self) -> list[int]:
-        # fsspec caches listings, and another machine may have written since.
+        # fsspec caches listings, and another machine may have written in the meantime.
         self._fs.invalidate_cache()
         if not self._fs.exists(self._root):
             return []

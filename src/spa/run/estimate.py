@@ -1,4 +1,4 @@
-"""The time that a command still takes, and the plan that it writes into the folder of its run."""
+"""The time that a command still needs, and the plan that it writes into the folder of its run."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,16 +10,16 @@ from spa.run.files import read_object, write_atomic
 
 PLAN = "plan.json"
 UNMEASURED = 2.0
-"""Factor within which an estimate is right before anything is measured."""
+"""Factor within which an estimate is expected to hold before anything is measured."""
 MEASURED = 1.25
-"""Factor of an estimate from the measured speed of this command's stages."""
+"""The same factor for an estimate from the measured speed of this command's stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A stage of a plan. `expected`: the seconds that the plan estimates (None: unknown). `spent`:
-    the seconds of its recorded steps. `left`: the seconds that they predict for the others; 0 for a
-    stage that is finished, None for one without a step."""
+    """A stage of a plan. expected: estimated seconds; None if unknown. spent: seconds of its
+    recorded steps. left: remaining seconds by the speed of these steps; 0 for a finished stage,
+    None without a step."""
 
     name: str
     expected: float | None
@@ -29,7 +29,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """A range in seconds. `without`: the names of stages whose time is unknown."""
+    """A range in seconds. without: the names of stages whose time is unknown."""
 
     low: float
     high: float
@@ -41,15 +41,15 @@ class TimeLeft:
 
 
 def time_left(methods: Iterable[Sequence[Work]], *, workers: int) -> TimeLeft | None:
-    """The time until the last stage ends, from measured speed where there is one. None if nothing
-    is known.
+    """The time until the last stage ends, from measured speed where available. None if nothing is
+    known.
 
     Args:
-        methods: The stages of each method, which run one after the other.
-        workers: Stages that run at a time.
+        methods: the stages of each method, which run one after the other.
+        workers: number of stages that run at the same time.
     """
     plans = [list(method) for method in methods]
-    # A stage that has begun tells how fast this machine is, compared with the plan.
+    # A stage that has begun shows how fast this machine is, compared with the plan.
     begun = [one for plan in plans for one in plan if one.expected and one.spent]
     planned = sum(
         (one.expected or 0.0) * one.spent / (one.spent + (one.left or 0.0)) for one in begun
@@ -79,7 +79,8 @@ def time_left(methods: Iterable[Sequence[Work]], *, workers: int) -> TimeLeft | 
         highs.append(high)
     if not any(highs) and unknown:
         return None
-    # The stages of a method run in sequence: no number of workers beats the longest method.
+    # The stages of a method run in sequence, so the longest method is a lower bound for any number
+    # of workers.
     low, high = (max([sum(part) / workers, *part], default=0.0) for part in (lows, highs))
     return TimeLeft(low, high, tuple(unknown))
 
@@ -89,7 +90,7 @@ def time_range(low: float, high: float) -> str:
     if high < 60:
         return "under a minute"
     minutes = [max(round(seconds / 60), 1) for seconds in (low, high)]
-    # Above three hours the range is in hours, with one digit after the point below ten.
+    # Above three hours the range is in hours, with one decimal below ten.
     hours = [f"{seconds / 3600:{'.0f' if seconds >= 36000 else '.1f'}}" for seconds in (low, high)]
     first, last = hours if high >= 3 * 3600 else map(str, minutes)
     unit = "hour" if high >= 3 * 3600 else "minute"
@@ -98,15 +99,15 @@ def time_range(low: float, high: float) -> str:
 
 
 def write_failures(root: Path, failed: Sequence[str]) -> None:
-    """Add what has failed to the plan that `write_plan` wrote, a text for each stage. The next
-    command begins without them."""
+    """Add failures to the plan that `write_plan` wrote, one text per stage. The next command's plan
+    starts without them."""
     write_plan(root, {**read_object(root / PLAN), "failed": list(failed)})
 
 
 def write_plan(root: Path, content: Mapping[str, Any]) -> None:
-    """Write the plan of a command for those who look at its run. `content`: `workers`, and the
-    stages of each method with `name`, `folder` (relative) and `expected`. Methods keep the order in
-    which the folder first had them."""
+    """Write the plan of a command for viewers of its run. content: `workers`, and the stages of
+    each method with `name`, `folder` (relative) and `expected`. Methods keep the order in which the
+    folder first had them."""
     old = read_object(root / PLAN).get("order")
     order = [*(old if isinstance(old, list) else []), *content["methods"]]
     root.mkdir(parents=True, exist_ok=True)

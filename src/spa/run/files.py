@@ -1,4 +1,4 @@
-"""The files of a run: legal JSON and YAML, whole files or none, old files archived instead of
+"""The files of a run: valid JSON and YAML, atomic writes, and old files archived instead of
 deleted."""
 
 import hashlib
@@ -18,18 +18,19 @@ import yaml
 
 MANIFEST = "manifest.json"
 METRICS = "metrics.jsonl"
-"""The record of a stage's folder, see `spa.run.manifest`, and its lines without times."""
+"""File names in a stage's folder: the record of the stage (see `spa.run.manifest`), and its
+metrics, without times."""
 ARCHIVE = "previous"
-"""Folder in which earlier work of a folder is kept, by number."""
+"""Folder for earlier work of a folder, in numbered subfolders."""
 OLDER_COPIES = ".older_copies"
-"""A file that says that the copies of a folder at a URL are of archived work, see `spa.run.copies`."""
+"""Marker file: the copies of this folder at a URL are of archived work, see `spa.run.copies`."""
 LOST = "lost.jsonl"
-"""Episodes that a stage does not play, see `spa.envs.limits`."""
+"""File of the episodes that a stage skips because they failed, see `spa.envs.limits`."""
 
 
 def scalar(value: Any) -> int | float | str | bool | None:
-    """A metric's value as JSON can hold it: NaN is null, infinities are strings. One-element
-    tensors count."""
+    """A metric's value in a form that JSON can hold: NaN becomes null, infinities become strings.
+    One-element tensors are accepted."""
     if hasattr(value, "item"):
         value = value.item()
     return _finite(value) if isinstance(value, float) else value
@@ -42,9 +43,8 @@ def _finite(value: float) -> float | str | None:
 
 
 def jsonable(value: Any) -> Any:
-    """`value` with every part turned into what strict JSON knows; unknown objects become their
-    text."""
-    # Enums are tested before str: a StrEnum is a str, but `yaml.safe_dump` refuses it.
+    """`value` with every part converted to a strict JSON type; unknown objects become strings."""
+    # Enums are tested before str: a StrEnum is a str, but `yaml.safe_dump` rejects it.
     if isinstance(value, Enum):
         return jsonable(value.value)
     if isinstance(value, np.generic | np.ndarray):
@@ -63,8 +63,8 @@ def jsonable(value: Any) -> Any:
 
 
 def dump_line(row: dict[str, Any]) -> str:
-    """One line of JSON. Escaped to ASCII, so that any text (lone surrogates too) survives any
-    editor and any locale."""
+    """One line of JSON, escaped to ASCII so that any text (lone surrogates included) survives any
+    editor and locale."""
     try:
         # `allow_nan=False`: Python would write NaN, which is not JSON.
         return json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n"
@@ -73,8 +73,8 @@ def dump_line(row: dict[str, Any]) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The complete lines of a JSON-lines file, as text and as dict. A line cut off by a kill is
-    left out."""
+    """Yield the complete lines of a JSON Lines file, as text and as dict. Skips a line that a kill
+    cut off."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             if not line.endswith("\n"):
@@ -88,9 +88,8 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """The files in and below a folder, sorted. Links to folders are followed, and each folder is
-    read once."""
-    # `Path.rglob` skips links to folders without a word.
+    """The files in and below a folder, sorted. Follows links to folders; reads each folder once."""
+    # `Path.rglob` silently skips links to folders.
     found: list[Path] = []
     visited: set[str] = set()
     for parent, folders, names in os.walk(folder, followlinks=True):
@@ -99,7 +98,7 @@ def files_below(folder: Path) -> list[Path]:
             folders.clear()
             continue
         visited.add(real)
-        # Of a folder and a link to it, the folder is read.
+        # If a folder and a link to it are both present, the folder is read.
         folders.sort(key=lambda name: (os.path.islink(f"{parent}/{name}"), name))
         found += (path for name in names if (path := Path(parent, name)).is_file())
     return sorted(found)
@@ -114,15 +113,16 @@ def complete_lines(path: Path, begin: int) -> bytes:
 
 
 def end_last_line(path: Path) -> None:
-    """Give the last line of a file its end, which a kill or an editor may have left out: what is
-    appended would join it."""
+    """Add the missing newline at the end of a file, which a kill or an editor may have left out:
+    appended text would otherwise join the last line."""
     if path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n"):
         with path.open("a", encoding="utf-8") as file:
             file.write("\n")
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object that a file holds; empty if it is missing, torn or holds something else."""
+    """The JSON object in a file; empty if the file is missing, truncated or has another type of
+    content."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -131,15 +131,14 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def write_atomic(path: Path, lines: Iterable[str]) -> None:
-    """Write a text file so that a reader, or a machine that comes back after a crash, sees all of it
-    or none of it."""
+    """Write a text file atomically: a reader sees all of it or none, even after a crash."""
     with open_atomic(path) as file:
         file.writelines(line.encode("utf-8") for line in lines)
 
 
 @contextmanager
 def open_atomic(path: Path) -> Iterator[BinaryIO]:
-    """Open a file whose content replaces that of `path` at the end, all of it or none of it."""
+    """Open a file that atomically replaces `path` at the end of the block."""
     # The pid keeps two processes apart; `remove_leftovers` knows this pattern.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -161,7 +160,7 @@ def save_config(config: Any, path: Path) -> None:
 
 def archive_files(directory: Path, paths: Sequence[Path]) -> Path:
     """Move files and folders of `directory` to `previous/<n>/` below it, n being the first free
-    number; returns that folder."""
+    number; return that folder."""
     number = 1
     while (directory / ARCHIVE / str(number)).exists():
         number += 1
@@ -173,7 +172,7 @@ def archive_files(directory: Path, paths: Sequence[Path]) -> Path:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what a killed process was writing: temporary files of `write_atomic`, half-written
+    """Remove what killed processes left behind: temporary files of `write_atomic`, and half-written
     folders."""
     # `.metrics.jsonl.4711.tmp`, here or one folder below, and folders being saved or fetched.
     for pattern in (".*.[0-9]*.tmp", "*/.*.[0-9]*.tmp", ".saving_*", ".fetching"):
@@ -184,7 +183,7 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def flush_directory(folder: Path) -> None:
-    """Put the names in a folder on the disk: a file that was flushed may still be lost with its
+    """Flush the names in a folder to disk: without it, a flushed file may still be lost with its
     name."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

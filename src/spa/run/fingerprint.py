@@ -1,8 +1,8 @@
-"""Fingerprints of results: one per stage, of settings, contents, revision and the stage before it.
-`spa.run.hashing` computes them.
+"""Fingerprints of results, one per stage: of its settings, contents, revision and the stage before
+it. `spa.run.hashing` computes them.
 
-Package versions, processor and thread count are recorded alongside. They change the last digits,
-and nothing is refused because of them.
+Package versions, CPU and thread count are recorded alongside. They change at most the last digits,
+so they never cause an error.
 """
 
 import hashlib
@@ -16,11 +16,12 @@ from spa.config.stages import UNRECORDED, StageName, default_of, without_idle_re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """Inputs that determine one stage's result, and the environment that it was made in.
+    """Inputs that determine one stage's result, and the environment in which it was made.
 
-    settings: dotted key -> plain value, of the keys whose schema says `semantics`. content: what was
-    hashed -> SHA-256. parent: the stage before, in full, so that a change there can be named even
-    when its folder is gone. numerics and environment are recorded only.
+    settings: dotted key -> plain value, of the keys that the schema marks `semantics`. content:
+    name of what was hashed -> SHA-256. parent: the full fingerprint of the stage before, so that a
+    change there can be named even if its folder is gone. numerics and environment: recorded, not
+    compared.
     """
 
     stage: StageName
@@ -33,8 +34,8 @@ class Fingerprint:
 
     @property
     def digest(self) -> str:
-        """A SHA-256 of everything that the result depends on. Settings at the schema's default are
-        left out, so that a record made before a setting existed keeps its digest."""
+        """A SHA-256 of everything that the result depends on. Settings with the schema's default
+        are left out, so that a record older than a setting keeps its digest."""
         settings = without_idle_replay(self.settings)
         chosen = {
             key: value
@@ -47,12 +48,12 @@ class Fingerprint:
         return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values, for records."""
+        """The fingerprint as plain values, for records."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
-        """From `to_json`. Raises ValueError for anything else."""
+        """Restore a fingerprint from `to_json`. Raises ValueError for any other input."""
         try:
             return cls(
                 stage=content["stage"],
@@ -68,10 +69,10 @@ class Fingerprint:
 
 
 def differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]]:
-    """Compare two fingerprints, the stages before them included: key -> (old, new).
+    """Compare two fingerprints, including the stages before them: key -> (old, new).
 
-    A key that one of them does not know has the schema's default, so that a new setting does not
-    end a run that was begun without it, or any value (`UNRECORDED`).
+    A key that one of them lacks has the schema's default, so that a run can be resumed although a
+    setting was added since. Keys in `UNRECORDED` match any value.
     """
     before = without_idle_replay(old.settings)
     now = without_idle_replay(new.settings)
@@ -92,7 +93,7 @@ def differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]
 
 
 def numerical_differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]]:
-    """Compare the settings that can change only the last digits: memory and speed, packages, CPU,
+    """Compare the settings that change at most the last digits: memory and speed, packages, CPU,
     threads."""
     return _changed(old.numerics, new.numerics, default_of) | _changed(
         old.environment, new.environment
@@ -110,7 +111,7 @@ def _changed(
 
 
 def _plain(value: Any) -> Any:
-    """Tuples as lists; an empty mapping as nothing."""
+    """Convert tuples to lists, and an empty mapping to None."""
     return json.loads(json.dumps(value, default=str)) or (
         None if isinstance(value, Mapping) else value
     )

@@ -1,8 +1,8 @@
-"""The fingerprint of a stage, before the stage is run: its settings, and hashes of what it reads.
+"""Compute the fingerprint of a stage before it runs: its settings, and hashes of what it reads.
 
-The schema says which settings count (`Key.affects`), one table which sections belong to which stage
-(`spa.config.stages`). Models, tokenizers, chat templates and data sets count by their content: a
-run may be moved, and a file may not be swapped.
+The schema says which settings count (`Key.affects`), and a table says which sections belong to
+which stage (`spa.config.stages`). Models, tokenizers, chat templates and data sets count by their
+content: moving a run changes nothing, replacing a file does.
 """
 
 import functools
@@ -33,7 +33,7 @@ from spa.run.fingerprint import Fingerprint
 from spa.version import __version__
 
 REVISIONS: dict[StageName, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
-"""Raised whenever the changelog says that the results of a stage move."""
+"""Version of each stage's results, raised when the changelog says that they change."""
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "vllm")
 # The name is not part of the match: `gymnasium:my_games:Maze-v0` names two modules.
@@ -49,7 +49,7 @@ _TOKENIZER = (
     "preprocessor_config",
     "processor",
 )
-# `.py`: the code of a model that brings its own is part of its content.
+# `.py`: custom code of a model is part of its content.
 _MODEL_FILES = (".json", ".safetensors", ".jinja", ".txt", ".model", ".tiktoken", ".py")
 # The marker of a checkpoint describes its other files and is not content itself.
 _MARKER = "complete.json"
@@ -63,10 +63,10 @@ def stage_fingerprint(
     data: Path | None = None,
     content: Mapping[str, str] | None = None,
 ) -> Fingerprint:
-    """The fingerprint of a stage that is about to start, the same on every rank. Models and data
-    sets of the Hub are downloaded.
+    """The fingerprint of a stage that is about to start, the same on every rank. Downloads models
+    and data sets from the Hub.
 
-    `data`: a data set without a fingerprint of its own, which counts by its content.
+    data: a data set without its own fingerprint, which counts by its content.
     """
 
     def find() -> dict[str, Any]:
@@ -76,13 +76,14 @@ def stage_fingerprint(
             cfg, stage, parent=parent, content={**(content or {}), **more}
         ).to_json()
 
-    # Rank 0 hashes for all: the ranks may see different caches, and they must decide alike.
+    # Rank 0 hashes for all ranks: they may see different caches, but must make the same decision.
     return Fingerprint.from_json(current_world().broadcast(find))
 
 
 def fetch_content(cfg: Config, stage: StageName) -> None:
     """Download what a stage reads from the Hub, so that it counts by its content and not only by
-    its name. Errors are raised where it is loaded: some policies of self-play need no model."""
+    its name. Errors are raised later, where it is loaded: some policies of self-play need no model.
+    """
     for key, value in values_of(cfg, stage).items():
         content = key_of(key).content
         if content == "model" and value not in cfg.model_info:
@@ -102,11 +103,11 @@ def fingerprint_of(
     parent: Fingerprint | None = None,
     content: Mapping[str, str] | None = None,
 ) -> Fingerprint:
-    """The fingerprint of what `stage` makes of a configuration, without doing it.
+    """The fingerprint of a stage's result for a configuration, without running the stage.
 
-    `parent`: the stage whose result it starts from. PPO then begins with that stage's weights, and
-    `model_path` counts through it. `content`: hashes of more that it reads. Files are hashed once
-    per process while size and time stay the same.
+    parent: the stage whose result it starts from. PPO then begins with that stage's weights, and
+    `model_path` counts through it. content: hashes of further inputs. A file is hashed once per
+    process while its size and time stay the same.
     """
     settings: dict[str, Any] = {}
     hashes: dict[str, str] = {}
@@ -149,8 +150,8 @@ def fingerprint_of(
 
 
 def own_code(name: str, value: Any) -> dict[str, str]:
-    """Hashes of the user's modules that a setting or the name of its key refers to as
-    `package.module:name`. What these import is not looked at."""
+    """Hashes of the user's modules that a setting, or the name of its key, refers to as
+    `package.module:name`. Modules that these import are not hashed."""
     digests: dict[str, str] = {}
     for module in set(_NAMED.findall(f"{name} {json.dumps(value)}")):
         if module.partition(".")[0] in _SHIPPED:
@@ -165,7 +166,7 @@ def own_code(name: str, value: Any) -> dict[str, str]:
 
 
 def environment(threads: int) -> dict[str, Any]:
-    """Versions, processor or GPU, and the CPU threads of a run."""
+    """Versions, CPU or GPU, and the number of CPU threads of a run."""
     versions: dict[str, Any] = {"python": platform.python_version(), "spa": __version__}
     for name in PACKAGES:
         try:
@@ -184,8 +185,8 @@ def environment(threads: int) -> dict[str, Any]:
 
 def model_content(name: str) -> dict[str, str]:
     """`weights`, `tokenizer` and `chat template` of a model -> SHA-256 of its files. A Hub name
-    counts by its snapshot in the local cache; what is not there, or is behind an API, counts by its
-    name. Raises ModelError for an adapter that does not say whose it is."""
+    counts by its snapshot in the local cache. A model that is not there, or that is behind an API,
+    counts by its name. Raises ModelError for an adapter that does not name its base model."""
     folder = _model_folder(name)
     if folder is None:
         return {"weights": f"name {name}"}
@@ -218,7 +219,8 @@ def _model_folder(name: str) -> Path | None:
 
 
 def _cached(name: str, kind: str) -> Path | None:
-    """The snapshot of a Hub name in the local cache; the network is not asked."""
+    """The snapshot of a Hub name in the local cache, without using the network; None if it is not
+    there."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -242,15 +244,15 @@ def _part(name: str) -> str:
 
 
 def file_content(named: Any) -> str:
-    """The SHA-256 of the file, the files, or the data files of the folder or Hub data set that a
-    value names."""
+    """The SHA-256 of what a value names: a file, several files, or the data files of a folder or
+    Hub data set."""
     names = [named] if isinstance(named, str) else list(named)
     return _combined(_data_content(str(name)) for name in names)
 
 
 def checkpoint_content(name: str) -> str:
-    """The SHA-256 of a checkpoint's mark, which has those of its files; of one that is not there,
-    its name."""
+    """The SHA-256 of a checkpoint's marker, which contains the hashes of its files; for a missing
+    checkpoint, its name."""
     marker = Path(name).expanduser() / _MARKER
     return file_sum(marker) if marker.is_file() else f"name {name}"
 
@@ -268,7 +270,7 @@ def _data_content(name: str) -> str:
             file
             for place in (folder, folder / "data")
             for file in place.glob("*")
-            # Other JSON files of a folder, such as a manifest, are no data.
+            # Other JSON files of a folder, such as a manifest, are not data.
             if file.suffix == ".parquet"
             or (file.suffix in DATA_SUFFIXES and file.name.startswith(begins))
         )
@@ -284,17 +286,17 @@ def _combined(texts: Iterable[str]) -> str:
 
 
 def file_sum(path: Path) -> str:
-    """The SHA-256 of a file; that of a file in the Hub's cache is its name there."""
+    """The SHA-256 of a file; for a large file in the Hub's cache, its name there."""
     real = path.resolve()
-    # The Hub's cache names a large file by its SHA-256 (64 digits). Small ones have a git SHA-1
-    # (40 digits) there and are hashed below.
+    # The Hub's cache names a large file by its SHA-256 (64 digits). Small ones are named by a git
+    # SHA-1 (40 digits) and hashed below.
     if real.parent.name == "blobs" and len(real.name) == 64:
         return real.name
     about = real.stat()
     return _file_sum(real, about.st_size, about.st_mtime_ns, about.st_ino)
 
 
-# The cache's key has size, time and inode, so that a file that changed is hashed again.
+# The cache key includes size, time and inode, so that a changed file is hashed again.
 @functools.lru_cache(maxsize=4096)
 def _file_sum(path: Path, size: int, changed: int, inode: int) -> str:
     return sha256(path)

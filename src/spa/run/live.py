@@ -1,4 +1,4 @@
-"""The progress of a stage, read from the files that it writes while it runs."""
+"""The progress of a stage, read from the files that it writes while running."""
 
 import json
 from collections import deque
@@ -13,13 +13,13 @@ from spa.run.trackers import headline
 
 TIMINGS = "timings.jsonl"
 _WINDOW = 20
-"""Steps that the time left is estimated from."""
+"""Number of recent steps from which the remaining time is estimated."""
 LABELS = ("success", "prediction", "copy baseline")
-"""The values that are shown, named as on the progress line."""
+"""The values to show, named as on the progress line."""
 
 
 class StageProgress:
-    """Progress that a stage has recorded. Each call of `read` adds the new lines."""
+    """Recorded progress of a stage. Each call of `read` adds the new lines."""
 
     def __init__(self, folder: Path) -> None:
         self.step = 0
@@ -38,19 +38,19 @@ class StageProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """The time until the stage ends, by the pace of its last steps; None if unknown."""
+        """Seconds until the stage ends, by the pace of its last steps; None if unknown."""
         if self.total is None or not self._recent:
             return None
         return max(self.total - self.step, 0) * self.step_seconds
 
     @property
     def step_seconds(self) -> float:
-        """The time of a step, by the last ones; 0 if unknown."""
+        """Mean seconds of the last steps; 0 if unknown."""
         return sum(self._recent) / len(self._recent) if self._recent else 0.0
 
     def seconds_left_at(self, now: float) -> float | None:
-        """The time left of a stage that runs at this time (wall clock): what its step under way has
-        taken counts, too."""
+        """Seconds left of a running stage at wall-clock time `now`: subtracts the time already
+        spent on the current step."""
         left = self.seconds_left
         if not left or self.latest is None:
             return left
@@ -59,14 +59,16 @@ class StageProgress:
     def work(
         self, name: str, expected: float | None, *, finished: bool, now: float | None = None
     ) -> Work:
-        """The stage in an estimate. `now`: the time, if it runs."""
+        """The stage's entry in the time estimate. now: the current wall-clock time if the stage is
+        running."""
         left = self.seconds_left if now is None else self.seconds_left_at(now)
         return Work(
             name=name, expected=expected, spent=self.seconds, left=0.0 if finished else left
         )
 
     def read(self) -> Self:
-        """Read the new lines. A file that became shorter was replaced: read it from its start."""
+        """Read the new lines. A file that became shorter was replaced, so it is read from its
+        start."""
         for row in self._new_rows(METRICS):
             shown = headline(row)
             self.values |= {
@@ -86,7 +88,7 @@ class StageProgress:
     def _new_rows(self, name: str) -> Iterator[dict[str, Any]]:
         path = self._folder / name
         size = path.stat().st_size if path.is_file() else 0
-        # A stage that resumed has rewritten its files: count from the start again.
+        # A resumed stage has rewritten its files, so counting starts again.
         if size < self._sizes[name]:
             self._sizes[name] = 0
             if name == TIMINGS:
@@ -95,7 +97,7 @@ class StageProgress:
         if size == self._sizes[name]:
             return
         text = complete_lines(path, self._sizes[name])
-        # `text` ends with the last complete line: the rest is read next time.
+        # `text` ends with the last complete line; the rest is read next time.
         self._sizes[name] += len(text)
         for line in text.splitlines():
             with suppress(ValueError):

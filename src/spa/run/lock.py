@@ -1,4 +1,4 @@
-"""One process at a time in a run directory."""
+"""A lock that allows one process at a time in a run directory."""
 
 import fcntl
 import json
@@ -14,16 +14,16 @@ from spa.errors import TrainingError
 
 LOCK = ".lock"
 PATIENCE_S = 5.0
-"""Time in seconds to wait for a process that is ending."""
+"""Seconds to wait for a process that is ending."""
 
 
 @contextmanager
 def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[None]:
-    """Hold `directory` (made if it is missing) for this process.
+    """Lock `directory` (created if missing) for this process.
 
-    The lock is the kernel's and goes with the process, however it ends: there are no stale ones.
-    Raises TrainingError that names the process that holds it, or says that the directory cannot be
-    written.
+    The kernel releases the lock when the process ends, however it ends, so there are no stale
+    locks. Raises TrainingError that names the process that holds the lock, or reports that the
+    directory is not writable.
     """
     file = _open(directory)
     # Closing the file releases the lock. The file itself stays: if it were removed, two processes
@@ -49,8 +49,8 @@ def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Non
 
 
 def held(directory: Path) -> bool | None:
-    """Return whether a process holds `directory` now; None if this machine cannot tell. No clock is
-    read."""
+    """Return whether a process currently holds `directory`; None if this machine cannot tell. The
+    answer does not depend on clocks."""
     try:
         with (directory / LOCK).open(encoding="utf-8") as file:
             try:

@@ -1,11 +1,11 @@
-"""Manifest of a stage's folder: its contents, and whether the stage is finished, resumes or is
-refused.
+"""Manifest of a stage's folder: what the folder contains, and whether the stage is finished, can be
+resumed or must not be overwritten.
 
-`manifest.json` is written when a stage begins and again when it is finished. It holds the
+`manifest.json` is written when a stage begins and again when it is finished. It contains the
 fingerprint of the work, the sizes of the files that later stages read, and the result once there is
-one. Every start compares fingerprints: a stage is finished, is resumed, begins from scratch, or is
-refused with the names of the changed settings. A run may be made longer, validated more or less
-often, moved to other hardware or cut into other micro-batches at any time.
+one. Every start compares fingerprints: the stage is finished, resumes, runs from scratch, or is
+refused with the names of the changed settings. At any time, a run may be made longer, validated
+more or less often, moved to other hardware, or use other micro-batches.
 """
 
 import functools
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 DATA_FILES = "*.parquet"
 SUMMARY = "summary.json"
 VALIDATIONS = "trajectories/val-*.jsonl"
-# `log.txt` is not among them: all starts append to it.
+# `log.txt` is not among them, because every start appends to it.
 _WORK = (
     "global_step_*", METRICS, "timings.jsonl", "trajectories", "token_scores", "tensorboard",
     "config.yaml", "gate.json", "rounds.json", SUMMARY, "imagined", LOST, DATA_FILES, MANIFEST,
@@ -50,10 +50,10 @@ _WORK = (
 class Manifest:
     """The record of a stage's folder.
 
-    sizes: file in the folder -> bytes. result: what the finished stage returned, relative to the
-    folder; None while it is not finished. seconds: how long all starts together took. rewound_to:
-    the checkpoint of this folder that `resume_path` named, with later ones archived. commit: of the
-    code that worked last, where it is known.
+    fingerprint: of the work. sizes: file in the folder -> bytes. result: path of the finished
+    stage's result, relative to the folder; None until it is finished. seconds: total time over all
+    starts. rewound_to: the checkpoint in this folder that `resume_path` named; later ones are
+    archived. commit: the code's commit at the last start, if known.
     """
 
     fingerprint: Fingerprint
@@ -65,8 +65,8 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest | None":
-        """The manifest of a folder. Where it is lost or damaged, the fingerprint of the newest
-        readable checkpoint, as of a stage that is not finished; None if there is none either."""
+        """The manifest of a folder. If it is missing or damaged, an unfinished one with the
+        fingerprint of the newest readable checkpoint; None without one."""
         record = read_object(folder / MANIFEST)
         with suppress(KeyError, TypeError, ValueError):
             return cls(
@@ -87,8 +87,8 @@ class Manifest:
         write_atomic(folder / MANIFEST, [json.dumps(asdict(self), indent=1)])
 
     def problem(self, path: Path, folder: Path) -> str:
-        """Describe a file of the folder that is missing or has another size than the stage wrote;
-        "" if it is intact."""
+        """Describe why a file of the folder is not intact (missing, or another size than the stage
+        wrote); "" if it is intact."""
         if not path.is_file():
             return f"{path} is missing"
         size = path.stat().st_size
@@ -99,16 +99,16 @@ class Manifest:
 
 
 def batch_file(step: int) -> str:
-    """The name of the episodes of a batch of self-play in its folder."""
+    """The file name of a self-play batch's episodes, relative to the stage's folder."""
     return f"trajectories/generate-{step:06d}.jsonl"
 
 
 def whole_batches(folder: Path, first: int = 0) -> int:
-    """The last of the batches after `first` that are recorded and whole, without a gap. A damaged
-    one is named."""
+    """The number of the last batch of the gapless series of recorded, undamaged batches after
+    `first`; `first` if there is none. Logs a warning for a damaged batch."""
     known = Manifest.read(folder)
     step = first
-    # The manifest names a batch only when its episodes are on the disk, see `Stage.commit`.
+    # The manifest names a batch only after its episodes are on disk, see `Stage.commit`.
     while known is not None and (name := batch_file(step + 1)) in known.sizes:
         if problem := known.problem(folder / name, folder):
             log.warning("%s; the stage plays this batch again", problem)
@@ -118,16 +118,16 @@ def whole_batches(folder: Path, first: int = 0) -> int:
 
 
 def sizes_of(folder: Path, *patterns: str) -> dict[str, int]:
-    """The sizes of the files in a folder that match."""
+    """The sizes of the files in a folder that match a pattern."""
     paths = sorted(path for pattern in patterns for path in folder.glob(pattern))
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
 
 
 def result_of(folder: Path) -> Path | None:
-    """Return the result of a finished stage, also after the run was moved; None if the stage is not
-    finished, or if its result is missing or damaged: then the stage has to run again.
+    """Return the result of a finished stage, even if the run was moved. None if the stage is not
+    finished, or if its result is missing or damaged, so that it has to run again.
 
-    Raises DataError if a data set is not the one that the stage wrote.
+    Raises DataError if a data set differs from what the stage wrote.
     """
     known = Manifest.read(folder)
     if known is None or known.result is None:
@@ -142,8 +142,8 @@ def result_of(folder: Path) -> Path | None:
         path = folder / name
         if defect := known.problem(path, folder):
             problem = problem or defect
-            # Somebody may have edited or replaced the file,
-            # and running the stage again would overwrite it.
+            # Someone may have edited or replaced the file, and running the stage again would
+            # overwrite it.
             if path.is_file():
                 raise DataError(
                     f"{defect}. Put the original file back, or remove this file so that the stage writes it again. "
@@ -183,8 +183,8 @@ def damaged_files(run: Path) -> tuple[int, list[str]]:
 
 
 def is_finished(folder: Path, fingerprint: Fingerprint) -> bool:
-    """Return whether a folder is recorded as the finished stage of this fingerprint; files are not
-    checked."""
+    """Return whether a folder's record says that the stage with this fingerprint is finished. Does
+    not check files."""
     known = Manifest.read(folder)
     return (
         known is not None
@@ -195,15 +195,15 @@ def is_finished(folder: Path, fingerprint: Fingerprint) -> bool:
 
 def changes(folder: Path, fingerprint: Fingerprint) -> dict[str, tuple[Any, Any]]:
     """Compare the work in a folder with `fingerprint`: key -> (old, new). Empty if they are equal,
-    or if there is no work. Differences that change at most the last digits are logged."""
+    or if there is no work. Logs differences that change at most the last digits."""
     if not _has_begun(folder):
         return {}
     known = Manifest.read(folder)
     if known is None:
         return {"record of the stage": ("missing or damaged", f"needed ({MANIFEST})")}
     changed = differences(known.fingerprint, fingerprint)
-    # If settings differ, the work is refused or archived anyway,
-    # so a warning about the last digits would only distract.
+    # If settings differ, the work is refused or archived anyway, so a warning about the last digits
+    # would only distract.
     numerics = {} if changed else numerical_differences(known.fingerprint, fingerprint)
     if numerics:
         _warn_once(
@@ -214,8 +214,8 @@ def changes(folder: Path, fingerprint: Fingerprint) -> dict[str, tuple[Any, Any]
 
 
 def _has_begun(folder: Path) -> bool:
-    """Return whether a folder holds any work. A failed start, of a model that cannot be loaded,
-    leaves none."""
+    """Return whether a folder contains any work. A start that failed because a model cannot be
+    loaded leaves none."""
     if checkpoints_in(folder) or any(folder.glob(DATA_FILES)) or read_metrics(folder / METRICS):
         return True
     known = Manifest.read(folder)
@@ -228,8 +228,8 @@ def _warn_once(text: str) -> None:
 
 
 def refuse_other_work(stages: Sequence[tuple[Path, Fingerprint]]) -> None:
-    """Raise ConfigError, one for all stages in their order, if a folder holds work of another
-    fingerprint. What a stage has from the one before it is named once."""
+    """Raise a single ConfigError for all stages if a folder contains work of another fingerprint. A
+    change that a stage inherits from the one before is named once."""
     lines: list[str] = []
     named: dict[str, tuple[Any, Any]] = {}
     for folder, fingerprint in stages:
@@ -259,20 +259,20 @@ def refuse_other_work(stages: Sequence[tuple[Path, Fingerprint]]) -> None:
 
 
 def changed_lines(changed: Mapping[str, tuple[Any, Any]]) -> list[str]:
-    """`key: old → new` for each."""
+    """One line `key: old → new` per change."""
     return [f"{key}: {_text(old)} → {_text(new)}" for key, (old, new) in changed.items()]
 
 
 def _text(value: Any) -> str:
-    """A value as it is written in an override; a hash by its beginning."""
+    """A value as written in an override; a hash is abbreviated."""
     if isinstance(value, str):
         return f"content {value[:12]}" if re.fullmatch("[0-9a-f]{64}", value) else value
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def archive_work(folder: Path) -> None:
-    """Move everything that a stage left in its folder to `previous/<n>/`. A link to another run's
-    stage is removed, and that stage stays as it is."""
+    """Move everything that a stage left in its folder to `previous/<n>/`. If the folder is a link
+    to another run's stage, only the link is removed."""
     if folder.is_symlink():
         folder.unlink()
         return

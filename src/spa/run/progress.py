@@ -1,4 +1,4 @@
-"""The progress of a long command: a bar on a terminal, elsewhere a line every 30 seconds."""
+"""The progress of a long command: a bar on a terminal, otherwise a line every 30 seconds."""
 
 import multiprocessing
 import time
@@ -11,16 +11,17 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 class ProgressLine:
-    """Stage, step, time used, time left and the latest values. Shows nothing when quiet. Also a
+    """Shows stage, step, elapsed time, time left and the latest values; nothing when quiet. A
     context manager.
 
-    Worker processes write lines, with the name of their run in front: several share a terminal.
+    Worker processes print lines that begin with the name of their run, because several share a
+    terminal.
     """
 
     def __init__(
         self, stage: str, *, total: int | None = None, start: int = 0, name: str = ""
     ) -> None:
-        """`start`: steps that an earlier run has done."""
+        """`start`: number of steps that an earlier run completed."""
         worker = multiprocessing.parent_process() is not None
         self._stage = f"{name} {stage}" if worker and name else stage
         self._total = total
@@ -37,8 +38,8 @@ class ProgressLine:
     def update(self, step: int, values: Mapping[str, str] | None = None) -> None:
         """Show that `step` steps are done, with values by label.
 
-        A bar keeps a value, with its step, until a newer one replaces it. A line has the values
-        that are newer than the last line.
+        A bar keeps a value, with its step, until a newer one replaces it. A line shows the values
+        since the previous line.
         """
         self._shown |= {label: (value, step) for label, value in (values or {}).items()}
         if self._bar is not None:
@@ -54,7 +55,7 @@ class ProgressLine:
             self._line(step)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -65,7 +66,7 @@ class ProgressLine:
         self.close()
 
     def _line(self, step: int) -> None:
-        """Write a line, unless the last one is recent. It has the values since the last one."""
+        """Print a line with the values since the previous one, unless that one is recent."""
         now = time.monotonic()
         if now - self._last_line < SECONDS_BETWEEN_LINES and step != self._total:
             return
@@ -82,7 +83,7 @@ class ProgressLine:
         )
 
     def _seconds_left(self, step: int, now: float) -> float | None:
-        # Only the steps of this start count: earlier ones took none of its time.
+        # Only the steps of this process count: earlier ones took none of its time.
         done = step - self._first
         if not self._total or done <= 0:
             return None

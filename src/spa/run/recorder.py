@@ -1,7 +1,7 @@
-"""The record of a stage: what training writes and everything that looks at a run reads.
+"""The record of a stage: training writes it, and everything that inspects a run reads it.
 
 A stage directory holds `config.yaml`, `metrics.jsonl` (deterministic: no times), `timings.jsonl`,
-`trajectories/`, `token_scores/` (what the trainer thought of single tokens) and `log.txt`.
+`trajectories/`, `token_scores/` (the trainer's values per token) and `log.txt`.
 """
 
 import logging
@@ -33,44 +33,45 @@ if TYPE_CHECKING:  # spa.types imports torch, which a viewer does not need
     from spa.types import Episode, Metrics
 
 TIMING_PREFIXES = ("timing_s/", "perf/")
-"""Keys that differ from run to run: they go to `timings.jsonl`, whichever way they were logged."""
+"""Prefixes of nondeterministic metrics, which go to `timings.jsonl` however they are logged."""
 
 _RECORDS = (METRICS, "timings.jsonl")
 _EPISODES = ("trajectories", "token_scores")
 _TRACKED = "tensorboard"
-"""The one tracker that writes into the record. Without steps to resume from, its curves would
-begin a second time."""
+"""The folder of the one tracker that writes into the record. In a run from scratch its curves would
+otherwise begin a second time."""
 _LOGGER = logging.getLogger("spa.run")
 
 
 class Sink(Protocol):
-    """A place that metrics are sent to besides the files, see `spa.run.trackers`."""
+    """A destination of metrics in addition to the files, see `spa.run.trackers`."""
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
-        """Metrics of one step; values may be None or text where they were not finite."""
+        """Log the metrics of one step; non-finite values are None or text."""
         ...
 
     def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
-        """A few sample episodes of one step."""
+        """Log a few sample episodes of one step."""
         ...
 
     def close(self) -> None:
-        """Finish."""
+        """Close the destination."""
         ...
 
 
 OpenTrackers = Callable[..., Sink]
-"""(directory, stage, config, total_steps, start_step), by name -> the trackers of a stage."""
+"""A function that opens the trackers of a stage, called with directory, stage, config, total_steps
+and start_step by name."""
 
 
 class Recorder:
-    """Writes the record of one stage and tells the trackers. Also a context manager.
+    """Writes the record of one stage and passes it to the trackers. A context manager.
 
     With `resume_step` = k the record continues after step k: lines and episodes of later steps are
-    dropped, so that an interrupted run ends with the files of an undisturbed one, byte for byte.
-    Without it, an older record in the same directory is moved to `previous/<n>/`. Without progress
-    (a timer that begins, a line that is written) for `stall_timeout_s` the process ends, saying
-    where it hung. With `enabled` = False (ranks other than 0) every method does nothing.
+    dropped, so that an interrupted run ends with the files of an uninterrupted one, byte for byte.
+    Without it, an older record in the same directory is moved to `previous/<n>/`. If no timer
+    starts and no line is written for `stall_timeout_s`, the process reports where it hangs and
+    exits. With `enabled` = False (ranks other than 0) every method does nothing.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Recorder:
         resume_step: int | None = None,
         stall_timeout_s: float | None = None,
     ) -> None:
-        """`trackers`: opened when the folder is ready; None for the files alone."""
+        """`trackers`: opened once the folder is ready; None to write only the files."""
         self.directory = Path(directory)
         self.stage = stage
         self.enabled = enabled
@@ -118,13 +119,13 @@ class Recorder:
         )
 
     def log(self, step: int, metrics: "Metrics", *, tokens: int | None = None) -> None:
-        """Append one line to `metrics.jsonl` and the seconds since the last call to
-        `timings.jsonl`; tell the trackers.
+        """Append one line to `metrics.jsonl`, append the seconds since the last call to
+        `timings.jsonl`, and pass both to the trackers.
 
         NaN is written as null and infinities as the strings "Infinity" and "-Infinity". Keys that
-        begin with `timing_s/` or `perf/` go to `timings.jsonl`. With `tokens`, how many tokens the
-        step dealt with, their number per second since the last call is `perf/throughput`; without
-        any, such as in random play, there is no such metric.
+        begin with `timing_s/` or `perf/` go to `timings.jsonl`. tokens: number of tokens that the
+        step processed, from which `perf/throughput` (tokens per second since the last call) is
+        computed; if there are none, as in random play, the metric is left out.
         """
         if not self.enabled:
             return
@@ -141,7 +142,7 @@ class Recorder:
         self._seconds.clear()
         if lasting:
             self._append(METRICS, step, lasting)
-        # `elapsed` is from a monotonic clock; the wall clock may be changed during the run.
+        # `elapsed` is from a monotonic clock, because the wall clock may be changed during the run.
         clock = {"elapsed_s": round(elapsed, 3), "unix_time": round(time.time(), 3)}
         if self._total_steps is not None:
             clock["total_steps"] = self._total_steps
@@ -216,7 +217,7 @@ class Recorder:
             # Sorted: the bytes must not depend on the order in which metrics were computed.
             file.write(dump_line({"step": int(step), **dict(sorted(values.items()))}))
             _sync(file)
-            # The name of a new file must reach the disk, too. Later lines need only the file
+            # The name of a new file must reach the disk, too. Later lines only need the file to be
             # flushed.
             if self.directory / name not in self._written:
                 flush_directory(self.directory)
@@ -228,7 +229,7 @@ class Recorder:
         path = self.directory / folder / f"{split}-{step:06d}.jsonl"
         with _disk_errors(path):
             path.parent.mkdir(exist_ok=True)
-            # The first write of this start replaces what an interrupted start left. Later writes
+            # The first write by this process replaces what an interrupted one left. Later writes
             # append.
             if path in self._written:
                 with path.open("a", encoding="utf-8") as file:
@@ -240,8 +241,8 @@ class Recorder:
 
 
 def resources() -> dict[str, float]:
-    """The largest memory of this process so far in GB, and the load of the machine: processes that
-    run or wait, averaged over a minute."""
+    """Peak memory of this process in GB, and the machine's load: running or waiting processes,
+    averaged over a minute."""
     # Linux counts ru_maxrss in KiB, macOS in bytes.
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
@@ -249,8 +250,8 @@ def resources() -> dict[str, float]:
 
 
 def _sync(file: IO[str]) -> None:
-    """On the disk before anything counts on it: a checkpoint that outlived the lines before it
-    would lose them."""
+    """Flush a file to disk before anything relies on it: a checkpoint must not outlive the lines
+    before it."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -268,7 +269,7 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 
 def _move_aside(directory: Path) -> None:
-    """Keep an older record of the same directory in `previous/<n>/`; nothing is deleted."""
+    """Move an older record in the directory to `previous/<n>/`; nothing is deleted."""
     old = [
         directory / name
         for name in (*_RECORDS, *_EPISODES, _TRACKED)
@@ -279,7 +280,7 @@ def _move_aside(directory: Path) -> None:
 
 
 def _truncate(directory: Path, last_step: int) -> None:
-    """Drop everything that was recorded after `last_step`, and a line that was cut off by a kill."""
+    """Remove everything recorded after `last_step`, and any line that a kill cut off."""
     for name in _RECORDS:
         path = directory / name
         if path.exists():
@@ -295,5 +296,5 @@ def _truncate(directory: Path, last_step: int) -> None:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a `metrics.jsonl` or `timings.jsonl`; an empty list if there is none."""
+    """The complete lines of a `metrics.jsonl` or `timings.jsonl`; empty if the file is missing."""
     return [row for _, row in read_lines(path)] if path.exists() else []

@@ -1,9 +1,9 @@
-"""Being asked to stop: SIGTERM and Ctrl-C become one exception, at a moment when nothing is lost.
+"""Stop requests: SIGTERM and Ctrl-C become one exception, raised when nothing can be lost.
 
 Inside `stoppable()`, the first SIGTERM or SIGINT raises StopRequested in the main thread. It does
 so at once where the work can be repeated (rollouts, loading), and at the end of the outermost
 `uninterrupted()` where it cannot (an update and its records, a checkpoint). A second SIGINT
-interrupts whatever it meets. Light on purpose: no import but the standard library's.
+interrupts immediately. Imports only the standard library, to be fast to load.
 """
 
 import faulthandler
@@ -20,8 +20,8 @@ ASKING = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequested(KeyboardInterrupt):
-    """The process was asked to stop. `saved`: the checkpoint that was written because of it, or
-    empty."""
+    """The process was asked to stop. saved: the checkpoint written because of it; empty if there is
+    none."""
 
     def __init__(self, name: str, saved: str = "") -> None:
         super().__init__(name, saved)
@@ -31,12 +31,11 @@ class StopRequested(KeyboardInterrupt):
 
 @dataclass(slots=True)
 class _State:
-    """Stop requests that this process received, and whether it may stop now."""
+    """The stop requests that this process received, and whether it may stop now."""
 
     installed: bool = False
     asked: str = ""  # the name of the signal
-    # True once StopRequested was raised, so that another
-    # SIGTERM does not interrupt the code that cleans up.
+    # True once StopRequested was raised, so that another SIGTERM does not interrupt the clean-up.
     raised: bool = False
     # Depth of the enclosing `uninterrupted()` blocks.
     held: int = 0
@@ -48,8 +47,8 @@ _STATE = _State()
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGTERM and SIGINT raise StopRequested within. Nothing changes inside another one, or outside
-    the main thread. A signal that the process was started to ignore stays ignored."""
+    """Within the block, SIGTERM and SIGINT raise StopRequested. A nested block, or one outside the
+    main thread, changes nothing. A signal that the process was started to ignore stays ignored."""
     if _STATE.installed or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -72,8 +71,8 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Whatever is done within is done to its end; then, if the process was asked to stop,
-    StopRequested is raised."""
+    """Complete the block before a stop: if the process was asked to stop meanwhile, StopRequested
+    is raised at the end."""
     _STATE.held += 1
     try:
         yield
@@ -85,7 +84,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within `uninterrupted()`: what is done here can be done again, so it may stop at once."""
+    """Allow a stop at once within `uninterrupted()`, for work that can be repeated."""
     held = _STATE.held
     # This suspends all enclosing `uninterrupted()` blocks, however many there are.
     _STATE.held = 0
@@ -108,8 +107,7 @@ def stop_asked() -> bool:
 
 
 def raise_if_asked() -> None:
-    """Raise StopRequested again if somebody asked for a stop that other people's code has
-    swallowed."""
+    """Raise StopRequested again if third-party code has swallowed it."""
     if (
         _STATE.installed
         and _STATE.asked
@@ -120,14 +118,14 @@ def raise_if_asked() -> None:
 
 
 def stop_now() -> NoReturn:
-    """Raise StopRequested, if this process was asked or another one that it works with."""
+    """Raise StopRequested, because this process or another rank was asked to stop."""
     _STATE.raised = True
     raise StopRequested(_STATE.asked or signal.SIGTERM.name)
 
 
 @contextmanager
 def stopping_children() -> Iterator[None]:
-    """Child processes of `multiprocessing` are asked to stop, too, when this one is."""
+    """Within the block, a stop request also stops child processes of `multiprocessing`."""
     _STATE.stops_children = True
     try:
         yield
@@ -140,9 +138,9 @@ def stopping_children() -> Iterator[None]:
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """SIGINT is delivered at the end of the block; in a child process that starts within, after its
-    `ignore_interrupts`. In a process with more threads, another thread may take it at once; child
-    processes wait all the same."""
+    """Deliver SIGINT at the end of the block; in a child process that starts within, after its
+    `ignore_interrupts`. If the process has more threads, another one may receive it at once; child
+    processes still wait."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -151,15 +149,15 @@ def interrupts_wait() -> Iterator[None]:
 
 
 def ignore_interrupts() -> None:
-    """For worker processes: Ctrl-C reaches every process of a terminal, and the parent stops its
-    children."""
+    """Ignore SIGINT in a worker process: Ctrl-C reaches every process of a terminal, and the parent
+    stops its children."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def stacks_on_request() -> None:
-    """`kill -USR1 PID` writes the stacks of all threads to stderr; without a handler it would end
-    the process."""
+    """Make `kill -USR1 PID` write the stacks of all threads to stderr; without a handler it would
+    end the process."""
     # Descriptor 2, because `sys.stderr` may have been replaced.
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 

@@ -1,21 +1,21 @@
-"""One stage of a run: it owns the folder, the fingerprint, resuming, signals, the record and the
+"""One stage of a run. It owns the folder, the fingerprint, resuming, signals, the record and the
 checkpoints.
 
     with Stage(cfg, folder, fingerprint, keep=2) as stage:
         if stage.result is None:                       # not finished yet
             model = load(stage.resume_from)            # None: from scratch
             for step in stage.steps(total):            # resumes here; stops here when asked to
-                with stage.interruptible("rollout"):   # also stops here: what is under way can be done again
+                with stage.interruptible("rollout"):   # also stops here, since this can be repeated
                     episodes = play()
                 metrics = train(model, episodes)
                 stage.commit(step, metrics, episodes, model)
             stage.finish()
 
-A run that is killed at any moment, started again with the same command, ends with the files of one
-that was not, byte for byte, times aside. `commit` orders the writes so that nothing counts on what
-is not on the disk yet: episodes, the line of metrics, then the checkpoint (or, for self-play, the
-sizes of the files in the manifest). What is there beyond the last of these is dropped when the
-stage opens. With several ranks every method is called on all of them; rank 0 decides and writes.
+A run that is killed at any moment and restarted with the same command ends with the same files as
+an uninterrupted run, byte for byte, except times. `commit` orders the writes so that nothing relies
+on what is not on disk yet: episodes, the line of metrics, then the checkpoint (or, for self-play,
+the sizes of the files in the manifest). Anything beyond the last of these is removed when the stage
+opens. With several ranks every method is called on all of them; rank 0 decides and writes.
 """
 
 import logging
@@ -83,7 +83,7 @@ class Snapshot:
 
 
 class Trained(Protocol):
-    """Objects that `Stage.commit` can save."""
+    """An object that `Stage.commit` can save."""
 
     def snapshot(self) -> Snapshot:
         """Everything needed to resume, gathered from all ranks."""
@@ -92,15 +92,18 @@ class Trained(Protocol):
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """The directory is this run's alone, and SIGTERM and Ctrl-C end the work where nothing is lost.
-    Of several ranks the first takes the lock, and none stops alone: they agree between two steps.
+    """Lock the directory for this run, and let SIGTERM and Ctrl-C stop the work only where nothing
+    is lost.
+
+    With several ranks, rank 0 takes the lock, and no rank stops alone: they agree between two
+    steps.
     """
     world = current_world()
     with (
         stoppable(),
         run_lock(directory) if world.is_main else nullcontext(),
-        # With several ranks a signal is only noted here: a rank that stopped alone would leave the
-        # others waiting in a collective.
+        # With several ranks a signal is only recorded here: a rank that stopped alone would leave
+        # the others waiting in a collective.
         uninterrupted() if world.size > 1 else nullcontext(),
     ):
         yield
@@ -110,7 +113,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def stop_together() -> None:
-    """If any of several ranks was asked to stop, all of them do."""
+    """Stop all ranks if any of them was asked to stop. Collective."""
     world = current_world()
     if world.size > 1 and world.any(stop_asked()):
         stop_now()
@@ -118,15 +121,15 @@ def stop_together() -> None:
 
 @dataclass
 class Stage:
-    """A stage while it is worked on; see the module. A context manager, on every rank.
+    """A stage while work on it is in progress; see the module. A context manager, on every rank.
 
-    first: the step after which the stage begins. total: its last step, if that is known before
-    anything is loaded. keep: how many checkpoints stay. resume_path: the checkpoint to begin from,
-    of another run or an earlier one of this. again: a finished stage is opened all the same.
-    trackers: what the record tells besides its files.
+    first: the step after which the stage begins. total: its last step, if known in advance. keep:
+    number of checkpoints to keep. resume_path: the checkpoint to resume from, of another run or an
+    earlier one of this run. again: open the stage even if it is finished. trackers: opens the
+    trackers of the record.
 
-    result: what the finished stage returned; None while there is work to do. resume_from: the
-    checkpoint to load; None from scratch. step: the last step that is committed.
+    result: the finished stage's result; None while there is work to do. resume_from: the checkpoint
+    to load; None to start from scratch. step: the last committed step.
     """
 
     cfg: Config
@@ -156,11 +159,11 @@ class Stage:
         self._manifest = Manifest(fingerprint=self.fingerprint, commit=commit())
 
     def __enter__(self) -> Self:
-        """Find out what is there, and make the folder ready if there is work to do.
+        """Inspect the folder, and prepare it if there is work to do.
 
         Raises ConfigError, before anything is written, if the folder holds work of another
         fingerprint, ModelError if `resume_path` cannot be used, and TrainingError if another
-        process has the folder.
+        process holds the folder.
         """
         # A finished stage is found without taking the lock or writing anything.
         self.result = self._agreed(self._find_result)
@@ -168,7 +171,7 @@ class Stage:
             return self
         scratch = self.cfg.trainer.resume_mode == "disable"
         if scratch and self._world.is_main and self.folder.is_symlink():
-            # Before the lock is taken, which would be that of another run.
+            # Before the lock is taken, which would be the other run's lock.
             archive_work(self.folder)
         with ExitStack() as opening:
             opening.enter_context(locked(self.folder))
@@ -190,16 +193,16 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Save what is committed if the process was asked to stop, then close the record and
+        """If the process was asked to stop, save the committed steps. Then close the record and
         release the folder."""
         try:
             # After an error in the loop's body the generator is still inside `uninterrupted`.
-            # Signals would wait until Python collects the generator.
+            # Signals would be held back until Python collects the generator.
             if self._loop is not None:
                 self._loop.close()
             if (
-                # StopRequested comes between two steps or in `interruptible`, before an update: the
-                # model is that of the last commit. After any other error the model may be half
+                # StopRequested comes between two steps or in `interruptible`, before an update, so
+                # the model is that of the last commit. After any other error the model may be half
                 # updated.
                 isinstance(error, StopRequested)
                 and self._trained is not None
@@ -217,8 +220,8 @@ class Stage:
                 # Not through `self.recorder`: that property would create a recorder and its first
                 # files.
                 if "recorder" in self.__dict__:
-                    # The boundary around a tracker would otherwise raise the stop again, without
-                    # what was saved.
+                    # Otherwise the boundary around a tracker would raise the stop again, without
+                    # the path that was saved.
                     with uninterrupted():
                         self.recorder.close()
             finally:
@@ -226,8 +229,8 @@ class Stage:
 
     @cached_property
     def recorder(self) -> Recorder:
-        """The record: metrics, timings, episodes, messages. Made when it is first used, so that a
-        start that finds nothing to do writes nothing."""
+        """The record: metrics, timings, episodes, messages. Created on first use, so that a start
+        with nothing to do writes nothing."""
         return Recorder(
             self.folder,
             stage=self.fingerprint.stage,
@@ -235,16 +238,16 @@ class Stage:
             trackers=self.trackers,
             total_steps=self.total,
             enabled=self._world.is_main,
-            # None: nothing is committed here, so a record in the folder is archived.
+            # None: nothing is committed here, so an existing record in the folder is archived.
             resume_step=self.step if self.step > self.first else None,
             stall_timeout_s=self.cfg.trainer.stall_timeout_s,
         )
 
     def steps(self, total: int, *, save_every: int = 0) -> Iterator[int]:
-        """The steps that are still to be made, up to `total`. The body of the loop commits each.
+        """Yield the steps still to do, up to `total`. The loop's body must commit each step. A stop
+        request takes effect at the end of the body, or at the next `interruptible` in it.
 
-        Asked to stop, it is done to the end of the body, or to the next `interruptible` in it.
-        `save_every`: steps between checkpoints; at the last step there is one in any case.
+        save_every: number of steps between checkpoints; the last step always has one.
         """
         if self.resume_from:
             self._refuse_finished(self.resume_from, total)
@@ -262,12 +265,12 @@ class Stage:
 
     @property
     def lost_episodes(self) -> Path:
-        """The file of the episodes that cannot be played."""
+        """The file that lists episodes that cannot be played."""
         return self.folder / LOST
 
     def due(self, step: int, every: int) -> bool:
-        """Return whether an action that happens every `every` steps, and at the end, is due at
-        `step`."""
+        """Return whether an action that happens every `every` steps, and at the last step, is due
+        at `step`."""
         return step == self.total or (every > 0 and step % every == 0)
 
     def timer(self, name: str) -> AbstractContextManager[None]:
@@ -277,8 +280,8 @@ class Stage:
 
     @contextmanager
     def interruptible(self, name: str) -> Iterator[None]:
-        """A timer around work that can be done again from the last step: asked to stop, it stops at
-        once. Several ranks stop together, so not here."""
+        """Time work that can be repeated from the last step: a stop request takes effect at once.
+        With several ranks it does not, because they stop together."""
         with self.timer(name), signals.interruptible() if self._world.size == 1 else nullcontext():
             yield
 
@@ -291,9 +294,9 @@ class Stage:
         *,
         tokens: int | None = None,
     ) -> None:
-        """The step is made: write its episodes, its line, and a checkpoint of `trained` if it is
-        time. Without `trained` the step is kept by its episodes. `tokens`: how many it dealt with,
-        for the throughput; by default those of the episodes."""
+        """Finish a step: write its episodes and its metrics, and save a checkpoint of `trained` if
+        one is due. Without `trained`, the episodes alone record the step. tokens: tokens processed,
+        for throughput; by default those of the episodes."""
         if episodes:
             tokens = tokens_in(episodes)
             # Self-play trains nothing; its episodes go to the files that `batch_file` names.
@@ -310,8 +313,8 @@ class Stage:
             self._record(batch_file(step))
 
     def finish(self) -> Path:
-        """Mark the stage as finished and return its result: the newest checkpoint, or for self-play
-        the folder."""
+        """Mark the stage as finished, and return its result: the newest checkpoint, or the folder
+        for self-play."""
         played = self.fingerprint.stage == "selfplay"
         self.result = self.folder if played else last_checkpoint(self.folder, self._world)
         if self._world.is_main:
@@ -322,26 +325,26 @@ class Stage:
             # Checkpoints are copied when they are saved; the data of self-play is copied only here.
             if played and (mirror := mirror_of(self.cfg, self.folder)):
                 mirror.copy_files(self.folder, sorted(self._manifest.sizes))
-        # Rank 0 has written the result, which the next stage reads on every rank.
+        # Rank 0 has written the result; the next stage reads it on every rank.
         self._world.barrier()
         return self.result
 
     def _record(self, *patterns: str) -> None:
-        """Write the manifest, with the sizes of these files and the time so far."""
+        """Write the manifest with the sizes of the matching files and the time so far."""
         sizes = {**self._manifest.sizes, **sizes_of(self.folder, *patterns)}
         seconds = round(self._earlier + time.monotonic() - self._started, 1)
         self._manifest = replace(self._manifest, sizes=sizes, seconds=seconds)
         self._manifest.write(self.folder)
 
     def _save(self, trained: Trained, *, preemption: bool = False) -> Path:
-        """A checkpoint of everything that is needed to resume, gathered by all ranks and written by
-        rank 0."""
+        """Save a checkpoint with everything needed to resume: all ranks gather it, rank 0 writes
+        it. Returns its folder."""
         # All ranks call this: gathering sharded weights is a collective.
         snapshot = trained.snapshot()
         if self._world.is_main:
             notes = {
                 "fingerprint": self.fingerprint.to_json(),
-                # Resuming compares this size to notice a metrics.jsonl that lost lines, see
+                # Resuming compares this size, to detect a metrics.jsonl that lost lines; see
                 # `_warn_of_lost_lines`.
                 "metrics_bytes": (self.folder / METRICS).stat().st_size,
             }
@@ -368,7 +371,7 @@ class Stage:
         return Path(path) if path else None
 
     def _find_result(self) -> Path | None:
-        """The result of the stage if there is nothing left to do."""
+        """The result of the stage if nothing is left to do, otherwise None."""
         if self.again:
             return None
         refuse_other_work([(self.folder, self.fingerprint)])
@@ -377,15 +380,15 @@ class Stage:
         return None if result is None or step_of(result) < (self.total or 0) else result
 
     def _fetch(self) -> bool:
-        """Clean up, and bring the stage back from its copies where they are newer than what is here;
-        returns whether it was."""
+        """Clean up, and fetch the stage's copies if they are newer than the local work; return
+        whether they were fetched."""
         scratch = self.cfg.trainer.resume_mode == "disable"
         if scratch:
             archive_work(self.folder)
         remove_leftovers(self.folder)
         mirror = mirror_of(self.cfg, self.folder)
         older = (self.folder / OLDER_COPIES).exists()
-        # A checkpoint of this folder that `resume_path` names wins over later ones.
+        # A checkpoint of this folder that `resume_path` names takes precedence over later ones.
         named = self.resume_path is not None and self._is_own(Path(self.resume_path).expanduser())
         if mirror is None or scratch or older or named:
             return False
@@ -401,14 +404,14 @@ class Stage:
         return mirror.fetch(self.folder, after=step_of(newest))
 
     def _prepare(self) -> Path | None:
-        """Put away what is of no use any more and write the manifest; returns the checkpoint to
-        resume from."""
+        """Archive work that is no longer needed, and write the manifest; return the checkpoint to
+        resume from, or None."""
         checkpoint = latest_checkpoint(self.folder)
         known = Manifest.read(self.folder)
         named = Path(self.resume_path).expanduser() if self.resume_path else None
-        # Checkpoints of this folder win over one of another run: the same command, started again,
-        # resumes its own work. A checkpoint of this folder that `resume_path` names wins over later
-        # ones, but not over those that were made since it was resumed.
+        # Checkpoints of this folder take precedence over one of another run: the same command, run
+        # again, resumes its own work. A checkpoint of this folder that `resume_path` names takes
+        # precedence over later ones, but not over those that were made since resuming from it.
         own = named.name if named and self._is_own(named) else ""
         resumed = own and known is not None and known.result is None and known.rewound_to == own
         self._manifest = replace(self._manifest, rewound_to=own)
@@ -420,8 +423,8 @@ class Stage:
         prune_checkpoints(self.folder, self.keep)
         if checkpoint and checkpoint.parent == self.folder:
             _warn_of_lost_lines(checkpoint)
-        # A start that failed may have left a manifest of other settings. Its sizes would vouch for
-        # files that this stage did not write.
+        # A start that failed may have left a manifest of other settings. Its sizes would then vouch
+        # for files that this stage did not write.
         if known is not None and not differences(known.fingerprint, self.fingerprint):
             # The record of metrics grows while the stage works.
             sizes = {name: size for name, size in known.sizes.items() if name != METRICS}
@@ -464,7 +467,7 @@ class Stage:
         return named
 
     def _refuse_finished(self, named: Path, total: int) -> None:
-        """Raises ConfigError if the checkpoint of another run leaves no step to be made."""
+        """Raise ConfigError if the checkpoint of another run leaves no step to do."""
         step = step_of(named)
         if not self._is_own(named) and step >= total:
             raise ConfigError(

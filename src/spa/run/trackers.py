@@ -1,8 +1,8 @@
-"""Destinations of metrics besides the files: the console and the trackers named in
+"""Destinations of metrics in addition to the files: the console and the trackers named in
 `trainer.logger`.
 
-A tracker is optional in every sense: its package is imported when it is asked for, and the first
-error it makes turns it off with one warning. Training never stops for it.
+Trackers are optional: a package is imported only if its tracker is requested, and a tracker's first
+error turns it off with one warning. Training never stops because of a tracker.
 """
 
 import logging
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("spa.run")
 
 SAMPLE_EPISODES = 8
-"""Episodes that a tracker gets as a table at each step that records some, unless told otherwise."""
+"""Default number of episodes that a tracker shows as a table at each step that records some."""
 
 SHOWN = (
-    # ending of the metric's name, what the console calls it, number format
+    # ending of the metric's name, label on the console, number format
     ("success", "success", "{:.3f}"),
     ("format_rate", "format", "{:.2f}"),
     ("prediction_em", "prediction", "{:.3f}"),
@@ -37,12 +37,12 @@ SHOWN = (
     ("entropy", "entropy", "{:.3f}"),
     ("throughput", "tokens/s", "{:,.0f}"),
 )
-"""The metrics that matter while one waits, in the order in which they are shown."""
+"""The metrics to show during a run, in order."""
 
 
 def trackers() -> tuple[str, ...]:
-    """Values of `trainer.logger`: the console, then those that packages register. The files are
-    always written; "file" and "jsonl" are accepted and add nothing."""
+    """Values of `trainer.logger`: the console and the trackers that packages register. The files
+    are always written; "file" and "jsonl" are accepted and add nothing."""
     return ("console", *plugins("trackers"))
 
 
@@ -53,10 +53,10 @@ def trackers_named(
     name: str = "",
     samples: Mapping[str, int] | None = None,
 ) -> OpenTrackers:
-    """Return a function that opens the trackers of these names for a recorder. Raises ConfigError
-    if one is unknown.
+    """Return a function that opens the named trackers for a recorder. Raises ConfigError if one is
+    unknown.
 
-    `samples`: how many episodes of a split ("train", "val") they get as a table; default: 8.
+    samples: number of episodes of a split ("train", "val") to show as a table; 8 by default.
     """
     unknown = [name for name in names if name not in (*trackers(), "file", "jsonl")]
     if unknown:
@@ -67,7 +67,7 @@ def trackers_named(
 
 
 class Sinks:
-    """The chosen sinks, called one after the other; one that fails is dropped."""
+    """The chosen destinations, called one after the other; one that fails is dropped."""
 
     def __init__(
         self,
@@ -99,13 +99,13 @@ class Sinks:
                 self._guard(key, partial(open_one, key))
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
-        """Send metrics to every sink."""
-        # A copy of the items: `_guard` drops a sink that fails.
+        """Send metrics to every destination."""
+        # Iterate over a copy, because `_guard` drops a destination that fails.
         for key, sink in list(self._active.items()):
             self._guard(key, lambda sink=sink: sink.log(step, metrics))
 
     def episodes(self, step: int, split: str, episodes: "Sequence[Episode]") -> None:
-        """Send a few episodes to every sink."""
+        """Send a few episodes to every destination."""
         chosen = episodes[: self._samples.get(split, SAMPLE_EPISODES)]
         if not chosen:
             return
@@ -113,7 +113,7 @@ class Sinks:
             self._guard(key, lambda sink=sink: sink.episodes(step, split, chosen))
 
     def close(self) -> None:
-        """Close every sink."""
+        """Close every destination."""
         for key, sink in list(self._active.items()):
             self._guard(key, sink.close)
         self._active.clear()
@@ -142,9 +142,9 @@ class Sinks:
 
 
 def headline(metrics: dict[str, Any]) -> dict[str, str]:
-    """The metrics worth a place on the progress line: label -> formatted value.
+    """The metrics for the progress line: label -> formatted value.
 
-    Validation wins over training where both have a value of the same name.
+    Validation takes precedence over training if both have a value of the same name.
     """
     shown: dict[str, str] = {}
     for ending, label, form in SHOWN:

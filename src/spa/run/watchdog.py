@@ -1,9 +1,9 @@
-"""Nothing waits for ever: a stage in which nothing moves says where it hangs and ends.
+"""Watchdog: a stage without any progress reports where it hangs and exits.
 
-What moves are beats (tokens, turns, answers, micro-batches), timers and lines. Time counts only
-while this process could have worked: of a gap between two looks, at most two looks' length. So a
-process that was suspended (SIGSTOP, a machine that slept) continues, and so does one that loses an
-episode to a time-out every minute.
+Progress is a beat (a token, turn, API response or micro-batch), a timer or a log line. Time counts
+only while this process could have worked: a gap between two checks counts as at most two check
+intervals. So a suspended process (SIGSTOP, a sleeping machine) continues, and so does one that
+loses an episode to a time-out every minute.
 """
 
 import faulthandler
@@ -22,38 +22,38 @@ from spa.run.signals import stacks_on_request
 STATUS = 3
 """Exit status of a process that the watchdog ended."""
 BACKUP_S = 60.0
-"""Delay in seconds after which C code takes over, if something holds the interpreter and Python
-code cannot run."""
+"""Delay in seconds after which C code takes over, if the interpreter is blocked and Python code
+cannot run."""
 LONGEST_LOOK_S = 5.0
 NOTICE_S = 300.0
-"""Seconds in a step after which a line says what is happening, and again after as many."""
+"""Interval in seconds at which a long step logs what it is doing."""
 
 _LOGGER = logging.getLogger("spa.run")
-# Advancing `itertools.count` is atomic in CPython, so that any thread may beat without a lock.
+# Advancing `itertools.count` is atomic in CPython, so any thread may beat without a lock.
 _BEATS = itertools.count()
 _LAST_BEAT = [0]
 
 
 def beat() -> None:
-    """Something was done: a token of a batch, a turn of an episode, an answer of a server, a
+    """Record progress: a token of a batch, a turn of an episode, a response of a server, a
     micro-batch."""
     _LAST_BEAT[0] = next(_BEATS)
 
 
 def beats() -> int:
-    """A number that has changed if anything was done since it was last read."""
+    """A number that changes whenever progress was recorded since the last call."""
     return _LAST_BEAT[0]
 
 
 class Watchdog:
-    """Ends the process if nothing moves for `timeout_s` seconds, after the stacks of all threads
-    have been written to `path` (None: to stderr). `kill -USR1 PID` writes them there as long as it
-    watches, and then to stderr. Without `timeout_s` it never ends anything. While a step takes
-    long, a line says every few minutes what the stage `name` does.
+    """Ends the process if there is no progress for `timeout_s` seconds, after writing the stacks of
+    all threads to `path` (None: stderr). While it watches, `kill -USR1 PID` writes them there,
+    afterwards to stderr. Without `timeout_s` it never ends the process. During a long step, it logs
+    every few minutes what the stage `name` is doing.
 
-    If C code holds the interpreter, so that no Python runs, the kernel ends the process (SIGPROF)
-    when it has used as much processor time as all cores have in that time. Processor time does not
-    pass while the process is suspended.
+    If C code blocks the interpreter, so that no Python runs, the kernel ends the process (SIGPROF)
+    after the CPU time that all cores use in that period. CPU time does not pass while the process
+    is suspended.
     """
 
     def __init__(self, path: Path | None, timeout_s: float | None, *, name: str = "") -> None:
@@ -73,7 +73,7 @@ class Watchdog:
             ).start()
 
     def beat(self, what: str, *, step: bool = False) -> None:
-        """Progress was made; `what` comes next. `step`: a step is done."""
+        """Record progress. what: the work that follows. step: whether a step is done."""
         self._what = what
         self._moved = True
         if step:
@@ -91,8 +91,8 @@ class Watchdog:
             self._file.close()
 
     def _watch(self, timeout_s: float) -> None:
-        # Usually twenty checks or more per time-out:
-        # a stall is noticed at most two checks, or 10 %, late.
+        # Usually twenty checks or more per time-out: a stall is detected at most two checks, or 10
+        # %, late.
         look = max(0.02, min(LONGEST_LOOK_S, timeout_s / 20))
         idle = 0.0
         seen = beats()
@@ -108,8 +108,8 @@ class Watchdog:
             now = time.monotonic()
             count = beats()
             moved = self._moved
-            # A gap counts as at most two checks. In a longer one the process was suspended,
-            # or this thread could not run, for which there is the timer.
+            # A gap counts as at most two checks. In a longer one the process was suspended, or this
+            # thread could not run, which the timer covers.
             idle = 0.0 if moved or count != seen else idle + min(now - before, 2 * look)
             seen = count
             before = now
