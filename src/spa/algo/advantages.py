@@ -1,8 +1,9 @@
-"""Advantage estimators. None of them whitens; `spa.algo.estimators` says whose advantages are.
+"""Advantage estimators. None of them whitens: `spa.algo.estimators` lists those whose advantages
+are whitened later.
 
 Rewards, values and results are float `[B, A]`, masks bool `[B, A]`. Positions outside the mask
-(prompts, environment text, padding) are skipped: what is carried backwards in time passes over them
-unchanged, so time is counted in sampled tokens.
+(prompts, environment text, padding) are skipped: the backward recursion passes over them unchanged,
+so time is counted in sampled tokens.
 """
 
 import torch
@@ -22,7 +23,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
 
     Args:
         rewards: `[B, A]`, non-zero only inside the mask.
-        values: `[B, A]`, the critic's; read only inside the mask.
+        values: `[B, A]`, from the critic; read only inside the mask.
         mask: bool `[B, A]`.
         gamma: discount per sampled token.
         lam: trace decay per sampled token.
@@ -124,9 +125,8 @@ def _backward_pass(
 
 
 def grpo(scores: Tensor, group_ids: Tensor, mask: Tensor, norm_by_std: bool) -> Estimate:
-    """Scores relative to their group, on every masked token (GRPO, arXiv 2402.03300; Dr. GRPO,
-    arXiv
-    2503.20783).
+    """Scores relative to their group, on every masked token (GRPO, arXiv 2402.03300, and Dr. GRPO,
+    arXiv 2503.20783).
 
     Args:
         scores: `[B]`, one outcome per episode.
@@ -135,7 +135,7 @@ def grpo(scores: Tensor, group_ids: Tensor, mask: Tensor, norm_by_std: bool) -> 
         norm_by_std: divide by the group's unbiased standard deviation (GRPO) or not (Dr. GRPO).
 
     Returns:
-        advantages and returns, equal. A group of one has nothing to compare with and gets 0.
+        advantages and returns, equal. A group of one has no other score to compare with and gets 0.
     """
     stats = group_stats(scores, group_ids)
     # float64, as the statistics are: differences of nearly equal scores keep their digits.
@@ -174,14 +174,14 @@ def reinforce_plus_plus_baseline(scores: Tensor, group_ids: Tensor, mask: Tensor
 
 
 def _broadcast(per_row: Tensor, like: Tensor, mask: Tensor) -> Estimate:
-    # All sampled tokens of an episode share its credit: an outcome does not tell them apart.
+    # All sampled tokens of an episode get the same credit: one outcome cannot distinguish them.
     advantages = per_row.to(like.dtype).unsqueeze(1) * mask
     return advantages, advantages.clone()
 
 
 def length_weighted(advantages: Tensor, mask: Tensor) -> Tensor:
-    """Advantages `[B, A]` divided by each row's number of masked tokens relative to the mean row:
-    the original's `grpo_advantage_length_weight`, which takes away what long responses gain from a
-    mean over tokens."""
+    """Divide advantages `[B, A]` by each row's number of masked tokens relative to the mean over
+    rows. This is the original's `grpo_advantage_length_weight`: it removes the advantage that long
+    responses have in a mean over tokens."""
     lengths = mask.sum(dim=1, keepdim=True).float()
     return advantages * (lengths.mean() / lengths.clamp(min=1))

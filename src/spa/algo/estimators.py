@@ -1,6 +1,6 @@
-"""Advantage estimators by name: what each needs, and what is made of its result.
+"""Advantage estimators by name, with what each needs and how its result is used.
 
-An estimator of one's own is a record like those of `ESTIMATORS`, or a plain function, named as
+A custom estimator is an `Estimator` like those in `ESTIMATORS`, or a plain function; name it as
 `module:name`.
 """
 
@@ -33,37 +33,38 @@ class Estimator:
     """An advantage estimator.
 
     function: (batch, rewards, **settings) -> (advantages, returns), all `[B, A]`; rewards are
-    normalized, and hold the KL penalty if that is part of the reward. settings: keys of the section
-    `algorithm` that it is given.
+    normalized, and include the KL penalty if that is part of the reward. settings: keys of the
+    section `algorithm` that are passed to `function`.
     """
 
     # The wrappers below take from the batch what each built-in estimator needs.
     function: Callable[..., Estimate]
     settings: tuple[str, ...] = ()
     needs_values: bool = False  # a critic is trained, and batch.values are its values
-    # The estimator compares episodes of one puzzle. A group of one has nothing to compare with.
+    # The estimator compares episodes of one puzzle, so a group of one gives no signal.
     needs_groups: bool = False
     # If `algorithm.whiten_advantages` is set, advantages are whitened
     # over the masked tokens of the whole batch before the update.
     whitened: bool = False
     discounts: Callable[[Mapping[str, Any]], tuple[float, float]] = lambda settings: (1.0, 1.0)
     """settings -> the discount of returns between the tokens of a turn, and from a turn's last
-    token to the next turn. Normalized rewards are made for them."""
-    # Only for `normalize_rewards`: the estimator subtracts means of discounted returns itself, and
-    # the mean that normalization subtracts is left out.
+    token to the next turn. Reward normalization uses them."""
+    # Only for `normalize_rewards`: the estimator subtracts means of discounted returns itself, so
+    # normalization subtracts no mean.
     centres: bool = False
 
     def settings_from(self, section: object) -> dict[str, Any]:
-        """The values of its settings in the section `algorithm`."""
+        """Read the values of the estimator's settings from the section `algorithm`."""
         return {key: getattr(section, key) for key in self.settings}
 
     def estimate(
         self, batch: ScoredBatch, rewards: Tensor, settings: Mapping[str, Any]
     ) -> Estimate:
-        """Advantages and returns, 0 outside the mask, not whitened. `settings` has at least the
-        keys asked for.
+        """Advantages and returns, 0 outside the mask, not whitened. `settings` must contain every
+        key in `self.settings`.
 
-        Raises ConfigError if a critic is missing or the results have another shape than `rewards`.
+        Raises ConfigError if the estimator needs a critic and the batch has no values, or if a
+        result's shape differs from that of `rewards`.
         """
         if self.needs_values and batch.values is None:
             raise ConfigError(
@@ -85,14 +86,14 @@ class Estimator:
 def estimator_named(name: str, known: frozenset[str] | set[str]) -> Estimator:
     """The estimator that `algorithm.adv_estimator` names: one of `ESTIMATORS`, or
     `package.module:name` of an `Estimator` or of a function. A function gets the settings that its
-    keyword-only parameters name, and neither a critic nor whitening. `known` are the keys that
-    there are settings of.
+    keyword-only parameters name, and neither a critic nor whitening. known: the keys of the section
+    `algorithm`.
 
     Raises ConfigError for an unknown name, a module that does not load, or a setting that does not
     exist.
     """
     estimator = ESTIMATORS.get(name) or _own(name)
-    # Settings are looked up before a run starts, so that a misspelt one costs no rollout.
+    # Settings are looked up before a run starts, so that a misspelt key does not waste a rollout.
     unknown = [setting for setting in estimator.settings if setting not in known]
     if unknown:
         raise ConfigError(

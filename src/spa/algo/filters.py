@@ -1,4 +1,4 @@
-"""Select the groups to train on, by how much the scores of their members differ."""
+"""Select the groups to train on by how much their scores differ."""
 
 from typing import Literal
 
@@ -36,7 +36,7 @@ def select_groups(
     include_zero: bool = False,
     eps: float = 0.01,
 ) -> tuple[Tensor, Metrics]:
-    """Keeps the groups with the strongest signal, or with the weakest (std_rev).
+    """Select the groups with the strongest signal, or with the weakest (std_rev).
 
     A group's signal s is the unbiased standard deviation of its scores (std; std_rev prefers the
     smallest) or its maximum minus its mean (max_mean). Groups whose scores are all equal are
@@ -44,28 +44,29 @@ def select_groups(
 
     * top_k keeps max(1, int(ratio G)).
     * top_k_abs keeps int(ratio), at least 1.
-    * top_p keeps, from the strongest on, as many as it takes to reach ratio * sum(s) - eps; never a
+    * top_p keeps the strongest groups until their signals add up to ratio * sum(s) - eps; never a
       group with s = 0.
-    * top_p_softmax keeps the smallest number of the strongest whose softmax(s) add up to ratio.
+    * top_p_softmax keeps the strongest groups until their softmax(s) add up to ratio.
     * min_p keeps s >= ratio max(s), or s <= min(s) / ratio for std_rev.
 
     With ratio >= 1 and `include_zero`, top_k and both top_p strategies filter nothing. At least one
-    group is kept as long as one is eligible. If none is, nothing is kept: the caller skips the
-    update.
+    group is kept as long as one is eligible. If no group is eligible, none is kept, and the caller
+    skips the update.
 
     Args:
         scores: float `[B]`, un-normalized; pass episode lengths or entropies instead to filter by these.
         group_ids: int64 `[B]`, rows in any order.
-        ratio: fraction, number or mass, see above; positive.
-        kind: the signal.
-        strategy: the rule.
-        include_zero: let groups without signal be chosen.
+        ratio: positive; a fraction, number or mass, depending on `strategy`.
+        kind: signal of a group.
+        strategy: selection rule.
+        include_zero: also allow groups whose scores are all equal.
         eps: slack of top_p, in units of the scores.
 
     Returns:
-        keep: bool `[B]`, whole groups.
-        metrics: rollout/in_group_std, _max, _mean averaged over all groups, rollout/chosen_in_group_* over the kept
-            ones (0 if none), rollout/kept_count, kept_ratio, groups_zero_std in groups.
+        keep: bool `[B]`, equal for all rows of a group.
+        metrics: rollout/in_group_std, _max and _mean averaged over all groups;
+            rollout/chosen_in_group_* over the kept groups (0 if none); rollout/kept_count,
+            kept_ratio and groups_zero_std count groups.
 
     Raises:
         ValueError: kind or strategy is unknown, or ratio is not positive.
@@ -77,7 +78,7 @@ def select_groups(
     stats = group_stats(scores, group_ids)
     signal = stats.max - stats.mean if kind == "max_mean" else stats.std
     zero = stats.std <= _ZERO
-    # top_p never takes a group without signal, so keeping everything is a case of its own.
+    # top_p never takes a group without signal, so keeping everything needs a separate case.
     off = ratio >= 1 and include_zero and strategy in ("top_k", "top_p", "top_p_softmax")
     if off:
         chosen = torch.ones_like(zero)
@@ -111,7 +112,7 @@ def _choose(
     smallest: bool,
     eps: float,
 ) -> Tensor:
-    """Chosen groups, bool `[G]`. Ties go to the group with the smaller id."""
+    """Choose groups, bool `[G]`. Ties go to the group with the smaller id."""
     groups = len(signal)
     rank = torch.argsort(signal, descending=not smallest, stable=True)
     # Groups that may not be chosen are removed here, so that none of them counts towards `keep`.
@@ -122,7 +123,7 @@ def _choose(
         case "top_k_abs":
             keep = max(1, int(ratio))
         case "top_p":
-            # A group of signal 0 adds nothing to the sum, so it never helps to reach the share.
+            # A group of signal 0 adds nothing to the sum, so it never helps to reach the threshold.
             rank = rank[signal[rank] > 0]
             reached = signal[rank].cumsum(0) >= min(ratio, 1.0) * signal[rank].sum() - eps
             keep = _first_true(reached)
@@ -145,7 +146,7 @@ def _choose(
 
 
 def _first_true(reached: Tensor) -> int:
-    """Number of leading entries up to and including the first True; all entries if there is
-    none."""
+    """Number of leading entries up to and including the first True; more than all entries if no
+    entry is True."""
     # `reached` compares a sum that only grows, so all its False come first.
     return int((~reached).sum()) + 1

@@ -1,9 +1,9 @@
 """Health of a PPO run, step by step: warn about slow failures while there is still time to act, and
 stop a run that no longer learns.
 
-Guards and health are immutable and plain data that fold over the steps: `guard =
-guard.observe(...)`, then stop if `guard.reason` is not None. They are stored in checkpoints, so a
-resumed run warns of what an undisturbed one would.
+Guards and health are immutable data, updated step by step: `guard = guard.observe(...)`, then stop
+if `guard.reason` is not None. Checkpoints store them, so a resumed run gives the same warnings as
+an uninterrupted one.
 """
 
 import math
@@ -34,9 +34,9 @@ class StreakGuard:
         )
 
 
-# The limits in this file are those of RAGEN-2.
+# The default limits of these guards come from RAGEN-2.
 def empty_batch_guard(limit: int = 5) -> StreakGuard:
-    """For steps whose rollout filter kept no group: `observe(kept == 0)`."""
+    """Guard against steps whose rollout filter kept no group: `observe(kept == 0)`."""
     advice = (
         "no group of episodes had differing scores, so the policy received no gradient. "
         "Read the episodes in trajectories/. If all episodes fail, start from a better "
@@ -46,7 +46,7 @@ def empty_batch_guard(limit: int = 5) -> StreakGuard:
 
 
 def low_success_guard(limit: int = 5, threshold: float = 0.01) -> StreakGuard:
-    """For validations below `threshold`: `observe(success < threshold)`."""
+    """Guard against validation success below `threshold`: `observe(success < threshold)`."""
     advice = (
         f"validation success was below {threshold:.0%}. Check that responses follow the format, "
         "then start from a better model or an easier environment"
@@ -56,12 +56,11 @@ def low_success_guard(limit: int = 5, threshold: float = 0.01) -> StreakGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceGuard:
-    """Trips when the in-group standard deviation of the scores stays far below that of the first
-    updates.
+    """Trips when the in-group standard deviation of the scores stays far below its initial value.
 
-    The baseline is the mean of the first `window` observations; `patience` later ones in a row
-    below `fraction` of it trip the guard. A baseline of 0 never trips: there is nothing to fall
-    from. `patience` 0 switches it off.
+    The baseline is the mean of the first `window` observations. The guard trips after `patience`
+    consecutive later observations below `fraction` of the baseline. A baseline of 0 never trips:
+    the deviation cannot fall. `patience` 0 switches the guard off.
     """
 
     window: int = 10
@@ -82,7 +81,7 @@ class VarianceGuard:
 
     @property
     def baseline(self) -> float:
-        """Mean over the first observations so far; 0 before the first."""
+        """Mean of the observations so far, at most the first `window`; 0 before the first."""
         return self.total / max(min(self.seen, self.window), 1)
 
     @property
@@ -98,8 +97,8 @@ class VarianceGuard:
         )
 
 
-# Limits of shares: a step is bad from MANY_FAULTS or
-# MUCH_REPETITION on, a validation below LOW_SUCCESS.
+# A step is bad if a share reaches MANY_FAULTS or MUCH_REPETITION, a validation if its success is
+# below LOW_SUCCESS.
 MANY_FAULTS = 0.5
 MUCH_REPETITION = 0.2
 LOW_SUCCESS = 0.01
@@ -107,38 +106,38 @@ LOW_SUCCESS = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepHealth:
-    """Measurements of one step. None: not measured."""
+    """Measurements of one step; None means not measured."""
 
     kept: int  # groups that the rollout filter kept
     spread: float  # mean standard deviation of the scores within groups
     success: float  # share of the training episodes that succeeded
     episodes: int  # number of training episodes
-    faults: float  # share of the episodes that failed by a fault of environment or engine
+    faults: float  # share of the episodes that an environment or engine error ended
     repetition: float  # share of the responses that end in a loop
     validation: float | None = None  # share of the validation episodes that succeeded
     format: float | None = None  # share of the world-model responses that are well-formed
-    observations: float | None = None  # share of the observations that are exactly right
-    predictions: float | None = None  # share of the predictions that are exactly right
+    observations: float | None = None  # share of the observations that are exactly correct
+    predictions: float | None = None  # share of the predictions that are exactly correct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallingGuard:
-    """Trips when the mean success of the last `window` steps is below half of the best such mean,
-    that was at least `floor`, and `errors` standard errors lie between them. The model then loses
-    success that it had learned."""
+    """Trips when the model loses success that it had: the mean over the last `window` steps is
+    below half of the best such mean and `errors` standard errors below it. The best mean must be at
+    least `floor`."""
 
     window: int = 5
     floor: float = 0.1
     errors: float = 4.0
     best: float = 0.0
-    episodes: int = 0  # of the last step
+    episodes: int = 0  # in the last step
     last: tuple[float, ...] = ()
 
     def observe(self, success: float, episodes: int) -> "FallingGuard":
-        """The guard after one more step with so many episodes."""
+        """The guard after one more step with this many episodes."""
         last = (*self.last, success)[-self.window :]
         # Only full windows count: a lucky first step would set a level that later steps cannot
-        # keep.
+        # hold.
         best = max(self.best, sum(last) / len(last)) if len(last) == self.window else self.best
         return replace(self, last=last, best=best, episodes=episodes)
 
@@ -164,7 +163,7 @@ class FallingGuard:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftGuard:
     """Trips when the mean of the last `window` shares is more than `drop` below the best such mean:
-    a skill that fine-tuning gave is being lost while PPO pays for something else."""
+    the model is losing a skill from fine-tuning that PPO does not reward."""
 
     skill: str = ""
     window: int = 5
@@ -173,7 +172,7 @@ class DriftGuard:
     last: tuple[float, ...] = ()
 
     def observe(self, share: float | None) -> "DriftGuard":
-        """The guard after one more step; None was not measured."""
+        """The guard after one more step; a share of None was not measured and changes nothing."""
         if share is None:
             return self
         last = (*self.last, share)[-self.window :]
@@ -228,7 +227,7 @@ def _repetition() -> StreakGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Everything that is watched."""
+    """All guards of a PPO run."""
 
     empty: StreakGuard = field(default_factory=empty_batch_guard)
     spread: VarianceGuard = field(default_factory=VarianceGuard)
@@ -241,10 +240,10 @@ class Health:
     predictions: DriftGuard = field(default_factory=_predictions)
 
     def observe(self, signs: StepHealth) -> "Health":
-        """The state after one more step."""
+        """The guards after one more step."""
         return Health(
             empty=self.empty.observe(signs.kept == 0),
-            # A step whose episodes all failed says nothing of spread and success.
+            # A step whose episodes all failed tells nothing about reward variance and success.
             spread=self.spread.observe(signs.spread) if signs.episodes else self.spread,
             # Most steps have no validation: the streak counts validations, not steps.
             low=self.low
@@ -277,13 +276,13 @@ class Health:
         return {name: guard.reason for name, guard in guards.items() if guard.reason is not None}
 
     def state(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """The guards as JSON-compatible data."""
         return asdict(self)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Health":
-        """The inverse of `state`. Limits and advice are this version's; what was counted comes
-        back."""
+        """The inverse of `state`. Counts and means come from `state`, limits and advice from this
+        version."""
         fresh = cls()
         return cls(
             **{

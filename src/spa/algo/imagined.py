@@ -7,8 +7,8 @@ import numpy as np
 
 
 def agreement(imagined: Sequence[float], real: Sequence[float]) -> float:
-    """The weight of predicted values: the correlation of the predicted with the observed values of
-    the taken plans, at least 0. It is 0 where one of the two has no variance.
+    """The weight of predicted values: the correlation between predicted and observed values of the
+    chosen plans, clipped at 0. It is 0 if either has no variance.
 
     Example: agreement([0, 1, 0, 1], [0, 1, 0, 0]) == 0.577...
     """

@@ -1,19 +1,16 @@
-"""Losses as weighted sums over tokens.
+"""Losses as weighted sums over tokens, the KL penalty and its controller, and auxiliary world
+losses.
 
 Every loss is sum(weights * per-token loss). `weights` `[b, A]` come from `loss_weights`, computed
-for the mini-batch of all ranks, so that the gradient does not depend on how the mini-batch is cut
+for the mini-batch of all ranks, so that the gradient does not depend on how the mini-batch is split
 into micro-batches. Tokens of weight 0 are never read. `info` holds plain sums over the tokens of
 weight > 0 and their number under "tokens": add the infos of all micro-batches and ranks, then
 divide by "tokens".
 
-The KL penalty as part of the reward, and the controllers of its coefficient.
+The world losses are trained together with the policy loss. Each has its own denominator, taken over
+the whole mini-batch of all ranks. Equations and sources: docs/methods.md.
 
-Losses on the world while the policy is trained, each with a denominator of its own. Equations
-and sources: docs/methods.md.
 
-As in `spa.algo.losses`, a loss is sum(weights * per-token loss), with weights that belong to the
-whole mini-batch of all ranks, so that neither the number of sampled tokens nor the cut into
-micro-batches changes them.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +34,7 @@ def loss_units(mask: Tensor, mode: LossAggMode) -> Tensor:
     """Count the units that `mode` averages over, given `mask` bool `[B, A]`: tokens, or rows with
     at least one token.
 
-    Of a whole mini-batch, it is the `total` of `loss_weights`. Returns an int64 scalar tensor.
+    For a whole mini-batch, this is the `total` of `loss_weights`. Returns an int64 scalar tensor.
     """
     return mask.sum() if mode == "token-mean" else mask.any(dim=1).sum()
 
@@ -48,7 +45,7 @@ def loss_weights(
     """The weight of each token in the loss of the global mini-batch.
 
     Args:
-        mask: bool `[B, A]`, all rows of the mini-batch, or some of them.
+        mask: bool `[B, A]`, for all or some rows of the mini-batch.
         mode: token-mean (every token counts the same), seq-mean-token-mean (every row counts the same),
             seq-mean-token-sum (rows count by their length), seq-mean-token-sum-norm (the same divided by `horizon`,
             Dr. GRPO arXiv 2503.20783).
@@ -56,7 +53,8 @@ def loss_weights(
         horizon: for seq-mean-token-sum-norm, a constant number of tokens (the longest response that the run allows).
 
     Returns:
-        float32 `[B, A]`, 0 outside the mask. They sum to 1 over the mini-batch for the two modes that end in mean.
+        float32 `[B, A]`, 0 outside the mask. With the two modes that end in `mean` they sum to 1
+            over the mini-batch.
 
     Raises:
         ValueError: the mode is unknown, or `horizon` is missing for seq-mean-token-sum-norm.
@@ -90,24 +88,24 @@ def policy_loss(
     clip_high: float,
     clip_c: float | None = 3.0,
 ) -> tuple[Tensor, Info]:
-    """PPO's clipped surrogate (arXiv 1707.06347) with asymmetric range (arXiv 2503.14476) and dual
-    clip (arXiv
-    1912.09729).
+    """PPO's clipped surrogate (arXiv 1707.06347) with asymmetric clip range (arXiv 2503.14476) and
+    dual clip (arXiv 1912.09729).
 
-    Per token: max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)) with r = exp(new - old); where A <
-    0 at most -A clip_c.
+    Per token: max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)) with r = exp(new - old), and at
+    most -A clip_c where A < 0.
 
     Args:
-        logprobs: `[b, A]`, of the policy being trained; gradients flow through it.
-        old_logprobs: `[b, A]`, of the policy before this step's updates.
+        logprobs: `[b, A]`, log-probs of the policy being trained; gradients flow through them.
+        old_logprobs: `[b, A]`, log-probs of the policy before this step's updates.
         advantages: `[b, A]`.
         weights: `[b, A]`, see the module.
-        clip_low: how far below 1 the ratio still counts.
-        clip_high: how far above 1 the ratio still counts.
+        clip_low: the ratio is clipped at 1 - clip_low from below.
+        clip_high: the ratio is clipped at 1 + clip_high from above.
         clip_c: bound on the ratio for negative advantages; None switches it off.
 
     Returns:
-        The loss, and sums: pg_clipfrac and pg_clipfrac_lower (tokens where either clip acts), ppo_kl (old - new),
+        The loss, and sums: pg_clipfrac and pg_clipfrac_lower (tokens where the clip and the dual
+            clip act), ppo_kl (old - new),
         tokens.
     """
     # Entries of weight 0 may hold anything, NaN included, so they are cleared before `exp`.
@@ -138,11 +136,11 @@ def policy_loss(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss:
-    """A loss of the policy.
+    """A policy loss.
 
-    function: (logprobs, old_logprobs, advantages, weights, **settings) -> (loss, info), as
-    `policy_loss`. settings: the function's parameter -> key of the section
-    `actor_rollout_ref.actor` that it is given.
+    function: (logprobs, old_logprobs, advantages, weights, **settings) -> (loss, info), like
+    `policy_loss`. settings: maps each parameter of the function to the key of the section
+    `actor_rollout_ref.actor` that provides its value.
     """
 
     function: Callable[..., tuple[Tensor, Info]]
@@ -156,7 +154,8 @@ class PolicyLoss:
         weights: Tensor,
         settings: object,
     ) -> tuple[Tensor, Info]:
-        """The loss and its sums, with the values that `settings` has for the keys asked for."""
+        """The loss and its sums. `settings` is the configuration section that holds the function's
+        settings."""
         chosen: dict[str, Any] = {
             name: getattr(settings, key) for name, key in self.settings.items()
         }
@@ -177,8 +176,8 @@ POLICY_LOSSES: dict[str, PolicyLoss] = {
 
 def policy_loss_named(name: str, known: frozenset[str] | set[str]) -> PolicyLoss:
     """The loss that `actor_rollout_ref.actor.policy_loss` names: one of `POLICY_LOSSES`, or
-    `package.module:name` of a `PolicyLoss` or of a function, which is given the keys (of those
-    `known`) that its keyword-only parameters name.
+    `package.module:name` of a `PolicyLoss` or of a function. A function gets the settings that its
+    keyword-only parameters name. known: the keys of the section.
 
     Raises ConfigError for an unknown name, a module that does not load, or a setting that does not
     exist.
@@ -208,12 +207,12 @@ def value_loss(
 ) -> tuple[Tensor, Info]:
     """Half the squared error of the critic, optionally with clipped values.
 
-    With `clip`, values further than `clip` from the old ones are judged at the clipped place if
-    that is worse. A clip much smaller than the returns stops the critic from learning: scale one or
-    the other, or pass None.
+    With `clip`, the loss is the larger of the squared errors of the value and of the value clipped
+    to within `clip` of the old one. A clip much smaller than the returns stops the critic from
+    learning: scale one or the other, or pass None.
 
     Args:
-        values: `[b, A]`, gradients flow through it.
+        values: `[b, A]`, gradients flow through them.
         old_values: `[b, A]`.
         returns: `[b, A]`.
         weights: `[b, A]`, see the module.
@@ -243,7 +242,7 @@ def value_loss(
 
 
 def entropy_bonus(entropy: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean entropy, to be subtracted from the loss times its coefficient. Both `[b, A]` ->
+    """Weighted mean entropy; subtract it, times its coefficient, from the loss. Both `[b, A]` ->
     scalar."""
     return (weights * torch.where(weights > 0, entropy, 0.0)).sum()
 
@@ -256,8 +255,8 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
     with d = reference - policy, d clamped to +-20 and the result to +-10). `[b, A]` twice -> `[b,
     A]`.
 
-    All but abs and mse have the right mean (before clamping). As a loss term, mse is the one whose
-    gradient is that of the KL divergence; the gradient of kl is 0 on average.
+    All but abs and mse are unbiased (before clamping). As loss terms, only mse has the gradient of
+    the KL divergence; the gradient of kl is 0 on average.
 
     Raises:
         ValueError: the kind is unknown.
@@ -288,11 +287,11 @@ class KLController:
     horizon: int = 10_000
 
     def update(self, kl: float, episodes: int) -> "KLController":
-        """The controller after `episodes` episodes of mean per-token `kl` under the present
+        """The controller after `episodes` episodes with mean per-token `kl` under the current
         coefficient.
 
-        Above the target the coefficient grows, below it shrinks, by at most 20 % of episodes /
-        horizon.
+        The coefficient grows above the target and shrinks below it, by at most 20 % times episodes
+        / horizon.
         """
         if self.target is None:
             return self
@@ -317,7 +316,7 @@ def kl_in_reward(
         logprobs: `[B, A]`, of the policy that is about to be updated.
         ref_logprobs: `[B, A]`, of the reference policy.
         mask: bool `[B, A]`.
-        coef: the controller's coefficient.
+        coef: current coefficient of the controller.
         kind: see `spa.algo.losses.kl_penalty`.
 
     Returns:
@@ -329,8 +328,8 @@ def kl_in_reward(
 
 
 def auxiliary_weights(weights: Tensor) -> Tensor:
-    """`weights` `[B, A]` of a whole mini-batch divided by the number of its tokens that have one;
-    all 0 if none has."""
+    """Divide `weights` `[B, A]` of a whole mini-batch by the number of its tokens with a positive
+    weight; all 0 if there are none."""
     return weights / (weights > 0).sum().clamp(min=1)
 
 
@@ -341,25 +340,26 @@ def cross_entropy(logprobs: Tensor, weights: Tensor) -> Tensor:
 
 
 def clipped_absolute_error(logprobs: Tensor, weights: Tensor, *, most: float) -> Tensor:
-    """Weighted sum of min(1 - p, most) over the tokens of weight > 0: what cannot be predicted
-    pulls no further than `most` (PaW, arXiv 2606.02388; reconstructed). The gradient of 1 - p is p
-    (1 - p): it cannot start from ignorance. Both `[b, A]` -> scalar."""
+    """Weighted sum of min(1 - p, most) over the tokens of weight > 0, so that unpredictable tokens
+    contribute at most `most` (PaW, arXiv 2606.02388; reconstructed). The gradient p (1 - p)
+    vanishes as p goes to 0, so the loss cannot teach a token that the model thinks impossible. Both
+    `[b, A]` -> scalar."""
     # Where 1 - p exceeds `most`, the clamp leaves no gradient.
     error = (1 - torch.where(weights > 0, logprobs, 0.0).exp()).clamp(max=most)
     return (weights * error).sum()
 
 
 def uncertain_turns(entropy: Tensor, turns: Tensor, answers: Tensor, *, share: float) -> Tensor:
-    """bool `[B, A]`: the environment's tokens after those turns whose answers were the least
-    certain (PaW's selection, reconstructed): the `share` of all turns with the highest mean entropy
-    of the answer's tokens, at least one.
+    """bool `[B, A]`: the environment's tokens after the turns with the least certain answers (PaW's
+    selection, reconstructed). These are the `share` of turns whose answer tokens have the highest
+    mean entropy, at least one turn.
 
     Args:
-        entropy: `[B, A]`, of the policy at each predicted token.
-        turns: int64 `[B, A]`, the turn of each token, -1 outside; the environment's words belong to the turn that they
-            open.
-        answers: bool `[B, A]`, the tokens of the answers.
-        share: of the turns that a state follows, in (0, 1].
+        entropy: `[B, A]`, entropy of the policy at each predicted token.
+        turns: int64 `[B, A]`, the turn of each token, -1 outside; environment text belongs to the
+            turn that it opens.
+        answers: bool `[B, A]`, True on the tokens of the answers.
+        share: share of the turns that are followed by a state, in (0, 1].
 
     Returns:
         True on every token of the turn that follows a chosen turn.
@@ -383,7 +383,7 @@ def uncertain_turns(entropy: Tensor, turns: Tensor, answers: Tensor, *, share: f
     threshold = means[known].sort(descending=True).values[kept - 1]
     # Ties with the last chosen turn are chosen as well.
     chosen = known & (means >= threshold)
-    # The environment answers turn t with the tokens that open turn t + 1.
+    # The tokens that open turn t + 1 are the environment's response to turn t.
     following = torch.where(turns > 0, turns - 1, 0)
     return (turns > 0) & chosen.gather(1, following)
 
@@ -391,15 +391,16 @@ def uncertain_turns(entropy: Tensor, turns: Tensor, answers: Tensor, *, share: f
 def focus_weights(
     mask: Tensor, answers: Tensor, entropy: Tensor, *, alpha: float, beta: float
 ) -> Tensor:
-    """float32 `[B, A]`: how much each sampled token counts (ActFocus, arXiv 2605.14558;
-    reconstructed). `alpha` outside the answers, 1 + `beta` H / mean H on an answer's token of
-    entropy H, scaled so that they sum to the number of sampled tokens; 0 outside the mask.
+    """float32 `[B, A]`: the weight of each sampled token (ActFocus, arXiv 2605.14558;
+    reconstructed). It is `alpha` outside the answers and 1 + `beta` H / mean H on an answer token
+    of entropy H, scaled so that all weights sum to the number of sampled tokens; 0 outside the
+    mask.
 
     Args:
         mask, answers: bool `[B, A]`.
         entropy: `[B, A]`.
         alpha: weight of a token outside the answers before scaling; 0 trains the answers alone.
-        beta: how much an uncertain token of an answer counts more.
+        beta: extra weight of uncertain answer tokens.
     """
     inside = mask & answers
     mean = torch.where(inside, entropy, 0.0).sum() / inside.sum().clamp(min=1)

@@ -19,7 +19,8 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def mean_per_row(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean over rows of each row's mean over the mask, 0 for a row without any. `[B, A]` -> scalar."""
+    """Mean over rows of each row's masked mean; a row with an empty mask counts as 0. `[B, A]` ->
+    scalar."""
     return (torch.where(mask, values, 0).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).mean()
 
 
@@ -27,7 +28,7 @@ def masked_moments(values: Tensor, mask: Tensor) -> Tensor:
     """Compute the moments that `whiten` needs: float64 `[3]` = sum, sum of squares, count over the
     mask.
 
-    Moments of the parts of a batch (ranks, micro-batches) add up to the moments of the whole.
+    The moments of the parts of a batch (ranks, micro-batches) add up to those of the batch.
     """
     kept = torch.where(mask, values.double(), 0.0)
     return torch.stack([kept.sum(), kept.square().sum(), mask.sum().double()])
@@ -39,10 +40,11 @@ def whiten(values: Tensor, mask: Tensor, moments: Tensor | None = None) -> Tenso
     Args:
         values: `[B, A]`.
         mask: bool `[B, A]`.
-        moments: `masked_moments` summed over all parts of the batch; None takes those of `values`.
+        moments: `masked_moments` summed over all parts of the batch; None computes them from
+            `values`.
 
     Returns:
-        `[B, A]` in the dtype of `values`; 0 outside the mask, and within rounding when all values are equal.
+        `[B, A]` in the dtype of `values`; 0 outside the mask; close to 0 if all values are equal.
     """
     total, squares, count = (masked_moments(values, mask) if moments is None else moments).double()
     mean = total / count.clamp(min=1)
@@ -78,7 +80,7 @@ class GroupStats:
 def group_stats(scores: Tensor, group_ids: Tensor) -> GroupStats:
     """Statistics of `scores` `[B]` within the groups named by `group_ids` int64 `[B]`; B may be 0."""
     ids, index = torch.unique(group_ids, return_inverse=True)
-    # Summing in order of score makes the result identical to the bit for every order of the rows.
+    # Summing in order of score makes the result bit-identical for every order of the rows.
     order = torch.argsort(scores, stable=True)
     values = scores.double()[order]
     rows = index[order]
@@ -86,8 +88,8 @@ def group_stats(scores: Tensor, group_ids: Tensor) -> GroupStats:
 
     count = torch.bincount(index, minlength=len(ids))
     mean = zeros.index_add(0, rows, values) / count
-    # Deviations are squared in a second pass: sums of
-    # squares would cancel where scores are large and alike.
+    # Deviations are squared in a second pass, because a one-pass sum of squares cancels where
+    # scores are large and nearly equal.
     squares = zeros.index_add(0, rows, (values - mean[rows]).square())
     std = (squares / (count - 1).clamp(min=1)).sqrt()
     # `include_self=False` leaves out the initial zeros, which would win where all scores of a group

@@ -14,7 +14,7 @@ Method = Literal["identity", "mean", "mean_std", "asym_clip"]
 def normalize_scores(
     scores: Tensor, group_ids: Tensor, tag_ids: Tensor, *, grouping: Grouping, method: Method
 ) -> Tensor:
-    """Scores relative to the others of their group, format penalties included.
+    """Normalize scores, which include format penalties, within their group.
 
     Args:
         scores: float `[B]`, one per episode.
@@ -25,7 +25,8 @@ def normalize_scores(
             1e-6), asym_clip (mean_std clamped to [-1, 3]).
 
     Returns:
-        `[B]` in the dtype of `scores`; `scores` themselves if every group has one row, as there is nothing to compare.
+        `[B]` in the dtype of `scores`; unchanged if every group has one row, because there is
+            nothing to compare.
 
     Raises:
         ValueError: grouping or method is unknown.
@@ -68,30 +69,32 @@ def normalize_rewards(
     path_discount: Tensor | None = None,
     centre: bool = True,
 ) -> Tensor:
-    """Rewards whose return from an episode's first token is the normalized discounted score of the
-    episode.
+    """Normalize rewards so that the return from an episode's first token is the episode's
+    normalized discounted score.
 
     For an episode with rewards r_t, let G = sum over t of r_t D_t, with D_t the product of the
-    discounts before t. The result is r_t / s + (1 - d_t) c, on the last token r_t / s + c. Here
+    discounts before t. The result is r_t / s + (1 - d_t) c, and on the last token r_t / s + c. Here
     s is the standard deviation of the group's scores, d_t the discount after t, and c the constant
     that makes the new return (G - mean of the group's G) / s.
 
-    Scores are discounted first and then normalized: a mean that is subtracted before is discounted
-    with the rewards, so that of two worthless episodes the later failure looks better. Each reward
-    is divided by what the score is divided by: the standard deviation of undiscounted scores, since
-    that of discounted ones shrinks with the length of episodes. What is left (the mean, the clamp)
-    is added to the return from every token alike: all of it is on the last token, and `1 -
-    step_discount` of it on the others. Without a discount rewards add up to `normalize_scores`.
+    Scores are discounted first and normalized second. A mean subtracted first would be discounted
+    with the rewards, so that of two failed episodes the longer would look better. Rewards and
+    scores are divided by the same number, the standard deviation of undiscounted scores, because
+    the deviation of discounted scores shrinks with the length of episodes. The remaining constant
+    (mean and clamp) is added to the return from every token: all of it on the last token, and `1 -
+    step_discount` of it on the others. Without a discount, the rewards add up to
+    `normalize_scores`.
 
     Args:
         rewards: float `[B, A]`, on the last token of each turn or of the episode; each row adds up to its score.
         last: bool `[B, A]`, the last of these tokens in each row.
         scores, group_ids, tag_ids, grouping, method: as for `normalize_scores`.
-        step_discount: float `[B, A]`, the discount between the return from a token and that from the next one, 1
-            outside the mask; None: no discount.
-        path_discount: float `[B, A]`, the discounts between the first token and a reward, where they are not
-            `step_discount`: bi-level GAE goes from turn to turn, past the tokens of later turns.
-        centre: subtract the mean. An estimator that itself compares with the group needs none.
+        step_discount: float `[B, A]`, the discount from a token's return to the next token's
+            return, 1 outside the mask; None: no discount.
+        path_discount: float `[B, A]`, the discounts between the first token and a reward, if they
+            differ from `step_discount`: bi-level GAE discounts from turn to turn and skips the
+            tokens in between.
+        centre: subtract the mean. Not needed by an estimator that subtracts a group mean itself.
 
     Returns:
         `[B, A]` in the dtype of `rewards`.
@@ -101,7 +104,7 @@ def normalize_rewards(
         if step_discount is None
         else step_discount.double()
     )
-    # [B, A]: what a reward at each token is worth, seen from the episode's first token.
+    # [B, A]: the discount of a reward at each token, as seen from the episode's first token.
     steps = discount if path_discount is None else path_discount.double()
     before = torch.cat([torch.ones_like(discount[:, :1]), steps[:, :-1].cumprod(dim=1)], dim=1)
     discounted = (

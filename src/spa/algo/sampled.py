@@ -1,5 +1,5 @@
-"""The distribution that tokens are sampled from, and what is left between it and the one that is
-trained."""
+"""The distribution that tokens are sampled from, and importance weights between it and the trained
+policy."""
 
 from typing import Literal
 
@@ -16,11 +16,11 @@ Mode = Literal["truncate", "mask"]
 def policy_logits(logits: Tensor, sampling: SamplingParams, keep: Tensor | None = None) -> Tensor:
     """Logits `[N, V]` whose softmax is the distribution that `sampling` samples from.
 
-    They are divided by the temperature; outside the top-k set, and then outside the smallest set
-    whose mass reaches top_p, they are minus infinity. `keep` int64 `[N]` names one token per row
-    that stays inside: what was sampled with other weights, or in another precision, has a
-    probability. Greedy sampling (temperature 0) is no distribution; its logits come back as they
-    are.
+    Logits are divided by the temperature, then set to minus infinity outside the top-k set, and
+    then outside the smallest set whose mass reaches top_p. `keep` int64 `[N]` is one token per row
+    that is never excluded, so that a token sampled with other weights or in another precision has a
+    finite log-prob. For greedy sampling (temperature 0), which has no such distribution, the logits
+    are returned unchanged.
     """
     if sampling.temperature == 0:
         return logits
@@ -39,8 +39,8 @@ def policy_logits(logits: Tensor, sampling: SamplingParams, keep: Tensor | None 
         kept = kept.masked_fill(
             torch.zeros_like(outside).scatter(-1, order, outside), float("-inf")
         )
-    # With the present weights top_k or top_p may cut off the sampled token. The token is kept, so
-    # that its log-prob is finite.
+    # With the current weights, top_k or top_p may exclude the sampled token. It is kept, so that
+    # its log-prob is finite.
     if keep is not None and kept is not logits:
         kept = kept.scatter(-1, keep[:, None], logits.gather(-1, keep[:, None]))
     return kept
@@ -56,20 +56,21 @@ def rollout_weights(
     cap: float,
     floor: float,
 ) -> tuple[Tensor | None, Metrics]:
-    """Importance weights of what another sampler drew, for the policy loss.
+    """Importance weights of tokens that another sampler generated, for the policy loss.
 
-    w = exp(logprobs - sampler_logprobs) of a token, or of all sampled tokens of its episode
-    (`sequence`). `truncate` takes min(w, cap) (truncated importance sampling, verl's rollout
+    w = exp(logprobs - sampler_logprobs) of a token, or of all sampled tokens of its episode (level
+    `sequence`). `truncate` takes min(w, cap) (truncated importance sampling, verl's rollout
     correction); `mask` takes w inside [floor, cap] and 0 outside (IcePop).
 
     Args:
         logprobs: `[B, A]`, of the policy that is about to be updated.
-        sampler_logprobs: `[B, A]`, of the distribution that the engine sampled from.
+        sampler_logprobs: `[B, A]`, log-probs under the distribution that the engine sampled from.
         mask: bool `[B, A]`, the sampled tokens.
-        level: what a weight belongs to; off gives None instead of weights, and measures tokens.
-        mode: what becomes of extreme weights.
+        level: whether a weight is computed per token or per sequence; off returns None instead of
+            weights, with metrics per token.
+        mode: truncate or mask extreme weights.
         cap: the largest weight.
-        floor: with `mask`, the smallest.
+        floor: the smallest weight that `mask` keeps.
 
     Returns:
         float32 `[B, A]`, 1 outside the mask, or None. Metrics over the mask: rollout/is_mean and is_max of w,

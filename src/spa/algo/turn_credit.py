@@ -1,4 +1,4 @@
-"""Credit per turn: estimators that look inside an episode. Equations and sources: docs/methods.md.
+"""Estimators that assign credit per turn. Equations and sources: docs/methods.md.
 
 Tokens are `[B, A]` as in `spa.algo.advantages`; turns are `[B, K]`, K being the largest number of
 turns. All tokens of a turn share its advantage.
@@ -50,14 +50,14 @@ class Turns:
         """`[B, K]`: the entry of `values` `[B, A]` at the first masked token of each turn; 0 where
         there is no turn."""
         out = torch.zeros(self.present.shape, dtype=values.dtype)
-        # The loop runs backwards, so that the first token of a turn is written last and stays.
+        # The loop runs backwards, so that the first token of a turn is written last.
         for position in reversed(range(values.shape[1])):
             rows = torch.nonzero(self.mask[:, position])[:, 0]
             out[rows, self.index[rows, position]] = values[rows, position]
         return out
 
     def tokens(self, per_turn: Tensor, dtype: torch.dtype) -> Tensor:
-        """`[B, A]`: the value of its turn at each masked token, 0 elsewhere."""
+        """`[B, A]`: at each masked token the value of its turn, 0 elsewhere."""
         return torch.where(self.mask, per_turn.gather(1, self.index), 0.0).to(dtype)
 
 
@@ -74,15 +74,15 @@ def rewards_to_go(rewards: Tensor, gamma: float) -> Tensor:
 def turn_rloo(
     rewards: Tensor, turns: Tensor, mask: Tensor, group_ids: Tensor, gamma: float
 ) -> Estimate:
-    """The reward to come from turn t minus the mean of the same over the others of the group that
+    """The reward to come from turn t, minus its mean over the other episodes of the group that
     reached turn t.
 
-    Unbiased: whether turn t is reached is settled before it acts. A turn that no other episode reached
-    has the baseline 0. With one turn per episode this is RLOO (arXiv 2402.14740); per turn, after
-    verl-project/verl#7244.
+    Unbiased, because whether an episode reaches turn t does not depend on the action at turn t. A
+    turn that no other episode reached has the baseline 0. With one turn per episode this is RLOO
+    (arXiv 2402.14740); the version per turn follows verl-project/verl#7244.
 
     Args:
-        rewards: `[B, A]`, on any masked token of their turn.
+        rewards: `[B, A]`, each on any masked token of its turn.
         turns: int64 `[B, A]`, -1 outside turns.
         mask: bool `[B, A]`.
         group_ids: int64 `[B]`.
@@ -110,9 +110,9 @@ def turn_gae(
     """Generalised advantage estimation over turns: one action is one response (Turn-PPO, arXiv
     2512.17008).
 
-    The value of a turn is the critic's at its first sampled token, before the response is written.
-    Only that token is a meaningful target of the critic's loss, so returns are the same on all
-    tokens of a turn.
+    The value of a turn is the critic's value at its first sampled token, before the response is
+    written. Only that token is a meaningful target of the critic's loss, so all tokens of a turn
+    get the same return.
 
     Shapes as for `turn_rloo`; `values` `[B, A]`; `gamma` and `lam` per turn.
     """
@@ -123,7 +123,7 @@ def turn_gae(
     next_value = reward.new_zeros(len(reward))
     next_advantage = reward.new_zeros(len(reward))
     for turn in reversed(range(reward.shape[1])):
-        # A turn that a row lacks carries the values of the next turn through, as in `bi_level_gae`.
+        # A turn that a row lacks passes the values of the next turn through, as in `bi_level_gae`.
         here = where.present[:, turn]
         advantage = (
             reward[:, turn] + gamma * next_value - value[:, turn] + gamma * lam * next_advantage
@@ -144,14 +144,15 @@ def gigpo(
     gamma: float,
     step_weight: float = 1.0,
 ) -> Estimate:
-    """Group-in-group: the episode against its group, plus each turn against the others that met the
-    same state (GiGPO, arXiv 2505.10978; gigpo/core_gigpo.py of langfengQ/verl-agent).
+    """Group-in-group advantages: each episode against its group, plus each turn against other turns
+    from the same state (GiGPO, arXiv 2505.10978; gigpo/core_gigpo.py of langfengQ/verl-agent).
 
-    A_t = A_E + step_weight A_S. A_E is the episode's reward relative to its group's. A_S is the
-    discounted return from turn t minus its mean over the other episodes of the group, at their
-    first visit of the state. Unlike the reference, an episode counts once in A_E
-    whatever its number of turns, and is never its own baseline in A_S. A turn whose state no other
-    episode met gets A_S = 0. Neither term is divided by a standard deviation (the reference's `mean_norm`).
+    A_t = A_E + step_weight A_S. A_E is the episode's reward minus the mean of its group. A_S is the
+    discounted return from turn t minus the mean return of the group's other episodes from their
+    first visit to the same state. Unlike in the reference implementation, an episode counts once in
+    A_E whatever its number of turns, and is never its own baseline in A_S. A turn whose state no
+    other episode visited gets A_S = 0. Neither term is divided by a standard deviation (the
+    reference's `mean_norm`).
 
     Args:
         rewards, turns, mask, group_ids: as for `turn_rloo`.
@@ -165,7 +166,8 @@ def gigpo(
     where = Turns.of(turns, mask)
     per_turn = where.sums(rewards)
     to_go = rewards_to_go(per_turn, gamma)
-    # Episode outcomes are undiscounted, like scores; only A_S depends on when a reward came.
+    # Episode outcomes are undiscounted, like scores; only A_S depends on when a reward was
+    # received.
     outcomes = per_turn.sum(dim=1)
     stats = group_stats(outcomes, group_ids)
     episode = outcomes - stats.mean[stats.index]
@@ -175,8 +177,8 @@ def gigpo(
 
 
 def _relative_to_anchor(to_go: Tensor, present: Tensor, group: Tensor, anchors: Tensor) -> Tensor:
-    """float64 `[B, K]`: `to_go` minus its mean over the first visits of other episodes; 0 where
-    there are none."""
+    """float64 `[B, K]`: `to_go` minus its mean over other episodes' first visits to the state; 0 if
+    no other episode visited it."""
     # From [B, K] to the N turns that were played, in row order.
     rows, turns = torch.nonzero(present, as_tuple=True)
     visits = _visits(rows, group[rows], anchors[rows, turns])
@@ -196,8 +198,8 @@ def _relative_to_anchor(to_go: Tensor, present: Tensor, group: Tensor, anchors: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Visits:
-    """Sets of the N turns, in row order, that meet the same state of a group (S states, V pairs
-    of episode and state)."""
+    """The N turns, in row order, by the state that they start from: S states, each within one
+    group, and V pairs of episode and state."""
 
     state: Tensor  # int64   [N]  number of the state, below S
     visit: Tensor  # int64   [N]  number of the pair, below V
@@ -207,7 +209,8 @@ class _Visits:
 
 
 def _visits(rows: Tensor, group: Tensor, anchors: Tensor) -> _Visits:
-    # The same state in two groups counts as two: episodes compare within their group.
+    # The same state in two groups counts as two, because episodes are only compared within their
+    # group.
     _, state = torch.unique(torch.stack([group, anchors], dim=1), dim=0, return_inverse=True)
     pairs, visit = torch.unique(torch.stack([rows, state], dim=1), dim=0, return_inverse=True)
     # After a stable sort the first entry of each visit is its earliest turn.

@@ -43,8 +43,8 @@ class Replica:
         return work(self.model, *args)
 
     def full_model(self) -> Any:
-        """The model with all its current weights, for engines and checkpoints. Collective: every
-        rank calls it."""
+        """The model with its full current weights, for engines and checkpoints. Collective: every
+        rank must call it."""
         return self.model
 
     def gathered(self, state: Any) -> Any:

@@ -10,21 +10,21 @@ from spa.types import Completion, Prompt, SamplingParams
 
 
 class Engine(Protocol):
-    """Continues prompts. `generate` returns as many completions as it got prompts, in the same
+    """An engine continues prompts. `generate` returns one completion per prompt, in the same
     order."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """One completion per prompt."""
+        """Return one completion per prompt."""
         ...
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """Use these weights from now on; everything cached under the old ones is dropped."""
+        """Use these weights from now on, and drop everything cached under the old ones."""
         ...
 
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """These episodes are over; whatever is cached of them can go."""
+        """Drop the caches of finished episodes."""
         ...
 
     def close(self) -> None:
-        """Give back memory, processes and connections."""
+        """Release memory, processes and connections."""
         ...

@@ -2,21 +2,22 @@
 
 A file may have any of these:
 
-* `annotate(batch, episodes, context) -> batch`: what a PPO step learns besides the reward. It
-  returns the batch with other `rl_weights`, `ce_weights` or `advantages`, or with more rows; the
-  same batch if its settings switch it off (`spa.methods.context`).
-* `sft_mask(message, ids, template) -> list[bool]`: which tokens carry the loss of SFT with
-  `sft.data.loss_on` at the file's name (`spa.worldmodel.sequences`).
-* `stored(cfg, template)` and `stored_in(cfg)`: examples of stage 2 that a PPO step gets as
+* `annotate(batch, episodes, context) -> batch`: change what a PPO step learns. It returns the batch
+  with changed `rl_weights`, `ce_weights` or `advantages`, or with more rows, and the same batch if
+  its settings switch it off (`spa.methods.context`).
+* `sft_mask(message, ids, template) -> list[bool]`: which tokens carry the SFT loss if
+  `sft.data.loss_on` is the file's name (`spa.worldmodel.sequences`).
+* `stored(cfg, template)` and `stored_in(cfg)`: stage 2 examples that a PPO step gets as
   `context.stored`, and their folder.
-* `METHODS`: the names under which `spa compare` trains it, each with a `Method`.
+* `METHODS`: the method names for `spa compare`, each with a `Method`.
 
-No other file has to name a new one: `spa.plugins.defined_by_methods` looks into this folder.
+A new file needs no registration: `spa.plugins.defined_by_methods` scans this folder.
 """
 
 from dataclasses import dataclass
 
 NO_EXAMPLES = "actor_rollout_ref.actor.replay.examples=0"
+"""A method that does not learn from states before PPO does not replay them in PPO."""
 
 WRITTEN = (
     "ctx_manager.mode=base",
@@ -27,18 +28,18 @@ WRITTEN = (
     "generate.rounds=1",
     "generate.later_batches=null",
     "gate.enable=false",
-    "algorithm.gamma=1.0",  # turns are rows of their own, between which nothing is discounted
+    "algorithm.gamma=1.0",  # each turn is its own row, and nothing is discounted between rows
 )
-"""Overrides of methods whose examples a program writes (`spa.examples.search`), but for the format."""
-"""A method that does not learn from states before PPO does not replay them in PPO."""
+"""Overrides, except for the format, of methods whose examples a program writes
+(`spa.examples.search`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """Overrides that define a method. `overrides` apply to the whole training, `world_model` to
-    stages 1 and 2 alone, `ppo` to stage 3 alone; without `fine_tuned`, PPO starts from the base
-    model. `steps`: PPO steps, as a multiple of the configuration's. `group_size`: PPO plays as many
-    episodes in each step, in groups of this size."""
+    """Overrides that define a method. overrides: for all stages. world_model: for stages 1 and 2
+    only. ppo: for stage 3 only. fine_tuned: if False, PPO starts from the base model. steps: factor
+    on the configured number of PPO steps. group_size: size of PPO's groups; the number of episodes
+    per step does not change."""
 
     description: str
     overrides: tuple[str, ...] = ()
@@ -58,8 +59,8 @@ class Method:
 
     @property
     def changes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The overrides of stages 1 and 2, and those of stage 3, which replays no rows where there
-        was no stage 1."""
+        """The overrides for stages 1 and 2, and those for stage 3, which replays no examples if
+        stage 1 was skipped."""
         return (
             (*self.overrides, *self.world_model),
             (*self.overrides, *(() if self.fine_tuned else (NO_EXAMPLES,)), *self.ppo),

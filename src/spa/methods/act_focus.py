@@ -1,5 +1,5 @@
-"""ActFocus (arXiv 2605.14558; reconstructed): the policy loss weighs the answers' tokens more,
-`answer_focus`."""
+"""ActFocus (arXiv 2605.14558; reconstructed): a policy loss with more weight on answer tokens, set
+by `answer_focus`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ METHODS = {
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """Multiply the weights of the policy loss by those of the answers' and of the other tokens."""
+    """Multiply the weights of the policy loss by `focus_weights`."""
     focus = context.cfg.actor_rollout_ref.actor.answer_focus
     if focus.alpha == 1 and focus.beta == 0:
         return batch

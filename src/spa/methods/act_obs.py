@@ -1,5 +1,5 @@
 """ActObs (arXiv 2609.20715): SFT also on the states that the environment shows between responses,
-`sft.data.loss_on=act_obs`."""
+set by `sft.data.loss_on=act_obs`."""
 
 from collections.abc import Sequence
 
@@ -20,10 +20,11 @@ METHODS = {
 
 
 def sft_mask(message: Message, ids: Sequence[int], template: ChatTemplate) -> list[bool]:
-    """All tokens of a response; of a message of the environment, those that show the state.
+    """The tokens that carry the SFT loss: all tokens of a response, and the state tokens of an
+    environment message.
 
-    A token that touches the state belongs to it. A message in another layout than ours is all
-    state. Pictures, and a state that a template changes, have no tokens.
+    A token that overlaps the state belongs to it. A message that does not have spa's layout counts
+    entirely as state. Images, and a state that a template changes, have no tokens.
     """
     if message["role"] == "assistant":
         return [True] * len(ids)

@@ -1,4 +1,5 @@
-"""Inputs of a PPO method besides the batch and the episodes; apply all enabled methods in turn."""
+"""Inputs of a PPO method besides the batch and the episodes, and the function that applies all
+enabled methods."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from spa.prompts.template import ChatTemplate
 from spa.types import Episode, Metrics, PPOBatch
 
 Replayed = tuple[np.ndarray, np.ndarray]
-"""int32 [t] token ids, and bool [t]: which of them are learned."""
+"""int32 [t] token ids, and bool [t]: True on the tokens with a loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +23,8 @@ class Context:
 
     step: its number, from 1. entropies: batch -> float32 [B, A], the policy's entropy in nats at
     each sampled token. state_values: (environment tag, state texts) -> the environment's value of
-    each. stored: training sequences of stage 2, if they are replayed. metrics: the step's, to which
-    a method adds its own.
+    each. stored: training sequences of stage 2, if they are replayed. metrics: metrics of the step,
+    to which a method adds its own.
     """
 
     cfg: Config
@@ -36,8 +37,7 @@ class Context:
 
 
 def examples_folder(cfg: Config) -> Path | None:
-    """The folder of examples that a method reads, which then count by their content; None if none
-    does."""
+    """The folder of examples that an enabled method reads; None if no method reads one."""
     folders = (folder_of(cfg) for folder_of in defined_by_methods("stored_in").values())
     return next((folder for folder in folders if folder is not None), None)
 
@@ -52,14 +52,15 @@ def stored_sequences(cfg: Config, template: ChatTemplate) -> list[Replayed]:
 
 
 def annotate_all(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """The batch as the methods that are switched on want it.
+    """Apply all enabled methods to the batch.
 
-    `episodes` are all of the step, failed and filtered ones too; `batch.episodes` counts them.
+    episodes: all episodes of the step, including failed and filtered ones; `batch.episodes` holds
+    indices into them.
     """
     for annotate in defined_by_methods("annotate").values():
         batch = annotate(batch, episodes, context)
     if context.cfg.actor_rollout_ref.actor.world_loss.on:
-        # Tokens with the world loss per token in the mask of the policy loss.
+        # The ratio of tokens with the world loss to tokens in the mask of the policy loss.
         known = batch.ce_weights[batch.played] > 0
         context.metrics["rollout/world_tokens_ratio"] = float(
             known.sum() / batch.mask.sum().clamp(min=1)

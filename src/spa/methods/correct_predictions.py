@@ -1,4 +1,4 @@
-"""Cross-entropy on the model's own correct predictions and observations,
+"""Cross-entropy on the model's own correct predictions and observations, set by
 `world_loss.tokens=correct_predictions`."""
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ METHODS = {
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """Add a weight of 1 to the tokens of observation and prediction blocks that say what was true."""
+    """Add a weight of 1 to the tokens of correct observation and prediction blocks."""
     loss = context.cfg.actor_rollout_ref.actor.world_loss
     if not loss.on or loss.tokens != "correct_predictions":
         return batch

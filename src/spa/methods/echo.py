@@ -1,4 +1,4 @@
-"""ECHO (arXiv 2605.24517): cross-entropy on the states that the environment shows,
+"""ECHO (arXiv 2605.24517): cross-entropy on the states that the environment shows, set by
 `world_loss.tokens=env_observations`."""
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ METHODS = {
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """Add a weight of 1 to the tokens of the states that answer the agent's actions."""
+    """Add a weight of 1 to the tokens of the states that follow the agent's actions."""
     loss = context.cfg.actor_rollout_ref.actor.world_loss
     if not loss.on or loss.tokens != "env_observations":
         return batch

@@ -1,4 +1,4 @@
-"""Advantages from imagined plans (after WM-PPO, arXiv 2611.12200; reconstructed):
+"""Advantages from imagined plans (after WM-PPO, arXiv 2611.12200; reconstructed), set by
 `algorithm.imagined_advantage`."""
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,13 +14,13 @@ from spa.types import Episode, PPOBatch, Turn
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """Add to the advantages of each turn the predicted value of its plan minus the mean of all
+    """Add to each turn's advantages the predicted value of its plan minus the mean over all its
     predicted plans. The difference is scaled by `algorithm.imagined_advantage` and by the agreement
-    of predicted and observed values in all these episodes."""
+    between predicted and observed values over the step's episodes."""
     coef = context.cfg.algorithm.imagined_advantage
     if coef == 0:
         return batch
-    # Episodes that the filter dropped count, too: the agreement is estimated from all pairs.
+    # Episodes that the filter dropped are included: the agreement is estimated from all pairs.
     played = [episode for episode in episodes if is_trainable(episode)]
     values = {
         tag: _state_values(context, tag, played) for tag in {episode.tag for episode in played}
@@ -40,7 +40,8 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
 
 
 def _chosen_plans(episode: Episode) -> Iterator[tuple[int, Turn, int]]:
-    """The turns that chose one of their imagined plans: number, turn, and the place of that plan."""
+    """Yield the turns that chose one of their imagined plans: number, turn, and index of that
+    plan."""
     for number, turn in enumerate(episode.turns):
         plans = [plan for plan, _ in turn.response.options]
         if turn.response.well_formed and turn.response.actions in plans:
@@ -48,8 +49,8 @@ def _chosen_plans(episode: Episode) -> Iterator[tuple[int, Turn, int]]:
 
 
 def _leads(episode: Episode, values: Mapping[str, float]) -> np.ndarray:
-    """float32 [T]: the predicted value of the plan of each token's turn minus the mean of all
-    predicted plans."""
+    """float32 [T]: for each token, the predicted value of its turn's plan minus the mean over the
+    turn's predicted plans."""
     # the last entry is for tokens outside turns
     leads = np.zeros(len(episode.turns) + 1, dtype=np.float32)
     for number, turn, taken in _chosen_plans(episode):

@@ -1,6 +1,6 @@
-"""PaW (arXiv 2606.02388; reconstructed): the loss on the world only after the least certain
-answers, and less of it the more episodes succeed: `world_loss.turns` and `world_loss.fade`. Its
-bounded error is `world_loss.kind`."""
+"""PaW (arXiv 2606.02388; reconstructed): a world loss only after the least certain answers
+(`world_loss.turns`) that shrinks as more episodes succeed (`world_loss.fade`). `world_loss.kind`
+selects its bounded error."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,8 +33,8 @@ METHODS = {
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """Scale the weights of the known tokens by the share of failed episodes, and drop those of
-    certain turns."""
+    """Scale the weights of the world loss by the share of failed episodes, and drop them after the
+    more certain answers."""
     loss = context.cfg.actor_rollout_ref.actor.world_loss
     if not loss.on:
         return batch
@@ -43,7 +43,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
         # All episodes of the step count: the filter would hide how many succeed.
         wins = [episode.success for episode in episodes if is_trainable(episode)]
         weights = weights * (wins.count(False) / len(wins))
-    # Entropies cost a forward pass, so they are computed only where `turns` leaves some out.
+    # Entropies cost a forward pass, so they are computed only if `turns` excludes some turns.
     if loss.turns < 1:
         answers = (
             on_tokens(batch, episodes, partial(answer_mask, template=context.template)) & batch.mask

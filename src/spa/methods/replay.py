@@ -1,6 +1,6 @@
-"""Replay: every policy update also learns examples with true states,
-`actor_rollout_ref.actor.replay`. They are the examples of stage 2, or the step's own episodes with true states
-in place of the model's."""
+"""Replay (`actor_rollout_ref.actor.replay`): every policy update also trains on examples with true
+states. They are the examples of stage 2, or the step's own episodes with the model's states
+replaced by true ones."""
 
 import logging
 from collections.abc import Sequence
@@ -49,8 +49,8 @@ METHODS = {
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """Put `replay.examples` examples for each mini-batch behind the episodes; none if there is nothing
-    to replay, or if only the critic learns yet."""
+    """Append `replay.examples` examples per mini-batch to the batch; none if there is nothing to
+    replay, or during critic warm-up."""
     actor = context.cfg.actor_rollout_ref.actor
     if actor.replay.examples == 0 or context.step <= context.cfg.trainer.critic_warmup:
         return batch
@@ -69,15 +69,15 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
 
 
 def stored_in(cfg: Config) -> Path | None:
-    """The folder that replayed examples come from; None if none do."""
+    """The folder of the replayed examples; None if no stored examples are replayed."""
     replay = cfg.actor_rollout_ref.actor.replay
     return find_data(cfg, None) if replay.examples and replay.source == "data" else None
 
 
 def stored(cfg: Config, template: ChatTemplate) -> list[Replayed]:
-    """Stage 2's training sequences if examples of them are replayed. Raises DataError if there are
-    none, ConfigError for examples with pictures. Warns if rollouts are to be replayed and none of
-    them can be."""
+    """Load the training sequences of stage 2 if they are replayed. Raises DataError if there are
+    none, ConfigError for a vision model. Warns if rollouts are to be replayed and none can be
+    corrected."""
     replay = cfg.actor_rollout_ref.actor.replay
     data = cfg.sft.data
     if replay.corrects_rollouts and (reason := cannot_correct(cfg, template)):
@@ -98,8 +98,8 @@ def stored(cfg: Config, template: ChatTemplate) -> list[Replayed]:
 
 
 def with_sequences(batch: PPOBatch, rows: Sequence[Replayed]) -> PPOBatch:
-    """The batch with `rows` behind its own. They have no sampled token, so that they count in no
-    mean of the policy loss; `ce_weights` is 1 on the tokens that are learned from them."""
+    """Append `rows` to the batch. They have no sampled token, so they do not count in the policy
+    loss; `ce_weights` is 1 on their tokens with a loss."""
     count = len(rows)
     old = len(batch)
     width = max(batch.input_ids.shape[1], *(len(ids) for ids, _ in rows))
@@ -121,7 +121,7 @@ def with_sequences(batch: PPOBatch, rows: Sequence[Replayed]) -> PPOBatch:
 
 
 def _longer(value: torch.Tensor, rows: int, width: int, fill: int) -> torch.Tensor:
-    """`value` with more rows, and columns up to `width` if it has any, of `fill`."""
+    """Pad `value` with `fill`: by `rows` more rows and, if it is a matrix, to `width` columns."""
     shape = (len(value) + rows, width) if value.ndim == 2 else (len(value) + rows,)
     out = torch.full(shape, fill, dtype=value.dtype)
     out[tuple(slice(0, size) for size in value.shape)] = value
@@ -129,7 +129,7 @@ def _longer(value: torch.Tensor, rows: int, width: int, fill: int) -> torch.Tens
 
 
 def cannot_correct(cfg: Config, template: ChatTemplate) -> str:
-    """Return the reason why no rollout can be corrected; empty if they can."""
+    """Return the reason why no rollout can be corrected; empty if rollouts can be corrected."""
     if cfg.ctx_manager.mode == "base":
         return "responses with ctx_manager.mode=base contain no states to correct"
     if why := format_of(cfg.agent_proxy.response_format).why_kept():
@@ -144,8 +144,9 @@ def cannot_correct(cfg: Config, template: ChatTemplate) -> str:
 def sampled_sequences(
     context: Context, episodes: Sequence[Episode], *, count: int
 ) -> list[Replayed]:
-    """`count` examples for a step, of those that are stored or of its episodes; none if there are
-    none. Episodes are taken `count` at a time, until some have an example; few are repeated."""
+    """Sample `count` examples for a step, from the stored ones or from its episodes; an empty list
+    if there are none. Episodes are tried `count` at a time until some give an example; if they give
+    too few, these are repeated."""
     cfg = context.cfg
     # The stream depends on the step, so that a resumed run replays the same examples.
     rng = stream(cfg.seed.train, "replay", context.step)
@@ -165,8 +166,8 @@ def sampled_sequences(
 
 
 def corrected(cfg: Config, template: ChatTemplate, episodes: Sequence[Episode]) -> list[Replayed]:
-    """The episodes as stage 1 would write them: with true states in the responses, or with those of
-    its controls. Turns that are not in the format have no example."""
+    """Convert episodes to training sequences as stage 1 would: with true states in the responses,
+    or the states of its controls. Turns with a malformed response give no example."""
     data = cfg.sft.data
     examples = [
         example

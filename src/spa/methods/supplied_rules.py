@@ -1,5 +1,5 @@
-"""Written derivations whose rules the program supplies, and their controls: which variables of a
-game are neighbours, and that neighbours differ. No world model is learned for them."""
+"""Methods that train on written derivations, and their controls. The program supplies the rules:
+which variables of a game are neighbours, and that neighbours differ. No world model is learned."""
 
 from spa.methods import NO_EXAMPLES, WRITTEN, Method
 

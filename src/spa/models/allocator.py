@@ -1,5 +1,5 @@
-"""Memory that Python does not see: what the C library still holds of what was freed, and kernels
-kept for later."""
+"""Limit memory outside Python's control: freed memory that the C library keeps, and cached
+kernels."""
 
 import ctypes
 import sys
@@ -11,12 +11,12 @@ _MMAP_MAX = -4
 
 
 def limit_kernel_caches() -> None:
-    """Keep few of the kernels that a CPU prepares for every new shape of bfloat16 matrices. Call it
-    before the first.
+    """Limit the number of cached CPU kernels for bfloat16 matrices, one for each new shape. Call
+    this before the first matrix product.
 
-    oneDNN and PyTorch's layer above it each keep 1,024 by default. Batches of ever new lengths fill
-    both, and a process that trains the demo grows by hundreds of megabytes. A value that the user
-    has set stays.
+    oneDNN and PyTorch's layer above it each keep 1,024 by default. Batches of many different
+    lengths fill both caches, and a process that trains the demo grows by hundreds of megabytes. A
+    value set by the user is kept.
     """
     if sys.platform == "linux":
         c_library = ctypes.CDLL(None)
@@ -25,11 +25,11 @@ def limit_kernel_caches() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what is freed for whatever comes next (glibc only; elsewhere nothing).
-    `release_memory` still hands it back.
+    """Let the C library keep freed memory for reuse (glibc only; does nothing elsewhere).
+    `release_memory` still returns it to the system.
 
     By default it maps and unmaps large blocks one by one and frees the end of its heap whenever it
-    can. The tensors of a real model are then new pages each time, which costs a quarter of a
+    can. The tensors of a real model then need new pages each time, which costs a quarter of a
     training step on a CPU.
     """
     if sys.platform == "linux":
@@ -41,10 +41,10 @@ def keep_freed_memory() -> None:
 
 
 def release_memory() -> None:
-    """Hand freed memory back to the system (glibc only; elsewhere nothing).
+    """Return freed memory to the system (glibc only; does nothing elsewhere).
 
-    Batches of ever new shapes leave the heap full of holes: without this, a process of `tiny` grows
-    from 1.3 to 2.7 GB.
+    Batches of many different shapes fragment the heap: without this, a process of `tiny` grows from
+    1.3 to 2.7 GB.
     """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

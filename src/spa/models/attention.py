@@ -1,8 +1,8 @@
-"""Attention.
+"""Attention implementations for CPUs and GPUs.
 
-For a CPU: plain matrix products over blocks of queries, each of which reads only the keys before
-its end. Trains two to four times as fast as PyTorch's fused CPU kernel at up to a thousand tokens
-(docs/scaling.md). For a GPU: sequences without padding, in training and in sampling.
+For a CPU: plain matrix products over blocks of queries; each block reads only the keys up to its
+last query. It trains two to four times as fast as PyTorch's fused CPU kernel at up to a thousand
+tokens (docs/scaling.md). For a GPU: sequences without padding, in training and in sampling.
 """
 
 from typing import Any
@@ -33,8 +33,8 @@ def plain_attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query [B, H, q, D], key and value [B, K, T, D] with K dividing H, additive mask [B, 1, q, T]
-    or None (causal).
+    """Attention by plain matrix products. query: [B, H, q, D]; key, value: [B, K, T, D] with K
+    dividing H; attention_mask: additive [B, 1, q, T], or None (causal).
 
     Query heads that share a key head are stacked along the query axis, so keys are never repeated
     in memory. Returns [B, q, H, D].
@@ -61,7 +61,7 @@ def plain_attention(
         keys = key.reshape(rows * key_heads, columns, width).transpose(1, 2)
         values = value.reshape(rows * key_heads, columns, width)
         parts = []
-        # A mask may let every query see every key, so blocks would save nothing.
+        # A mask may let every query attend to every key, so blocks would save nothing.
         block = BLOCK if attention_mask is None else q
         for start in range(0, q, block):
             some = stacked[:, :, start : start + block]
@@ -81,7 +81,7 @@ def plain_attention(
 
 
 def _product_dtype(x: torch.Tensor) -> torch.dtype:
-    """The precision of products with `x`."""
+    """The dtype of matrix products with `x`, which autocast may change."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
@@ -97,9 +97,9 @@ def packed_attention(
     max_length_q: int = 0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of packed sequences, query [1, H, N, D], key and value [1, K, N, D], that begin at
-    `cu_seq_lens_q`, int32 [B + 1], and have at most `max_length_q` tokens; without a mask. Returns
-    [1, N, H, D]. Of sequences that are not packed: SDPA."""
+    """Attention of packed sequences, without a mask. query: [1, H, N, D]; key, value: [1, K, N, D];
+    cu_seq_lens_q: int32 [B + 1], where each sequence begins, and the end; max_length_q: longest
+    sequence. Returns [1, N, H, D]. Without `cu_seq_lens_q` it calls SDPA."""
     if cu_seq_lens_q is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
@@ -118,9 +118,9 @@ def packed_attention(
 
 
 def _masked(scores: torch.Tensor, mask: torch.Tensor | None, rows: int, count: int) -> torch.Tensor:
-    """`scores` [rows * K, shared * count, T] with what may not be seen far below zero: by `mask`,
-    or all that follows each of the last `count` columns."""
-    # A single query is the last one, which may see every key.
+    """Mask `scores` [rows * K, shared * count, T]: by `mask`, or, if it is None, causally for
+    queries at the last `count` columns."""
+    # A single query is the last one, which may attend to every key.
     if mask is None and count == 1:
         return scores
     columns = scores.shape[2]
@@ -149,15 +149,15 @@ def varlen_attention(
     query [N, H, D], key and value [M, K, D] with K dividing H -> [N, H, D].
 
     query_starts, key_starts: int32 [B + 1], where each sequence begins, and the end. lengths: int32
-    [B], keys in use of each sequence, by default all up to the next one (inference only); with
-    them, keys of sequences may be in any order. A
-    sequence's last query belongs to its last key. On CUDA a flash kernel in half precision; in
-    float32 and on a CPU one sequence after another, for tests.
+    [B], number of keys in use per sequence (inference only); by default, all keys up to the next
+    sequence. With `lengths`, the sequences' keys may be stored in any order. The last query of a
+    sequence aligns with its last key. Uses a flash kernel in half precision on CUDA; in float32 and
+    on a CPU, for tests, one sequence after another.
     """
     if query.device.type == "cpu" or query.dtype == torch.float32:
         return _attention_by_sequence(query, key, value, query_starts, key_starts, scale, lengths)
-    # The operator below `torch.nn.attention.varlen`, whose Python function has another signature in
-    # PyTorch 2.11 (no lengths) than in 2.13.
+    # The operator below `torch.nn.attention.varlen`, whose Python function has no `lengths` in
+    # PyTorch 2.11, unlike in 2.13.
     return torch.ops.aten._flash_attention_forward(
         query,
         key,
@@ -230,14 +230,15 @@ def can_be_plain(config: Any) -> bool:
 def _no_mask_needed(
     *args: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any
 ) -> torch.Tensor | None:
-    """`plain_attention` is causal without a mask; padded batches get an ordinary mask."""
+    """Return the mask of `plain_attention`: None for unpadded batches, which it treats as
+    causal."""
     if attention_mask is None:
         return None
     return eager_mask(*args, attention_mask=attention_mask, **kwargs)
 
 
 def register(name: str = NAME) -> str:
-    """Make `plain_attention` (NAME) or `packed_attention` (PACKED) known to transformers; returns
+    """Register `plain_attention` (NAME) or `packed_attention` (PACKED) with transformers; returns
     its name."""
     packed = name == PACKED
     AttentionInterface.register(name, packed_attention if packed else plain_attention)

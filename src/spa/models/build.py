@@ -45,17 +45,17 @@ def pick_device(cfg: Config) -> torch.device:
 
 
 def pick_autocast(name: Dtype, device: torch.device) -> torch.dtype | None:
-    """The precision of forward passes in training, or None for that of the weights, which are
-    always float32. `auto` is bfloat16 on CUDA and float32 on a CPU, where runs have made it
-    definite (`spa.models.precision`)."""
+    """The autocast dtype of forward passes in training; None keeps the dtype of the weights, which
+    is always float32. `auto` is bfloat16 on CUDA and float32 on a CPU. On a CPU, runs resolve
+    `auto` beforehand (`spa.models.precision`)."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else None
     return None if name == "float32" else getattr(torch, name)
 
 
 def engine_autocast(cfg: Config, device: torch.device) -> torch.dtype | None:
-    """The precision of sampling by the local engine: on a CPU that of `rollout.dtype`, on CUDA that
-    of training."""
+    """The autocast dtype of the local engine: `rollout.dtype` on a CPU, the training precision on
+    CUDA."""
     asked = cfg.actor_rollout_ref
     return pick_autocast(
         asked.model.dtype if device.type == "cuda" else asked.rollout.dtype, device
@@ -65,8 +65,9 @@ def engine_autocast(cfg: Config, device: torch.device) -> torch.dtype | None:
 def pick_attention(
     name: str, model: str, device: torch.device, dtype: Dtype = "auto", *, code: bool = False
 ) -> str | None:
-    """`auto` is plain attention on a CPU, packed attention on CUDA in half precision, and None for
-    architectures that are not known: SDPA where they have it."""
+    """Resolve the attention implementation. `auto` is plain attention on a CPU and packed attention
+    on CUDA in half precision. Otherwise the result is None, which means SDPA where the architecture
+    has it."""
     if name == "plain":
         return attention.register()
     if name != "auto":
@@ -80,8 +81,8 @@ def pick_attention(
 
 
 def is_tiny(model: str, *, code: bool = False) -> bool:
-    """Return whether a model name means the built-in model, or another small one for which plain
-    attention is right."""
+    """Return whether a model is the built-in one, or another small local model that plain attention
+    supports."""
     # A model of the Hub may not be on this machine yet, so its size is not known.
     if local_folder(model) is None:
         return False
@@ -94,11 +95,11 @@ def is_tiny(model: str, *, code: bool = False) -> bool:
 def load_actor(
     cfg: Config, name: str, device: torch.device, settings: ModelConfig | None = None
 ) -> tuple[Any, ChatTemplate]:
-    """Policy and chat template of `name`, on the device, as `settings` say: by default those of
-    PPO.
+    """Load the policy `name` onto the device, and its chat template. settings: the model section to
+    follow, by default PPO's.
 
-    Raises ModelError if they do not belong together, or if the model is too short-sighted for the
-    episodes.
+    Raises ModelError if model and tokenizer do not match, or if the model's context is too short
+    for the episodes.
     """
     model_cfg = settings or cfg.actor_rollout_ref.model
     template = load_template(cfg, name)
@@ -122,17 +123,18 @@ def load_actor(
     if device.type == "cpu" and not is_tiny(name, code=model_cfg.trust_remote_code):
         keep_freed_memory()
     autocast = pick_autocast(model_cfg.dtype, device)
-    # Checked in the precision of training, in which the log-probs have to agree.
+    # Check in the training precision, because the log-probs have to agree there.
     with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
         check_head(name, model)
     return model, template
 
 
 def load_template(cfg: Config, name: str) -> ChatTemplate:
-    """The chat template of a model, or the configured one, replayed against what a server would
-    render.
+    """Load the chat template of a model, or the configured one, and check it against what a server
+    would render.
 
-    Raises ModelError if there is none, or none that can be trained as it will be served.
+    Raises ModelError if there is no template, or if a server would render other tokens than
+    training uses.
     """
     model_cfg = cfg.actor_rollout_ref.model
     code = model_cfg.trust_remote_code
@@ -166,8 +168,8 @@ def make_trainable(
     seed: int,
     adapters: Path | None = None,
 ) -> None:
-    """Make a loaded policy or critic ready for training as its section says: adapters (initialized
-    from `seed`, or read from the folder `adapters`), recomputed activations, packed rows,
+    """Prepare a loaded policy or critic for training according to its model section: adapters
+    (initialized from `seed`, or read from the folder `adapters`), gradient checkpointing, packing,
     compilation."""
     body = model.body if isinstance(model, Critic) else model
     if settings.lora_rank > 0:
@@ -191,23 +193,23 @@ def make_trainable(
     if settings.use_torch_compile:
         compile_body(model)
     elif device.type == "cpu" and not settings.enable_gradient_checkpointing:
-        # Gradient checkpointing keeps no keys and values that rows could share.
+        # With gradient checkpointing, no keys and values are kept that rows could share.
         share_prefix(model)
 
 
 def compile_body(model: Any) -> None:
-    """Compile the forward pass of a policy's or critic's body, for sequences of any length. Engines
-    that share the model switch it off while they sample."""
+    """Compile the forward pass of a policy's or critic's body for sequences of any length. Engines
+    that share the model switch compilation off while they sample."""
     body = model.body if isinstance(model, Critic) else model.base_model
     body.compile(dynamic=True)
 
 
 def check_vocabulary(name: str, model: Any, template: ChatTemplate) -> None:
-    """Raises ModelError if texts or the chat template have ids that the model has no embedding
-    for."""
+    """Raise ModelError if texts or the chat template can produce ids for which the model has no
+    embedding."""
     tokenizer = template.tokenizer
-    # Gemma 3 models for text share a tokenizer with those for pictures, whose special token they
-    # do not embed. Texts never become special tokens, and the template's are looked at.
+    # Text-only Gemma 3 models share a tokenizer with the vision models, but do not embed its image
+    # token. Texts never become special tokens, so only the template's special tokens are checked.
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     told = template.start(({"role": "user", "content": "Hello"},), "")
     # Compare the highest id, not the number of ids: vocabularies have gaps, and embeddings often
@@ -223,7 +225,7 @@ def check_vocabulary(name: str, model: Any, template: ChatTemplate) -> None:
 
 
 def check_context(name: str, config: Any, max_model_len: int) -> None:
-    """Raises ModelError if the model was made for shorter sequences than episodes may have."""
+    """Raise ModelError if the model's context is shorter than the longest possible episode."""
     longest = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     if longest is not None and longest < max_model_len:
         raise ModelError(
@@ -235,9 +237,9 @@ def check_context(name: str, config: Any, max_model_len: int) -> None:
 
 @torch.no_grad()
 def check_head(name: str, model: Any) -> None:
-    """Raises ModelError if log-probs computed in chunks are not those of the model: architectures
-    that change their logits in ways that we do not know are refused instead of being trained on
-    wrong numbers."""
+    """Raise ModelError if log-probs computed in chunks differ from the model's own. This rejects
+    architectures that transform their logits in an unknown way, which would train on wrong
+    numbers."""
     # Any text will do: two ways to compute the same log-probs are compared.
     ids = torch.arange(1, 7, device=model.device)[None]
     mask = torch.ones((1, 5), dtype=torch.bool, device=model.device)

@@ -1,5 +1,5 @@
-"""Log-probabilities, entropies and values of whole sequences, without ever building [B, T, V], and the
-critic of PPO: a causal LM's body with one value per token.
+"""Log-probabilities, entropies and values of whole sequences without building [B, T, V], and PPO's
+critic, a causal LM's body with one value per token.
 """
 
 import logging
@@ -24,7 +24,7 @@ VALUE_HEAD = "value_head.safetensors"
 
 
 class Critic(nn.Module):
-    """A value head on the body of a causal LM; the head starts at zero, so that first values are
+    """A value head on the body of a causal LM. The head starts at zero, so all initial values are
     zero."""
 
     def __init__(self, body: Any) -> None:
@@ -48,7 +48,7 @@ class Critic(nn.Module):
         return self.value_head(hidden).squeeze(-1).float()
 
     def save_pretrained(self, folder: Path) -> None:
-        """Save the body as a Hugging Face folder, with the head in it."""
+        """Save the body as a Hugging Face folder that also contains the head."""
         save_model(self.body, Path(folder))
         save_file(
             {k: v.contiguous() for k, v in self.value_head.state_dict().items()},
@@ -56,7 +56,7 @@ class Critic(nn.Module):
         )
 
     def load_body(self, folder: Path) -> None:
-        """Read the body of a saved critic. Raises RuntimeError if it has other weights."""
+        """Load the body of a saved critic. Raises RuntimeError if its weights do not fit."""
         state: dict[str, torch.Tensor] = {}
         for path in folder.glob("*.safetensors"):
             if path.name != VALUE_HEAD:
@@ -64,7 +64,7 @@ class Critic(nn.Module):
         self.body.load_state_dict(state)
 
     def load_head(self, folder: Path) -> None:
-        """Read the head of a saved critic, if the folder has one."""
+        """Load the head of a saved critic, if the folder has one."""
         if (folder / VALUE_HEAD).is_file():
             self.value_head.load_state_dict(load_file(folder / VALUE_HEAD))
 
@@ -72,13 +72,13 @@ class Critic(nn.Module):
 log = logging.getLogger(__name__)
 
 PLAIN = SamplingParams()
-# Largest relative difference at which two ways to read count as equal. Rounding gives 1e-6 in
+# Largest relative difference at which two forward passes count as equal. Rounding gives 1e-6 in
 # float32 and a few 1e-3 in bfloat16; rows that attend to each other give 0.1 or more.
 TOLERANCE = 1e-2
-# A shared prefix must spare at least this many tokens to pay for a second pass through the layers.
+# A shared prefix must save at least this many tokens to justify a second pass through the layers.
 WORTH_SHARING = 256
 LOGITS_CHUNK = 2**24  # elements of one [n, V] block of logits: 64 MiB in fp32
-# On a GPU, where a block has to be larger: its backward pass reads and writes the gradient of the
+# Blocks are larger on a GPU, because the backward pass of each reads and writes the gradient of the
 # whole output matrix.
 GPU_LOGITS_CHUNK = 2**26
 
@@ -93,13 +93,13 @@ def token_logprobs(
     entropy_grad: bool = False,
     sampling: SamplingParams = PLAIN,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-prob and entropy (in nats) of the masked predictions: under the raw logits, or under the
-    distribution that `sampling` samples from. What top-k and top-p leave out follows from the
-    weights that are scored here; the token of `input_ids` itself always counts as kept.
+    """Log-probs and entropies (in nats) of the masked predictions under the distribution that
+    `sampling` samples from, by default that of the raw logits. Top-k and top-p are applied to the
+    logits of this model; the token in `input_ids` is never excluded.
 
     input_ids: int64 [B, T], right-padded; mask: bool [B, A], True where the prediction of the next
-    token is wanted; images: the rows' pictures, for a model that sees. Returns two float32 [B, A],
-    zero where the mask is False; entropies are zero unless asked for, and carry a gradient only
+    token is wanted; images: the rows' images, for a vision model. Returns two float32 [B, A], zero
+    where the mask is False. Entropies are zero without `with_entropy`, and carry a gradient only
     with `entropy_grad`.
     """
     picked = _read(
@@ -128,7 +128,9 @@ def token_logprobs(
         logprobs = logprobs.masked_scatter(mask, torch.cat([p[0] for p in parts]))
         entropies = entropies.masked_scatter(mask, torch.cat([p[1] for p in parts]))
     else:
-        logprobs = logprobs + picked.sum()  # 0, so that a loss on no token has a gradient of 0
+        logprobs = (
+            logprobs + picked.sum()
+        )  # adds 0, so that a loss without tokens has a gradient of 0
     return logprobs, entropies
 
 
@@ -145,7 +147,7 @@ def layers_of(model: Any) -> Any:
 
 
 def chunk_rows(model: Any) -> int:
-    """As many positions at a time as make one chunk of logits: [B, T, V] would be the largest
+    """Number of positions per chunk of logits, chunked because [B, T, V] would be the largest
     tensor."""
     weight = model.get_output_embeddings().weight
     return max(1, (GPU_LOGITS_CHUNK if weight.is_cuda else LOGITS_CHUNK) // weight.shape[0])
@@ -210,7 +212,7 @@ def _read(
     shared: bool = False,
     images: RowImages | None = None,
 ) -> torch.Tensor:
-    """Hidden states [N, H] before each masked prediction, row by row."""
+    """Hidden states [N, H] from which each masked token is predicted, row by row."""
     if not packed:
         prefix = common_prefix(input_ids, mask) if shared else 0
         # The number of tokens saved: all rows but the first skip the prefix.
@@ -240,14 +242,14 @@ def _packing(lengths: torch.Tensor) -> dict[str, Any]:
     return {
         "cu_seq_lens_q": starts,
         "max_length_q": int(lengths.max()),
-        # transformers takes a mask of this shape as it is, and so makes none of N times N.
+        # transformers uses a mask of this shape unchanged, instead of building one of N x N.
         "attention_mask": starts.new_ones((1, 1, 1, 1), dtype=torch.bool),
     }
 
 
 def common_prefix(input_ids: torch.Tensor, mask: torch.Tensor) -> int:
-    """Number of leading tokens common to all rows and without a prediction in the loss: with
-    agents, the rules of the game."""
+    """Number of leading tokens that all rows share and that are not in the loss: for agents, the
+    rules of the game."""
     differs = (input_ids[:, :-1] != input_ids[:1, :-1]) | mask  # [B, A]
     columns = differs.any(0).nonzero()
     return int(columns[0]) if len(columns) else 0
@@ -279,16 +281,16 @@ def _read_whole(body: Any, input_ids: torch.Tensor, **seen: Any) -> torch.Tensor
 
 
 def _trial_rows(body: Any) -> torch.Tensor:
-    """int64 [2, 7]: two rows of different tokens, to try a way to read on."""
+    """int64 [2, 7]: two rows of different tokens, for trial forward passes."""
     vocabulary = body.get_input_embeddings().weight.shape[0]
     return (torch.arange(14, device=body.device).view(2, 7) * 7 + 1) % vocabulary
 
 
 def _gap(model: Any, usual: Callable[[], torch.Tensor], other: Callable[[], torch.Tensor]) -> float:
-    """The largest difference between what two ways to read give, as a share of the largest number;
-    the model is as it was afterwards."""
+    """The largest difference between the results of two forward passes, relative to the largest
+    value. Restores the model's training mode."""
     was_training = model.training
-    # `eval` turns off dropout, which would differ between the two readings.
+    # `eval` turns off dropout, which would differ between the two passes.
     model.eval()
     with torch.no_grad():
         expected = usual().float()
@@ -298,9 +300,9 @@ def _gap(model: Any, usual: Callable[[], torch.Tensor], other: Callable[[], torc
 
 
 def share_prefix(model: Any) -> bool:
-    """Let the prefix that all rows of a batch have in common be read once, if the model then
-    computes the same. Returns whether it does, found out by trying; models with other memories than
-    keys and values do not."""
+    """Let a prefix that all rows of a batch share be read once, if a trial shows that the model
+    then computes the same. Returns whether it does. Models that keep more than keys and values do
+    not."""
     body = layers_of(model)
     same = False
     if not sees(body.config) and attends_to_everything(body.config):
@@ -320,15 +322,15 @@ def shares_prefix(model: Any) -> bool:
 
 
 def pack_rows(model: Any) -> bool:
-    """Let the rows of a batch be read as one sequence without padding, if the model keeps them
-    apart: position ids that start again mark the rows (no attention mask, no cache). Returns
-    whether it does, found out by trying. Models that see are given padded rows: their positions
-    depend on the pictures."""
+    """Let the rows of a batch be packed into one sequence without padding, if a trial shows that
+    the model keeps them apart. A position id of 0 marks the start of a row (no attention mask, no
+    cache). Returns whether rows are packed. Vision models get padded rows, because their positions
+    depend on the images."""
     body = layers_of(model)
     if sees(body.config):
         return False
     ids = _trial_rows(body)
-    # The rows want different numbers of predictions, so that rows of unequal length are packed.
+    # The rows need different numbers of predictions, so that rows of unequal length are packed.
     mask = torch.tensor([[True] * 6, [True] * 3 + [False] * 3], device=body.device)
     gap = _gap(model, *(partial(_read, body, ids, mask, packed=flag) for flag in (False, True)))
     packs = gap <= TOLERANCE
@@ -348,11 +350,11 @@ def packs_rows(model: Any) -> bool:
 
 
 def switch_off_dropout(model: nn.Module) -> None:
-    """Set every probability of dropout in the modules to 0, for good; the model's configuration
-    stays as it is.
+    """Set every dropout probability in the modules to 0 permanently; the model's configuration does
+    not change.
 
-    Unlike `eval`, which also ends the recomputation of activations, this leaves training mode as it
-    is otherwise.
+    Unlike `eval`, which also turns off gradient checkpointing, this keeps the model in training
+    mode.
     """
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
@@ -367,8 +369,8 @@ def micro_batches(
     lengths: torch.Tensor, *, rows: int | None, max_tokens: int | None, packed: bool = False
 ) -> Iterator[torch.Tensor]:
     """Row indices, int64, of consecutive micro-batches: `rows` rows each, or as many as fit into
-    `max_tokens` tokens (of padded length, unless they are `packed`). Rows are sorted by length, so
-    that little is padded; the order is the same on every run."""
+    `max_tokens` tokens (of padded length, unless they are `packed`). Rows are sorted by length to
+    reduce padding; the order is deterministic."""
     order = torch.argsort(lengths, stable=True, descending=True)
     ends = lengths[order].cumsum(0)
     start = 0

@@ -1,5 +1,5 @@
-"""Models and data sets from the Hugging Face Hub: downloaded once, as a whole, without anything
-that could run code."""
+"""Download models and data sets from the Hugging Face Hub: once, as a whole, without files that
+could run code."""
 
 import functools
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ from spa.errors import DataError, ModelError, SpaError, one_line
 
 Kind = Literal["model", "dataset"]
 
-# What a model needs. Pickled weights (*.bin) are left out: loading them can run code.
+# Files that a model needs. Pickled weights (*.bin) are left out, because loading them can run code.
 FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
 CODE = ("*.py",)
 
 DATA_SUFFIXES = (".parquet", ".jsonl", ".json")
 SPLITS = {"train": ("wm_train", "train"), "val": ("wm_val", "val", "test")}
-"""First letters of data file names, by split: our own first, then those of data sets on the Hub."""
+"""Prefixes of data file names, by split: spa's own first, then those of data sets on the Hub."""
 DATA = (*(f"*{suffix}" for suffix in DATA_SUFFIXES), "*.md")
 OTHERS = ("original/*", "onnx/*", "openvino/*", "metal/*")  # the same weights in other formats
 
@@ -35,8 +35,9 @@ OTHERS = ("original/*", "onnx/*", "openvino/*", "metal/*")  # the same weights i
 def download_model(name: str, *, code: bool = False, endpoint: str | None = None) -> Path:
     """The folder of a Hub model (owner/name) in the local cache, downloaded if it is not there yet.
 
-    Without a network, what was downloaded earlier is used. `code` also takes the model's own Python
-    files; `endpoint` is another server than the Hub. Raises ModelError with the way out.
+    Without a network, an earlier download is used. code: also download the model's Python files.
+    endpoint: a server to use instead of the Hub. Raises ModelError that says how to fix the
+    problem.
     """
     patterns = [*FILES, *(CODE if code else ())]
     with explained(name, "model", ModelError):
@@ -48,15 +49,15 @@ def download_model(name: str, *, code: bool = False, endpoint: str | None = None
 
 
 def is_data_name(name: str) -> bool:
-    """Return whether a name can only be that of a Hub data set (owner/name)."""
+    """Return whether a name can only refer to a Hub data set (owner/name)."""
     local = name.startswith((".", "/", "~")) or name.count("/") != 1
     return not local and not name.endswith(DATA_SUFFIXES) and not Path(name).exists()
 
 
 @functools.cache
 def download_data(name: str, *, endpoint: str | None = None) -> Path:
-    """The folder of a Hub data set (owner/name) in the local cache. Raises DataError with the way
-    out."""
+    """The folder of a Hub data set (owner/name) in the local cache, downloaded if needed. Raises
+    DataError that says how to fix the problem."""
     with explained(name, "dataset", DataError):
         return Path(
             snapshot_download(
@@ -70,7 +71,7 @@ def download_data(name: str, *, endpoint: str | None = None) -> Path:
 
 @contextmanager
 def explained(name: str, kind: Kind, error_type: type[SpaError]) -> Iterator[None]:
-    """Turns the Hub's refusals into errors that say what to do."""
+    """Turn errors of the Hub into errors that say what to do."""
     what, key = ("model", "model_path") if kind == "model" else ("data set", "data.train_files")
     page = (
         f"https://huggingface.co/{name}"

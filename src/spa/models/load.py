@@ -1,4 +1,4 @@
-"""Policies, critics and tokenizers from the built-in model, a local folder, a checkpoint of ours,
+"""Load policies, critics and tokenizers from the built-in model, a local folder, a spa checkpoint,
 or the Hub."""
 
 import json
@@ -35,21 +35,22 @@ from spa.models.vision import ImageReader, image_reader
 
 BUILTIN = "builtin:tiny"
 BUILTIN_GAMES = ("frozen_lake", "sokoban", "sudoku")
-"""The environment types that the built-in model can read; a test holds them against its
+"""The environment types that the built-in model can read; a test compares them with its
 pre-training."""
 KEPT = Path("~/.cache/spa/models")
-"""Models that a plain name such as `smollm2` finds: what `spa model import-gguf smollm2` made."""
+"""Folder of models with a plain name such as `smollm2`, written by `spa model import-gguf
+smollm2`."""
 # Matches `global_step_1505`, the folder name of the original's checkpoints and of spa's.
 _STEP = re.compile(r"global_step_(\d+)")
 
 
 def model_source(name: str, *, code: bool = False) -> Path:
-    """The folder that a model name points to: that of the built-in model, a local one, or that of a
-    Hub model in the local cache. If only its `global_step_N` children are models (a downloaded
-    checkpoint), it is the newest of them.
+    """Resolve a model name to a folder: the built-in model's, a local one, or a Hub model's in the
+    local cache. If only its `global_step_N` children are models (a downloaded checkpoint), the
+    newest of them.
 
-    `code` lets the Python files of a Hub model be downloaded too. Raises ModelError for a folder
-    that lacks a configuration or safetensors weights.
+    code: also download the Python files of a Hub model. Raises ModelError for a folder that lacks a
+    configuration or safetensors weights.
     """
     path = local_folder(name)
     if path is None:
@@ -93,7 +94,8 @@ def model_source(name: str, *, code: bool = False) -> Path:
 
 
 def require_whole_model(name: str, *, code: bool) -> Path:
-    """The folder of a model that vLLM can load. Raises ModelError for an adapter alone."""
+    """The folder of a model that vLLM can load. Raises ModelError for a LoRA adapter without its
+    base model."""
     source = model_source(name, code=code)
     if not (source / "config.json").is_file():
         raise ModelError(
@@ -104,7 +106,7 @@ def require_whole_model(name: str, *, code: bool) -> Path:
 
 
 def base_source(name: str, *, code: bool) -> Path:
-    """The folder of a model; of an adapter alone that of its base model."""
+    """The folder of a model; for a LoRA adapter, the folder of its base model."""
     source = model_source(name, code=code)
     if (source / "config.json").is_file():
         return source
@@ -112,7 +114,8 @@ def base_source(name: str, *, code: bool) -> Path:
 
 
 def _merge_command(folder: Path) -> str | None:
-    """The command that makes a model of the shards in a folder; None if there are none."""
+    """The command that merges the shards in a folder into a model; None if the folder has no
+    shards."""
     if any(folder.glob("model_world_size_*_rank_*.pt")):
         return f"python -m verl.model_merger merge --backend fsdp --local_dir {folder} --target_dir OUT"
     if any(folder.glob("*.distcp")):
@@ -123,8 +126,8 @@ def _merge_command(folder: Path) -> str | None:
 
 
 def _compiled_prefix(folder: Path) -> dict[str, str] | None:
-    """The renaming of weights that were saved from a compiled model, whose names begin with
-    `_orig_mod.`; None if they were not."""
+    """The key mapping for weights of a compiled model, whose names begin with `_orig_mod.`; None
+    for other weights."""
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
             if any(name.startswith("_orig_mod.") for name in file.keys()):  # noqa: SIM118 - no dict
@@ -133,7 +136,7 @@ def _compiled_prefix(folder: Path) -> dict[str, str] | None:
 
 
 def indexed_weights(folder: Path) -> list[Path]:
-    """The weight files in subfolders that a model's index names."""
+    """The weight files in subfolders that a model's index lists."""
     named: set[str] = set()
     for index in sorted(folder.glob("*.safetensors.index.json")):
         try:
@@ -150,8 +153,8 @@ def indexed_weights(folder: Path) -> list[Path]:
 
 
 def local_folder(name: str) -> Path | None:
-    """The folder of this machine that a model name means: the built-in model's, one of that path,
-    or an imported one. None: a Hub name, or nothing."""
+    """The folder on this machine that a model name refers to: the built-in model, a path, or an
+    imported model. None if the name is not local."""
     if name == BUILTIN:
         return Path(str(resources.files("spa"))) / "assets" / "tiny"
     snapshots = [
@@ -162,18 +165,18 @@ def local_folder(name: str) -> Path | None:
 
 
 def kept_model(name: str) -> Path:
-    """Folder of an imported model of this name."""
+    """Folder of the imported model `name`, which may not exist."""
     return KEPT.expanduser() / name
 
 
 def load_tokenizer(
     name: str, *, trust_remote_code: bool = False, chat_template: str | None = None
 ) -> Any:
-    """The tokenizer of a model. `chat_template`: a file with a Jinja chat template that takes the
-    place of its own.
+    """Load the tokenizer of a model. chat_template: a file with a Jinja chat template that replaces
+    the tokenizer's own.
 
-    Folders that name PreTrainedTokenizerFast are loaded as just that, because the automatic class
-    replaces unusual tokenizers by the one it expects for the architecture.
+    Folders that name PreTrainedTokenizerFast are loaded with exactly that class, because
+    AutoTokenizer replaces an unusual tokenizer by the one it expects for the architecture.
     """
     source = model_source(name, code=trust_remote_code)
     if not (source / "tokenizer_config.json").is_file():
@@ -204,8 +207,8 @@ def load_tokenizer(
 
 
 def stop_ids(name: str, *, code: bool = False) -> tuple[int, ...]:
-    """The ids that end a response by the model's generation config, if it has one. Raises
-    ModelError if it is not JSON."""
+    """The ids that end a response according to the model's generation config; empty without one.
+    Raises ModelError if it is not JSON."""
     path = base_source(name, code=code) / "generation_config.json"
     if not path.is_file():
         return ()
@@ -216,7 +219,7 @@ def stop_ids(name: str, *, code: bool = False) -> tuple[int, ...]:
 
 
 def load_image_reader(name: str, *, code: bool = False) -> ImageReader | None:
-    """Load the image reader of a model; None if it reads only text. Raises ModelError if it cannot
+    """Load the image reader of a model; None for a text-only model. Raises ModelError if it cannot
     be used."""
     source = base_source(name, code=code)
     with _explained(name):
@@ -231,9 +234,9 @@ def load_policy(
     trust_remote_code: bool = False,
     head: bool = True,
 ) -> Any:
-    """A causal LM in evaluation mode, or without `head` its body alone. Reads safetensors only.
+    """Load a causal LM in evaluation mode; without `head`, only its body. Reads safetensors only.
 
-    `attention` None is SDPA where the architecture supports it, else the plain implementation of
+    attention: None means SDPA where the architecture supports it, else the eager implementation of
     transformers (attention sinks, soft caps). Raises ModelError if weights are missing or do not
     fit the configuration.
     """
@@ -242,7 +245,7 @@ def load_policy(
         return _with_adapter(
             source, dtype=dtype, attention=attention, trust_remote_code=trust_remote_code
         )
-    hf_logging.disable_progress_bar()  # the stages show progress of their own
+    hf_logging.disable_progress_bar()  # the stages show their own progress
     with _explained(name):
         renamed = _compiled_prefix(source)
         kind = (
@@ -257,7 +260,7 @@ def load_policy(
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
-            # Given, it replaces the renaming that an architecture may bring.
+            # Passed only if needed: it would replace the architecture's own key mapping.
             **({"key_mapping": renamed} if renamed else {}),
         )
     model, info = loaded
@@ -274,10 +277,11 @@ def load_policy(
 
 @torch.no_grad()
 def check_finite(model: nn.Module, name: str) -> None:
-    """Raise ModelError if a weight is NaN or infinite: such a model plays noise, and no setting
-    would mend it.
+    """Raise ModelError if a weight is NaN or infinite: such a model produces noise, and no setting
+    can fix it.
 
-    A sum shows it in one pass over the memory; only a sum that overflows is looked into.
+    A sum detects it in one pass over the memory; only if the sum is not finite are single weights
+    checked.
     """
     for key, weight in model.named_parameters():
         if (
@@ -304,7 +308,7 @@ def _only_sees(source: Path) -> bool:
 
 
 def _with_adapter(folder: Path, **settings: Any) -> Any:
-    """The base model that an adapter names, with the adapter merged into it."""
+    """Load the base model that an adapter names, with the adapter merged into it."""
     base = read_adapter(folder)["base_model_name_or_path"]
     try:
         model = load_policy(base, **settings)
@@ -326,7 +330,7 @@ def load_critic(
     attention: str | None = None,
     trust_remote_code: bool = False,
 ) -> Critic:
-    """A critic on the body of a causal LM (or a saved critic, whose head is read too)."""
+    """Load a critic on the body of a causal LM, or a saved critic with its head."""
     source = model_source(name, code=trust_remote_code)
     # A saved critic is a body without a language-model head.
     saved = (source / VALUE_HEAD).is_file()
@@ -351,7 +355,7 @@ def save_activations(model: Any) -> None:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Turns the loader's errors into a ModelError that says what to do."""
+    """Turn the loader's errors into a ModelError that says what to do."""
     try:
         yield
     except (SpaError, MemoryError):
@@ -374,8 +378,8 @@ def _explained(name: str) -> Iterator[None]:
 
 
 def model_config(name: str, *, code: bool = False) -> Any:
-    """The configuration of a model, without its weights. `code`: Python files of the model may be
-    run for it."""
+    """Load the configuration of a model, without its weights. code: allow running the model's
+    Python files."""
     source = base_source(name, code=code)
     with _explained(name):
         return AutoConfig.from_pretrained(source, trust_remote_code=code)

@@ -1,8 +1,8 @@
-"""LoRA (arXiv 2106.09685) through peft: adapters inside the model, saved apart, merged into plain
-weights on export.
+"""LoRA (arXiv 2106.09685) through peft: adapters are added to the model, saved separately, and
+merged into plain weights on export.
 
-The layers are put into the model in place, so that everything that reads a causal language model
-reads this one too.
+The layers are added to the model in place, so that code for causal language models also works with
+adapters.
 """
 
 import copy
@@ -35,7 +35,7 @@ _READ = (
     | {"base_model_name_or_path", "revision", "peft_type", "task_type", "auto_mapping"}
     | {"peft_version", "inference_mode"}
 )
-"""Settings of a saved adapter that its merge follows, or that do not concern it."""
+"""Settings of a saved adapter that merging supports, or that do not affect it."""
 _PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
 """Values of `init_lora_weights` that leave the base model as it is."""
 _MERGE = (
@@ -51,10 +51,11 @@ def add_adapters(
     target_modules: str | Sequence[str] = "all-linear",
     seed: int,
 ) -> None:
-    """Put LoRA layers into `model`; from then on only they are trained. They begin without effect.
+    """Add LoRA layers to `model`; from then on only these are trained. Initially they have no
+    effect.
 
-    `target_modules`: "all-linear" (all but the output layer) or names of modules. Raises ModelError
-    if no module has such a name, or if peft is not installed.
+    target_modules: "all-linear" (all except the output layer) or names of modules. Raises
+    ModelError if no module has such a name, or if peft is not installed.
     """
     peft = _peft()
     targets = target_modules if isinstance(target_modules, str) else list(target_modules)
@@ -73,7 +74,8 @@ def add_adapters(
         raise ModelError(
             f"lora.target_modules: the model has no module named {targets}. {hint}"
         ) from error
-    # peft leaves out a name that fits no module, unless none fits. A critic has no output layer.
+    # peft ignores a name that matches no module, unless no name matches. A critic has no output
+    # layer.
     adapted = [f".{name}" for name in _tuner_layers(model)]
     named = [] if isinstance(targets, str) else [name for name in targets if name != "lm_head"]
     missing = [name for name in named if not any(layer.endswith(f".{name}") for layer in adapted)]
@@ -108,7 +110,8 @@ def has_adapters(model: Any) -> bool:
 
 @contextmanager
 def adapters_off(model: Any) -> Iterator[None]:
-    """The model without its adapters: the reference policy, at no cost in memory."""
+    """Switch the adapters off within the block, which gives the reference policy at no memory
+    cost."""
     layers = _tuner_layers(model)
     for layer in layers.values():
         layer.enable_adapters(False)
@@ -123,8 +126,8 @@ def adapters_off(model: Any) -> Iterator[None]:
 
 
 def save_model(model: Any, folder: Path) -> None:
-    """`folder` as a plain Hugging Face model. Adapters are merged into the weights, and kept by
-    themselves in `folder/adapter`, in peft's layout."""
+    """Save a plain Hugging Face model to `folder`. Adapters are merged into the weights, and also
+    saved separately in `folder/adapter`, in peft's layout."""
     if not has_adapters(model):
         model.save_pretrained(folder)
         return
@@ -147,8 +150,7 @@ def save_model(model: Any, folder: Path) -> None:
 
 
 def load_adapters(model: Any, folder: Path) -> None:
-    """Read adapters saved by `save_model`, or by peft, into a model that has adapters of the same
-    shape.
+    """Load adapters saved by `save_model` or peft into a model with adapters of the same shape.
 
     Raises ModelError if they are missing or do not fit.
     """
@@ -173,8 +175,8 @@ def load_adapters(model: Any, folder: Path) -> None:
 
 
 def read_adapter(folder: Path) -> dict[str, Any]:
-    """The settings of a saved adapter. Raises ModelError if they are unreadable, are not LoRA's, or
-    name no base model."""
+    """Read the settings of a saved adapter. Raises ModelError if they are unreadable, are not for
+    LoRA, or name no base model."""
     path = Path(folder) / ADAPTER_CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -203,8 +205,8 @@ def read_adapter(folder: Path) -> dict[str, Any]:
 
 
 def apply_adapter(model: Any, folder: Path) -> None:
-    """Merge a saved adapter into a model that has none. Raises ModelError if it is more than plain
-    LoRA, or does not fit."""
+    """Merge a saved adapter into a model without adapters. Raises ModelError if it is not plain
+    LoRA, or does not fit the model."""
     config = _saved_config(folder)
     try:
         _inject(model, config, seed=0)
@@ -226,8 +228,8 @@ def apply_adapter(model: Any, folder: Path) -> None:
 
 
 def _saved_config(folder: Path) -> Any:
-    """peft's configuration of a saved adapter. Raises ModelError for one with effects that its
-    merge would lack."""
+    """Read peft's configuration of a saved adapter. Raises ModelError if it has settings that
+    merging would ignore."""
     path = Path(folder) / ADAPTER_CONFIG
     lora = _peft().LoraConfig
     read_adapter(folder)
@@ -262,8 +264,7 @@ def _saved_config(folder: Path) -> Any:
 
 @torch.no_grad()
 def merged_state(model: Any) -> dict[str, torch.Tensor]:
-    """The model's weights with its adapters added to them, under the names of a model without
-    adapters."""
+    """The model's weights with the adapters merged, under the names of a model without adapters."""
     state = {
         key.replace(".base_layer.", "."): value
         for key, value in model.state_dict().items()

@@ -1,8 +1,7 @@
 """Estimate the memory of training and playing: plain arithmetic on a model's shape.
 
-Good to about a quarter. What is counted: float32 weights, gradients and Adam moments; activations
-of one micro-batch under autocast; one chunk of logits; keys and values of all episodes that are
-played together.
+Accurate to about 25 %. Counts float32 weights, gradients and Adam moments; activations of one
+micro-batch under autocast; one chunk of logits; keys and values of all concurrent episodes.
 """
 
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ LOGIT_COPIES = 4  # the chunk, its lower-precision original, its softmax, its gr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Dimensions of a model that determine its memory. query_width and key_width: heads times the
-    size of a head."""
+    """Dimensions of a model that determine its memory. query_width, key_width: number of query or
+    key heads times the head size."""
 
     parameters: int
     layers: int
@@ -33,7 +32,8 @@ class ModelShape:
 
 
 def model_shape(config: PretrainedConfig) -> ModelShape:
-    """The shape of a configuration; parameters are counted on a model without memory."""
+    """Compute the shape from a configuration; parameters are counted on the meta device, without
+    allocating memory."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     text = config.get_text_config(decoder=True)
@@ -59,12 +59,13 @@ def model_shape(config: PretrainedConfig) -> ModelShape:
 
 
 def adapter_parameters(shape: ModelShape, rank: int) -> int:
-    """Trained numbers of LoRA on all linear layers: two matrices of `rank` each."""
+    """Number of trained parameters of LoRA on all linear layers: two matrices of rank `rank`
+    each."""
     return rank * shape.linear_widths * shape.layers
 
 
 def training_state(shape: ModelShape, *, lora_rank: int = 0) -> int:
-    """Bytes of weights, gradients and Adam moments of a model that is trained."""
+    """Bytes of weights, gradients and Adam moments of a model in training."""
     # Weights, gradients and two Adam moments, four numbers for each parameter.
     if lora_rank == 0:
         return 4 * FULL * shape.parameters
@@ -73,7 +74,7 @@ def training_state(shape: ModelShape, *, lora_rank: int = 0) -> int:
 
 
 def activations(shape: ModelShape, tokens: int, *, checkpointing: bool, width: int = HALF) -> int:
-    """Bytes that a forward pass over `tokens` tokens keeps for its backward pass, logits aside.
+    """Bytes that a forward pass over `tokens` tokens keeps for its backward pass, without logits.
 
     width: bytes of a number in matrix products. The residual stream and the norms stay in float32.
     """
@@ -91,11 +92,11 @@ def activations(shape: ModelShape, tokens: int, *, checkpointing: bool, width: i
 
 
 def logits() -> int:
-    """Bytes of the one chunk of logits that is alive at a time, with its copies."""
+    """Bytes of one chunk of logits with its copies; only one chunk is in memory at a time."""
     return LOGIT_COPIES * FULL * GPU_LOGITS_CHUNK
 
 
 def cache(shape: ModelShape, episodes: int, length: int, *, width: int = HALF) -> int:
-    """Bytes of the keys and values of all `episodes` that are played, of `length` tokens each."""
+    """Bytes of the keys and values of `episodes` concurrent episodes of `length` tokens each."""
     # The factor 2 stands for keys and values.
     return episodes * 2 * length * shape.layers * shape.key_width * width

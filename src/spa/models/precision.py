@@ -1,11 +1,10 @@
-"""The precision of a run on a CPU: from a table by what the processor multiplies fast, chosen once
-per run and kept.
+"""The precision of a run on a CPU, chosen once per run from a table of CPU features.
 
 Measured with a model of 135M parameters, one thread. AMX: matrices in bfloat16 are 10 times as fast
 as in float32. AVX-512 with bfloat16 dot products (AMD Zen 4 and 5): 4 times. Without either,
-bfloat16 is emulated: on AVX2 a matrix product takes 5 to 60 times as long as in float32, so
-float32 replaces it. Small models (`build.is_tiny`) stay in float32: their matrices are not what
-takes the time.
+bfloat16 is emulated: on AVX2 a matrix product takes 5 to 60 times as long as in float32, so float32
+replaces it. Small models (`build.is_tiny`) stay in float32, because matrix products are not their
+bottleneck.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ PRECISION: dict[Feature, Dtype] = {"amx": "bfloat16", "avx512_bf16": "bfloat16",
 
 
 def processor_feature() -> Feature:
-    """The fastest way that this processor multiplies bfloat16 matrices."""
+    """The fastest bfloat16 matrix instructions of this CPU."""
     for feature, question in (
         ("amx", "_is_amx_tile_supported"),
         ("avx512_bf16", "_is_avx512_bf16_supported"),
@@ -57,13 +56,13 @@ KEYS = (
 def precision_of(
     cfg: Config, folders: Sequence[Path] = (), *, feature: Feature | None = None
 ) -> dict[str, Dtype]:
-    """The precision of every key in `KEYS`. On a CPU no `auto` is left: it becomes what the run in
-    the first of `folders` with a `config.yaml` began with (an `auto` of old stays), else what the
-    table says.
+    """Resolve the precision of every key in `KEYS`. On a CPU, `auto` becomes the value in the first
+    readable `config.yaml` of `folders` (which may itself be `auto` in an old run), else the value
+    from the table.
 
-    A run that moves to another CPU so keeps its own precision. What the configuration names
-    stays, except bfloat16 where the CPU emulates it, which counts as `auto`. The engine follows a
-    trainer that computes in float32.
+    So a run that moves to another CPU keeps its precision. Explicit values are kept, except
+    bfloat16 on a CPU that only emulates it, which counts as `auto`. If the trainer computes in
+    float32, so does the engine.
     """
     part = cfg.actor_rollout_ref
     asked: dict[str, Dtype] = {
@@ -84,7 +83,7 @@ def precision_of(
     best: Dtype = "float32" if tiny else PRECISION[feature]
     trained = asked[KEYS[0]] if asked[KEYS[0]] != "auto" else kept.get(KEYS[0], best)
     table: dict[str, Dtype] = dict.fromkeys(asked, trained)
-    # A sampler in bfloat16 next to a trainer in float32 would be another policy.
+    # A bfloat16 sampler with a float32 trainer would be a different policy.
     table[KEYS[1]] = "float32" if trained == "float32" else best
     return {
         key: kept.get(key, table[key]) if value == "auto" else value for key, value in asked.items()
@@ -105,8 +104,7 @@ def with_precision(cfg: Config, chosen: Mapping[str, Dtype]) -> Config:
 
 
 def _saved(folder: Path) -> dict[str, Dtype]:
-    """The precisions in the `config.yaml` that a stage began with; empty if there is none that can
-    be read."""
+    """The precisions in a stage's `config.yaml`; empty if it cannot be read."""
     try:
         # Read as plain YAML, since the file may come from a version with another schema.
         tree = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))

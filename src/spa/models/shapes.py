@@ -1,11 +1,11 @@
-"""Architectures of well-known models, so that their size can be told, and random weights of their
-shape made, without a network. Numbers from the models' published configurations."""
+"""Architectures of well-known models, for computing their size and making random weights of their
+shape without a network. Numbers come from the models' published configurations."""
 
 from typing import Any
 
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
-# Settings that the sizes of Qwen2.5 have in common.
+# Settings that all sizes of Qwen2.5 share.
 _QWEN2: dict[str, Any] = {
     "vocab_size": 151936,
     "num_key_value_heads": 2,

@@ -1,9 +1,9 @@
-"""Pictures for models that see: how many tokens one takes, and the inputs of the model besides the
-token ids.
+"""Images for vision models: the number of tokens per image, and the model inputs besides the token
+ids.
 
-A vision model here has a tokenizer that writes one image token per picture, and reads each
-picture's features at copies of that token. Qwen2-VL and its successors have as many copies as the
-size of the picture needs, LLaVA always the same number.
+A supported vision model has a tokenizer that writes one image token per image, and reads the
+image's features at copies of that token. In Qwen2-VL and its successors the number of copies
+depends on the image size; in LLaVA it is fixed.
 """
 
 import io
@@ -24,11 +24,10 @@ PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageReader:
-    """Pictures as a model's image processor encodes them.
+    """Encodes images with a model's image processor.
 
-    image_id: the token that stands for a piece of a picture; `merge`: patches of a picture per
-    token and axis, if the number of tokens depends on the picture's size; `fixed`: tokens per
-    picture otherwise.
+    image_id: id of the image token. merge: image patches per token along each axis, if the number
+    of tokens depends on the image size. fixed: tokens per image otherwise.
     """
 
     processor: Any
@@ -37,21 +36,21 @@ class ImageReader:
     fixed: int | None = None
 
     def inputs(self, images: Sequence[bytes]) -> dict[str, torch.Tensor]:
-        """The model's inputs for pictures (PNG files), in their order."""
+        """The model's inputs for images (PNG files), in order."""
         encoded = self.processor(images=[from_png(image) for image in images], return_tensors="pt")
         return {key: value for key, value in encoded.items() if isinstance(value, torch.Tensor)}
 
     def lengths(self, images: Sequence[bytes]) -> list[int]:
-        """Number of tokens of each picture."""
+        """Number of tokens of each image."""
         if self.fixed is not None:
             return [self.fixed] * len(images)
-        # `image_grid_thw` counts patches, of which a token holds merge x merge.
+        # `image_grid_thw` counts patches; one token covers merge x merge of them.
         return [int(grid.prod()) // self.merge**2 for grid in self.inputs(images)["image_grid_thw"]]
 
     def expand(self, ids: Sequence[int], images: Sequence[bytes]) -> list[int]:
-        """Token ids with each image token repeated as often as its picture needs.
+        """Token ids with each image token repeated once per token of its image.
 
-        Raises ModelError if there are not as many image tokens as pictures.
+        Raises ModelError if the number of image tokens differs from the number of images.
         """
         lengths = self.lengths(images) if images else []
         places = sum(token == self.image_id for token in ids)
@@ -69,40 +68,38 @@ class ImageReader:
         ]
 
     def rows(self, images: Sequence[Sequence[bytes]]) -> "RowImages":
-        """The pictures of a batch, row by row."""
+        """Encode the images of a batch, row by row."""
         return RowImages(tuple(self.inputs(row) if row else {} for row in images), self.image_id)
 
 
 @dataclass(frozen=True, eq=False)
 class RowImages:
-    """A batch's pictures as the model takes them: per row, tensors that are joined along their
-    first axis."""
+    """A batch's encoded images: per row, tensors that are concatenated along their first axis."""
 
     rows: tuple[dict[str, torch.Tensor], ...]
     image_id: int
 
     def __getitem__(self, rows: torch.Tensor) -> "RowImages":
-        """The pictures of these rows (int64 or bool [B])."""
+        """The images of these rows (int64 or bool [B])."""
         picked = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows
         return RowImages(tuple(self.rows[row] for row in picked.tolist()), self.image_id)
 
     def to(self, device: torch.device | str) -> "RowImages":
-        """The pictures on another device."""
+        """Move the images to another device."""
         return RowImages(
             tuple({key: value.to(device) for key, value in row.items()} for row in self.rows),
             self.image_id,
         )
 
     def inputs(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The inputs of the model besides `input_ids` [B, T]; none without a picture."""
+        """The inputs of the model besides `input_ids` [B, T]; empty if the batch has no images."""
         keys = next((row.keys() for row in self.rows if row), ())
-        # Pictures are concatenated row by row; the model assigns them by their image tokens.
+        # Images are concatenated row by row; the model assigns them to rows by their image tokens.
         out = {
             key: torch.cat([row[key] for row in self.rows if row]).to(input_ids.device)
             for key in keys
         }
-        # The model counts its positions (time, row,
-        # column) from the places of the image tokens.
+        # The model computes its positions (time, row, column) from where the image tokens are.
         if "image_grid_thw" in out:
             out["mm_token_type_ids"] = (input_ids == self.image_id).int()
         return out
@@ -110,23 +107,23 @@ class RowImages:
 
 @dataclass(frozen=True, eq=False)
 class RowFiles:
-    """A batch's pictures as PNG files, which are read when the rows go to a device."""
+    """A batch's images as PNG files, which are encoded when the rows move to a device."""
 
     reader: ImageReader
     rows: tuple[Sequence[bytes], ...]
 
     def __getitem__(self, rows: torch.Tensor) -> "RowFiles":
-        """The pictures of these rows (int64 [B])."""
+        """The images of these rows (int64 [B])."""
         return RowFiles(self.reader, tuple(self.rows[row] for row in rows.tolist()))
 
     def to(self, device: torch.device | str) -> RowImages:
-        """The pictures as the model takes them."""
+        """Encode the images on a device."""
         return self.reader.rows(self.rows).to(device)
 
 
 def image_reader(folder: Path, *, code: bool = False) -> ImageReader | None:
-    """The image processor of a model folder; None if the model reads only text, or has no processor
-    with it. `code`: Python files of the folder may be run for it.
+    """Load the image processor of a model folder; None if the model is text-only or the folder has
+    no processor. code: allow running Python files of the folder.
 
     Raises ModelError if the processor cannot be used.
     """
@@ -166,7 +163,7 @@ def sees(config: Any) -> bool:
 
 
 def to_png(image: np.ndarray) -> bytes:
-    """A picture, uint8 [H, W, 3], as a PNG file."""
+    """Encode an image, uint8 [H, W, 3], as a PNG file."""
     file = io.BytesIO()
     _pillow().fromarray(image).save(file, format="PNG")
     return file.getvalue()

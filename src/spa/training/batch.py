@@ -1,5 +1,5 @@
-"""From episodes to tensors, from tensors to fewer tensors, and back: the numbers of each token of an
-episode, for inspection.
+"""Convert episodes to tensors, select and split rows, and map per-token results back to episodes
+for inspection.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,10 +33,10 @@ def batch_episodes(
     """Right-pad episodes into an EpisodeBatch. This is where token-aligned [T] becomes
     prediction-aligned [A].
 
-    `tags` gives the tag ids their order. Rewards lie on the last sampled token of the episode, or,
-    with `turn_scores`, on that of each turn. `mask_of` (bool [T] per episode) replaces the mask of
-    sampled tokens. All of these have an `rl_weights` of 1. `reader` prepares the episodes'
-    pictures, for a model that sees.
+    tags: an episode's tag id is the index of its tag in this list. turn_scores: put each turn's
+    score on its last sampled token, instead of the sum on the episode's last sampled token.
+    mask_of: bool [T] per episode, replaces the mask of sampled tokens. reader: prepares the
+    episodes' images, for a vision model. `rl_weights` is 1 on every masked token.
     """
     width = max(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
     shape = (len(episodes), width)
@@ -97,9 +97,9 @@ def batch_episodes(
 
 
 def anchors(episodes: Sequence[Episode]) -> list[np.ndarray]:
-    """int64 [T] per episode: a number for the state in which each token's turn began, the same for
-    equal states. Turns with another number of actions left count as another state, since the
-    possible return depends on it."""
+    """int64 [T] per episode: an id of the state in which each token's turn began, equal for equal
+    states. The number of actions left is part of the state, because the possible return depends on
+    it."""
     known: dict[tuple[str, int], int] = {}
     out = []
     for episode in episodes:
@@ -119,10 +119,10 @@ def anchors(episodes: Sequence[Episode]) -> list[np.ndarray]:
 def on_tokens(
     batch: EpisodeBatch, episodes: Sequence[Episode], values_of: Callable[[Episode], np.ndarray]
 ) -> torch.Tensor:
-    """[B, A]: what `values_of` an episode gives per token [T], where the batch has these tokens; 0
+    """[B, A]: the per-token results [T] of `values_of(episode)` for the tokens in the batch; 0
     elsewhere.
 
-    `episodes` are those of the step that `batch.episodes` counts.
+    episodes: all episodes of the step; `batch.episodes` holds indices into them.
     """
     numbers = batch.episodes.tolist()
     # Replayed examples (-1) have no episode.
@@ -149,14 +149,14 @@ def _shifted(rows: Sequence[np.ndarray], width: int) -> torch.Tensor:
 def _last_sampled(sampled: np.ndarray, turn_index: np.ndarray, turns: int) -> np.ndarray:
     """int64 [turns]: index of the last sampled token of each turn."""
     where = np.flatnonzero(sampled)
-    # `turn_index` never decreases, so the last token of turn k is left of the tokens of later
+    # `turn_index` never decreases, so the last token of turn k comes before the tokens of later
     # turns.
     last = np.searchsorted(turn_index[where], np.arange(turns), side="right") - 1
     return where[last]
 
 
 def select(batch: Batch, rows: torch.Tensor) -> Batch:
-    """The given rows (int64 or bool [B]), cut to the longest of them."""
+    """Select rows (int64 indices or bool [B]) and trim the padding to the longest of them."""
     picked: dict[str, Any] = {}
     width = int(batch.lengths[rows].max()) if len(rows) else 1
     for name in (f.name for f in fields(batch)):
@@ -171,11 +171,12 @@ def select(batch: Batch, rows: torch.Tensor) -> Batch:
 
 
 def split_turns(batch: EpisodeBatch) -> EpisodeBatch:
-    """One row per turn, for episodes whose turns are conversations of their own and follow each
-    other in a row.
+    """Split each row into one row per turn, for episodes whose turns are separate conversations,
+    stored one after the other.
 
-    On the last token of each turn lies what was earned from it on, so that without a discount every
-    turn of an episode has the same return as in one row. Only the last turn counts as cut off.
+    The last token of each turn gets the sum of the rewards from that turn on, so that without a
+    discount every turn has the same return as in a single row. Only the last turn can count as
+    truncated.
     """
     assert batch.images is None
     rows = list[int]()
@@ -219,7 +220,7 @@ def split_turns(batch: EpisodeBatch) -> EpisodeBatch:
 
 
 def to_device(batch: Batch, device: torch.device | str) -> Batch:
-    """The batch on another device."""
+    """Move a batch to another device."""
     moved: dict[str, Any] = {f.name: getattr(batch, f.name) for f in fields(batch)}
     return type(batch)(**_values(moved, device))
 
@@ -233,11 +234,11 @@ Scores = dict[str, dict[str, list[float]]]
 
 
 def token_scores(batch: PPOBatch, episodes: Sequence[Episode]) -> Scores:
-    """Advantages, returns and values of those `episodes` that are rows of `batch`, token-aligned.
+    """Token-aligned advantages, returns and values of the `episodes` that have rows in `batch`.
 
-    `episodes`: those that `batch.episodes` counts, or the first of them. The number of token t is
-    that of its prediction, t - 1. The first token of a row, which nothing predicts, gets 0.
-    Episodes that were filtered out are not in the result.
+    episodes: those that `batch.episodes` indexes, or the first of them. Token t gets the number of
+    its prediction, t - 1. The first token of a row, which is not predicted, gets 0. The result
+    omits episodes that were filtered out.
     """
     columns = {"advantages": batch.advantages, "returns": batch.returns, "values": batch.values}
     scores: Scores = {}
@@ -247,7 +248,7 @@ def token_scores(batch: PPOBatch, episodes: Sequence[Episode]) -> Scores:
             continue
         episode = episodes[place]
         assert episode.token_ids is not None
-        # Without the history an episode has a row for each turn.
+        # Without history, an episode has one row per turn.
         start = int(batch.starts[row])
         end = start + int(batch.lengths[row])
         by_name = scores.setdefault(episode.episode_id, {})

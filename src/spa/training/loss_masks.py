@@ -1,5 +1,4 @@
-"""Tokens of an episode that carry the policy loss, when it is not simply those that were
-sampled."""
+"""Masks of the tokens that carry the policy loss, where these are not simply the sampled tokens."""
 
 from collections.abc import Sequence
 
@@ -15,13 +14,13 @@ from spa.types import Episode
 def loss_masks(
     episodes: Sequence[Episode], mask: LossMask, template: ChatTemplate | None
 ) -> list[np.ndarray] | None:
-    """bool [T] per episode, or None for the sampled tokens themselves.
+    """The loss mask of each episode, bool [T], or None for `sampled`.
 
     `answer_only`: see `answer_mask`. `no_states`: see `no_states`. `all_after_system`: every token
-    after the system message, the environment's words included, as the original trains.
+    after the system message, including environment text, as in the original.
 
-    Raises ValueError if an episode has no tokens, or if the mask needs a template and there is
-    none.
+    Raises ValueError if an episode has no tokens, or if the mask needs a template and `template` is
+    None.
     """
     if mask == "sampled":
         return None
@@ -37,11 +36,11 @@ def loss_masks(
 
 
 def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
-    """bool [T]: the sampled tokens from the first one of each answer block's content to the end of
-    the turn, without a prediction that follows the answer.
+    """bool [T]: in each turn, the sampled tokens from the start of the answer block's content to
+    the end of the turn, except a prediction that follows the answer.
 
-    A turn without exactly one answer block keeps its last sampled token only. So every turn's last
-    sampled token, where rewards and turn ends lie, is inside.
+    A turn without exactly one answer block keeps only its last sampled token. So the mask always
+    contains the last sampled token of every turn, which carries the reward and the turn end.
     """
     ids, sampled, turn_index = _tokens(episode)
     mask = np.zeros(len(ids), dtype=bool)
@@ -50,7 +49,8 @@ def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
         if not len(where):
             continue
         span = find_block(turn.response_text, "answer")
-        # The last sampled token, which carries rewards and turn ends, is inside in any case.
+        # The mask always contains the last sampled token, which carries the reward and the turn
+        # end.
         mask[where[-1]] = True
         if span is None:
             continue
@@ -65,8 +65,8 @@ def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
 
 
 def no_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
-    """bool [T]: the sampled tokens outside observation and prediction blocks, and the last one of
-    every turn: reward does not train predictions."""
+    """bool [T]: the sampled tokens outside observation and prediction blocks, and the last sampled
+    token of every turn. The reward then does not train predictions."""
     _, sampled, turn_index = _tokens(episode)
     # A turn is its prompt and then its response, so its last token is a sampled one.
     last = np.append(turn_index[1:] != turn_index[:-1], True)
@@ -74,10 +74,11 @@ def no_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
 
 
 def env_state_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
-    """bool [T]: the tokens of the states that the environment shows after the first response,
-    nothing around them.
+    """bool [T]: exactly the tokens of the states that the environment shows after the first
+    response.
 
-    A state that does not stand in its message as it was (a template that changes text) has none.
+    A state that its message does not contain unchanged (because a template changes text) has no
+    tokens.
     """
     ids, sampled, turn_index = _tokens(episode)
     mask = np.zeros(len(ids), dtype=bool)
@@ -85,7 +86,7 @@ def env_state_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
     # puzzle.
     for number, turn in enumerate(episode.turns[1:], start=1):
         where = np.flatnonzero(~sampled & (turn_index == number))
-        # The last occurrence counts, since rules or a reward before the state may hold the same
+        # The last occurrence counts, since rules or a reward before the state may contain the same
         # text.
         start = template.decode_response(ids[where]).rfind(turn.state) if turn.state else -1
         if start >= 0:
@@ -98,9 +99,10 @@ def model_state_mask(
     episode: Episode, template: ChatTemplate, *, right: bool = False
 ) -> np.ndarray:
     """bool [T]: the sampled tokens inside observation and prediction blocks; with `right`, only
-    inside blocks that say what was true.
+    inside blocks that are correct.
 
-    With `right`, a turn without an executed action has no prediction: a copy of the state would do.
+    With `right`, the prediction of a turn without an executed action is left out: a copy of the
+    state would be correct.
     """
     ids, sampled, turn_index = _tokens(episode)
     mask = np.zeros(len(ids), dtype=bool)
@@ -132,8 +134,8 @@ def _tokens(episode: Episode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def token_at(template: ChatTemplate, ids: np.ndarray, character: int) -> int:
-    """Index of the first token of sampled `ids` that holds the character at this place of their
-    text."""
+    """Index of the first token of the sampled `ids` that covers the character at index `character`
+    of their text."""
     if character <= 0:
         return 0
     ends = [end for _, end in token_bounds(ids, template)]
@@ -141,7 +143,8 @@ def token_at(template: ChatTemplate, ids: np.ndarray, character: int) -> int:
 
 
 def after_system(episode: Episode, template: ChatTemplate) -> np.ndarray:
-    """bool [T]: everything after the system message and the words that open the first user message."""
+    """bool [T]: every token after the system message and the template's opening of the first user
+    message."""
     if episode.token_ids is None:
         raise ValueError(
             f"Episode {episode.episode_id} has no tokens; loss masks need episodes that a model "

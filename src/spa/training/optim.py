@@ -13,9 +13,9 @@ from spa.distributed.shards import like
 class Optimizer:
     """One or more torch optimizers that step together, with one schedule.
 
-    `schedule` maps how many steps of the stage are finished to a factor of each base learning rate.
-    A step of the stage may be several optimizer steps, or none: the caller counts them and gives the
-    stage's step (`at`).
+    `schedule` maps the number of finished steps of the stage to a factor on each base learning
+    rate. A step of the stage may take several optimizer steps or none, so the caller counts them
+    and calls `at`.
     """
 
     def __init__(
@@ -29,11 +29,11 @@ class Optimizer:
 
     @property
     def lr(self) -> float:
-        """The first group's current learning rate."""
+        """The current learning rate of the first parameter group."""
         return self.parts[0].param_groups[0]["lr"]
 
     def at(self, finished: int) -> None:
-        """Set the rates of the step after `finished` steps of the stage."""
+        """Set the learning rates for the step that follows `finished` steps of the stage."""
         # Rates are computed from the base rates, so that a resumed stage needs no state of the
         # schedule.
         factor = self._schedule(finished)
@@ -57,7 +57,8 @@ class Optimizer:
         return {"steps": self.steps, "parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of `state_dict`, with whole tensors; each is cut as its parameter is."""
+        """The inverse of `state_dict`. `state` has full tensors; each is sharded like its
+        parameter."""
         self.steps = int(state["steps"])
         for part, saved in zip(self.parts, state["parts"], strict=True):
             parameters = [parameter for group in part.param_groups for parameter in group["params"]]
@@ -65,7 +66,8 @@ class Optimizer:
                 index: {name: like(parameters[index], value) for name, value in entry.items()}
                 for index, entry in saved["state"].items()
             }
-            # Rates, betas and weight decay are those of the configuration, which may be new.
+            # Learning rates, betas and weight decay come from the configuration, which may have
+            # changed.
             groups = [
                 {**own, "params": group["params"]}
                 for own, group in zip(part.param_groups, saved["param_groups"], strict=True)
@@ -84,7 +86,7 @@ def make_optimizer(
     muon_lr: float = 0.02,
     schedule: Callable[[int], float] = lambda step: 1.0,
 ) -> Optimizer:
-    """AdamW on everything, or Muon on the matrices inside the layers and AdamW on the rest."""
+    """AdamW on all parameters, or Muon on the matrices inside the layers and AdamW on the rest."""
     trained = [(key, p) for key, p in model.named_parameters() if p.requires_grad]
     adam: dict[str, Any] = {
         "lr": lr,
@@ -109,7 +111,7 @@ def make_optimizer(
 
 
 def warmup_cosine(total: int, warmup: int, *, floor: float = 0.0) -> Callable[[int], float]:
-    """Linear warm-up over `warmup` of all steps, then a cosine down to `floor`."""
+    """Linear warm-up over the first `warmup` of `total` steps, then cosine decay to `floor`."""
 
     def factor(step: int) -> float:
         # From (0 + 1) / warmup on: a first step at rate 0 would be wasted.

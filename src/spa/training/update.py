@@ -1,6 +1,6 @@
-"""Scoring and updating: the two places where training touches a model.
+"""Score and update models: the two ways in which training uses a model. After an out-of-memory
+error the same work is repeated in micro-batches of half the size.
 
-Continuing after out-of-memory: the same work again in micro-batches half as large.
 """
 
 import gc
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatching:
-    """Division of a batch for the forward pass; changes memory, never results."""
+    """Limits for splitting a batch into micro-batches. They affect memory use, never results."""
 
     rows: int | None = None
     max_tokens: int | None = None
@@ -47,7 +47,8 @@ class MicroBatching:
     def split(
         self, lengths: torch.Tensor, *, micro_batch_shrink: int = 0, packed: bool = False
     ) -> Iterator[torch.Tensor]:
-        """Row indices of each micro-batch, with both limits halved `micro_batch_shrink` times."""
+        """Yield the row indices of each micro-batch, with both limits halved `micro_batch_shrink`
+        times."""
         rows = self.rows or len(lengths)
         tokens = None if self.max_tokens is None else max(1, self.max_tokens >> micro_batch_shrink)
         return micro_batches(
@@ -56,7 +57,7 @@ class MicroBatching:
 
 
 class Halving(Protocol):
-    """Something that remembers how often its micro-batches had to be halved."""
+    """An object that records how often its micro-batches were halved."""
 
     micro_batch_shrink: int
 
@@ -71,7 +72,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 class Attempt:
     """One attempt at a piece of work: `with attempt as cut` gives its micro-batches, as lists of
-    row indices. Running out of memory ends the block, not the program."""
+    row indices. An out-of-memory error inside the block is caught and noted in `reason`."""
 
     def __init__(self, cut: list[torch.Tensor]) -> None:
         self.cut = cut
@@ -97,15 +98,16 @@ def oom_retry(
     packed: bool,
     repeatable: bool = True,
 ) -> Iterator[Attempt]:
-    """Attempts at a piece of work on sequences of these `lengths`, until one fits into memory:
+    """Yield attempts at a piece of work on sequences of these `lengths`, until one fits into
+    memory:
 
         for attempt in oom_retry(...):
             with attempt as cut:
                 ...  # from its beginning: nothing is kept of an attempt that was broken off
 
-    When memory runs out, the next attempt has micro-batches half as large, here and from now on.
-    Raises TrainingError if single rows do not fit, or if the work is not `repeatable` because other
-    ranks wait in the middle of it.
+    When memory runs out, the next attempt and all later work use micro-batches of half the size.
+    Raises TrainingError if a single row does not fit, or if the work is not `repeatable` because
+    other ranks are waiting in the middle of it.
     """
     while True:
         attempt = Attempt(
@@ -114,8 +116,7 @@ def oom_retry(
         yield attempt
         if not attempt.reason:
             return
-        # Inside the block the traceback still references the activations; only here can they be
-        # freed.
+        # Inside the block the traceback still references the activations, so they are freed here.
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -147,23 +148,24 @@ def oom_retry(
 
 LossInfo = Mapping[str, torch.Tensor]
 LossFn = Callable[[Any, Batch], tuple[torch.Tensor, LossInfo]]
-"""(model, micro-batch) -> (loss, sums over tokens to report as means, and their number as
-"tokens"). `OVER_SAMPLED` are sums over the tokens counted in "sampled", `OVER_MINI_BATCHES` means
-of their own."""
+"""(model, micro-batch) -> (loss, info). `info` holds sums over tokens, which are reported as means,
+and the number of tokens as "tokens". Keys in `OVER_SAMPLED` are sums over the tokens counted as
+"sampled"; keys in `OVER_MINI_BATCHES` are averaged over mini-batches."""
 Result = TypeVar("Result")
 
 MAX_BAD_STEPS = 3
 OVER_SAMPLED = ("entropy", "kl_loss")
 """Metrics summed over all sampled tokens, including those without weight in the policy loss."""
 OVER_MINI_BATCHES = ("world_loss", "replay_loss")
-"""Losses with a denominator of their own: their mean is over mini-batches."""
+"""Losses with their own denominators, averaged over mini-batches."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Scorer:
-    """A frozen model, and the precision that it computes in. `micro_batch_shrink`: of its micro-batches, to
-    fit into memory; `without_adapters`: score with LoRA adapters switched off, which makes a policy
-    its own reference; `parallel`: how the ranks hold the model, by default this process alone."""
+    """A frozen model that scores tokens. parallel: how the ranks hold the model; by default only
+    this process does. autocast: precision of its forward passes. micro_batch_shrink: how often its
+    micro-batches were halved to fit into memory. without_adapters: score with LoRA adapters
+    switched off, so that a policy serves as its own reference."""
 
     model: Any
     parallel: InitVar[Replica | None] = None
@@ -179,7 +181,7 @@ class Scorer:
 @dataclass(slots=True, kw_only=True)
 class Trainable:
     """A model with its optimizer. Steps with a non-finite loss or gradient are skipped and counted.
-    `parallel`: how the ranks hold the model, by default this process alone."""
+    `parallel`: how the ranks hold the model; by default only this process does."""
 
     model: Any
     optimizer: Optimizer
@@ -194,22 +196,23 @@ class Trainable:
         self.replica = parallel or Replica(self.model)
 
     def full_model(self) -> Any:
-        """The model with all its current weights, for engines and checkpoints. Collective: every
-        rank calls it."""
+        """The model with its full current weights, for engines and checkpoints. Collective: every
+        rank must call it."""
         return self.replica.full_model()
 
     def state(self) -> dict[str, Any]:
-        """The optimizer's state in whole tensors; only rank 0 gets them. Collective: every rank
-        calls it."""
+        """The optimizer's state with full tensors; only rank 0 gets them. Collective: every rank
+        must call it."""
         return self.replica.gathered(self.optimizer.state_dict())
 
     def step(self, loss: float) -> Metrics:
-        """Clip, step, forget the gradient of `loss`, which is the sum over all ranks, so that all
-        decide the same. A non-finite loss counts though its gradient may be finite (of what was
-        clipped or masked). Raises TrainingError after several steps in a row that were not finite.
+        """Clip the gradient, step and drop the gradient; skip the step if the loss or the gradient
+        is not finite. `loss` is the sum over all ranks, so that all ranks decide the same. It is
+        checked too, because its gradient may be finite even so (if tokens are clipped or masked).
+        Raises TrainingError after `MAX_BAD_STEPS` consecutive skipped steps.
         """
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        # The total norm before clipping, of all shards together.
+        # The total norm over all shards, before clipping.
         norm = norm_of(nn.utils.clip_grad_norm_(trained, self.grad_clip))
         finite = math.isfinite(norm) and math.isfinite(loss)
         if finite:
@@ -217,7 +220,7 @@ class Trainable:
             self.optimizer.step()
         else:
             self.bad_steps += 1
-        # Gradients are dropped after a bad step, too: they must not reach the next step.
+        # Gradients are also dropped after a skipped step, so that they do not reach the next one.
         self.optimizer.zero_grad()
         if self.bad_steps >= MAX_BAD_STEPS:
             raise TrainingError(
@@ -238,13 +241,13 @@ def update(
     micro: MicroBatching,
     device: torch.device,
 ) -> Metrics:
-    """One optimizer step for each mini-batch; returns means over tokens and steps, and the learning
+    """Take one optimizer step per mini-batch. Returns means over tokens and steps, and the learning
     rate.
 
-    `loss_fn(model, micro_batch)` gives the rows' part of a loss that is a sum over the whole
-    mini-batch. So the gradient does not depend on how that is cut into micro-batches and shared
-    among ranks. Dropout is off: ratios and clipped values compare with scores that were taken
-    without it, and SFT gives the same model twice.
+    `loss_fn(model, micro_batch)` returns the rows' part of a loss that is a sum over the whole
+    mini-batch. So the gradient does not depend on how the mini-batch is split into micro-batches
+    and ranks. Dropout is off: ratios and clipped values compare with scores computed without
+    dropout, and SFT is reproducible.
     """
     replica = part.replica
     world = replica.world
@@ -259,11 +262,11 @@ def update(
         # The shortest row, for passes that only keep the ranks in step.
         dummy = mini.lengths.argmin()[None]
         sums: dict[str, float] = {}
-        # One attempt, and more in smaller micro-batches if memory runs out.
+        # Attempts after the first use smaller micro-batches, because memory ran out.
         for attempt in oom_retry(
             part, micro, mini.lengths[mine], packed=packed, repeatable=world.size == 1
         ):
-            # A broken-off attempt may have left the gradients of some of its rows.
+            # An aborted attempt may have left the gradients of some of its rows.
             part.optimizer.zero_grad()
             sums = defaultdict(float)
             loss = None  # frees a graph that was too large
@@ -292,7 +295,8 @@ def update(
 
 
 def _means(totals: Mapping[str, float], steps: int) -> Metrics:
-    """Sums over tokens as means over what each is counted in."""
+    """Turn sums over tokens into means, each over its own unit: tokens, sampled tokens or
+    mini-batches."""
     count = max(1, steps)
     tokens = max(1.0, totals.get("tokens", 0.0))
     sampled = max(1.0, totals.get("sampled", tokens))
@@ -318,8 +322,9 @@ def _step_metrics(steps: Sequence[Metrics]) -> Metrics:
 def mini_batch(
     batch: PPOBatch, rows: torch.Tensor, mode: LossAggMode, *, horizon: int | None = None
 ) -> MiniBatch:
-    """The rows of one optimizer step, with weights that have the denominators of all of them: one
-    for the tokens that were sampled, one each for the known tokens of played and of replayed examples.
+    """The rows of one optimizer step, with loss weights normalized over the whole mini-batch. Three
+    denominators are used: the sampled tokens, and the tokens with a cross-entropy loss in played
+    and in replayed examples.
     """
     mini = select(batch, rows)
     played = mini.played[:, None]
@@ -341,8 +346,8 @@ def forward_passes(
     device: torch.device,
     compute: Callable[[Any, Batch], Result],
 ) -> list[tuple[torch.Tensor, Result]]:
-    """`compute(model, micro_batch)` without gradients and without dropout, on this rank's share of
-    the batch; returns the rows of each pass with its result."""
+    """Run `compute(model, micro_batch)` without gradients and without dropout on this rank's share
+    of the batch. Returns the rows of each pass with its result."""
     replica = part.replica
     off = isinstance(part, Scorer) and part.without_adapters
     mine = replica.world.deal(batch.lengths)
@@ -355,7 +360,7 @@ def forward_passes(
         torch.autocast(device.type, dtype=part.autocast, enabled=part.autocast is not None),
     ):
         packed = packs_rows(part.model)
-        # Without gradients, only shards make a forward pass wait for other ranks.
+        # Without gradients, a forward pass waits for other ranks only if the model is sharded.
         repeatable = not replica.in_step
         for attempt in oom_retry(
             part, micro, batch.lengths[mine], packed=packed, repeatable=repeatable
@@ -380,8 +385,8 @@ def score_logprobs(
     device: torch.device,
     sampling: SamplingParams = PLAIN,
 ) -> torch.Tensor:
-    """float32 [B, A] on the CPU: log-probs of the sampled tokens under the policy that samples like
-    this."""
+    """float32 [B, A] on the CPU: log-probs of the sampled tokens under the distribution that
+    `sampling` samples from."""
     return _score(part, batch, micro, device, partial(_logprobs, sampling=sampling))
 
 
@@ -392,8 +397,8 @@ def score_entropies(
     device: torch.device,
     sampling: SamplingParams = PLAIN,
 ) -> torch.Tensor:
-    """float32 [B, A] on the CPU: the entropy, in nats, at each sampled token of the policy as
-    `sampling` samples from it."""
+    """float32 [B, A] on the CPU: at each sampled token, the entropy in nats of the distribution
+    that `sampling` samples from."""
     return _score(part, batch, micro, device, partial(_entropies, sampling=sampling))
 
 
@@ -408,8 +413,8 @@ def score_last_values(
     part: Scorer | Trainable, batch: TokenBatch, micro: MicroBatching, device: torch.device
 ) -> torch.Tensor:
     """float32 [B] on the CPU: the critic's values after each row's last token."""
-    # The critic gives the value before each token. One padding token more gives the value after the
-    # last token.
+    # The critic gives the value before each token, so one more padding token gives the value after
+    # the last token.
     ids = nn.functional.pad(batch.input_ids, (0, 1))
     # True only for the token after the last one of each row: column a belongs to token a + 1.
     ends = nn.functional.one_hot(batch.lengths - 1, batch.input_ids.shape[1]).bool()
@@ -445,7 +450,7 @@ def _score(
     out = torch.zeros(batch.mask.shape, dtype=torch.float32)
     for rows, values in forward_passes(scorer, batch, micro, device, forward):
         out[rows, : values.shape[1]] = values.float().cpu()
-    # Each rank has filled its rows and left 0 elsewhere: the sum is the whole batch.
+    # Each rank has filled in its rows and left 0 elsewhere, so the sum holds the whole batch.
     scores = scorer.replica.world.all_reduce_sum(out)
     if not torch.isfinite(scores).all():
         raise TrainingError(
@@ -466,10 +471,10 @@ def plan_mini_batches(
     shuffle: bool,
     generator: torch.Generator,
 ) -> list[torch.Tensor]:
-    """The row indices of each mini-batch, epoch after epoch, all of nearly equal size: `count` of
-    them per epoch, or as many as it takes for none to have more than `size` rows. A rest of a few
-    rows would get an optimizer step as large as the others'. Rows are dealt in a random order; with
-    `shuffle` it is a new one in every epoch."""
+    """The row indices of each mini-batch, epoch after epoch. An epoch has `count` mini-batches, or
+    as few as keep each at `size` rows or fewer. They have nearly equal sizes, because a small
+    remainder would get an optimizer step as large as the others. The order of the rows is random;
+    with `shuffle`, each epoch has a new order."""
     order = torch.randperm(rows, generator=generator)
     parts = count_mini_batches(rows, size=size, count=count)
     plan: list[torch.Tensor] = []
@@ -481,5 +486,5 @@ def plan_mini_batches(
 
 
 def count_mini_batches(rows: int, *, size: int | None, count: int | None) -> int:
-    """Number of mini-batches that `plan_mini_batches` makes of this many rows in each epoch."""
+    """Number of mini-batches per epoch that `plan_mini_batches` makes from `rows` rows."""
     return min(count, rows) if count else -(-rows // (size or rows))
