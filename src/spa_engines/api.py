@@ -36,6 +36,7 @@ from spa.errors import ConfigError, ModelError, one_line
 from spa.formats.blocks import after_prefill, as_unicode
 from spa.install import install_hint
 from spa.run import watchdog
+from spa.run.console import FILE_ONLY
 from spa.types import Completion, Message, Prompt, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -310,9 +311,8 @@ class ApiEngine:
     def close(self) -> None:
         """Close connections and log what was used."""
         self._client.close()
-        log.info(
-            "%s: %s", self.name, ", ".join(f"{value} {name}" for name, value in self.usage.items())
-        )
+        used = ", ".join(f"{value} {name}" for name, value in self.usage.items())
+        log.info("%s: %s", self.name, used, extra=FILE_ONLY)  # a result has all responses
 
     def _settings(self, sampling: SamplingParams) -> dict[str, Any]:
         """The sampling fields of a request; `generation_kwargs` of the entry win."""

@@ -171,7 +171,7 @@ def test_a_failed_first_request_moves_no_earlier_result(tmp_path):
     assert b"val: 7" in after["r/config.yaml"]
 
 
-def test_retries_and_empty_responses_are_told(tmp_path, monkeypatch, capsys):
+def test_what_was_sent_and_what_came_from_earlier_is_told_once(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     busy = failing(429, "slow down", retry_after_ms="1")
     with Server(acts=[busy, good(), good(""), busy, busy, good("")]) as server:
@@ -183,13 +183,24 @@ def test_retries_and_empty_responses_are_told(tmp_path, monkeypatch, capsys):
         )
         command = "eval api --config my_api.yaml --puzzles 3 agent_proxy.max_turn=1 --quiet"
         assert cli.main(command.split()) == 0
-        again = capsys.readouterr().out
         assert cli.main(command.split()) == 0
         assert len(server.requests) == 6
-    for out in (again, capsys.readouterr().out):
-        text = " ".join(out.split())
-        assert "api plays 3 puzzles of SimpleSokoban, 1 attempts each" in text
-        assert "3 requests, 3 retries, 2 empty responses, 33 input tokens" in text
+        more = command.replace("--puzzles 3", "--puzzles 4").removesuffix(" --quiet")
+        assert cli.main(more.split()) == 0
+        assert len(server.requests) == 7
+        one = command.replace("--puzzles 3", "--puzzles 1 --samples 2")
+        assert cli.main(one.split()) == 0
+    captured = capsys.readouterr()
+    text = " ".join(captured.out.split())
+    assert "api plays 3 puzzles of SimpleSokoban, 1 attempt each" in text
+    assert "api plays 1 puzzle of SimpleSokoban, 2 attempts each" in text
+    counts = "3 retries, 2 empty responses, 33 input tokens and 15 output tokens"
+    assert f"3 requests sent now: {counts}" in text
+    assert f"No request sent now, 3 responses from earlier. In all: {counts}" in text
+    assert "1 request sent now, 3 responses from earlier. In all: 3 retries" in text
+    assert " requests" not in captured.err
+    # Empty responses are malformed.
+    assert "well-formed responses │ 33.3" in text
     assert (tmp_path / "runs/evaluate_api_llm/eval").is_dir()
 
 

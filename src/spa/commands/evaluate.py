@@ -4,6 +4,7 @@ of states."""
 import argparse
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +187,7 @@ def _evaluate(
     decoding of an evaluation set. None after a dry run."""
     import spa.api.evaluation as api
     from spa.envs.eval_sets import eval_set
+    from spa.recipes.evaluate_files import kept_responses
     from spa.recipes.openings import record_opening
 
     chosen = eval_set(options.eval_set) if options.eval_set else None
@@ -219,8 +221,8 @@ def _evaluate(
     if options.dry_run:
         val = cfg.es_manager.val
         write_out(
-            f"The command would play {val.env_groups} puzzles with {val.group_size} attempts each and "
-            f"write {output}.\n"
+            f"The command would play {_counted(val.env_groups, 'puzzle')} with "
+            f"{_counted(val.group_size, 'attempt')} each and write {output}.\n"
         )
         return None
     if target.api is not None:
@@ -228,15 +230,21 @@ def _evaluate(
         val = cfg.es_manager.val
         say(
             [
-                f"{model} plays {val.env_groups} puzzles of {', '.join(val.env_configs.tags)}, "
-                f"{val.group_size} attempts each. To change that, use --puzzles, --samples or "
+                f"{model} plays {_counted(val.env_groups, 'puzzle')} of "
+                f"{', '.join(val.env_configs.tags)}, {_counted(val.group_size, 'attempt')} each. "
+                "To change that, use --puzzles, --samples or "
                 "es_manager.val.env_configs={tags: [TAG], n_groups: null}."
             ]
         )
     result_file(output)
+    earlier = kept_responses(output)
     one = api.run_evaluation(target, cfg, output, ks=ks, prices=prices, eval_set=chosen)
     if chosen is not None:
         record_opening(chosen, one.result, greedy=bool(greedy))
+    if used := one.result.get("usage"):
+        # Only for people: a repeated evaluation writes the same file.
+        used = {**used, "sent_now": kept_responses(output) - earlier}
+        one = replace(one, result={**one.result, "usage": used})
     return one
 
 
@@ -430,19 +438,24 @@ def remarks(result: dict[str, Any]) -> list[str]:
             if "cost" in used
             else " (give --prices to compute the cost)"
         )
-        tokens = f"{used['prompt_tokens']:,} input tokens and {used['completion_tokens']:,} output tokens"
+        tokens = (
+            f"{_counted(used['prompt_tokens'], 'input token')} and "
+            f"{_counted(used['completion_tokens'], 'output token')}"
+        )
         counts = [
-            f"{used[name]:,} {label}"
-            for name, label in (("retries", "retries"), ("empty_responses", "empty responses"))
+            _counted(used[name], *words)
+            for name, *words in (
+                ("retries", "retry", "retries"),
+                ("empty_responses", "empty response"),
+            )
             if used.get(name)
         ]
-        requests = ", ".join([f"{used['requests']:,} requests", *counts])
-        lines.append(f"{requests}, {tokens}{cost}.")
+        lines.append(f"{_sent(used)}{', '.join([*counts, tokens])}{cost}.")
     for tag, metrics in result["tags"].items():
         if metrics["errors"]:
             lines.append(
-                f"{tag}: {metrics['errors']} episodes failed and are not counted. Run the same command again to "
-                "replay the failed episodes."
+                f"{tag}: spa does not count {_counted(metrics['errors'], 'failed episode')}. Run the "
+                "same command again to replay the failed episodes."
             )
         if metrics.get("format_rate") == 0:
             lines.append(
@@ -450,6 +463,21 @@ def remarks(result: dict[str, Any]) -> list[str]:
                 "actor_rollout_ref.rollout.response_length."
             )
     return lines
+
+
+def _counted(count: float, word: str, words: str = "") -> str:
+    """A number of things: `1 puzzle`, `2 puzzles`."""
+    return f"{count:,} {word if count == 1 else words or f'{word}s'}"
+
+
+def _sent(used: Mapping[str, Any]) -> str:
+    """The beginning of a sentence on the usage of a result: requests of this command and others."""
+    now = used.get("sent_now", used["requests"])
+    sent = f"{_counted(now, 'request') if now else 'No request'} sent now"
+    earlier = used["requests"] - now
+    if not earlier:
+        return f"{sent}: "
+    return f"{sent}, {_counted(earlier, 'response')} from earlier. In all: "
 
 
 def _kept(imagined: dict[str, Any]) -> str:

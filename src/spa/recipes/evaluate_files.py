@@ -1,5 +1,6 @@
 """Files of an evaluation: finished groups, episodes, responses of an API, and the result."""
 
+import glob
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence, Set
@@ -121,6 +122,12 @@ class EpisodeFile:
         ]
         write_atomic(self.path, [line for line, _ in kept])
         self._names = {name for _, name in kept}
+
+
+def kept_responses(output: Path) -> int:
+    """Number of responses of an API that evaluations with this result file have kept."""
+    files = output.parent.glob(f"{glob.escape(output.stem)}.responses-*.jsonl")
+    return sum(1 for path in files for _ in read_lines(path))
 
 
 def usage(
