@@ -125,13 +125,13 @@ def measure_world_model(
             )
     if loaded is None:
         engine.close()
+    recorded = settings(cfg, asking.sampling, target.api)
     result = {
         "policy": target.name,
         "model": target.model,
         "config": cfg.trainer.experiment_name,
         "settings": {
-            **{k: v for k, v in settings(cfg).items() if k not in ("groups", "samples", "mode")},
-            "temperature": asking.sampling.temperature,
+            **{k: v for k, v in recorded.items() if k not in ("groups", "samples", "mode")},
             "transitions": transitions,
         },
         "tags": tags,

@@ -47,6 +47,22 @@ def test_a_result_records_the_settings_that_were_sent(tmp_path):
     assert (result["settings"]["temperature"], result["settings"]["max_tokens"]) == (0, 77)
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "temperature"), [("{temperature: 0.3, max_tokens: 77}", 0.3), ("{}", 0.0)]
+)
+def test_a_world_model_result_records_the_settings_that_were_sent(tmp_path, kwargs, temperature):
+    with Server() as server:
+        cfg = config(server, tmp_path, f"+model_info.mine.generation_kwargs={kwargs}")
+        target, output = find_target("mine"), tmp_path / "wm.json"
+        result = measure_world_model(
+            cfg, target, output=output, transitions=4, steps=1, greedy=True
+        )
+        sent = server.requests[0]["body"]
+    assert sent["temperature"] == temperature
+    recorded = {name: result["settings"][name] for name in ("temperature", "max_tokens")}
+    assert recorded == {name: sent[name] for name in recorded}
+
+
 @pytest.mark.parametrize("name", ["api", "mine"])
 def test_goes_on_after_the_server_refused(tmp_path, name):
     output = tmp_path / "r.json"

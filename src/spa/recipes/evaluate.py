@@ -169,7 +169,7 @@ def score(
         "policy": target.name,
         "model": target.model,
         "config": cfg.trainer.experiment_name,
-        "settings": settings(cfg, target.api),
+        "settings": settings(cfg, setup.val_sampling(cfg), target.api),
         "identity": evaluation.identity.to_json(),
         "puzzles": {
             "played": len(groups),

@@ -12,17 +12,16 @@ from spa.evaluation.aggregate import play_report
 from spa.evaluation.outcomes import Group
 from spa.formats.registry import format_of
 from spa.policies.named import policy_names
-from spa.recipes import setup
 from spa.recipes.evaluate_puzzles import Puzzle, card_of
 from spa.recipes.policies import Target
+from spa.types import SamplingParams
 
 
-def settings(cfg: Config, api: str | None = None) -> dict[str, Any]:
+def settings(cfg: Config, sampling: SamplingParams, api: str | None) -> dict[str, Any]:
     """Settings that determine the result of this evaluation, for readers. api: the entry of
     `model_info` that plays; its `generation_kwargs` take precedence, and null leaves a setting to
     the server."""
     val = cfg.es_manager.val
-    sampling = setup.val_sampling(cfg)
     given = dict(cfg.model_info[api].generation_kwargs) if api else {}
     if "max_completion_tokens" in given:
         given["max_tokens"] = given["max_completion_tokens"]
