@@ -1,7 +1,7 @@
-"""The conformance suite: what an environment must keep to so that every stage of the recipe can use
-it.
+"""The conformance suite: the requirements on an environment so that every stage of the recipe can
+use it.
 
-`check` runs every check on fresh instances and returns what it found, each failure with the reason
+`check` runs every check on fresh instances and returns the findings, each failure with the reason
 why it matters.
 """
 
@@ -33,9 +33,9 @@ from spa.types import IMAGE
 
 Make = Callable[[], TextEnv]
 INFO_KEYS = ("action_is_valid", "action_is_effective", "success")
-# Texts that name no action, except perhaps in a game of free text: among them tags and
-# separators of the format, a number that int() refuses (over 4,300 digits), a long text, and a
-# lone surrogate, which UTF-8 cannot encode.
+# Texts that name no action, except perhaps in a free-text game: among them tags and separators of
+# the format, a number that int() rejects (over 4,300 digits), a long text, and a lone surrogate,
+# which UTF-8 cannot encode.
 NONSENSE = (
     "",
     " ",
@@ -49,13 +49,14 @@ NONSENSE = (
     "\ud800",
 )
 PROMPT_LIMIT = 16_000
-"""Characters of the first prompt, about 4,000 tokens: the context of most configurations."""
+"""Maximum number of characters of the first prompt, about 4,000 tokens: the context of most
+configurations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The outcome of one check. `advice` says why it matters and what to do; a check that passes
-    may have a message."""
+    """The outcome of one check. message: what was found; a passed check may have one, too. advice:
+    why it matters and what to do."""
 
     check: str
     ok: bool
@@ -73,7 +74,7 @@ class Flaw(Exception):
 
 
 Checks = Mapping[str, Callable[[], str | None]]
-"""By name, in order: raises `Flaw`, or returns what is to be said of a check that passes."""
+"""Checks by name, in order. A check raises `Flaw`, or returns a note on a passed check."""
 MADE = "can be made"
 _WORD = re.compile(r"\w+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -85,12 +86,12 @@ CHECK_S = 240.0
 
 
 def check(make: Make, *, seeds: int = 5, steps: int = 200) -> list[Finding]:
-    """Run every check on environments from `make`; `steps` is the longest episode that is tried."""
+    """Run every check on environments from `make`. steps: length of the longest episode to try."""
     return list(run_checks(all_checks(make, seeds=seeds, steps=steps)))
 
 
 def run_checks(checks: Checks) -> Iterator[Finding]:
-    """One finding after the other; the first alone if no environment can be made."""
+    """Yield one finding after the other; only the first if no environment can be made."""
     for name, run in checks.items():
         finding = run_check(name, run)
         yield finding
@@ -124,8 +125,8 @@ def all_checks(make: Make, *, seeds: int = 5, steps: int = 200) -> Checks:
 
 
 def run_check(name: str, run: Callable[[], str | None]) -> Finding:
-    """The finding of one check: a `Flaw`, any other exception of the environment, or success, with
-    what `run` says."""
+    """Run one check and return its finding: a `Flaw`, any other exception of the environment, or
+    success with the note from `run`."""
     try:
         with time_limit(CHECK_S, "the check"):
             message = run()
@@ -149,8 +150,8 @@ def run_check(name: str, run: Callable[[], str | None]) -> Finding:
 
 
 def episode(env: TextEnv, seed: int, steps: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """A random episode: each action text with what `step` returned. Ends with the episode or after
-    `steps`."""
+    """Play a random episode: yield each action text with the result of `step`. Ends with the
+    episode or after `steps`."""
     rng = stream(seed, "checker")
     for _ in range(steps):
         look_as_mover(env)
@@ -206,7 +207,7 @@ def _gymnasium(make: Make) -> None:
 
 
 def _place(error: Exception, env: TextEnv) -> str:
-    """The file and line that raised: the last one in the game's own file if it has one."""
+    """The file and line that raised: the last one in the game's own file if there is one."""
     frames = traceback.extract_tb(error.__traceback__)
     file = inspect.getfile(type(env))
     last = next((frame for frame in reversed(frames) if frame.filename == file), frames[-1])
@@ -231,7 +232,7 @@ def _deterministic(make: Make, seeds: int, steps: int) -> None:
     advice = (
         "sample from spa.seeds.stream(seed, ...) in reset, and keep no data from the last episode"
     )
-    # One instance plays all seeds. If it keeps state from an earlier episode, its play differs.
+    # One instance plays all seeds. If it keeps state from an earlier episode, it plays differently.
     used = make()
     for seed in range(seeds):
         fresh = _story(make(), seed, steps)
@@ -264,7 +265,8 @@ def _noise(make: Make, seeds: int) -> None:
 
 
 def _puzzles(make: Make) -> str | None:
-    """One puzzle alone is a seed that is not read, unless the environment has said that it has few."""
+    """Check that the seed changes the puzzle, unless the environment declares that it has few
+    puzzles."""
     env = make()
     texts = {}
     advice = (
@@ -384,7 +386,7 @@ def _nonsense(make: Make) -> None:
         _require(
             action is None or isinstance(action, int | str), f"to_action gives {action!r}", advice
         )
-    # Other libraries may pass the argument of a model's tool call to `step` unchecked.
+    # Other libraries may pass the argument of a model's tool call to `step` without validation.
     for action in (-1, 10**30, "no such action", None, [1], 1.5):
         env.reset(seed=0)
         before = env.state_text(env.default_state_text)
@@ -465,7 +467,7 @@ def _check_state(env: TextEnv, shown: str) -> None:
 
 
 def _known(make: Make, seeds: int, steps: int) -> str | None:
-    """Say which share of the words of `world_state_text` is in no message of its episode."""
+    """Report the share of words in `world_state_text` that appear in no message of the episode."""
     env = make()
     words = 0
     hidden = 0
@@ -477,7 +479,7 @@ def _known(make: Make, seeds: int, steps: int) -> str | None:
         for text, _ in episode(env, seed, steps):
             shown.update(_WORD.findall(f"{text} {env.state_text(mode)}"))
             states.append(env.world_state_text(mode))
-        # A word counts as shown if any message of the episode has it, earlier or later.
+        # A word counts as shown if any message of the episode contains it, earlier or later.
         target = [word for state in states for word in _WORD.findall(state)]
         words += len(target)
         hidden += sum(word not in shown for word in target)
@@ -491,7 +493,7 @@ def _known(make: Make, seeds: int, steps: int) -> str | None:
 
 
 def _valued(make: Make, seeds: int, steps: int) -> str | None:
-    """Planners compare these values; they read them from states that a model wrote."""
+    """Check the state values, which planners read from states that a model wrote."""
     env = make()
     mode = env.default_state_text
     advice = (
@@ -510,7 +512,7 @@ def _valued(make: Make, seeds: int, steps: int) -> str | None:
                 -1 <= value <= 1, f"state_value returns {value!r} after the action {text!r}", advice
             )
             _require(
-                # A winning state whose text does not show the win may have the value 0, never a
+                # A winning state whose text does not show the win may have the value 0, but never a
                 # negative one.
                 not (info["success"] and value < 0),
                 f"state_value returns {value!r} in a state in which the goal is reached",
@@ -580,7 +582,8 @@ def _steps(make: Make, seeds: int, steps: int) -> None:
 
 
 def _legal(make: Make, seeds: int) -> None:
-    """In the first states of a game, unless the list is simply that of all names."""
+    """Check `legal_actions` in the first states of a game. Skips the execution of actions if the
+    list is simply that of all names."""
     for seed in range(seeds):
         env = make()
         options = {"noise_seed": seed + 1}
@@ -617,14 +620,15 @@ def _legal(make: Make, seeds: int) -> None:
 
 
 def _clones(make: Make, seeds: int) -> None:
-    """A copy in the middle of a game, by `clone` or by playing again."""
+    """Check that copies in the middle of a game are independent, made by `clone` or by
+    replaying."""
     for seed in range(seeds):
         env = make()
         options = {"noise_seed": seed + 1}
         done: list[Any] = []
         env.reset(seed=seed, options=options)
         for text, (_, _, terminated, truncated, _) in episode(env, seed, 2):
-            # If the game ends here, the clone is made of the state before the last action.
+            # If the game ends here, the state before the last action is cloned instead.
             if terminated or truncated:
                 env.reset(seed=seed, options=options)
                 for action in done:
@@ -675,8 +679,8 @@ def _is_json(info: dict[str, Any]) -> bool:
 
 
 def _searched(make: Make, seeds: int) -> str | None:
-    """The search of each puzzle is written and read; where the game reads names of states in texts,
-    in every state that can be reached."""
+    """Check that the search of each puzzle can be written and read; if the game reads names of
+    states from texts, also in every reachable state."""
     env = make()
     advice = "agent_proxy.response_format=search needs it (docs/methods.md); without written searches, remove state_key"
     learned = False

@@ -45,7 +45,7 @@ def check_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Check an environment; 0 if it conforms, 1 if not. Raises ConfigError."""
+    """Check an environment; return 0 if it conforms, 1 otherwise. Raises ConfigError."""
     from spa.envs.limits import boundary
     from spa.envs.registry import make_env
     from spa_author.checker import all_checks, run_checks
@@ -73,7 +73,7 @@ def check(options: argparse.Namespace) -> int:
 
 
 def _told(finding: "Finding") -> bool:
-    """Print a finding at once; whether its check passed."""
+    """Print a finding at once; return whether its check passed."""
     note = f" ({finding.message})" if finding.ok and finding.message else ""
     write_out(f"{'ok  ' if finding.ok else 'FAIL'} {finding.check}{note}\n")
     if not finding.ok:
@@ -92,7 +92,7 @@ def _resolve(name: str, config: str) -> tuple[str, dict[str, Any]]:
 
 
 def _overrides(texts: list[str]) -> dict[str, Any]:
-    """`key=value` texts with YAML values."""
+    """Parse `key=value` texts with YAML values."""
     out = {}
     for text in texts:
         key, sign, value = text.partition("=")
@@ -108,7 +108,8 @@ def _overrides(texts: list[str]) -> dict[str, Any]:
 
 
 def _play(env_type: str, config: dict[str, Any]) -> None:
-    """Random play through the real turn loop in both prompt modes; episodes must survive JSON."""
+    """Play randomly through the real turn loop in both prompt modes, and check that episodes
+    survive JSON."""
     import json
 
     from spa.envs.pool import group_specs

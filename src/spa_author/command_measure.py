@@ -1,4 +1,5 @@
-"""`spa env measure`: reference scores of environments, and whether training could help in one."""
+"""`spa env measure`: measure reference scores of environments, and whether training could help in
+one."""
 
 import argparse
 import json
@@ -47,7 +48,7 @@ def measure_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _minutes(text: str) -> float:
-    """A positive number of minutes: the type of such an argument."""
+    """Parse a positive number of minutes, as an argument type."""
     value = float(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is no positive number; give minutes above 0")
@@ -65,7 +66,7 @@ def measure(options: argparse.Namespace) -> int:
     from spa_author import cards
 
     cfg = load_config(options.config)
-    # Checked first, so that no measurement is lost to a file that cannot be written.
+    # Checked first, so that no measurement is lost because the file cannot be written.
     target = result_file(Path(options.output)) if options.output else None
     measured: list[Card] = []
     for own, tag in _measured(cfg, options):
@@ -80,14 +81,14 @@ def measure(options: argparse.Namespace) -> int:
             if found.optimum is None
             else found.optimum
         )
-        # Progress goes to stderr: stdout may be a JSON file.
+        # Progress goes to stderr, because stdout may be a JSON file.
         sys.stderr.write(
             f"{tag}: success rate of the optimum {shown}, of random play {found.random_success} "
             f"within {most} actions\n"
         )
     config = [] if options.config == "base" else ["--config", options.config]
     output = ["--output", options.output] if options.output else []
-    # The file records the command that makes the file again.
+    # The file records the command that recreates it.
     text = cards.to_json(
         measured, shlex.join(["spa", "env", "measure", *options.tags, *output, *config])
     )
@@ -99,12 +100,12 @@ def measure(options: argparse.Namespace) -> int:
 
 
 def _measured(cfg: "Config", options: argparse.Namespace) -> "Iterator[tuple[Config, str]]":
-    """The configurations and tags that `spa env measure` measures."""
+    """Yield the configurations and tags that `spa env measure` measures."""
     from spa.config.load import PARTS, config_names, load_config
 
     for tag in options.tags or cfg.custom_envs:
         yield cfg, tag
-    # The shipped scores: also those of the tags that a preset plays with other options or turns.
+    # The shipped scores also cover tags that a preset plays with other options or turns.
     if not options.tags and options.config == "base":
         for name in config_names():
             if name in PARTS:
@@ -116,8 +117,8 @@ def _measured(cfg: "Config", options: argparse.Namespace) -> "Iterator[tuple[Con
 
 
 def _with_model(options: argparse.Namespace) -> int:
-    """Measure one game with a model; print each part when it is measured, then the verdict. An
-    interruption keeps what was measured."""
+    """Measure one game with a model; print each part once it is measured, then the verdict. An
+    interruption keeps the finished measurements."""
     import tempfile
     from dataclasses import asdict
     from time import monotonic
@@ -177,7 +178,7 @@ def _print(title: str, rows: list[tuple[str, str]]) -> None:
 
 
 def _parts(found: "Measured") -> list[tuple[str, list[tuple[str, str]]]]:
-    """Title and rows of each part that is measured."""
+    """Title and rows of each finished part of the measurement."""
     from spa_author.verdict import percent
 
     parts = [

@@ -1,4 +1,4 @@
-"""`spa env new`: start your own environment."""
+"""`spa env new`: create files for a custom environment."""
 
 import argparse
 from pathlib import Path

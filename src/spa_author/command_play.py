@@ -10,7 +10,7 @@ from spa.commands.arguments import add_environment, whole_number
 from spa.errors import ConfigError
 from spa.run.console import write_out
 
-# What a terminal sends after ESC for the arrow keys.
+# Characters that a terminal sends after ESC for the arrow keys.
 ARROWS = {"[A": "up", "[B": "down", "[C": "right", "[D": "left"}
 
 
@@ -93,13 +93,13 @@ def _read_line(prompt: str) -> str | None:
 
 
 def _read_key(prompt: str) -> str | None:
-    """A key as the line that it stands for."""
+    """Read a key and return the line that it stands for."""
     write_out(prompt)
     sys.stdout.flush()
     key = sys.stdin.read(1)
     if not key:
         return None
-    # An arrow key is three characters: ESC and two more, which are already in the buffer.
+    # An arrow key sends three characters: ESC and two more, which are already in the buffer.
     if key == "\x1b":
         key = ARROWS.get(sys.stdin.read(2), ":help")
     write_out("\n")
@@ -109,7 +109,7 @@ def _read_key(prompt: str) -> str | None:
 
 @contextmanager
 def _single_keys() -> Iterator[None]:
-    """The terminal without line buffering; put back afterwards, whatever happens."""
+    """Disable the terminal's line buffering within the block, and always restore it."""
     try:
         import termios
         import tty
@@ -119,7 +119,7 @@ def _single_keys() -> Iterator[None]:
         ) from error
     before = termios.tcgetattr(sys.stdin)
     try:
-        # cbreak, not raw: Ctrl+C still interrupts. TCSADRAIN keeps the input that was typed ahead.
+        # cbreak, not raw: Ctrl+C still interrupts. TCSADRAIN keeps input that was typed ahead.
         tty.setcbreak(sys.stdin, termios.TCSADRAIN)
         yield
     finally:

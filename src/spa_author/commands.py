@@ -1,4 +1,4 @@
-"""Records of the commands for authors of games, which pyproject.toml registers. Imports nothing heavy."""
+"""The commands for authors of games, registered in pyproject.toml. Imports nothing heavy."""
 
 from spa.commands.table import Command
 

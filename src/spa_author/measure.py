@@ -1,5 +1,5 @@
-"""The figures of `spa env measure --model`: reference policies, a move model after a short SFT on
-random play, and planning with its predictions. All of it within a number of minutes."""
+"""Measure the figures of `spa env measure --model` within a time limit: reference policies, a move
+model after a short SFT on random play, and planning with its predictions."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -55,27 +55,28 @@ READ_STATES = 50
 MOST_EXAMPLES = 8_000
 HELD_OUT = 256
 SCHEDULE = 1_000
-"""Steps of the learning-rate schedule. It follows the clock, since the speed is not known before."""
+"""Steps of the learning-rate schedule. It follows the clock, since the speed is not known in
+advance."""
 CHUNK = 16
 # Shares of the time that is left when a part begins.
 REFERENCES, PLAY, SFT, ACCURACY = 0.1, 0.1, 0.65, 0.3
 MOST_LINES = 256
-"""States that one search expands."""
+"""Maximum number of states that one search expands."""
 
 
 class TimeUp(Exception):
-    """The minutes are over."""
+    """The time limit of the measurement has been reached."""
 
 
 class MoveParts(ResponseFormat):
-    """The parts of a single move (`spa.planning.moves`): the state that the action leads to. The
-    action itself is random."""
+    """The parts of a single move (`spa.planning.moves`): only the state to which the action leads,
+    because the action itself is random."""
 
     def __init__(self, actions: Sequence[str]) -> None:
         self.actions = actions
 
     def parts(self, text: str) -> list[tuple[str, int, int]]:
-        """The state."""
+        """The span of the state."""
         begin = len(PREFILL) if text.startswith(PREFILL) else 0
         names = [name for name in self.actions if text.startswith(name, begin)]
         return [("state", begin + max(map(len, names), default=0), len(text))]
@@ -83,7 +84,7 @@ class MoveParts(ResponseFormat):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """A move model, the configuration that it was trained with, and held-out examples."""
+    """A trained move model, the configuration of its training, and held-out examples."""
 
     cfg: Config
     learner: Learner
@@ -93,8 +94,8 @@ class Trained:
 def measure(
     found: Measured, spec: EnvSpec, folder: Path, told: Callable[[], None], *, begin: float
 ) -> None:
-    """Fill `found`, and call `told` after each part. `folder`: for files that are not needed later.
-    begin: when the minutes began. Raises SpaError and EnvFault."""
+    """Fill `found`, and call `told` after each part. folder: for temporary files. begin: start of
+    the time limit. Raises SpaError and EnvFault."""
     end = begin + 60 * found.minutes
 
     def until(share: float) -> float:
@@ -114,7 +115,8 @@ def measure(
 
 
 def measure_references(found: Measured, spec: EnvSpec, until: float) -> None:
-    """The reference policies: the shipped scores of these settings, or some puzzles."""
+    """Fill in the reference policies: the shipped scores of these settings, or those of some
+    puzzles."""
     known = (found.game, spec.env_type, spec.env_config, found.max_actions)
     card = card_with(*known)
     found.reference_puzzles = cards.PUZZLES
@@ -132,8 +134,9 @@ def measure_references(found: Measured, spec: EnvSpec, until: float) -> None:
 
 
 def settings(found: Measured, spec: EnvSpec, folder: Path) -> Config:
-    """Random play of one action a turn, and SFT on it: on single moves where the game names its
-    states, else on next states in full. Notes in `found` why there is no planning."""
+    """The configuration of random play with one action per turn, and of SFT on it: on single moves
+    if the game names its states, otherwise on full next states. Records in `found` why planning is
+    not available."""
     cfg = load_config(
         "tiny" if is_tiny(found.model) else "smol",
         [
@@ -166,8 +169,8 @@ def settings(found: Measured, spec: EnvSpec, folder: Path) -> Config:
 
 
 def names_of_states(env: TextEnv, preferred: StateText) -> tuple[StateText, str]:
-    """The rendering from whose texts the game reads the names of states; if there is none, the
-    preferred one and the reason."""
+    """The rendering from which the game reads the names of states, and ""; if there is none, the
+    preferred rendering and the reason."""
     if env.state_key() is None:
         return preferred, (
             "TextEnv.state_key returns None: define it and the other methods for written search, or "
@@ -182,7 +185,8 @@ def names_of_states(env: TextEnv, preferred: StateText) -> tuple[StateText, str]
             preferred,
             "legal_actions leaves out actions, and which ones is unknown in predicted states",
         )
-    # Reading every state of a large game takes minutes; the first ones show the rendering.
+    # Reading every state of a large game takes minutes; the first ones are enough to choose the
+    # rendering.
     some = dict(islice(copies.items(), READ_STATES))
     modes = readable_modes(env, {key: true[key] for key in some}, some)
     if not modes:
@@ -191,7 +195,7 @@ def names_of_states(env: TextEnv, preferred: StateText) -> tuple[StateText, str]
 
 
 def train(found: Measured, cfg: Config, folder: Path, until: Callable[[float], float]) -> Trained:
-    """A move model after SFT on random play."""
+    """Train a move model by SFT on random play."""
     device = setup.pick_device(cfg)
     log.info("loading %s", found.model)
     model, template = load_model(cfg, None, device)
@@ -214,7 +218,7 @@ def train(found: Measured, cfg: Config, folder: Path, until: Callable[[float], f
 
 
 def play(cfg: Config, until: float) -> list[SFTExample]:
-    """Examples of random play."""
+    """Make examples by random play, until there are enough or the time is up."""
     worker = setup.make_worker(cfg, None, mode="add_worldmodel")
     puzzles = Puzzles(worker=worker, held_out=setup.validation_hashes(cfg, worker))
     engine = random_engine(max_actions=1)
@@ -232,13 +236,13 @@ def play(cfg: Config, until: float) -> list[SFTExample]:
 
 
 def alone(example: SFTExample) -> SFTExample:
-    """The example without the turns before it: the last message shows the state."""
+    """The example without earlier turns: the last message shows the state."""
     system = [message for message in example.prompt if message["role"] == "system"]
     return replace(example, prompt=(*system, example.prompt[-1]))
 
 
 def measure_accuracy(found: Measured, trained: Trained, until: float) -> None:
-    """The share of right next states among held-out moves, until the time is over."""
+    """Measure the share of right next states on held-out moves, until the time is up."""
     (spec,) = trained.cfg.custom_envs.values()
     with setup.first_puzzle(trained.cfg, spec) as env:
         actions = env.action_names()
@@ -273,7 +277,7 @@ def measure_accuracy(found: Measured, trained: Trained, until: float) -> None:
 def forced_accuracy(
     trained: Trained, examples: Sequence[SFTExample], form: ResponseFormat
 ) -> Metrics:
-    """The share of right parts, by kind, given the true text before them."""
+    """The share of right parts by kind, given the true text before them."""
     learner = trained.learner
     sequences, _ = training_sequences(
         examples,
@@ -281,7 +285,7 @@ def forced_accuracy(
         max_length=trained.cfg.sft.data.max_length,
         merge_turns=False,
     )
-    # If only the most likely token is kept, a true one that is the most likely has log-prob 0.
+    # With top_k=1 the true token has log-prob 0 exactly if it is the most likely one.
     logprobs = score_logprobs(
         learner.policy,
         token_batch(sequences, learner.template.images),
@@ -294,8 +298,8 @@ def forced_accuracy(
 
 
 def measure_planning(found: Measured, trained: Trained, until: float) -> None:
-    """Success of breadth-first search and of one-step look-ahead over the model's predictions, on
-    as many puzzles as the time allows."""
+    """Measure the success of breadth-first search and of one-step look-ahead over the model's
+    predictions, on as many puzzles as the time allows."""
     cfg, learner = trained.cfg, trained.learner
     engine = local_engine(cfg, learner.policy.full_model(), learner.template, learner.device)
     moves = LearnedMoves(engine, learner.template)
@@ -330,7 +334,7 @@ def measure_planning(found: Measured, trained: Trained, until: float) -> None:
             wins = [game(look.env.clone(), plans.search)]
             if look.env.goal_distance() is not None:
                 wins.append(game(look.env.clone(), plans.look_ahead))
-            # Only whole puzzles count: the time would cut off the long ones.
+            # Only completed puzzles count, although this leaves out long ones.
             won.append(wins)
     if not won:
         found.no_planning = reason
@@ -342,9 +346,10 @@ def measure_planning(found: Measured, trained: Trained, until: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """Policies that see where the model says that actions lead, and nothing else of the game.
+    """Policies that see only the model's predictions of where actions lead, and nothing else of the
+    game.
 
-    The distance of a predicted state is that of a copy of the game in this state.
+    The distance of a predicted state is read from a copy of the game in this state.
     """
 
     moves: LearnedMoves
@@ -352,20 +357,20 @@ class Plans:
     until: float
 
     def successors(self, key: str) -> Sequence[Successor]:
-        """The predicted successors; none if an answer names no state. Raises TimeUp."""
+        """The predicted successors; empty if a prediction names no state. Raises TimeUp."""
         if monotonic() > self.until:
             raise TimeUp
         return self.moves.expand([(self.puzzle, key)])[0] or ()
 
     def search(self, env: TextEnv, rng: Any) -> str | None:
-        """The first action of the shortest predicted way to the goal."""
+        """The first action of the shortest predicted path to the goal."""
         key = env.state_key()
         assert key is not None  # `explore` has checked it
         path = breadth_first(key, self.successors, max_lines=MOST_LINES).path
         return path[0] if path else None
 
     def look_ahead(self, env: TextEnv, rng: Any) -> str | None:
-        """The action with the lowest distance after it; ties at random."""
+        """The action whose successor has the lowest distance; ties are broken at random."""
         key = env.state_key()
         assert key is not None
         costs = {name: self._cost(after, outcome) for name, after, outcome in self.successors(key)}

@@ -1,5 +1,4 @@
-"""The start of an environment of one's own: a small game that works, its test, and its
-configuration."""
+"""Templates for a custom environment: a small working game, its test, and its configuration."""
 
 import keyword
 import re
@@ -154,8 +153,8 @@ gate:
 def write_env(name: str, folder: Path) -> list[Path]:
     """Write `name.py`, `test_name.py` and `name.yaml` into `folder` and return their paths.
 
-    Raises ConfigError if `name` is not a module name, if one of the files exists, or if the name
-    is taken, so that the new module could not be imported, played or run.
+    Raises ConfigError if `name` is not a module name, if one of the files exists, or if the name is
+    taken, so that the new module could not be imported, played or run.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ConfigError(
@@ -165,7 +164,7 @@ def write_env(name: str, folder: Path) -> list[Path]:
     words = {"name": name, "cls": cls, "title": name.replace("_", " ").capitalize()}
     files = {f"{name}.py": MODULE, f"test_{name}.py": TEST, f"{name}.yaml": CONFIG}
     paths = {folder / file: template for file, template in files.items()}
-    # Paths and name are checked before the first write, so a refusal leaves no file behind.
+    # Paths and name are checked before the first write, so an error leaves no file behind.
     existing = [str(path) for path in paths if path.exists()]
     if existing:
         raise ConfigError(

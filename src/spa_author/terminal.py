@@ -1,4 +1,4 @@
-"""Playing an environment by hand, seeing what the model would see."""
+"""Play an environment by hand, and see what the model would see."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from spa.prompts.render import Prompter, format_reward
 from spa.types import IMAGE
 
 Read = Callable[[str], str | None]
-"""Asks with a prompt text and returns a line, or None at the end of the input."""
+"""Function that shows a prompt and returns a line, or None at the end of the input."""
 
 HELP = (
     ":hint shows the best next action, :new starts the next puzzle, :prompt shows the first "
@@ -37,10 +37,9 @@ def play(
     read: Read,
     write: Callable[[str], None],
 ) -> Score:
-    """Play puzzles from `seed` on until the input ends; returns the score.
+    """Play puzzles from `seed` on until the input ends; return the score.
 
-    `prompter` gives the limits and writes the prompt; with `hint` the best next action is always
-    shown.
+    prompter: provides the limits and writes the prompt. hint: always show the best next action.
     """
     score = Score()
     while True:
@@ -66,8 +65,8 @@ def _puzzle(
     read: Read,
     write: Callable[[str], None],
 ) -> bool:
-    """One puzzle, whose first prompt is `first`, with as many actions as a model's turns can hold;
-    False if the player wants to stop."""
+    """Play one puzzle, whose first prompt is `first`, with as many actions as a model's turns can
+    hold; return False if the player wants to stop."""
     left = min(prompter.max_actions_per_traj, prompter.max_turn * prompter.max_actions_per_turn)
     while left > 0:
         if hint:
@@ -99,7 +98,8 @@ def _answer(env: TextEnv, first: str, command: str, left: int) -> str:
 
 
 def _prompt(env: TextEnv, prompter: Prompter) -> str:
-    """The first prompt; a picture, which a terminal cannot show, is followed by its state as text."""
+    """The first prompt; an image, which a terminal cannot show, is followed by its state as
+    text."""
     text = prompter.first_messages(env)[1]["content"]
     return (
         text
@@ -111,7 +111,7 @@ def _prompt(env: TextEnv, prompter: Prompter) -> str:
 def _act(
     env: TextEnv, line: str, left: int, separator: str, score: Score, write: Callable[[str], None]
 ) -> bool:
-    """Execute the actions of a line; True if the episode has ended."""
+    """Execute the actions of a line; return True if the episode has ended."""
     for text in read_actions(env, line, separator)[:left]:
         action = env.to_action(text)
         if action is None:
@@ -146,8 +146,8 @@ def best(env: TextEnv, left: int) -> str:
 
 
 def read_actions(env: TextEnv, line: str, separator: str) -> list[str]:
-    """The actions of a line, shortened words and w, a, s, d completed; what is not understood stays
-    as it is."""
+    """The actions of a line, with shortened words and w, a, s, d completed; unknown words stay as
+    they are."""
     names = env.action_names()
     parts = [part.strip() for part in line.split(separator) if part.strip()]
     # If no part is an action (`up up left` without separators), its words may be actions.
@@ -160,7 +160,7 @@ def _complete(text: str, names: tuple[str, ...]) -> str:
     lower = text.lower()
     if lower in (name.lower() for name in names):
         return text
-    # The keys w, a, s and d come first, then the only label that begins with the text.
+    # The keys w, a, s and d take precedence, followed by the only label that begins with the text.
     fitting = [name for name in names if name.lower() == KEYS.get(lower)]
     fitting = fitting or [name for name in names if name.lower().startswith(lower)]
     return fitting[0] if len(fitting) == 1 else text

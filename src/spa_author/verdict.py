@@ -4,27 +4,29 @@ thresholds."""
 from dataclasses import dataclass, field
 
 EASY = 0.6
-"""Success of random play or of the walk above which a board measures no knowledge."""
+"""Success rate of random play or of the greedy walk above which success does not measure
+knowledge."""
 STILL = 0.95
-"""Share of moves without a change from which there is no world model to learn."""
+"""Share of moves without a change above which there is no world model to learn."""
 ABOVE_COPY = 0.05
 """Lead over the copy baseline that predictions need."""
 ACCURATE = 0.9
-"""Share of right predictions from which plans of several moves can be trusted."""
+"""Share of right predictions above which plans of several moves are reliable."""
 LEAD = 0.1
-"""Lead in success that counts as winning."""
+"""Lead in success rate that counts as an improvement."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Measured:
-    """Figures of a game with a model. Shares are between 0 and 1; None: not available, or not
+    """Figures of a game with a model. Shares are between 0 and 1; None if not available, or not
     measured yet.
 
-    accuracy: share of right parts of responses, given the true text before them, by kind. right: of
-    predicted next states, right_if_changed: of those that differ from the state before, copy: of
-    next states that do not. search, search_ahead: success of breadth-first search and of one-step
-    look-ahead over the model's own predictions, on `puzzles` puzzles. full_states: whether the model
-    predicts whole states, because the game names none. no_planning: the reason for no planning.
+    accuracy: share of right parts of responses, given the true text before them, by kind. right:
+    share of predicted next states that are right. right_if_changed: the same for moves that change
+    the state. copy: share of moves that do not change it. search, search_ahead: success of
+    breadth-first search and of one-step look-ahead over the model's own predictions, on `puzzles`
+    puzzles. full_states: whether the model predicts whole states, because the game names none.
+    no_planning: why planning is not available.
     """
 
     game: str
@@ -52,24 +54,24 @@ class Measured:
 
     @property
     def without_model(self) -> tuple[float, str]:
-        """The best success without the model and without the true game, and the policy."""
+        """The best success rate without the model and without the true game, and its policy."""
         return max((self.random or 0.0, "random play"), (self.walk or 0.0, "the walk"))
 
     @property
     def planned(self) -> float | None:
-        """The best success of planning with the model's predictions."""
+        """The best success rate of planning with the model's predictions; None if not measured."""
         return max(
             (each for each in (self.search, self.search_ahead) if each is not None), default=None
         )
 
 
 def percent(share: float | None) -> str:
-    """A share for people."""
+    """Format a share in percent."""
     return "not available" if share is None else f"{100 * share:.1f} %"
 
 
 def verdict(found: Measured) -> tuple[str, str, str]:
-    """The present knowledge, the bottleneck, and the next training, a sentence each."""
+    """One sentence each on current knowledge, the bottleneck, and the next training run."""
     best, policy = found.without_model
     if best > EASY:
         return (

@@ -1,4 +1,4 @@
-"""Record of `spa data filter`, which pyproject.toml registers. Imports nothing heavy."""
+"""The command `spa data filter`, registered in pyproject.toml. Imports nothing heavy."""
 
 from spa.commands.table import Command
 

@@ -3,7 +3,8 @@ variables, presets and configuration keys (`original_keys.json`, with the origin
 file).
 
 A key of the table is `supported`, `mapped` to another, `ignored` (accepted without effect) or
-`refused` (an error unless its value is the original's own). The site's page `original-keys.md` prints these tables.
+`refused` (an error unless its value is the original's own). The page `original-keys.md` of the
+documentation shows these tables.
 """
 
 import functools
@@ -26,7 +27,7 @@ Status = Literal["supported", "mapped", "ignored", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class OriginalKey:
-    """A configuration key of the original. `files`: its value in each file that sets it."""
+    """A configuration key of the original. files: its value in each file that sets it."""
 
     files: Mapping[str, Any]
     status: Status
@@ -140,13 +141,14 @@ PRESETS = (
 # Values of the original's RENDER_MODE and `enable_response_mask` -> the values of spa.
 STATE_TEXTS = {"text": "grid", "text_with_coordinates": "grid_and_coords"}
 LOSS_MASKS = {True: "sampled", False: "all_after_system"}
-# At most this many ignored keys are named in one warning.
+# Maximum number of ignored keys named in one warning.
 MOST_NAMES = 12
 
 
 @functools.cache
 def original_keys() -> dict[str, OriginalKey]:
-    """Every key of the original by its dotted path here; those of `sft_trainer` begin with `sft.`."""
+    """Every key of the original by its dotted path in spa; keys of `sft_trainer` begin with
+    `sft.`."""
     text = (
         resources.files("spa_original").joinpath("original_keys.json").read_text(encoding="utf-8")
     )
@@ -158,17 +160,17 @@ def original_keys() -> dict[str, OriginalKey]:
 
 
 def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] = ()) -> list[str]:
-    """Take the original's keys out of the resolved `tree`: mapped ones become ours, refused ones are
-    noted.
+    """Remove the original's keys from the resolved `tree`: mapped keys are renamed, refused ones
+    become problems.
 
-    `written`: the keys that overrides gave a value, in their order; of a mapped key and ours, the
-    last one wins. Returns the lines to warn with.
+    written: the keys set by overrides, in order; if both a mapped key and its new name are set, the
+    last one counts. Returns the warnings to print.
     """
     order = {key: place for place, key in enumerate(written)}
 
     def outdone(key: str, to: str) -> bool:
-        # If both keys were given, the later one wins, as if one key had been given twice. A key
-        # from a file counts as -1, so that an override of the other key wins over it.
+        # If both keys were given, the later one counts, as if one key had been given twice. A key
+        # from a file has position -1, so that an override of the other key takes precedence.
         return order.get(to, -1) > order.get(key, -1)
 
     if outdone("render_mode", "state_text"):
@@ -212,7 +214,8 @@ def _render_mode(tree: dict[str, Any], problems: Problems) -> list[str]:
 
 
 def _renamed(tree: dict[str, Any], key: str, value: Any, to: str, problems: Problems) -> list[str]:
-    """Give the value of the original's `key` to ours; returns what to say if that changes it."""
+    """Move the value of the original's `key` to the key `to`; return a warning if that changes
+    it."""
     own = value
     if to.endswith(".loss_mask"):
         if not isinstance(value, bool):
@@ -223,14 +226,14 @@ def _renamed(tree: dict[str, Any], key: str, value: Any, to: str, problems: Prob
 
 
 def _put(tree: dict[str, Any], key: str, value: Any, to: str, own: Any) -> list[str]:
-    """Set `to` to `own`; returns what to say if that changes it: `key` had this `value`."""
+    """Set `to` to `own`; return a warning if that changes it. value: the value that `key` had."""
     *parents, last = to.split(".")
     node = tree
     for parent in parents:
         node = node.setdefault(parent, {})
         if not isinstance(node, dict):
             return []  # the schema reports this problem
-    # The new key has this value already, so a warning would be of no use.
+    # The new key already has this value, so a warning would not help.
     if node.get(last) == own:
         return []
     node[last] = own
@@ -242,10 +245,10 @@ def _written(value: Any) -> str:
 
 
 def one_model(tree: dict[str, Any]) -> list[str]:
-    """Make the policy's path of verl the `model_path` of the unresolved `tree`, and let the
-    critic's be the same.
+    """Turn verl's key for the policy path into `model_path` in the unresolved `tree`, and drop an
+    equal critic path.
 
-    Returns the lines to warn with.
+    Returns the warnings to print.
     """
     policy = "actor_rollout_ref.model.path"
     notes = []
@@ -273,7 +276,7 @@ def _has(tree: Any, key: str) -> bool:
 
 
 def _pop(tree: dict[str, Any], key: str) -> Any:
-    """Remove `key`, and the sections that this leaves empty."""
+    """Remove `key`, and any sections left empty; return its value."""
     head, _, rest = key.partition(".")
     if not rest:
         return tree.pop(head)
@@ -291,16 +294,15 @@ ORIGINAL_VARIABLES = {
     "BT_NUM": "5",
     "BASE_DIR": "checkpoints",
 }
-"""Variables that the original's scripts set before they read its files, with their values for
-PPO."""
+"""Variables that the original's scripts set before reading its files, with their values for PPO."""
 
 # Matches `${oc.env:MODE}`, but not `${oc.env:MODE,base}`, which has a default.
 _VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
 
 
 def with_variables(node: Any, notes: list[str]) -> Any:
-    """`node` in which a variable of the original's scripts that is not set has the value that its
-    PPO script gives it; `notes` says so."""
+    """Replace unset variables of the original's scripts in `node` by the values of its PPO script,
+    and add a note to `notes`."""
     if isinstance(node, dict):
         return {name: with_variables(value, notes) for name, value in node.items()}
     if isinstance(node, list):

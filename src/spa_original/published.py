@@ -1,4 +1,4 @@
-"""The original's published checkpoints and data sets, by name or in the folders of its users."""
+"""Find the original's published checkpoints and data sets, by name or in its users' folders."""
 
 import re
 from pathlib import Path
@@ -6,24 +6,24 @@ from pathlib import Path
 from spa.config.schema import Config
 
 CONFIGS = {"SimpleSokoban": "_2_sokoban", "FrozenLake": "_3_frozen_lake", "Sudoku": "_10_sudoku"}
-"""Tags that the original published data and checkpoints for, and its names for their
-configurations."""
+"""Tags for which the original published data and checkpoints -> the original's configuration
+names."""
 
-# Matches Hub names like SPA-sokoban-... and folders like
-# sftckpt/checkpoints_2_sokoban-..., but not a name like my-sokoban.
+# Matches Hub names like SPA-sokoban-... and folders like sftckpt/checkpoints_2_sokoban-..., but not
+# a name like my-sokoban.
 _PUBLISHED = re.compile(
     r"SPA-(sokoban|frozenlake|sudoku)|sftckpt|checkpoints(_2_sokoban|_3_frozen_lake|_10_sudoku)"
 )
 
 
 def data_folders(cfg: Config) -> list[Path]:
-    """The original's folders of data for the tags of this configuration, newest first:
+    """The original's data folders for the tags of this configuration, newest first:
     `sftdata/_2_sokoban-…`."""
     return _folders(cfg, "sftdata", "")
 
 
 def checkpoint_folders(cfg: Config) -> list[Path]:
-    """The original's folders of checkpoints for the tags of this configuration, newest first:
+    """The original's checkpoint folders for the tags of this configuration, newest first:
     `sftckpt/checkpoints_2_sokoban-…`."""
     return _folders(cfg, "sftckpt", "checkpoints")
 
@@ -39,7 +39,7 @@ def _folders(cfg: Config, parent: str, prefix: str) -> list[Path]:
 
 
 def model_notes(name: str) -> list[str]:
-    """Warn that a published checkpoint knows other prompts than ours."""
+    """Return a warning if a published checkpoint was trained on other prompts than spa's."""
     if not _PUBLISHED.search(name):
         return []
     return [

@@ -1,8 +1,7 @@
-"""The stand-alone filter for world-model data: keeps examples whose response has the state
-blocks.
+"""The stand-alone filter for world-model data: keep examples whose response has the state blocks.
 
-It works on any file that SFT reads, the published ones included, and keeps all columns. It looks at
-structure only, leniently and in any letter case, as the original's `sft/filter_sft_by_tag.py` does;
+It works on any file that SFT reads, including published ones, and keeps all columns. It checks only
+structure, leniently and in any letter case, like the original's `sft/filter_sft_by_tag.py`;
 relabelling applies the strict format.
 """
 
@@ -33,8 +32,8 @@ DUPLICATE = "duplicate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterOptions:
-    """Bounds on the response's length in characters, both included, and whether equal examples are
-    kept once."""
+    """Inclusive bounds on the response's length in characters, and whether to drop duplicate
+    examples."""
 
     min_len: int | None = None
     max_len: int | None = None
@@ -55,9 +54,9 @@ def filter_files(
 ) -> dict[str, Counter[str]]:
     """Filter both files into `out_dir/wm_train.parquet` and `out_dir/wm_val.parquet`.
 
-    Returns per output file name how many examples were kept or dropped for which reason. Both
-    inputs are read before anything is written, so that the inputs may lie in `out_dir`. Raises
-    DataError for files that cannot be used.
+    Returns, by output file name, the number of examples kept, and dropped by reason. Both inputs
+    are read before anything is written, so that they may be in `out_dir`. Raises DataError for
+    unusable files.
     """
     results = {}
     for name, path in (("wm_train.parquet", in_train), ("wm_val.parquet", in_val)):
@@ -71,8 +70,8 @@ def filter_files(
 def filter_table(
     table: pa.Table, options: FilterOptions, layout: Sequence[str] = LAYOUTS[0]
 ) -> tuple[pa.Table, Counter[str]]:
-    """The examples of `table` that pass, and the count of every verdict. Of equal examples the
-    first stays. Of a chat, the last message counts."""
+    """The examples of `table` that pass, and the count of every verdict. The first of equal
+    examples is kept. In a chat, the last message is checked."""
     seen: set[tuple[str, str]] = set()
     verdicts: list[str] = []
     for record in table.to_pylist():
@@ -89,7 +88,7 @@ def filter_table(
 
 
 def check_example(prompt: Any, response: Any, options: FilterOptions) -> str:
-    """`KEPT`, or why the example goes."""
+    """`KEPT`, or the reason for dropping the example."""
     if not prompt or (isinstance(prompt, str) and prompt.strip() in ("", "[]")):
         return EMPTY
     if not isinstance(response, str) or not response.strip():
@@ -105,11 +104,11 @@ def check_example(prompt: Any, response: Any, options: FilterOptions) -> str:
 
 
 def check_structure(response: str) -> str:
-    """`KEPT` if a think block starts before an answer block and holds an observation and, after it,
-    a prediction.
+    """`KEPT` if a think block starts before an answer block and contains an observation followed by
+    a prediction; otherwise the reason for dropping.
 
     A block is the first opening tag with a closing tag after it, up to the nearest one; later
-    repeats do not matter.
+    repeats are ignored.
     """
     text = response.lower()
     think = _first_block(text, "think")

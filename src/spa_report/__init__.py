@@ -1,2 +1,2 @@
 FORMATS = ("html", "md", "png")
-"""Of a report."""
+"""Formats of a report."""

@@ -1,4 +1,4 @@
-"""The parts of `spa.api` that show runs, which pyproject.toml registers."""
+"""The functions of `spa.api` that show runs, registered in pyproject.toml."""
 
 from html import escape
 from pathlib import Path

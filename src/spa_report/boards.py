@@ -1,7 +1,7 @@
-"""States as boards: cells to lay out, and which of them differ from the truth.
+"""Read states as boards: cells to lay out, and which of them differ from the truth.
 
-A state is text: a grid, a coordinate sentence, or a grid followed by the sentence. Whatever
-it is, it ends up as rows of cells; text that is no board ends up as words.
+A state is text: a grid, a coordinate sentence, or a grid followed by the sentence. Each becomes
+rows of cells; text that is not a board becomes words.
 """
 
 import difflib
@@ -13,7 +13,7 @@ from itertools import zip_longest
 from spa.run.console import printable
 from spa.worldmodel.accuracy import is_exact
 
-# `(3,4)` or `(3, 4)`, at most three digits each.
+# `(3,4)` or `(3, 4)`, with at most three digits each.
 _COORDINATE = re.compile(r"\((\d{1,3}),\s?(\d{1,3})\)")
 # `(P) is at (0,1)` or `(O) are at (0,1) (1,0)`: a symbol and all its cells.
 _ENTITY = re.compile(r"\((\S)\) (?:is|are) at ((?:\(\d{1,3},\s?\d{1,3}\)[ ,]*)+)")
@@ -38,15 +38,15 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A state to look at: `rows` (none if the text is no board), and `words`, the text next to the
-    board."""
+    """A state for display. rows: cells; empty if the text is not a board. words: the text next to
+    the board. same: whether the state equals the truth."""
 
     rows: tuple[tuple[Cell, ...], ...] = ()
     words: tuple[Cell, ...] = ()
     same: bool = True
 
     def to_json(self) -> dict[str, object]:
-        """Cells as [text, differs] pairs."""
+        """The board as JSON-ready values, with cells as [text, differs] pairs."""
         rows = [[[cell.text, int(cell.differs)] for cell in row] for row in self.rows]
         return {
             "rows": rows,
@@ -59,10 +59,11 @@ Size = tuple[int, int]
 
 
 def board_size(texts: Iterable[str]) -> Size | None:
-    """Rows and columns of the boards that `texts` (instruction and states of an episode) talk
-    about, if they say so.
+    """Rows and columns of the boards in `texts` (instruction and states of an episode); None if the
+    texts do not contain them.
 
-    The instruction's "bottom right corner" counts first; otherwise the largest coordinates.
+    The instruction's "bottom right corner" takes precedence; otherwise the largest coordinates
+    count.
     """
     rows = cols = 0
     for text in texts:
@@ -84,8 +85,8 @@ def read_board(text: str, size: Size | None = None) -> Board:
 
 
 def compare(text: str, truth: str | None, size: Size | None = None) -> Board:
-    """The board that `text` describes, with the cells and words that differ from those of `truth`
-    marked."""
+    """The board that `text` describes, with the cells and words marked that differ from those of
+    `truth`."""
     rows, words = _parts(text, size)
     if truth is None:
         return Board(_mark_cells(rows, []), tuple(map(Cell, words)))
@@ -96,7 +97,7 @@ def compare(text: str, truth: str | None, size: Size | None = None) -> Board:
 
 
 def _parts(text: str, size: Size | None) -> tuple[list[list[str]], list[str]]:
-    """Rows of cells, drawn or placed, and the words of the sentence."""
+    """Rows of cells, from a grid or from coordinates, and the words of the sentence."""
     grid, sentence = _split(text)
     words = re.findall(r"\n|\S+", sentence.strip())  # a drawing that is no grid keeps its lines
     return grid or _placed(sentence, size), (
@@ -105,8 +106,8 @@ def _parts(text: str, size: Size | None) -> tuple[list[list[str]], list[str]]:
 
 
 def _split(text: str) -> tuple[list[list[str]], str]:
-    """The cells of the grid, and the sentence after it. A grid is two or more lines with at
-    most two different numbers of cells."""
+    """Split text into the cells of the grid and the sentence after it. A grid is two or more lines
+    with at most two different numbers of cells."""
     lines = printable(text[:_MAX_TEXT].strip("\n")).split("\n")
     # The first line with a coordinate, or the first sentence, ends the grid.
     end = next(
@@ -135,7 +136,7 @@ def _split(text: str) -> tuple[list[list[str]], str]:
 
 
 def _placed(sentence: str, size: Size | None) -> list[list[str]]:
-    """A board made from a coordinate sentence: every "(S) is at (row,col) ..." puts symbol S on its
+    """A board from a coordinate sentence: every "(S) is at (row,col) ..." puts symbol S on its
     cells."""
     if size is None:
         return []
@@ -153,8 +154,8 @@ def _placed(sentence: str, size: Size | None) -> list[list[str]]:
 
 
 def _mark_cells(rows: list[list[str]], truth: list[list[str]]) -> tuple[tuple[Cell, ...], ...]:
-    """Rows of cells, marked where they differ from the cell in the same place; missing cells are
-    added, marked."""
+    """Rows of cells, marked where they differ from the cell at the same position; missing cells are
+    added and marked."""
     if not rows or not truth:
         return tuple(tuple(map(Cell, row)) for row in rows)
     return tuple(

@@ -1,5 +1,4 @@
-"""`spa report`: the content of a report as one self-contained HTML file, as Markdown or as
-pictures."""
+"""`spa report`: write a report as one self-contained HTML file, as Markdown or as images."""
 
 import json
 import logging
@@ -31,9 +30,9 @@ MAX_RESPONSE = 3_000
 
 
 def write_report(runs: Sequence[Path], path: Path, form: str) -> Report:
-    """Write the report on `runs` to `path`; `form` is "html", "md" or "png". Returns its content.
+    """Write the report on `runs` to `path` as "html", "md" or "png", and return its content.
 
-    Of several runs, unreadable ones are left out, with a warning. Raises DataError if all are.
+    Unreadable runs are skipped with a warning. Raises DataError if all are unreadable.
     """
     report = _build_readable(runs)
     if form == "png":
@@ -49,8 +48,7 @@ def _build_readable(paths: Sequence[Path]) -> Report:
     try:
         return build([open_run(path) for path in paths])
     except Exception as error:
-        # Any file of a run may be damaged. Each run is built on its own to find the unreadable
-        # ones.
+        # Any file of a run may be damaged. Each run is built alone to find the unreadable ones.
         problems = {path: problem for path in paths if (problem := _problem(path))}
         if not problems:
             raise
@@ -64,20 +62,20 @@ def _build_readable(paths: Sequence[Path]) -> Report:
     for note in notes:
         log.warning("%s", note)
     report = build([open_run(path) for path in paths if path not in problems])
-    # The notes are listed with the reasons for the verdict, since readers must see what is missing.
+    # The notes are listed with the reasons for the verdict, so that readers see what is missing.
     return replace(report, certainty=(*map(printable, notes), *report.certainty))
 
 
 def _problem(path: Path) -> str:
-    """Return the reason why a run alone is unreadable; empty if it is readable. Raises DataError
-    if there is no run."""
+    """Return why a run alone is unreadable; "" if it is readable. Raises DataError if there is no
+    run."""
     run = None
     try:
         run = open_run(path)
         build([run])
     except Exception as error:
         # A path without a run is the caller's mistake, so the error is raised. A damaged run is
-        # only left out.
+        # only skipped.
         if run is None and isinstance(error, DataError):
             raise
         return problem_text(error)
@@ -85,7 +83,8 @@ def _problem(path: Path) -> str:
 
 
 def write_text(path: Path, text: str, option: str) -> None:
-    """Write a file. Raises SpaError that names the command's `option` if there can be none."""
+    """Write a file. Raises SpaError that names the command's `option` if the file cannot be
+    written."""
     try:
         write_atomic(path, [text])
     except OSError as error:
@@ -95,7 +94,7 @@ def write_text(path: Path, text: str, option: str) -> None:
 
 
 def html(report: Report) -> str:
-    """The report as one HTML page that loads nothing; its only scripts draw the charts."""
+    """Render the report as one HTML page that loads nothing; its only scripts draw the charts."""
     return render_page("report.html.j2", report=report, endings=ENDINGS, cut=cut)
 
 
@@ -105,8 +104,8 @@ def template(name: str) -> str:
 
 
 def render_page(name: str, folder: Path = _TEMPLATES, **content: Any) -> str:
-    """A template of this package, or of another `folder`, with the report's style and charts. Every
-    text in `content` is escaped."""
+    """Render a template of this package, or of another `folder`, with the report's style and
+    charts. Every text in `content` is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, _TEMPLATES]),
         autoescape=True,
@@ -147,7 +146,7 @@ def table_of(chart: Chart) -> Table:
 
 
 def cut(text: str, limit: int = MAX_RESPONSE) -> str:
-    """A text, cut where a report has no room for more."""
+    """Truncate a text that is too long for a report."""
     return (
         text if len(text) <= limit else f"{text[:limit]} … [{len(text) - limit:,} more characters]"
     )

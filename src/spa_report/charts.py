@@ -1,9 +1,9 @@
 """Charts as data. Pages draw them with uPlot (`templates/charts.js`), files with matplotlib
 (`figures.py`).
 
-`templates/uplot.*` is uPlot 1.6.32 (MIT). It is the smallest kept library with bands, a cursor and
-touch that works offline from one file: 51 kB, where Apache ECharts takes 1 MB and Plotly 4.5 MB in
-every report.
+`templates/uplot.*` is uPlot 1.6.32 (MIT). It is the smallest maintained library with bands, a
+cursor and touch that works offline from one file: 51 kB per report, compared with 1 MB for Apache
+ECharts and 4.5 MB for Plotly.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,11 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line: points (x, y), and at each point an interval (low, high) if there are `bands`.
+    """A line of a chart.
 
-    `episodes` and `tokens`: how many the method had sampled at each point, self-play included;
-    empty if not recorded.
+    points: (x, y). bands: an interval (low, high) for each point; empty if there are none.
+    episodes, tokens: number sampled by the method up to each point, including self-play; empty if
+    not recorded.
     """
 
     label: str
@@ -32,8 +33,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A line chart. `percent` fixes the y axis to 0 … 100 %; `band` says what the bands show; `end`
-    is the end of the x axis in steps, 0 for that of the points."""
+    """A line chart. percent: fix the y axis to 0 … 100 %. band: meaning of the bands. end: end of
+    the x axis in steps; 0 uses the points' own."""
 
     title: str
     help: str
@@ -57,7 +58,7 @@ class Bars:
 
 
 def thin(points: Sequence[Point], limit: int = _MAX_POINTS) -> list[int]:
-    """Indices of at most about `limit` points, the first and the last among them."""
+    """Indices of at most about `limit` points, including the first and the last."""
     if len(points) <= limit:
         return list(range(len(points)))
     # The indices are evenly spaced.
@@ -65,7 +66,7 @@ def thin(points: Sequence[Point], limit: int = _MAX_POINTS) -> list[int]:
 
 
 def number(value: float, percent: bool = False) -> str:
-    """A number as a person writes it."""
+    """Format a number for readers."""
     if percent:
         return f"{100 * value:.3g} %"
     if value and (abs(value) < 1e-3 or abs(value) >= 1e6):

@@ -39,7 +39,7 @@ def report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Write the report, and print the result in one sentence and the path. Returns the exit status."""
+    """Write the report, and print its verdict and its path. Returns the exit status."""
     from spa_report.build import write_report
 
     path = options.output or options.runs[0] / f"{_name(options.runs)}.{options.format}"
@@ -53,7 +53,8 @@ def report(options: argparse.Namespace) -> int:
 
 
 def _name(runs: Sequence[Path]) -> str:
-    """The name of a report: that of several runs does not overwrite the first run's own."""
+    """The file name of a report. For several runs it differs, so that the first run's own report is
+    kept."""
     others = "-".join(run.resolve().name for run in runs[1:])
-    # Many runs would make a name that the file system refuses.
+    # Many runs would make a name that the file system rejects.
     return f"report-with-{others[:100]}" if others else "report"

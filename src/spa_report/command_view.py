@@ -58,7 +58,7 @@ def view(options: argparse.Namespace) -> int:
         return 0
     try:
         server = serve(Library(options.folder), options.port, host=options.host)
-    # OverflowError: a port above 65535.
+    # A port above 65535 raises OverflowError.
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"cannot listen on {options.host}:{options.port}: {error}. Choose another port with --port, "

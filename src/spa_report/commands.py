@@ -1,4 +1,4 @@
-"""Records of the commands that show results, which pyproject.toml registers. Imports nothing heavy."""
+"""The commands that show results, registered in pyproject.toml. Imports nothing heavy."""
 
 from spa.commands.table import Command
 

@@ -1,4 +1,4 @@
-"""Contents of a report, before it becomes HTML, Markdown or a picture."""
+"""Collect the contents of a report, before it becomes HTML, Markdown or an image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything a report shows, in the order in which it is shown."""
+    """Everything that a report shows, in order."""
 
     title: str
     setting: str
@@ -58,10 +58,10 @@ class Report:
 
 
 def build(runs: Sequence[RunFolder], *, episodes: bool = True) -> Report:
-    """The report on one run, or on several; without `episodes` it replays none."""
+    """Build the report on one or several runs; without `episodes` it replays none."""
     runs = told_apart(runs)
     methods = results.list_methods(runs)
-    # While a method trains, the results in summary.json are those of an earlier run and are hidden.
+    # While a method trains, the results in summary.json belong to an earlier run and are hidden.
     summaries = {run.name: results.current_summary(run) for run in runs}
     steps = results.judged_steps(methods, summaries)
     outcomes = {
@@ -82,7 +82,7 @@ def build(runs: Sequence[RunFolder], *, episodes: bool = True) -> Report:
     ]
     columns, differences = _differences(methods)
     verdict, certainty = results.verdict(rows, runs)
-    # Keep the labels of methods only: a `trained longer` row has no episodes of its own.
+    # Keep only the labels of methods: a `trained longer` row has no episodes of its own.
     order = list(dict.fromkeys(row.label for row in rows if row.label in steps))
     return Report(
         title=printable(" and ".join(run.name for run in runs)),
@@ -166,15 +166,14 @@ PLACES = {
     "sft.trainer.default_local_dir",
     "generate.output_dir",
 }
-"""Keys that say where a method's files lie: they differ by necessity and explain nothing."""
+"""Keys that set the paths of a method's files: they always differ and explain nothing."""
 
 
 def _differences(
     methods: list[RunArm],
 ) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
-    """Keys whose value is not the same for all methods, compared in the stage that all of them
-    have."""
-    # One seed represents its method: seeds differ in nothing but the seed.
+    """Keys whose values differ between methods, compared in a stage that all of them have."""
+    # One seed represents its method, because seeds differ only in the seed.
     having = [(method, method.of("ppo")[0]) for method in methods if method.of("ppo")]
     flats = [flatten(stage.config) for _, stage in having]
     if len(flats) < 2:
@@ -195,7 +194,7 @@ def _short(value: Any) -> str:
 def _provenance(
     runs: Sequence[RunFolder], summaries: dict[str, Any]
 ) -> tuple[tuple[str, str], ...]:
-    """Provenance of a run: versions, hardware, commit, time, and the progress of each stage."""
+    """Provenance of each run: versions, hardware, commit, time, and the progress of each stage."""
     rows: list[tuple[str, str]] = []
     for run in runs:
         prefix = f"{run.name}: " if len(runs) > 1 else ""
@@ -217,8 +216,8 @@ def _configs(methods: list[RunArm]) -> tuple[tuple[str, str], ...]:
     for method in methods:
         for stage in method.stages:
             path = stage.path / "config.yaml"
-            # A link that leads out of the stage's folder must not put a file from elsewhere into a
-            # report that people share.
+            # A link that leads out of the stage's folder must not put an unrelated file into a
+            # shared report.
             inside = path.resolve().is_relative_to(stage.path.resolve())
             if (
                 inside

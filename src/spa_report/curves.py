@@ -1,4 +1,4 @@
-"""From metrics to charts: which metric goes into which chart, one line per method, the range over
+"""Make charts from metrics: which metric goes into which chart, one line per method, the range over
 seeds as a band."""
 
 import re
@@ -14,8 +14,8 @@ from spa_report.usage import Budget, of_self_play, so_far
 
 @dataclass(frozen=True, slots=True)
 class RunArm:
-    """One line of a report: a method of a run, with its stages over all seeds. `color` is the same
-    in every chart."""
+    """One line of a report: a method of a run, with its stages over all seeds. color: index of its
+    colour, the same in every chart."""
 
     label: str
     arm: str
@@ -25,11 +25,12 @@ class RunArm:
     stages: tuple[StageFolder, ...]
 
     def of(self, name: str) -> list[StageFolder]:
-        """The method's stages of this name; of several rounds, those of the last."""
+        """The method's stages with this name; if there are several rounds, only those of the
+        last."""
         return [stage for stage in self.stages if stage.name == name]
 
     def rounds(self, name: str) -> list[list[StageFolder]]:
-        """The stages of this name, those of all rounds, by seed."""
+        """The stages with this name in all rounds, grouped by seed."""
         of_seed: dict[int | None, list[StageFolder]] = {}
         for stage in self.stages:
             if stage.name.rpartition(" ")[2] == name:
@@ -39,7 +40,8 @@ class RunArm:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A chart that is drawn if a run has its metric. `pattern` must match the whole name."""
+    """A chart that is drawn if a run has its metric. pattern: matches the whole name of the
+    metric."""
 
     title: str
     help: str
@@ -178,14 +180,14 @@ def pass_k(methods: Sequence[RunArm], k: int | None = None) -> Wanted | None:
 
 
 def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
-    """The chart, or None if no method has recorded its metric."""
+    """Make the chart; None if no method has recorded its metric."""
     series = []
     shaded = dict[str, None]()
     end = 1
     for method in methods:
         tables = []
         for stages in method.rounds(wanted.stage):
-            # The axis ends at the last step that a method has recorded, whatever the metric.
+            # The axis ends at the last step that any method has recorded, whatever the metric.
             table, last = _rounds(stages, wanted.pattern)
             end = max(end, last)
             if table:
@@ -215,11 +217,11 @@ def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
 
 
 def _rounds(stages: Sequence[StageFolder], pattern: str) -> tuple[dict[int, float], int]:
-    """Step -> value over the rounds of a stage, whose steps are counted on, and the last step."""
+    """Step -> value over all rounds of a stage, with continuous step numbers, and the last step."""
     table: dict[int, float] = {}
     last = 0
     for stage in stages:
-        # Batches of self-play are counted through all rounds, steps of SFT from 1 in each.
+        # Batches of self-play are numbered through all rounds, steps of SFT from 1 in each.
         before = last if min(stage.metrics, default=0) <= last else 0
         table |= {before + step: value for step, value in _values(stage, pattern).items()}
         last = before + max(stage.metrics, default=0)
@@ -227,8 +229,8 @@ def _rounds(stages: Sequence[StageFolder], pattern: str) -> tuple[dict[int, floa
 
 
 def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
-    """Step -> value; where several environments have the metric, the mean over their episodes.
-    Validation goes before training."""
+    """Step -> value; if several environments have the metric, the mean weighted by episodes.
+    Validation takes precedence over training."""
     matcher = re.compile(pattern)
     names = {name for row in stage.metrics.values() for name in row if matcher.fullmatch(name)}
     # Metrics whose names start with `val` are preferred: validation
@@ -247,7 +249,7 @@ def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
 
 
 def _episodes(name: str, row: dict[str, float]) -> float:
-    """The episodes of the environment whose metric this is; 0 if they were not counted."""
+    """Number of episodes of the metric's environment; 0 if not recorded."""
     # A tag may have slashes, so the longest prefix that has a count is the environment's.
     parts = name.split("/")
     counts = (row.get("/".join([*parts[:n], "episodes"])) for n in range(len(parts) - 1, 1, -1))
@@ -259,7 +261,7 @@ def _average(rows: Sequence[dict[int, float]]) -> tuple[tuple[Point, ...], tuple
     for row in rows:
         for step, value in row.items():
             at[step].append(value)
-    # Only steps that every seed has are shown, so that the mean does not jump where one seed is
+    # Only steps that every seed has are shown, so that the mean does not jump where one seed lags
     # behind. If seeds share no step, each step is shown with the seeds that have it.
     steps = sorted(step for step, values in at.items() if len(values) == len(rows)) or sorted(at)
     points = tuple((float(step), sum(at[step]) / len(at[step])) for step in steps)
@@ -267,11 +269,11 @@ def _average(rows: Sequence[dict[int, float]]) -> tuple[tuple[Point, ...], tuple
 
 
 def _puzzle_bands(stage: StageFolder, points: Sequence[Point]) -> tuple[Point, ...]:
-    """Intervals over the puzzles of each validation; empty if a step has no recorded episodes."""
+    """Intervals over the puzzles of each validation; empty if any step has no recorded episodes."""
     files = {file.step: file.path for file in stage.trajectory_files() if file.split == "val"}
     wins = [facts.validation(files[int(step)])[1] if step in files else {} for step, _ in points]
     intervals = [facts.rate({None: puzzles}) for puzzles in wins if puzzles]
-    # A band needs an interval at every point; otherwise the chart has none.
+    # A band needs an interval at every point; otherwise the chart has no band.
     return (
         tuple((interval.low, interval.high) for interval in intervals if interval)
         if all(wins)
@@ -280,7 +282,7 @@ def _puzzle_bands(stage: StageFolder, points: Sequence[Point]) -> tuple[Point, .
 
 
 def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Episodes and tokens sampled for training up to each point, per seed, self-play included;
+    """Episodes and tokens sampled for training up to each point, per seed, including self-play;
     empty if unknown."""
     # Self-play runs before the first PPO step, so the counts begin with its episodes and tokens.
     before: dict[int | None, Budget] = {}
@@ -289,7 +291,8 @@ def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...],
             before[stage.seed] = before.get(stage.seed, Budget()).plus(played)
     # The first seed may be in PPO while another one is still in self-play or SFT.
     start = Budget(*(sum(part) / len(before) for part in zip(*before.values(), strict=True)))
-    # One seed represents its method: all seeds play equally many episodes, of similar length.
+    # One seed represents its method, because all seeds play equally many episodes of similar
+    # length.
     used = so_far(start, method.of("ppo")[0].metrics.items())
     if not any(one.episodes for one in used.values()):
         return (), ()
@@ -300,8 +303,8 @@ def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...],
 def ends(
     wanted: Wanted, method: RunArm, step: int | None = None
 ) -> tuple[float | None, float | None]:
-    """The metric at step 0, which is before PPO, and at its last step after that up to `step`, the
-    mean over seeds; None where there is none."""
+    """The metric at step 0, before PPO, and at its last later step up to `step`, as means over
+    seeds; None if missing."""
     tables = [_values(stage, wanted.pattern) for stage in method.of(wanted.stage)]
     points = dict(_average([table for table in tables if table])[0])
     last = max((x for x in points if x and (step is None or x <= step)), default=None)
@@ -309,7 +312,8 @@ def ends(
 
 
 def system_charts(methods: Sequence[RunArm]) -> Iterator[Chart]:
-    """Memory and load over the time of the run, of the stages that recorded them."""
+    """Yield charts of memory and load over the time of the run, for the stages that recorded
+    them."""
     rows = {
         method.label: [row for stage in method.stages for row in stage.timings.values()]
         for method in methods

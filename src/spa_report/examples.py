@@ -1,4 +1,5 @@
-"""The examples of stage 1: what the world model is fine-tuned on, and which text carries loss."""
+"""The examples of stage 1, on which the world model is fine-tuned, and the text that contributes to
+the loss."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ LIMIT = 10
 
 
 def example_files(run: RunFolder) -> list[tuple[str, Path, StageFolder]]:
-    """The data files of a run with a name for each, training data first."""
+    """The data files of a run, training data first, each with a name and its stage."""
     return [
         # `wm_train.parquet` -> `train`
         (printable(f"{stage.label}, {name[3:-8]}"), path, stage)
@@ -25,8 +26,8 @@ def example_files(run: RunFolder) -> list[tuple[str, Path, StageFolder]]:
 
 
 def examples(run: RunFolder, file: int = 0, offset: int = 0) -> dict[str, Any]:
-    """Some examples of a data file, as spans of text with whether they carry loss; how many there
-    are, and the files.
+    """A page of examples of a data file, with spans of text marked by whether they contribute to
+    the loss; the total number, and the files.
 
     Raises OSError or ValueError if the file is not readable as Parquet.
     """
@@ -40,7 +41,8 @@ def examples(run: RunFolder, file: int = 0, offset: int = 0) -> dict[str, Any]:
     if not 0 <= file < len(files):
         return page
     _, path, data = files[file]
-    # Which text carries loss is a setting of the SFT stage that reads this file, not of the data.
+    # The text that contributes to the loss is a setting of the SFT stage that reads this file, not
+    # of the data.
     stages = [stage for stage in run.find("sft", data.arm) if stage.seed == data.seed]
     loss_on = (
         str(flatten(stages[0].config).get("sft.data.loss_on", "response")) if stages else "response"
@@ -68,9 +70,10 @@ def examples(run: RunFolder, file: int = 0, offset: int = 0) -> dict[str, Any]:
 
 
 def _spans(response: str, loss_on: str) -> list[tuple[str, bool]]:
-    """The response in parts, each with whether it carries loss, by the setting `sft.data.loss_on`."""
+    """Split the response into parts, each with whether it contributes to the loss under
+    `sft.data.loss_on`."""
     if loss_on not in ("states_only", "no_states"):
-        # A mask of the user's own is not computed here, so nothing is marked.
+        # A custom mask is not computed here, so nothing is marked.
         return [(response, loss_on in ("response", "act_obs"))]
     # `no_states` and `states_only` are complements, so each part belongs to exactly one of them.
     parts = []

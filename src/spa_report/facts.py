@@ -1,7 +1,7 @@
 """Statistics of recorded episodes: how they ended, their errors, and the uncertainty of a rate.
 
-Works on trajectory files of the last validation (`val`), which holds the same puzzles for every
-method of a comparison.
+Reads trajectory files of the last validation (`val`), which has the same puzzles for every method
+of a comparison.
 """
 
 from collections import Counter
@@ -34,10 +34,10 @@ _HABITS = (
         "of the predicted next states were not exact",
     ),
 )
-"""A count, what it is a share of, and the sentence about it; predictions are mentioned when all are
-right, too."""
+"""Name of a count, name of its total, and the text about the share. The share of wrong predictions
+is also mentioned if it is 0."""
 SEED = 20251015
-"""Of the bootstrap: the same report for the same run."""
+"""Seed of the bootstrap, fixed so that the same run gives the same report."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Behaviour:
         return sum(self.endings.values())
 
     def share(self, name: str, of: str) -> float | None:
-        """Count `name` over count `of`; None if there was nothing to count."""
+        """Count `name` divided by count `of`; None if `of` is 0."""
         return getattr(self, name) / getattr(self, of) if getattr(self, of) else None
 
     def merge(self, other: "Behaviour") -> None:
@@ -68,7 +68,7 @@ class Behaviour:
             setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
 
     def add(self, episode: dict[str, Any]) -> None:
-        """Count one episode. Claims about states count where they were asked for."""
+        """Count one episode. Predicted states count only if the format asks for them."""
         self.endings[str(episode.get("stop", "error"))] += 1
         asked = episode.get("mode") != "base"
         for turn in episode["turns"]:
@@ -77,7 +77,7 @@ class Behaviour:
             for info in turn.get("infos") or ():
                 self.actions += 1
                 self.refused += info.get("action_is_valid") is False
-                # A refused action changes nothing either; it counts once, as refused.
+                # A refused action changes nothing either, but counts only as refused.
                 self.idle += (
                     info.get("action_is_valid") is not False
                     and info.get("action_is_effective") is False
@@ -97,7 +97,7 @@ def behaviour_and_wins(
     stages: Sequence[StageFolder], step: int | None = None
 ) -> tuple[Behaviour, Wins]:
     """Counts over the last validation (up to `step`) of these stages, one per seed, and the success
-    of every puzzle."""
+    rate of every puzzle."""
     behaviour = Behaviour()
     wins: Wins = {}
     for stage in stages:
@@ -110,9 +110,9 @@ def behaviour_and_wins(
 
 
 def validation(path: Path) -> tuple[Behaviour, dict[str, float]]:
-    """Counts over the episodes of a file, and puzzle -> share of its episodes that succeeded. Not
-    to be changed."""
-    # Size and time are the cache's key, so a file that grows is counted again.
+    """Counts over the episodes of a file, and puzzle -> share of its episodes that succeeded. The
+    result is cached, so callers must not change it."""
+    # The cache key includes size and time, so a file that grows is counted again.
     status = path.stat()
     return _validation(path, status.st_size, status.st_mtime_ns)
 
@@ -127,7 +127,8 @@ def _validation(path: Path, size: int, changed: int) -> tuple[Behaviour, dict[st
 
 
 def rate(wins: Wins) -> Interval | None:
-    """Pass@1 with its interval over puzzles, and over seeds from three on; None without episodes."""
+    """Pass@1 with its interval over puzzles, or over seeds if there are three or more; None without
+    episodes."""
     return _rate(tuple(tuple(puzzles.values()) for puzzles in wins.values())) if wins else None
 
 
@@ -142,7 +143,7 @@ def difference(first: Wins, second: Wins) -> Interval | None:
 
 
 def paired(first: Wins, second: Wins) -> list[tuple[dict[str, float], dict[str, float]]]:
-    """The puzzles of both methods, per training seed whose puzzles both played."""
+    """The results of both methods per training seed, for seeds with puzzles that both played."""
     ours, theirs = _by_seed(first), _by_seed(second)
     pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
     # Two runs of one seed each are paired even if the seeds differ.
@@ -152,7 +153,7 @@ def paired(first: Wins, second: Wins) -> list[tuple[dict[str, float], dict[str, 
 
 
 def _by_seed(wins: Wins) -> dict[int, dict[str, float]]:
-    """By training seed, where a run without seed directories is seed 0."""
+    """Results by training seed; a run without seed directories is seed 0."""
     alone = {0: wins[None]} if None in wins else {}
     return alone | {seed: puzzles for seed, puzzles in wins.items() if seed is not None}
 

@@ -1,4 +1,4 @@
-"""Charts as files for papers: PNG and SVG, drawn by matplotlib."""
+"""Write charts as files for papers: PNG and SVG, drawn by matplotlib."""
 
 import re
 import textwrap
@@ -11,7 +11,7 @@ from spa.install import install_hint
 from spa_report.charts import Chart
 from spa_report.content import Report
 
-# Colors, dashes and markers vary together, so up to four lines differ in black and white, too.
+# Colours, dashes and markers vary together, so up to four lines also differ in black and white.
 _COLORS = ("#0072b2", "#d55e00", "#007a59", "#a8517f", "#8a6d00", "#4d4dbf", "#5b6470", "#9c2f2f")
 _DASHES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D")
@@ -32,7 +32,7 @@ def save_picture(report: Report, path: Path) -> None:
 
 
 def save_figures(report: Report, folder: Path) -> Iterator[Path]:
-    """Write each chart of the report as PNG and SVG into `folder`; yields the files.
+    """Write each chart of the report as PNG and SVG into `folder`; yield the files.
 
     Raises SpaError if matplotlib is not installed or there is nothing to draw.
     """
@@ -69,7 +69,7 @@ def _figure(size: tuple[float, float]) -> Any:
         raise SpaError(
             f"figures need matplotlib: {install_hint('plot')}. --format html needs no extra package."
         ) from error
-    # Agg needs no display, and the figure is not made by pyplot, which keeps global state.
+    # Agg needs no display, and the figure is not made with pyplot, which keeps global state.
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -91,14 +91,14 @@ def _save(figure: Any, path: Path, form: str, option: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """Text that matplotlib does not take for mathematics; it leaves labels that begin with _ out of
-    a legend."""
+    """Text that matplotlib does not parse as mathematics. A leading _ is masked, because matplotlib
+    leaves such labels out of a legend."""
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
 def _draw(axes: Any, chart: Chart) -> None:
     for series in chart.series:
-        # The ninth line has the first colour again, with the next dash.
+        # The ninth line reuses the first colour with the next dash.
         dash = (series.color + series.color // 8) % 4
         style = {
             "color": _COLORS[series.color % 8],

@@ -1,4 +1,4 @@
-"""Episodes of a report: a few that explain the result, chosen by rule and not by hand."""
+"""Choose episodes of a report that explain the result, by rule and not by hand."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from spa_report.replay import any_wrong, replay
 
 Head = dict[str, Any]
 _SAMPLE = 2000
-"""Episodes that are chosen from: a rule needs a sample, not every episode."""
+"""Maximum number of episodes to choose from: a rule needs a sample, not every episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """An episode and where it lies."""
+    """An episode and its location."""
 
     head: Head
     place: Place
@@ -43,11 +43,11 @@ class _Found:
 def choose(
     methods: Sequence[RunArm], order: Sequence[str], steps: dict[str, int | None]
 ) -> Iterator[Picture]:
-    """Pictures of the first method of `order` and its rival, from the last validation up to their
-    step in `steps`.
+    """Yield pictures of the first two methods of `order`, from their last validation up to the step
+    in `steps`.
 
-    The same puzzle won and lost, good and bad predictions, failures, malformed responses. No
-    episode is shown twice.
+    Shows the same puzzle won and lost, good and bad predictions, failures, and malformed responses.
+    No episode is shown twice.
     """
     by_label = {method.label: method for method in methods}
     leading = [by_label[label] for label in order[:2]]
@@ -61,7 +61,7 @@ def choose(
             whole = None if episode.place in shown else read_episode(episode.place)
             if whole is not None:
                 shown.add(episode.place)
-                # The gallery shows text. Tokens would only make the page larger.
+                # The gallery shows text. Tokens would only enlarge the page.
                 whole.pop("token_ids", None)
                 yield Picture(title, why, method.label, episode.link, replay(whole))
                 return
@@ -121,7 +121,7 @@ def _of_method(
 
 
 def _episodes(method: RunArm, step: int | None) -> list[_Found]:
-    """Episodes of the last validation, the shorter ones first (they are easier to read)."""
+    """Episodes of the last validation, shorter ones first, since they are easier to read."""
     heads_of = (
         _Found(head, Place(file.path, start), _link(method, stage, file, head))
         for stage in method.of("ppo") or method.of("eval")
@@ -145,7 +145,7 @@ def _link(method: RunArm, stage: StageFolder, file: TrajectoryFile, head: Head) 
 
 
 def _same_puzzle(first: list[_Found], second: list[_Found]) -> tuple[list[_Found], list[_Found]]:
-    """An episode that `first` won in at least two turns if possible, and one that `second` lost on
+    """An episode that `first` won, if possible in at least two turns, and one that `second` lost on
     the same puzzle."""
     lost: dict[tuple[str, Any], _Found] = {}
     for episode in second:

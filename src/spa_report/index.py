@@ -1,8 +1,7 @@
-"""A table of contents of every episode of a run, in SQLite, so that 100,000 of them can be filtered
-and paged.
+"""An SQLite index of every episode of a run, for filtering and paging 100,000 of them.
 
-The trajectory files stay the only truth: the index holds where each episode lies in its file and
-what one filters by, and is brought up to date file by file. It is a cache, next to the run or in the
+The trajectory files remain the source of truth. The index stores each episode's location in its
+file and its filter columns, and is updated file by file. It is a cache, next to the run or in the
 system's temporary directory.
 """
 
@@ -43,9 +42,9 @@ CREATE VIRTUAL TABLE words USING fts5(text, content='');
 _COLUMNS = "id, episode, arm, seed, stage, split, step, tag, stop, success, wrong, malformed, turns, score, member"
 _INSERT = "INSERT INTO episodes VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 CHOICES = ("arm", "seed", "stage", "split", "step", "tag", "stop")
-"""Columns that one filters by value."""
+"""Columns that can be filtered by value."""
 FLAGS = ("success", "wrong", "malformed")
-"""Columns that one filters by yes or no."""
+"""Columns that can be filtered by yes or no."""
 # SQL has no parameter for a column, so the order of a request is looked up here and never becomes
 # part of the query.
 ORDERS = {
@@ -60,7 +59,7 @@ MAX_PAGE = 500
 
 @dataclass(frozen=True)
 class Place:
-    """Location of an episode."""
+    """Location of an episode: a file, and the byte offset of its line."""
 
     path: Path
     start: int
@@ -70,8 +69,8 @@ class EpisodeIndex:
     """The index of one run. Methods may be called from several threads."""
 
     def __init__(self, run: Path, *, cache: Path | None = None) -> None:
-        """`cache` is the database file; the default is a hidden file in the run directory if that
-        can be written."""
+        """`cache`: the database file; by default a hidden file in the run directory if that is
+        writable."""
         self.root = run.resolve()
         self._path = cache or _cache_path(self.root)
         self._local = threading.local()
@@ -80,10 +79,9 @@ class EpisodeIndex:
         self._prepare()
 
     def update(self) -> bool:
-        """Index files that are new or have changed, forget those that are gone; True if anything
-        changed.
+        """Index new and changed files, and remove missing ones; return whether anything changed.
 
-        A second caller while an update is under way returns at once.
+        Returns at once if another update is in progress.
         """
         if not self._updating.acquire(blocking=False):
             return False
@@ -95,11 +93,10 @@ class EpisodeIndex:
     def page(
         self, filters: dict[str, str], *, order: str = "", offset: int = 0, limit: int = 50
     ) -> dict[str, Any]:
-        """Episodes that match `filters`, and how many there are.
+        """Episodes that match `filters`, and their total number.
 
-        `filters` maps CHOICES to a value, FLAGS to "1" or "0", and "q" to a part of the episode's
-        id or to consecutive words of a state, a response or
-        an error. The last word may be cut short.
+        filters: maps CHOICES to a value, FLAGS to "1" or "0", and "q" to a part of the episode's id
+        or to consecutive words of a state, a response or an error. The last word may be a prefix.
         """
         where, values = _where(filters)
         total = self._db.execute(f"SELECT count(*) FROM episodes {where}", values).fetchone()[0]
@@ -109,8 +106,8 @@ class EpisodeIndex:
         return {"total": total, "episodes": records}
 
     def spread(self, limit: int) -> list[dict[str, Any]]:
-        """Episodes taken in turn from each kind of episode, the latest steps first within a kind;
-        at most `limit`."""
+        """At most `limit` episodes, taken in turn from each kind of episode, with the latest steps
+        first within a kind."""
         kind = (
             "PARTITION BY arm, seed, stage, split, success, wrong, malformed ORDER BY step DESC, id"
         )
@@ -122,16 +119,16 @@ class EpisodeIndex:
         )
 
     def group(self, number: int) -> list[dict[str, Any]]:
-        """The episodes of the same puzzle that were sampled together with episode `number`, itself
-        among them."""
-        # `team` is tag and group; a group lies in one file.
+        """The episodes of the same puzzle that were sampled together with episode `number`,
+        including itself."""
+        # `team` is tag and group; a group is in one file.
         same = "(file, team) = (SELECT file, team FROM episodes WHERE id = ?)"
         return self._rows(
             f"SELECT {_COLUMNS} FROM episodes WHERE {same} ORDER BY member, id LIMIT 64", (number,)
         )
 
     def last_validation(self) -> dict[str, str]:
-        """The filters of the last validation of the main method; empty if there is none."""
+        """The filters that select the main method's last validation; empty if there is none."""
         where = "WHERE split = 'val' AND stage IN ('ppo', 'eval') GROUP BY arm, stage"
         steps = self._db.execute(f"SELECT arm, stage, max(step) FROM episodes {where}").fetchall()
         if not steps:
@@ -140,7 +137,7 @@ class EpisodeIndex:
         return {"arm": arm, "stage": stage, "split": "val", "step": str(step)}
 
     def choices(self) -> dict[str, list[Any]]:
-        """The values that occur, for every column of CHOICES."""
+        """The values that occur in every column of CHOICES."""
         return {
             column: [
                 row[0]
@@ -171,7 +168,7 @@ class EpisodeIndex:
         if not hasattr(self._local, "db"):
             self._local.db = sqlite3.connect(self._path, timeout=30)
             self._local.db.execute("PRAGMA journal_mode=WAL")
-            # The index is a cache, so it is rebuilt if a crash destroys it.
+            # The index is a cache, so it can be rebuilt if a crash destroys it.
             self._local.db.execute("PRAGMA synchronous=OFF")
             self._local.db.execute("PRAGMA cache_size=-16000")
         return self._local.db
@@ -207,7 +204,7 @@ class EpisodeIndex:
             # hashed.
             if known.get(name, ())[:2] != (stamp[2].st_size, stamp[2].st_mtime_ns)
         ]
-        # The files whose episodes the page shows first are indexed first.
+        # Files whose episodes the page shows first are indexed first.
         work.sort(
             key=lambda item: (
                 item[2].split != "val",
@@ -222,14 +219,14 @@ class EpisodeIndex:
         for done, (name, stage, file, status) in enumerate(work):
             self.progress = (done, len(work))
             try:
-                # A transaction adds the whole file, so a crash leaves no file indexed in part.
+                # A transaction adds the whole file, so a crash leaves no file partly indexed.
                 with self._db:
                     self._forget(name)
                     row = (name, status.st_size, status.st_mtime_ns)
                     number = self._db.execute(
                         "INSERT INTO files (path, size, changed) VALUES (?,?,?)", row
                     ).lastrowid
-                    # Numbers are never reused: the words of a removed episode stay in the full-text
+                    # Ids are never reused: the words of a removed episode stay in the full-text
                     # index and must not find a new episode.
                     last = self._db.execute(
                         "SELECT max(seq) FROM sqlite_sequence WHERE name = 'episodes'"
@@ -273,7 +270,7 @@ def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
         matching = "SELECT rowid FROM words WHERE words MATCH ?"
         clauses.append(f"(instr(lower(episode), lower(?)) > 0 OR id IN ({matching}))")
         # A quoted phrase with `*` finds its words in this order, the last one as a prefix. Quotes
-        # are doubled and NUL removed, since FTS5 has a query language of its own.
+        # are doubled and NUL removed, since FTS5 has its own query language.
         values += [filters["q"], '"' + filters["q"].replace('"', '""').replace("\0", "") + '"*']
     return ("WHERE " + " AND ".join(clauses) if clauses else ""), tuple(values)
 
@@ -295,7 +292,7 @@ def _text(row: dict[str, Any]) -> str:
 def _row(
     row: dict[str, Any], start: int, file: int, stage: StageFolder, split: str, step: int
 ) -> tuple[Any, ...]:
-    """The columns of an episode, also for a damaged line, so that it is shown."""
+    """The columns of an episode. A damaged line gets default values, so that it is still shown."""
     turns = row.get("turns") or []
     wrong = any_wrong(row)
     return (
@@ -331,7 +328,7 @@ def _cache_path(root: Path) -> Path:
 
 
 def read_episode(place: Place) -> dict[str, Any] | None:
-    """The episode's JSON, or None if it is damaged, or if the file has changed since it was
+    """The episode's JSON; None if it is damaged, or if the file has changed since it was
     indexed."""
     try:
         with place.path.open("rb") as file:
@@ -345,15 +342,15 @@ def read_episode(place: Place) -> dict[str, Any] | None:
 
 
 def read_scores(place: Place, episodes: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Episode -> what the trainer recorded per token of it, for those of `episodes` that it
-    recorded."""
+    """Episode id -> the trainer's recorded values per token, for those of `episodes` that have
+    any."""
     path = place.path.parent.parent / "token_scores" / place.path.name
     rows = (row for _, row in read_lines(path)) if path.exists() else ()
     return {str(row.pop("episode_id")): row for row in rows if row.get("episode_id") in episodes}
 
 
 def mean_advantage(scores: Mapping[str, Any]) -> float | None:
-    """The mean advantage over the tokens that have one; None if none was recorded."""
+    """Mean of the nonzero advantages over tokens; None if none were recorded."""
     values = scores.get("advantages")
     # Prompt and environment tokens are recorded with advantage 0 and are left out.
     known = (
@@ -363,8 +360,8 @@ def mean_advantage(scores: Mapping[str, Any]) -> float | None:
 
 
 def read_imagined(place: Place, episode: str) -> dict[int, list[dict[str, Any]]]:
-    """Turn -> the planner's predictions in it: the actions, the state, its value, and the first
-    response of the path."""
+    """Turn -> the planner's predictions in this turn: the actions, the state, its value, and the
+    index of the first response on the path."""
     path = place.path.parent.parent / "imagined" / place.path.name.rpartition("-")[2]
     rows = (
         [row for _, row in read_lines(path) if row.get("episode_id") == episode]

@@ -1,4 +1,5 @@
-"""An episode as static HTML for notebooks: every text is escaped, and nothing is loaded or run."""
+"""Render an episode as static HTML for notebooks: every text is escaped, and nothing is loaded or
+run."""
 
 from html import escape
 from typing import Any
@@ -14,7 +15,7 @@ _BOARD = "display:inline-block;vertical-align:top;margin:0 1.2em .6em 0"
 def episode_html(episode: Episode) -> str:
     """The turns of an episode: state, action, next state, and the predicted state with wrong cells
     marked ≠."""
-    # Token ids are left out: a notebook cell shows text, and tokens would need a tokenizer.
+    # Token ids are left out, because showing them would need a tokenizer.
     shown = replay({**episode.to_json(), "token_ids": None})
     ending = "success" if shown["success"] else shown["stop"]
     result = f"{escape(ending)}, score {shown['score']:g}"
@@ -47,7 +48,7 @@ def _turn(number: int, turn: dict[str, Any]) -> str:
 
 
 def _board(title: str, board: dict[str, Any]) -> str:
-    """A board of cells, or its words where the state is no grid."""
+    """Render a board of cells, or its words if the state is not a grid."""
     rows = "".join(
         f"<tr>{''.join(_cell(text, differs) for text, differs in row)}</tr>"
         for row in board["rows"]

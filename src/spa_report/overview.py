@@ -1,4 +1,4 @@
-"""`spa runs`: what runs a folder holds, how far they are and what came out."""
+"""`spa runs`: list the runs of a folder with their progress and results."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -31,12 +31,12 @@ from spa_report.reading import (
 from spa_report.results import MethodResult, current_summary, judged_steps, list_methods, measured
 
 Steps = dict[str, int | None]
-"""Label of a method -> the step that it is judged at."""
+"""Label of a method -> the step whose validation is its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run in the table. `state` is that of the method that is worst off."""
+    """One run in the table. state: that of its least advanced method."""
 
     name: str
     state: str
@@ -46,12 +46,12 @@ class RunRow:
     methods: tuple[MethodResult, ...] = ()
     commit: str = ""
     left: str = ""
-    """The time that a running command still takes."""
+    """The time that a running command still needs."""
 
 
 def list_runs(folder: Path, now: float) -> Iterator[RunRow]:
-    """One line per run in `folder`, by name, or the line of the run that it is; `now` is the time
-    in seconds since the epoch."""
+    """Yield one row per run in `folder`, by name, or a single row if `folder` is a run. now:
+    seconds since the epoch."""
     if not folder.is_dir():
         raise DataError(
             f"{folder} is not a directory. Give the folder of the runs, for example runs."
@@ -61,7 +61,7 @@ def list_runs(folder: Path, now: float) -> Iterator[RunRow]:
 
 
 def run_row(path: Path, now: float) -> RunRow | None:
-    """The line of one run; None if the folder has none."""
+    """The row of one run; None if the folder has no run."""
     try:
         if not path.is_dir() or path.name.startswith("."):
             return None
@@ -94,12 +94,13 @@ def run_row(path: Path, now: float) -> RunRow | None:
 
 
 def _seconds(stages: Sequence[StageFolder]) -> float:
-    """Working time of stages, by a monotonic clock."""
+    """Working time of stages in seconds, by a monotonic clock."""
     return sum(row.get("elapsed_s", 0) for stage in stages for row in stage.timings.values())
 
 
 def _state(run: RunFolder, now: float) -> str:
-    """finished, running or stopped; and how far the method is that has come least far."""
+    """Describe the run: finished, running or stopped, and the progress of its least advanced
+    method."""
     methods = progress(run)
     if not methods or not (in_progress(run) or held(run.path)):
         return "finished"
@@ -125,8 +126,8 @@ def _methods(
 
 
 def _result(run: RunFolder, methods: Sequence[RunArm], steps: Steps) -> str:
-    """Pass@1 before and after PPO, per method, at the step at which a report judges them, which is
-    named while a method is in progress."""
+    """Describe Pass@1 before and after PPO for each method, at the step that a report uses; the
+    step is named while a method is in progress."""
     parts = []
     judged = False
     for method in methods:
@@ -146,18 +147,18 @@ def _seeds(run: RunFolder) -> str:
     summary: dict[str, Any] = run.summary or {}
     seeds = {entry.get("seed") for entry in summary.get("seeds", ())}
     seeds = seeds or {stage.seed for stage in run.stages} - {None}
-    # The only training of a comparison is number 0: more seeds continue from it.
+    # A comparison's only training run is number 0; further seeds count up from it.
     seeds = seeds or ({0} if "methods" in summary else set[int]())
     return ", ".join(sorted(map(str, seeds))) or "–"
 
 
 def _duration(run: RunFolder) -> str:
-    """Of the whole comparison as far as that is known, at least of the method that has worked
-    longest."""
+    """Duration of the whole comparison if recorded, but at least that of its longest method and
+    seed."""
     arms = defaultdict[tuple[str, int | None], list[StageFolder]](list)
     for stage in run.stages:
         arms[stage.arm, stage.seed].append(stage)
-    # The recorded total does not include sessions that were killed.
+    # The recorded total leaves out sessions that were killed.
     recorded = (run.summary or {}).get("seconds", {}).get("total", 0)
     # Methods and seeds may train in parallel, so the longest one is a lower bound of the elapsed
     # time.

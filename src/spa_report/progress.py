@@ -19,8 +19,8 @@ _FRESH_SECONDS = 15 * 60
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The latest stage of a method, the last step of it, and its number of steps if the
-    configuration names it."""
+    """Progress of a method: its latest stage, the last step, and the total number of steps if the
+    configuration sets it."""
 
     arm: str
     stage: str
@@ -35,10 +35,10 @@ class Progress:
 
 
 def progress(run: RunFolder) -> list[Progress]:
-    """One entry per method, for the seed that has come least far; the method that has come least
-    far is first."""
+    """One entry per method, for its least advanced seed, beginning with the least advanced
+    method."""
     by_method: dict[str, list[tuple[tuple[bool, float, int, int], Progress]]] = {}
-    # This dict is used as an ordered set of (method, seed).
+    # This dict serves as an ordered set of (method, seed).
     for arm, seed in {(stage.arm, stage.seed): None for stage in run.stages}:
         last = max(
             (stage for stage in run.stages if (stage.arm, stage.seed) == (arm, seed)),
@@ -58,12 +58,12 @@ def progress(run: RunFolder) -> list[Progress]:
 
 
 def unfinished(run: RunFolder) -> list[Progress]:
-    """The methods that have not finished with every seed."""
+    """The methods that have not finished all seeds."""
     return [state for state in progress(run) if not state.finished]
 
 
 def lacks_summary(run: RunFolder) -> bool:
-    """Return whether a comparison has not written its summary, which it does after the last
+    """Return whether a comparison still lacks its summary, which it writes after the last
     method."""
     # A comparison's lock file remains after its process ends. Without that file no summary is
     # expected.
@@ -75,7 +75,7 @@ def lacks_summary(run: RunFolder) -> bool:
 
 
 def failures(run: RunFolder) -> list[str]:
-    """Failures of the latest command of a comparison, a text for each stage."""
+    """Failures of a comparison's latest command, one text per stage."""
     failed = read_object(run.path / PLAN).get("failed")
     return (
         [each for each in failed if isinstance(each, str) and each]
@@ -96,10 +96,10 @@ def _progress(stage: StageFolder, run: RunFolder) -> Progress:
     total = total if isinstance(total, int) else None
     result = re.search(r"global_step_(\d+)", stage.result or "")
     step = max(int(result[1]) if result else 0, max(stage.metrics, default=0))
-    # It is written when the evaluation ends.
+    # This file is written when the evaluation ends.
     evaluated = stage.evaluation.is_file()
-    # All stages together lock the run's folder, so that PPO is to come. Stages that were asked for
-    # alone lock their own folders only.
+    # A command for all stages locks the run's folder, so PPO is still to come. Stages that are run
+    # alone lock only their own folders.
     alone = is_stage(run.path) or not (run.path / LOCK).is_file()
     finished = stage.name == "eval" or evaluated or (alone and stage.result is not None)
     if stage.name == "ppo":
@@ -109,19 +109,19 @@ def _progress(stage: StageFolder, run: RunFolder) -> Progress:
 
 
 def shown_step(steps: Sequence[int | None]) -> str:
-    """The step of these results in a heading, as long as methods are in progress."""
+    """Name the step of these results in a heading, while methods are in progress."""
     known = sorted({step for step in steps if step is not None})
     return f"at step {' and '.join(map(str, known))}" if known else "so far"
 
 
 def is_running(run: RunFolder, now: float) -> bool:
     """Return whether a process holds the run or one of its stages; for a run on another machine,
-    whether a file was written in the last 15 minutes. A time in the future comes from a wrong
-    clock."""
+    whether a line was logged in the last 15 minutes. Times in the future come from a wrong clock
+    and are ignored."""
     folders = (run.path, *(stage.path for stage in run.stages))
     known = [held(folder) for folder in folders if (folder / LOCK).is_file()]
-    # A run is running if a process visibly holds one of its locks. For a lock that another
-    # machine may hold (None), and for a run without locks, the time of the last line decides.
+    # A run is running if a process visibly holds one of its locks. For a lock that another machine
+    # may hold (None), and for a run without locks, the time of the last line decides.
     if True in known:
         return True
     times = [
@@ -135,8 +135,8 @@ def is_running(run: RunFolder, now: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LiveStage:
-    """The present work of a method: the stage, its steps, the time that it still takes, the stages that
-    come next, and the memory of its process."""
+    """The current work of a method. stage, steps: the current stage and its progress. left: the
+    remaining time. later: the stages that follow. memory: of its process."""
 
     arm: str
     stage: str
@@ -148,7 +148,7 @@ class LiveStage:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The present work of a running command, and the time that it still takes."""
+    """The current work of a running command, and its remaining time."""
 
     left: str
     load: str
@@ -156,7 +156,8 @@ class Live:
 
 
 def live(run: RunFolder, now: float) -> Live | None:
-    """The present work of a command, by the plan that it wrote; None if it does not run or wrote none."""
+    """The current work of a command, by the plan that it wrote; None if it is not running or wrote
+    no plan."""
     plan = read_object(run.path / PLAN)
     try:
         workers = int(plan["workers"])

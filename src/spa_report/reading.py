@@ -1,9 +1,9 @@
-"""Run directories, read only: which stages a run has, what they recorded, what its summary says.
+"""Read run directories: which stages a run has, what they recorded, and its summary.
 
 Layout: `runs/<name>/{data,sft,ppo}`, with methods `runs/<name>/<arm>/{data,sft,ppo}`, with several
 seeds `runs/<name>/seed_<s>/<arm>/{data,sft,ppo}`. Earlier rounds of self-play are in
-`round_<n>/{data,sft}`, and their stages are called `round_<n> data` and `round_<n> sft`. Everything
-may still be growing while it is read.
+`round_<n>/{data,sft}`, and their stages are named `round_<n> data` and `round_<n> sft`. Files may
+still grow while they are read. Nothing is written.
 """
 
 import json
@@ -25,7 +25,7 @@ from spa_report.reading_shape import is_head, is_summary
 log = logging.getLogger(__name__)
 
 
-# Folders that are not searched for stages: hidden ones, checkpoints, evaluations, earlier attempts,
+# Folders that are not searched for stages: hidden ones, checkpoints, evaluations, archives,
 # records.
 _SKIPPED = re.compile(
     r"\..*|global_step_.*|eval|previous|trajectories|token_scores|tensorboard|wandb"
@@ -37,7 +37,7 @@ _SEED = re.compile(r"seed_(\d+)")
 # The deepest layout: seed_<s>/<method>/round_<n>/<stage>.
 _MAX_DEPTH = 4
 STAGES = ("generate", "data", "sft", "ppo", "eval")
-"""The stages of a method, in their order."""
+"""The stages of a method, in order."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class TrajectoryFile:
 
 @dataclass(frozen=True)
 class StageFolder:
-    """One stage directory of a run. `arm` is "" for a run without methods, `seed` None without seed
-    directories."""
+    """One stage directory of a run. arm: its method; "" for a run without methods. seed: None for a
+    run without seed directories."""
 
     path: Path
     name: str
@@ -61,7 +61,7 @@ class StageFolder:
 
     @cached_property
     def metrics(self) -> dict[int, dict[str, float]]:
-        """Step -> metric -> value. Values that were not finite are left out."""
+        """Step -> metric -> value. Non-finite values are left out."""
         return _by_step(self.path / "metrics.jsonl")
 
     @cached_property
@@ -82,13 +82,12 @@ class StageFolder:
 
     @property
     def result(self) -> str | None:
-        """The folder that the finished stage returned, relative to its own; None while it is not
-        finished."""
+        """The result's path, relative to the stage's folder; None until the stage is finished."""
         return self.manifest.get("result")
 
     @property
     def evaluation(self) -> Path:
-        """The result of `spa eval`, next to the folder of its episodes."""
+        """Path of the result of `spa eval`, next to the folder of its episodes."""
         return self.path.with_name(f"{self.path.name}.json")
 
     @cached_property
@@ -97,11 +96,11 @@ class StageFolder:
         path = self.path / "config.yaml"
         if not path.exists():
             return {}
-        # The modification time is part of the cache's key: a rewritten file is read again.
+        # The modification time is part of the cache key, so a rewritten file is read again.
         return _read_config(path, path.stat().st_mtime_ns)
 
     def trajectory_files(self) -> list[TrajectoryFile]:
-        """The files of episodes, by step."""
+        """The trajectory files, ordered by step."""
         files = [
             TrajectoryFile(path, match[1], int(match[2]))
             for path in (self.path / "trajectories").glob("*.jsonl")
@@ -132,13 +131,12 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The directory's name, with as many of the folders above it as it takes to tell runs
-        apart."""
+        """The directory's name, with as many parent folders as are needed to distinguish runs."""
         return "/".join(self.path.resolve().parts[-1 - self.parents :])
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
-        """The summary of a comparison, or None as long as there is none."""
+        """The summary of a comparison; None until it exists."""
         path = self.path / "summary.json"
         if not path.exists():
             return None
@@ -148,7 +146,7 @@ class RunFolder:
             raise DataError(
                 f"{path} is not valid JSON: {error}. Remove it, or run the comparison again."
             ) from error
-        # Self-play has a summary of its own in its folder, which later stages need.
+        # Self-play has its own summary in its folder, which later stages need.
         if isinstance(loaded, dict) and "played" in loaded:
             return None
         if not is_summary(loaded):
@@ -163,13 +161,13 @@ class RunFolder:
         return sorted(names, key=lambda arm: (arm_rank(arm), arm))
 
     def find(self, stage: str, arm: str | None = None) -> list[StageFolder]:
-        """The stages of this name (and method), by seed."""
+        """The stages with this name (and of this method), ordered by method and seed."""
         matches = [item for item in self.stages if item.name == stage and arm in (None, item.arm)]
         return sorted(matches, key=lambda item: (item.arm, -1 if item.seed is None else item.seed))
 
 
 ARM_ORDER = ("spa", "vanilla", "vanilla_wm", "spa_shuffled", "state_estimation", "vanilla_grid", "")
-"""The method that a report is about comes first, then what it is held against."""
+"""Order of methods in a report: the method under study, followed by its baselines and controls."""
 
 
 def arm_rank(arm: str) -> int:
@@ -178,16 +176,15 @@ def arm_rank(arm: str) -> int:
 
 
 def open_run(path: Path) -> RunFolder:
-    """The run in directory `path`. Raises DataError if there is nothing that a run would have left,
-    OSError if nothing there can be read."""
+    """Open the run in directory `path`. Raises DataError if it has nothing that a run writes,
+    OSError if nothing in it can be read."""
     if not path.is_dir():
         raise DataError(
             f"{path} is not a directory. Give the directory of a run, for example runs/demo."
         )
     unreadable: list[OSError] = []
     stages = tuple(_find_stages(path, unreadable))
-    # A run that was only evaluated has no other stage. A report of a trained run leaves `eval/`
-    # out.
+    # A run that was only evaluated has no other stage. A report of a trained run ignores `eval/`.
     if not stages and (path / "eval").is_dir():
         stages = tuple(_find_stages(path / "eval", unreadable))
     if not stages and not (path / "summary.json").exists():
@@ -197,7 +194,8 @@ def open_run(path: Path) -> RunFolder:
             f"{path} has no run: neither a summary.json nor a stage with metrics.jsonl or trajectories. "
             "`spa runs` lists the runs of a folder."
         )
-    # Methods and seeds in the order of their folders, and the stages of each as they were done.
+    # Methods and seeds in the order of their folders, and the stages of each in the order of
+    # execution.
     places = {(stage.arm, stage.seed): None for stage in stages}
     order = {place: number for number, place in enumerate(places)}
     ranked = sorted(stages, key=lambda one: (order[one.arm, one.seed], *stage_rank(one)))
@@ -205,8 +203,8 @@ def open_run(path: Path) -> RunFolder:
 
 
 def stage_rank(stage: StageFolder) -> tuple[float, int]:
-    """Stages in the order in which a method does them: round by round, those of the last round
-    without a number."""
+    """Sort key for stages in the order of execution: round by round, the last round, which has no
+    number, at the end."""
     numbered = re.fullmatch(r"round_(\d+) (.+)", stage.name)
     name = numbered[2] if numbered else stage.name
     number = float(numbered[1]) if numbered else float("inf")
@@ -219,7 +217,7 @@ def problem_text(error: Exception) -> str:
 
 
 def told_apart(runs: Sequence[RunFolder]) -> list[RunFolder]:
-    """The runs with names that differ. Raises DataError if one is given twice."""
+    """The runs with distinct names. Raises DataError if a run is given twice."""
     places = [run.path.resolve() for run in runs]
     if twice := next((path for path in places if places.count(path) > 1), None):
         raise DataError(f"the run {twice} is given twice. Give each run once.")
@@ -231,11 +229,11 @@ def told_apart(runs: Sequence[RunFolder]) -> list[RunFolder]:
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a folder is one run, and not a folder of runs."""
+    """Return whether a folder is a run, rather than a folder of runs."""
     # A comparison has its lock file before its first stage has written anything.
     marks = any((path / name).exists() for name in ("summary.json", LOCK)) or is_stage(path)
     names = {child.name for child in path.iterdir() if child.is_dir()}
-    # A run that was only evaluated has `eval` alone. Next to runs, `eval` is one of them.
+    # A run that was only evaluated has only `eval`. Next to runs, `eval` is itself a run.
     if names != {"eval"}:
         names.discard("eval")
     # A run may have the name of a method; unlike a method of a comparison, it has a lock file.
@@ -251,7 +249,7 @@ def is_stage(path: Path) -> bool:
 def _find_stages(root: Path, unreadable: list[OSError]) -> Iterator[StageFolder]:
     """The stages of a run, each once: a comparison links to finished stages of its own folder."""
     stages = list(_every_stage(root, unreadable))
-    # Of a folder and the links to it, those with a seed and a method count. Several methods may
+    # Among a folder and the links to it, those with a seed and a method count. Several methods may
     # share a folder.
     named: dict[Path, tuple[bool, bool]] = {}
     for stage in stages:
@@ -266,15 +264,15 @@ def _named(stage: StageFolder) -> tuple[bool, bool]:
 
 
 def _every_stage(root: Path, unreadable: list[OSError]) -> Iterator[StageFolder]:
-    # The directory may itself be a stage. Then its own name is the name of the stage.
+    # The directory may itself be a stage, whose name is then the name of the directory.
     if is_stage(root):
         yield _stage(root.resolve(), root.resolve().parent)
     yield from (_stage(path, root) for path in _walk(root, _MAX_DEPTH, unreadable))
 
 
 def _walk(root: Path, depth: int, unreadable: list[OSError]) -> Iterator[Path]:
-    """The stages below a folder. What lies in an unreadable folder is left out, with a warning, and
-    its error is added to `unreadable`."""
+    """Yield the stages below a folder. Skips unreadable folders with a warning, and appends their
+    errors to `unreadable`."""
     for path in sorted(root.iterdir()) if depth else []:
         folders: list[Path] = []
         # A run that is being written, moved or deleted must not hide its neighbours.
@@ -313,7 +311,7 @@ def _by_step(path: Path) -> dict[int, dict[str, float]]:
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested sections as dotted keys."""
+    """Flatten nested sections to dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         # An empty section is a value, so that its key is shown in a table of differences.
@@ -340,10 +338,11 @@ def made_with(run: RunFolder) -> dict[str, Any]:
 
 
 def parse_head(line: bytes) -> dict[str, Any]:
-    """The episode on this line without its messages and tokens, which are most of it; {} if it is
-    none.
+    """The episode on this line without its messages and tokens, which make up most of it; {} if the
+    line is not an episode.
 
-    The key that is cut at cannot occur inside a JSON string, where its quotes would be escaped.
+    The key at which the line is cut cannot occur inside a JSON string, where its quotes would be
+    escaped.
     """
     head: dict[str, Any] = {}
     # Cutting before parsing keeps lists of 100,000 episodes fast.
@@ -354,7 +353,7 @@ def parse_head(line: bytes) -> dict[str, Any]:
             # The keys are in another order, or the line is damaged or still being written.
             continue
         if is_head(row):
-            # The error of an episode that failed stands behind the messages.
+            # The error of a failed episode comes after the messages.
             if row.get("stop") != "error" or "error" in row:
                 return row
             head = row
@@ -362,7 +361,8 @@ def parse_head(line: bytes) -> dict[str, Any]:
 
 
 def last_validation(stage: StageFolder, step: int | None = None) -> TrajectoryFile | None:
-    """The file of the stage's last validation episodes, up to and including `step`."""
+    """The file of the stage's last validation episodes, up to and including `step`; None if there
+    is none."""
     files = [
         file
         for file in stage.trajectory_files()
@@ -373,7 +373,7 @@ def last_validation(stage: StageFolder, step: int | None = None) -> TrajectoryFi
 
 def heads(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the offset of each line of a file, and its episode without messages and tokens; {} for
-    a line that is no episode."""
+    a line that is not an episode."""
     start = 0
     with path.open("rb") as file:
         for line in file:

@@ -1,7 +1,7 @@
-"""Schemas of the lines of a trajectory file, checked before a page is made of them.
+"""Check the shape of lines of a trajectory file before a page is made from them.
 
-These files are plain text that a crash, a disk or an editor may have changed, and every reader
-would otherwise have to expect anything anywhere.
+These files are plain text that a crash, a disk or an editor may have changed; without the checks,
+every reader would have to handle arbitrary values.
 """
 
 from collections.abc import Callable
@@ -13,18 +13,19 @@ Check = Callable[[Any], bool]
 """Predicate that checks the shape of a JSON value."""
 
 LARGEST = 1e15
-"""No reward and no rate is larger; a page and a database can hold it."""
+"""Limit for rewards and rates, which a page and a database can still represent."""
 
 
 def NUMBER(value: Any) -> bool:
-    """Return whether this is a number that can be added up and shown."""
+    """Return whether a value is a number that can be added up and shown."""
     # NaN and infinity are excluded, because neither is valid JSON in a browser.
     return isinstance(value, int | float) and abs(value) <= LARGEST and isfinite(value)
 
 
 def shape(of: Any) -> Check:
-    """The check for a shape. A shape is a type or several, a list with the shape of its items, a
-    function that is the check, or a mapping, where `key?` may be missing and `*` is any other key.
+    """Build the check for a shape. A shape is a type or several, a list with the shape of its
+    items, a function that is the check, or a mapping, where `key?` may be missing and `*` is any
+    other key.
 
     Built once per shape, because a large run has a million values to check.
     """
@@ -58,8 +59,8 @@ is_head = shape({
     "episode_id?": str, "tag?": str, "mode?": str, "stop": str, "success": bool, "turns": [_TURN], "puzzle_hash?": TEXT,
     "error?": TEXT,
 })  # fmt: skip
-"""Return whether this is an episode, as far as lists and counts of episodes read it: without its
-messages and tokens."""
+"""Return whether a value is an episode, as far as lists and counts read it: without messages and
+tokens."""
 
 _TOKENS = ("token_ids", "sampled", "logprobs", "turn_index")
 _has_rest = shape({
@@ -73,7 +74,7 @@ is_tree = shape({
     "turn": int, "chosen": int,
     "imagined": [{"actions": [str], "state": TEXT, "right": (bool, NoneType), "root": int, "depth": int}],
 })  # fmt: skip
-"""Return whether this is a planner's record of a turn."""
+"""Return whether a value is a planner's record of a turn."""
 
 _RATES = {"*": {"*": NUMBER}}  # moment -> Pass@k -> rate
 is_summary = shape({
@@ -81,11 +82,11 @@ is_summary = shape({
     "episodes?": {"*": {"*": NUMBER}}, "seconds?": {"*": NUMBER},
     "difference?": {"*": {"mean": NUMBER, "low": NUMBER, "high": NUMBER, "n?": NUMBER, "over?": str}},
 })  # fmt: skip
-"""Return whether this is the `summary.json` of a comparison, as far as reports read it."""
+"""Return whether a value is the `summary.json` of a comparison, as far as reports read it."""
 
 
 def is_episode(row: Any) -> bool:
-    """Return whether this is an episode, as far as a page that replays it reads it."""
+    """Return whether a value is an episode, as far as a replay reads it."""
     if not (is_head(row) and _has_rest(row)):
         return False
     columns = {name: row[name] for name in _TOKENS if row.get(name) is not None}

@@ -1,8 +1,8 @@
-"""An episode, taken from its line in a trajectory file, as everything that a page shows of it.
+"""Turn an episode's line of a trajectory file into the data that a page shows.
 
-Works on the plain JSON of an episode, so that looking at a run needs neither torch nor a model. All
-text is made safe to show: control characters and direction marks appear as escapes, very long text
-is cut and says so.
+Works on the plain JSON of an episode, so that viewing a run needs neither torch nor a model. All
+text is made safe to show: control characters and direction marks appear as escapes, and very long
+text is truncated with a note.
 """
 
 import re
@@ -26,13 +26,14 @@ _SYMBOL = re.compile(r"\b((?:\w{1,30} on )?\w{1,30}) \((\S)\) (?:is|are) at")
 """Pattern of a cell's content in a state: "box on target (√) is at"."""
 _LEGEND = re.compile(r"^Symbols: (.+)\.$", re.MULTILINE)
 """The line of a prompt that names symbols: "Symbols: P player, _ empty."."""
-# Limits of what one page has to lay out: longer text is cut, later tokens are left out.
+# Limits of what one page lays out: longer text is truncated, later tokens are left out.
 MAX_TEXT = 20_000
 MAX_TOKENS = 8_000
 
 
 def shown(text: str | None, limit: int = MAX_TEXT) -> str:
-    """`text`, printable, and cut at `limit` characters with a note that says how much is missing."""
+    """`text`, printable, and truncated at `limit` characters with a note of how many are
+    missing."""
     if not text:
         return ""
     if len(text) > limit:
@@ -43,8 +44,8 @@ def shown(text: str | None, limit: int = MAX_TEXT) -> str:
 def prediction_wrong(turn: dict[str, Any]) -> bool | None:
     """Return whether the turn's prediction differs from the next state; None if there is no
     prediction."""
-    # The truth is `next_world_state` if it was recorded: it may say more than the agent is shown. A
-    # turn without an executed action has nothing to predict.
+    # The truth is `next_world_state` if it was recorded, which may contain more than the agent is
+    # shown. A turn without an executed action has nothing to predict.
     return (
         _differs(
             turn["response"].get("prediction"), turn.get("next_world_state") or turn["next_state"]
@@ -65,8 +66,8 @@ def _differs(claim: str | None, truth: str) -> bool | None:
 
 
 def any_wrong(episode: dict[str, Any]) -> bool | None:
-    """Return whether a prediction of the episode is wrong; None if it has none or the mode asks for
-    none."""
+    """Return whether a prediction of the episode is wrong; None if it has no predictions or its
+    format asks for none."""
     turns = episode.get("turns") or []
     known = [wrong for turn in turns if (wrong := prediction_wrong(turn)) is not None]
     # `mode: base` asks for no states, so predictions in such responses are not judged.
@@ -85,7 +86,8 @@ def replay(
     `token_scores`.
     """
     turns = episode.get("turns") or []
-    # The system and first user message hold the rules, which name the symbols and the board's size.
+    # The system and first user message contain the rules, which name the symbols and the board's
+    # size.
     texts = [message["content"] for message in episode.get("messages", ())[:2]]
     states = [text for turn in turns for text in (turn["state"], turn["next_state"])]
     size = boards.board_size([*texts, *states])
@@ -126,7 +128,7 @@ def replay(
 
 
 def _symbols(texts: Sequence[str], states: Sequence[str]) -> dict[str, str]:
-    """Symbol -> what it stands for, in small letters. States override the legend of the prompt."""
+    """Symbol -> its lower-case meaning. States override the legend of the prompt."""
     legend = [
         entry.partition(" ")[::2]
         for text in texts
@@ -140,8 +142,8 @@ def _symbols(texts: Sequence[str], states: Sequence[str]) -> dict[str, str]:
 
 
 def written_search(form: str, text: str, actions: Sequence[str]) -> list[dict[str, Any]]:
-    """The lines of a search that a response in the format `form` holds, as states with their moves;
-    empty if it holds none."""
+    """The lines of a search in a response of the format `form`, as states with their moves; empty
+    if it has none."""
     # Imported here, because it imports Gymnasium, which a list of episodes does not need.
     from spa.plugins import response_formats
 
@@ -196,8 +198,8 @@ def _turn(
 
 
 def _actions(turn: dict[str, Any]) -> list[dict[str, Any]]:
-    """The actions of the response, and what became of each: executed, without effect, refused, or
-    never reached."""
+    """The actions of the response with the result of each: executed, no effect, refused, or not
+    executed."""
     # `executed` is a subsequence of the response's actions, in the environment's spelling, so the
     # two lists are walked together.
     executed = turn.get("executed") or []
@@ -212,7 +214,7 @@ def _actions(turn: dict[str, Any]) -> list[dict[str, Any]]:
             position += 1
         else:
             done.append({"text": shown(action, 200), "fate": "not executed"})
-    # Executed actions that match no action of the response are still shown.
+    # Executed actions that match no action of the response are shown as well.
     rest = executed[position:]
     return done + [{"text": shown(action, 200), "fate": _fate({})} for action in rest]
 
@@ -228,8 +230,8 @@ def _fate(info: dict[str, Any]) -> str:
 def _tokens(
     episode: dict[str, Any], tokenizer: "Tokenizer | None", scores: dict[str, Any]
 ) -> dict[int, dict[str, Any]]:
-    """Turn -> its tokens as columns: `text`, `id`, `sampled`, and numbers per sampled token
-    by name."""
+    """Turn -> its tokens as columns: `text`, `id`, `sampled`, and numbers per sampled token by
+    name."""
     ids = episode.get("token_ids")
     if not ids:
         return {}
@@ -266,7 +268,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _texts(ids: Sequence[int], tokenizer: "Tokenizer | None") -> list[str]:
-    """The text of each token. Where one character spans tokens, the last one shows it and the
+    """The text of each token. If a character spans several tokens, the last one shows it and the
     others are empty."""
     if tokenizer is None:
         return [f"[{number}]" for number in ids]
@@ -286,8 +288,8 @@ def _texts(ids: Sequence[int], tokenizer: "Tokenizer | None") -> list[str]:
 
 
 def find_tokenizer(stage: Path, root: Path) -> "Tokenizer | None":
-    """The tokenizer of a stage: that of its checkpoints, else of any checkpoint of the run, else
-    of the model that it names, if that is the built-in one or a folder.
+    """Find the tokenizer of a stage: from its checkpoints, otherwise from any checkpoint of the
+    run, otherwise from the model that it names, if that is the bundled one or a folder.
 
     None if there is no `tokenizer.json`; tokens are then shown by their ids.
     """
@@ -296,11 +298,12 @@ def find_tokenizer(stage: Path, root: Path) -> "Tokenizer | None":
     folder_of_stage = StageFolder(stage, stage.name, "", None)
     # An evaluation names its model in its result.
     model = read_object(folder_of_stage.evaluation).get("model")
-    # A damaged configuration must not hide the episode.
+    # A damaged configuration must not prevent showing the episode.
     with suppress(DataError, OSError, RecursionError):
         model = model or folder_of_stage.config.get("model_path")
     builtin = Path(spa.__file__).parent / "assets"
-    # Checkpoints of the stage first: another stage may have been trained from another model.
+    # The stage's checkpoints come first, since another stage may have been trained from another
+    # model.
     of_model = builtin if model == "builtin:tiny" else Path(str(model or stage))
     for folder, checkpoint in ((stage, "global_step_"), (root, "global_step_"), (of_model, "")):
         found = [

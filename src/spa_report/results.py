@@ -1,9 +1,7 @@
-"""The result of a report: the table of methods, the verdict in one sentence, and how sure one can
-be of it.
+"""The result of a report: the table of methods, the verdict in one sentence, and its certainty.
 
 The methods of a finished comparison are read at the steps that its summary compares, those of an
-unfinished one at the last validation that all of them have. The effect of more training is a line
-of its own.
+unfinished one at the last validation that all of them have. Further training has its own row.
 """
 
 from collections.abc import Sequence
@@ -47,8 +45,8 @@ CONTROL = "spa_shuffled"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodResult:
-    """The result of one method of a run over its training seeds: the record behind every table.
-    Rates are shares; None where nothing was recorded."""
+    """The result of one method of a run over its training seeds; every table is made from this
+    record. Rates are shares; None if not recorded."""
 
     label: str
     arm: str
@@ -56,7 +54,7 @@ class MethodResult:
     run: str = ""
     color: int = 0
     state: str = ""
-    """Progress of the method, in a list of runs."""
+    """Progress of the method, for a list of runs."""
     before: float | None = None
     after: float | None = None
     before_interval: Interval | None = None
@@ -66,7 +64,7 @@ class MethodResult:
     lead: Interval | None = None
     """Pass@1 of the first method minus this one; None for the first method itself."""
     lead_seeds: int = 1
-    """Training seeds that `lead` pairs."""
+    """Number of training seeds that `lead` pairs."""
     ppo_episodes: int | None = None
     all_episodes: int | None = None
     tokens: int | None = None
@@ -76,8 +74,8 @@ class MethodResult:
 def recorded(
     summary: dict[str, Any], arm: str, k: str = "pass@8", *, longer: bool = False
 ) -> MethodResult:
-    """Read a method's results in `summary.json`; `longer`: of its training beyond the step at which
-    all methods are compared."""
+    """Read a method's results from `summary.json`. longer: those of its training beyond the step at
+    which all methods are compared."""
     rates = summary.get("methods", {}).get(arm, {})
     start = rates.get("before", {})
     end = rates.get("after_total" if longer else "after", {})
@@ -112,7 +110,7 @@ def recorded(
 
 
 def all_recorded(summary: dict[str, Any]) -> list[MethodResult]:
-    """Every method of a comparison, each followed by its longer training if it has one."""
+    """Every method of a comparison, each followed by its longer training if there is any."""
     return [
         recorded(summary, arm, longer=longer)
         for arm, rates in summary.get("methods", {}).items()
@@ -124,7 +122,7 @@ def all_recorded(summary: dict[str, Any]) -> list[MethodResult]:
 def measured(method: RunArm, step: int | None) -> MethodResult:
     """A method with the Pass@1 of its recorded episodes, before PPO and up to `step`."""
     ppo = method.of("ppo")
-    # Step 0 is the validation before PPO, whatever else there is.
+    # Step 0 is the validation before PPO, whatever else is recorded.
     before = facts.rate(facts.behaviour_and_wins(ppo, 0)[1])
     return MethodResult(
         label=method.label,
@@ -138,7 +136,7 @@ def measured(method: RunArm, step: int | None) -> MethodResult:
 
 def judged_stages(method: RunArm, step: int | None) -> list[StageFolder]:
     """The stages whose last validation up to `step` is the method's result: PPO after step 0, or
-    evaluations alone."""
+    evaluations if there is no PPO."""
     ppo = method.of("ppo")
     validated = [stage for stage in ppo if (file := last_validation(stage, step)) and file.step > 0]
     return validated if ppo else method.of("eval")
@@ -171,15 +169,15 @@ def list_methods(runs: Sequence[RunFolder]) -> list[RunArm]:
 
 
 def colors_of(runs: Sequence[RunFolder]) -> dict[tuple[str, str], int]:
-    """(run, method) -> its colour, which it keeps from the first step to the last: known methods
-    have their own, others follow in the order of the plan."""
+    """(run, method) -> index of its colour, which stays the same from the first step to the last.
+    Known methods have their own colours; others follow in the order of the plan."""
     colors: dict[tuple[str, str], int] = {}
     for run in runs:
         order = read_object(run.path / PLAN).get("order")
         planned = [str(arm) for arm in order] if isinstance(order, list) else []
         for arm in dict.fromkeys([*planned, *run.arms()]):
             color = ARM_ORDER.index(arm) if arm in ARM_ORDER[:-1] else len(ARM_ORDER) - 1
-            # A run without methods has the first colour.
+            # A run without methods gets the first colour.
             color = color if arm else 0
             while color in colors.values():
                 color += 1
@@ -190,30 +188,31 @@ def colors_of(runs: Sequence[RunFolder]) -> dict[tuple[str, str], int]:
 def judged_steps(
     methods: Sequence[RunArm], summaries: dict[str, dict[str, Any]]
 ) -> dict[str, int | None]:
-    """Label -> the step at which the method is judged. A method of its run's summary is judged at
-    its own last validation, as there; the others at the last validation that all of them have.
-    Steps beyond `also_test_at` do not count."""
+    """Label -> the step whose validation is the method's result. For a method in its run's summary,
+    this is its own last validation, as in the summary; for the others, the last validation that all
+    of them have. Steps beyond `also_test_at` do not count."""
     groups = {method.label: _judged_with(method, summaries[method.run]) for method in methods}
     last: dict[tuple[str, str], list[int]] = {group: [] for group in groups.values()}
     for method in methods:
         for stage in method.of("ppo"):
-            # A method that has only been validated before PPO has no result yet.
+            # A method that was only validated before PPO has no result yet.
             if (file := last_validation(stage)) and file.step > 0:
                 last[groups[method.label]].append(
-                    # A method that continues for equal total episodes is compared with the
-                    # others at the step `also_test_at`.
+                    # A method that continues for equal total episodes is compared with the others
+                    # at the step `also_test_at`.
                     min(file.step, flatten(stage.config).get("trainer.also_test_at") or file.step)
                 )
     return {label: min(last[group], default=None) for label, group in groups.items()}
 
 
 def _judged_with(method: RunArm, summary: dict[str, Any]) -> tuple[str, str]:
-    """The run whose methods share a last step; of a method in its summary, the run and its name."""
+    """The group of methods that share a last step: the run, or for a method in its summary the run
+    and the method."""
     return method.run, method.arm if method.arm in summary.get("methods", {}) else ""
 
 
 def which_k(methods: Sequence[RunArm], summaries: dict[str, dict[str, Any]]) -> Wanted | None:
-    """The chart of Pass@k: of Pass@8 if a summary reports it, else of the largest k."""
+    """The chart of Pass@k: Pass@8 if a summary reports it, otherwise the largest k."""
     reported = any(
         "pass@8" in result.get("after", {})
         for summary in summaries.values()
@@ -229,8 +228,8 @@ def rows(
     summaries: dict[str, dict[str, Any]],
     wanted_k: Wanted | None,
 ) -> list[MethodResult]:
-    """The table. First SPA, or else the best; then the plain baseline; then the others, the better
-    ones first."""
+    """The rows of the table: SPA first (or the best method), then the vanilla baseline, then the
+    others from best to worst."""
     results = []
     for method in methods:
         row = _row(method, steps[method.label], summaries[method.run], wanted_k)
@@ -271,7 +270,7 @@ def _row(
     row = recorded(summary, method.arm, wanted_k.title.lower() if wanted_k else "")
     shown = measured(method, step)
     start, end = ends(PASS_1, method, step)
-    # Rates of episodes, because metrics are means over tags.
+    # Rates come from episodes, because metrics are means over tags.
     if shown.before_interval is not None:
         start = shown.before_interval.mean
     if shown.interval is not None:
@@ -295,7 +294,7 @@ def _row(
 
 
 def _longer(row: MethodResult, summary: dict[str, Any]) -> MethodResult:
-    """The line of a method that continued until it had played as many episodes as SPA in all."""
+    """The row of a method that continued until it had played as many episodes in total as SPA."""
     return replace(
         recorded(summary, row.arm, longer=True),
         label=f"{row.label}, trained longer",
@@ -315,8 +314,8 @@ def points(interval: Interval) -> str:
 
 
 def verdict(table: Sequence[MethodResult], runs: Sequence[RunFolder]) -> tuple[str, list[str]]:
-    """The result in one sentence, and how sure one can be of it. No result while a method is in
-    progress."""
+    """The result in one sentence, and notes on its certainty. There is no result while a method is
+    in progress."""
     if text := how_far(runs):
         return text, _gates(runs)
     table = [row for row in table if row.after is not None]
@@ -353,7 +352,7 @@ def _evaluations(runs: Sequence[RunFolder]) -> str:
     results = []
     for stage in (stage for run in runs for stage in run.stages):
         # Not from its episodes, which may be more: an evaluation with other puzzles, samples or
-        # models can be under way.
+        # models may be in progress.
         tags = read_object(stage.evaluation).get("tags", {})
         for tag, metrics in tags.items():
             if interval := metrics.get("pass@1"):
@@ -371,7 +370,7 @@ def _versus(first: MethodResult, rival: MethodResult) -> str:
     ours = first.after or 0.0
     theirs = rival.after or 0.0
     lead = rival.lead
-    # The methods may have been validated on different puzzles, of which they share some.
+    # The methods may have been validated on different puzzles and share only some of them.
     shared = (
         f" on the {lead.n} puzzles that both played"
         if lead is not None and abs(ours - theirs - lead.mean) > 1e-3
@@ -399,8 +398,8 @@ def _versus(first: MethodResult, rival: MethodResult) -> str:
 
 
 def _certainty(first: str, row: MethodResult, *, numbers: bool) -> str:
-    """Describe whether the difference to a method can be chance; with its numbers unless the
-    verdict has just named them."""
+    """Describe whether the difference from a method could be due to chance. numbers: include the
+    difference, unless the verdict already names it."""
     lead = row.lead
     if lead is None:
         return ""
@@ -411,8 +410,8 @@ def _certainty(first: str, row: MethodResult, *, numbers: bool) -> str:
             text += " The comparison does not show that training on true next states helps."
         return text
     better, worse = (first, row.label) if lead.low > 0 else (row.label, first)
-    # From `MANY_SEEDS` seeds on, intervals are over seeds, unless all seeds have the same
-    # mean, and include the variance between trainings.
+    # With `MANY_SEEDS` seeds or more, intervals are over seeds, unless all seeds have the same
+    # mean, and include the variance between training runs.
     seeds = row.lead_seeds >= MANY_SEEDS and lead.over == "seeds"
     luck = "puzzles and training seeds" if seeds else "puzzles"
     explained = (
@@ -443,7 +442,8 @@ def _every_seed(runs: Sequence[RunFolder]) -> list[str]:
 
 
 def _seeds(run: RunFolder) -> int:
-    """Training seeds that were run. A board of `spa bench` has folders of seeds without a summary."""
+    """Number of training seeds that were run. A board of `spa bench` has seed folders without a
+    summary."""
     played = {stage.seed for stage in run.find("ppo")}
     return max(len((run.summary or {}).get("seeds", ())), len(played))
 
@@ -508,15 +508,14 @@ def step_note(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[s
 
 
 def current_summary(run: RunFolder) -> dict[str, Any]:
-    """The summary of a run, without its results while a method is in progress: they are those of an
-    earlier run."""
+    """The summary of a run. Leaves out its results while a method is in progress, because they
+    belong to an earlier run."""
     results = ("methods", "difference", "seeds") if in_progress(run) else ()
     return {key: value for key, value in (run.summary or {}).items() if key not in results}
 
 
 def how_far(runs: Sequence[RunFolder]) -> str:
-    """The methods that have not finished and how far they are, in one sentence; empty if all have
-    finished."""
+    """Describe the progress of unfinished methods in one sentence; "" if all have finished."""
     parts = []
     failed = []
     for run in runs:

@@ -1,4 +1,4 @@
-"""Security of pages: text of a run stays text."""
+"""Security of pages: the text of a run stays text."""
 
 import base64
 import hashlib
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def page_policy(*, styles: Sequence[str], scripts: Sequence[str] = ()) -> str:
-    """A Content-Security-Policy tag under which exactly these inline styles and scripts work, and
-    nothing is loaded."""
-    # Hashes instead of 'unsafe-inline': a script that comes from the text of a run has none of
-    # these hashes and does not run.
+    """A Content-Security-Policy tag that allows exactly these inline styles and scripts, and loads
+    nothing."""
+    # Hashes instead of 'unsafe-inline': a script from the text of a run has none of these hashes
+    # and does not run.
     rules = [
         "default-src 'none'",
         f"style-src {_hashes(styles)}",
@@ -29,7 +29,7 @@ def _hashes(texts: Sequence[str]) -> str:
 
 
 def script_json(data: Any) -> str:
-    """JSON that is safe inside a <script> element: no character there can close it or open a
+    """JSON that is safe inside a <script> element: it cannot close the element or open a
     comment."""
     text = json.dumps(data, separators=(",", ":"))
     # JSON parsers decode these escapes to the same data. `</script>` and `<!--` need a `<`.

@@ -1,4 +1,4 @@
-"""A report as Markdown: the same content in the same order, boards drawn in code blocks."""
+"""Render a report as Markdown: the same content in the same order, with boards in code blocks."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -15,7 +15,7 @@ from spa_report.results import points
 
 
 def markdown(report: Report) -> str:
-    """The report as Markdown text."""
+    """Render the report as Markdown."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
     # autoescape is for HTML. The filters below escape text for Markdown.
     made = jinja2.Environment(loader=loader, autoescape=False, trim_blocks=True, lstrip_blocks=True)
@@ -33,7 +33,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collect
 
 
 def _boards(columns: Sequence[tuple[str, dict[str, Any] | None]]) -> str:
-    """Boards side by side in a code block; a cell that differs has [brackets]."""
+    """Boards next to each other in a code block; a cell that differs is in [brackets]."""
     blocks = []
     for title, board in columns:
         if board is None:
@@ -61,5 +61,5 @@ def _fenced(text: str) -> str:
 
 
 def _safe(text: str) -> str:
-    """Text of a run as Markdown text: nothing in it starts markup or HTML."""
+    """Escape text of a run for Markdown, so that it starts no markup or HTML."""
     return re.sub(r"([\\`*_~\[\]<>&#])", r"\\\1", " ".join(text.splitlines()))

@@ -1,4 +1,4 @@
-"""Resources that a training has used by a step, read from the records of its stages."""
+"""Resources that a training run has used up to a step, read from the records of its stages."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -11,9 +11,9 @@ from spa.run.files import read_object
 class Budget(NamedTuple):
     """Actions in the environment, tokens that the model sampled, and episodes.
 
-    Play by others than the model costs actions and no tokens, and so do branches, plans to choose
-    from, and the tries of the scout. Tokens include those that a planner began its responses with,
-    and single moves asked for written searches. Validation counts nowhere.
+    Play by other policies costs actions but no tokens; the same holds for branches, plans to choose
+    from, and the actions of tabular Q-learning. Tokens include those with which a planner started
+    its responses, and single moves queried for written searches. Validation is not counted.
     """
 
     environment_steps: float = 0.0
@@ -26,8 +26,8 @@ class Budget(NamedTuple):
 
 
 def of_self_play(folder: Path, generate: Mapping[str, Any]) -> Budget | None:
-    """Of the self-play whose data set is in `folder`, also where another stage played it; None if
-    its summary is missing or damaged. `generate`: that section of its configuration."""
+    """Resources of the self-play whose data set is in `folder`, even if another stage played it;
+    None if its summary is missing or damaged. generate: this section of its configuration."""
     summary = read_object(folder / "summary.json")
     if "played" not in summary:
         return None
@@ -39,7 +39,7 @@ def of_self_play(folder: Path, generate: Mapping[str, Any]) -> Budget | None:
     planned = summary.get("imagination", {}).get("tokens_per_episode")
     length = planned or played.get("response_length", 0.0)
     tokens = share * played["episodes"] * length
-    # The mean length is that of all players. Where there are several, the model's own tokens are
+    # The mean length is over all policies. If there are several, the model's own tokens are
     # counted; older summaries have only the shares.
     if not planned:
         tokens = summary.get("model_tokens", tokens * (1 - generate.get("epsilon", 0.0)))
@@ -49,7 +49,8 @@ def of_self_play(folder: Path, generate: Mapping[str, Any]) -> Budget | None:
 
 
 def so_far(before: Budget, steps: Iterable[tuple[int, Mapping[str, float]]]) -> dict[int, Budget]:
-    """PPO step -> what had been used by then. `before`: by self-play; `steps`: PPO's metrics."""
+    """PPO step -> resources used up to this step. before: used by self-play. steps: PPO's
+    metrics."""
     total = before
     totals = {0: total}
     for step, metrics in steps:

@@ -1,10 +1,10 @@
-"""`spa view`: runs, curves and episodes as a local web page, served on the loopback address, or
+"""`spa view`: show runs, curves and episodes as a local web page, served on the loopback address or
 exported as one file.
 
 The server answers GET requests for a fixed set of addresses; no part of a request becomes a file
-name. It answers requests with the token of the address that it was started with: other users of
-the machine reach the port, too. On the loopback address, requests that name another host are
-refused, so that a web page elsewhere cannot read a run through the visitor's browser.
+name. A request needs the token from the address that the server printed, because other users of the
+machine can reach the port, too. On the loopback address, requests that name another host are
+rejected, so that another web page cannot read a run through the visitor's browser.
 """
 
 import hmac
@@ -60,13 +60,13 @@ _POLICY = (
 _LOGGER = logging.getLogger("spa.view")
 
 REQUEST_S = 30.0
-"""Time in seconds that a client may take to send its request; an idle connection holds a thread."""
+"""Seconds that a client may take to send its request; an idle connection occupies a thread."""
 MOST_FIELDS = 50
 _NUMBER = re.compile(r"[0-9]{1,12}")
 
 
 class Viewer:
-    """Answers about one run, for a server or an export."""
+    """The data of one run, for a server or an export."""
 
     def __init__(self, run: Path, *, cache_file: Path | None = None) -> None:
         self.run = open_run(run)
@@ -77,8 +77,8 @@ class Viewer:
         )
 
     def info(self) -> dict[str, Any]:
-        """The run's name, the values of the filters and those to begin with, and how far the index
-        is."""
+        """The run's name, the values of the filters and their initial values, and the progress of
+        the index."""
         return {
             "run": shown(self.run.name, 200),
             "choices": self.index.choices(),
@@ -88,13 +88,13 @@ class Viewer:
         }
 
     def page(self, query: dict[str, str]) -> dict[str, Any]:
-        """One page of the list."""
+        """One page of the list of episodes."""
         return self.index.page(
             query, order=query.get("order", ""), **_numbers(query, "offset", "limit")
         )
 
     def episode(self, number: int) -> dict[str, Any] | None:
-        """The replay of one episode and its group, or None if it is not (or no longer) there."""
+        """The replay of one episode and its group; None if it does not exist (any more)."""
         place = self.index.place(number)
         episode = read_episode(place) if place else None
         if place is None or episode is None:
@@ -102,7 +102,7 @@ class Viewer:
         group = self.index.group(number)
         scores = read_scores(place, [row["episode"] for row in group])
         own = scores.get(str(episode.get("episode_id")), {})
-        # The stage folder is two levels up: an episode lies in
+        # The stage folder is two levels up: an episode is in
         # <stage>/trajectories/<split>-<step>.jsonl.
         view = replay(episode, tokenizer=self._tokenizer(place.path.parent.parent), scores=own)
         for row in group:
@@ -115,23 +115,24 @@ class Viewer:
         return {**view, "team": group}
 
     def raw(self, number: int) -> dict[str, Any] | None:
-        """The episode as it was recorded."""
+        """The episode as recorded; None if it cannot be read."""
         place: Place | None = self.index.place(number)
         return read_episode(place) if place else None
 
     def examples(self, query: dict[str, str]) -> dict[str, Any]:
-        """Examples of stage 1."""
+        """A page of the examples of stage 1."""
         from spa_report.examples import examples
 
         return examples(open_run(self.index.root), **_numbers(query, "file", "offset"))
 
 
 class Library:
-    """The runs of a folder, or the one run that it is. Methods may be called from several threads."""
+    """The runs of a folder, or the folder itself if it is a run. Methods may be called from several
+    threads."""
 
     def __init__(self, folder: Path, *, caches: Path | None = None) -> None:
-        """`caches`: where the indices are kept; by default each in its run. Raises DataError for no
-        folder."""
+        """`caches`: folder for the indices; by default each is in its run. Raises DataError if
+        `folder` is not a folder."""
         if not folder.is_dir():
             raise DataError(
                 f"{folder} is not a directory. Give the folder of a run, or a folder of runs."
@@ -155,7 +156,7 @@ class Library:
         }
 
     def viewer(self, name: str) -> Viewer | None:
-        """The viewer of a run; None if there is none of this name. Raises DataError if the run is
+        """The viewer of a run; None if there is no run of this name. Raises DataError if the run is
         unreadable."""
         # Two requests for a new run must not build its index twice.
         with self._lock:
@@ -168,7 +169,7 @@ class Library:
             return self._viewers[name]
 
     def update(self) -> None:
-        """Bring the indices of all runs that were looked at up to date."""
+        """Update the indices of all runs that were opened."""
         for viewer in list(self._viewers.values()):
             try:
                 viewer.index.update()
@@ -183,14 +184,14 @@ class Library:
         return {"folder": shown(self.folder.name, 200), "single": self.single, "runs": runs}
 
     def live(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """The present work of runs that are under way."""
+        """The current work of those of these runs that are in progress."""
         places = self.places()
         runs = [open_run(places[name]) for name in names if name in places]
         return [asdict(now) for run in runs if (now := live(run, time.time()))]
 
     def report(self, names: Sequence[str]) -> Report | None:
-        """The content of the report on these runs, without episodes; None if one of them is not
-        there."""
+        """The content of the report on these runs, without episodes; None if one of them does not
+        exist."""
         places = self.places()
         if not names or not all(name in places for name in names):
             return None
@@ -203,8 +204,8 @@ class Library:
         ]
         files += [stage.evaluation for run in runs for stage in run.stages]
         files += [run.path / "summary.json" for run in runs]
-        # A report takes seconds and pages request it often, so it is rebuilt only if one of
-        # these files has changed.
+        # A report takes seconds and pages request it often, so it is rebuilt only if one of these
+        # files has changed.
         stamp = [
             (path, path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file()
         ]
@@ -218,8 +219,8 @@ def _numbers(query: Mapping[str, str], *keys: str) -> dict[str, int]:
 
 
 class ViewerServer(ThreadingHTTPServer):
-    """A server of a library. `token` opens it: `/?token=...` gives a browser the cookie for its
-    later requests."""
+    """The server of a library. token: grants access; `/?token=...` sets the cookie that a browser
+    sends with later requests."""
 
     daemon_threads = True
 
@@ -232,12 +233,13 @@ class ViewerServer(ThreadingHTTPServer):
 
     @property
     def cookie(self) -> str:
-        """The cookie's name: browsers keep one for all ports of a host."""
+        """The cookie's name, which contains the port because browsers share cookies between ports
+        of a host."""
         return f"spa_{self.server_address[1]}"
 
 
 def serve(library: Library, port: int, *, host: str = HOST) -> ViewerServer:
-    """A server (port 0 takes a free one) that keeps the indices up to date; the caller runs it.
+    """Make a server (port 0 takes a free one) that keeps the indices updated; the caller runs it.
     Raises OSError if the port cannot be used."""
     server = ViewerServer(library, host, port)
     threading.Thread(target=_keep_up, args=(library,), daemon=True).start()
@@ -253,14 +255,14 @@ def _is_loopback(host: str) -> bool:
 
 def _keep_up(library: Library) -> None:
     while True:
-        # `wake` is cleared first, so that a run that is opened during the update is indexed next.
+        # `wake` is cleared first, so that a run opened during the update is indexed next.
         library.wake.clear()
         library.update()
         library.wake.wait(SECONDS_BETWEEN_LOOKS)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """GET requests for the page, its styles and scripts, and the data."""
+    """Answers GET requests for the page, its styles and scripts, and the data."""
 
     timeout = REQUEST_S
     server_version = "spa"
@@ -282,8 +284,8 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:  # more fields than any request of the page has
             return self._say(HTTPStatus.NOT_FOUND, "Not found.")
         query = {key: values[-1] for key, values in fields.items()}
-        # Another site could point a name of its own at 127.0.0.1 (DNS rebinding). The Host header
-        # would then contain that name.
+        # Another site could point its own name at 127.0.0.1 (DNS rebinding). The Host header would
+        # then contain that name.
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         if self._own.is_loopback and host not in self._own.names:
             return self._say(
@@ -333,7 +335,7 @@ class _Handler(BaseHTTPRequestHandler):
         except CookieError:
             shown = None
         given = (token, shown.value if shown else "")
-        # The comparison takes constant time, so that the delay tells nothing about the token.
+        # The comparison takes constant time, so that the delay reveals nothing about the token.
         return any(hmac.compare_digest(text.encode(), self._own.token.encode()) for text in given)
 
     def _data(self, path: str, query: dict[str, str], names: list[str]) -> Any:
@@ -379,7 +381,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not logged."""
+        """Do not log requests."""
 
 
 @cache
@@ -398,9 +400,10 @@ def _pages() -> dict[str, tuple[bytes, str]]:
 
 
 def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
-    """Write a page that needs no server, with at most `limit` episodes; returns how many it holds.
+    """Write a page that needs no server, with at most `limit` episodes; return their number.
 
-    The episodes are spread over methods, stages, successes and failures, the latest steps first.
+    The episodes are spread over methods, stages, successes and failures, with the latest steps
+    first.
     """
     viewer.index.update()
     total = viewer.index.page({}, limit=1)["total"]
@@ -417,7 +420,7 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
     try:
         report = asdict(build([open_run(viewer.index.root)], episodes=False))
         examples = viewer.examples({})
-        # The page holds no other examples, so it must not offer any.
+        # The page contains no other examples, so it must not offer any.
         examples["files"] = examples["files"][:1]
         examples["total"] = len(examples["examples"])
     except Exception as error:  # noqa: BLE001 - a file may hold anything, and the episodes are to be shown

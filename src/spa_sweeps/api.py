@@ -1,4 +1,4 @@
-"""The part of `spa.api` that compares methods, which pyproject.toml registers."""
+"""The function of `spa.api` that compares methods, registered in pyproject.toml."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -56,7 +56,8 @@ def plan_comparison(
     output_dir: str | Path | None = None,
     overrides: Overrides = (),
 ) -> Comparison:
-    """The trainings of `compare`, with `sweep` as `key=v1,v2` texts. Raises ConfigError."""
+    """Plan the training runs of `compare`, with `sweep` as `key=v1,v2` texts. Raises
+    ConfigError."""
     name = str(config)
     texts = as_texts(overrides)
     if output_dir is not None and not (methods or sweep):

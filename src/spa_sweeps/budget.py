@@ -1,4 +1,4 @@
-"""Budget of a training: actions in the environment, and tokens."""
+"""Budget of a training run: actions in the environment, and tokens."""
 
 from dataclasses import asdict
 
@@ -9,12 +9,12 @@ from spa_sweeps.grid import FOLDERS, TrainingRun
 
 
 def budget(training: TrainingRun) -> dict[int, Budget]:
-    """PPO step -> what had been used by then. `learnt_tokens` counts the tokens of fine-tuning.
+    """PPO step -> resources used up to this step. `learnt_tokens` counts the tokens of fine-tuning.
 
     Raises DataError if the summary of a data set is missing or damaged.
     """
     before = Budget()
-    # Self-play runs before PPO, so step 0 already includes its cost. The episodes that measure the
+    # Self-play runs before PPO, so step 0 already includes its cost. Episodes that measure the
     # model during SFT do not count.
     for own in training.rounds:
         played = of_self_play(own.data, asdict(own.cfg.generate))
@@ -28,11 +28,11 @@ def budget(training: TrainingRun) -> dict[int, Budget]:
 
 
 def learnt_tokens(training: TrainingRun) -> int:
-    """Tokens of rows that the model was trained on: in fine-tuning, over all its epochs and rounds,
-    and in replay."""
+    """Number of tokens of examples that the model was trained on: in fine-tuning, over all epochs
+    and rounds, and in replay."""
     read = [(own.sft, "train/tokens") for own in training.rounds]
     total = 0.0
-    # Replay in PPO trains on rows, too, so its tokens count as well.
+    # Replay in PPO also trains on examples, so its tokens count as well.
     for folder, key in [*read, (training.folder / FOLDERS["ppo"], "actor/replay_tokens")]:
         if (path := folder / "metrics.jsonl").is_file():
             total += sum(line.get(key, 0.0) for _, line in read_lines(path))

@@ -1,4 +1,4 @@
-"""`spa compare`: methods, or the values of settings."""
+"""`spa compare`: train and compare methods, or the values of settings."""
 
 import argparse
 
@@ -64,11 +64,11 @@ def compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Run a comparison, print its table, and print what can be done with its folder."""
+    """Run a comparison, print its table, and suggest further commands for its folder."""
     from spa_sweeps.api import plan_comparison
 
-    # The folder is a separate argument: with --methods or --sweep, an override of
-    # `trainer.run_dir` would put the comparison next to that folder.
+    # The folder is a separate argument: with --methods or --sweep, an override of `trainer.run_dir`
+    # would put the comparison next to that folder.
     folder = options.output_dir
     options.output_dir = None
     overrides = settings(options)

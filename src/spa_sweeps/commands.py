@@ -1,4 +1,4 @@
-"""Record of `spa compare`, which pyproject.toml registers. Imports nothing heavy."""
+"""The command `spa compare`, registered in pyproject.toml. Imports nothing heavy."""
 
 from spa.commands.table import Command
 

@@ -1,8 +1,8 @@
-"""Trainings on the same puzzles with one table: `spa compare`.
+"""`spa compare`: training runs on the same puzzles, with one table.
 
-A comparison trains a few methods, or the values of a sweep, of one configuration. All play the same
-number of PPO episodes. Those without self-play then continue until they have played as many
-episodes in all as SPA: a line of its own.
+A comparison trains several methods, or the values of a sweep, from one configuration. All play the
+same number of PPO episodes. Methods without self-play then continue until they have played as many
+episodes in total as SPA, which gets its own row.
 """
 
 import itertools
@@ -58,8 +58,8 @@ log = logging.getLogger("spa.sweeps")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A method with settings of its own. `longer`: it continues until it has played as many
-    episodes as SPA in all."""
+    """A method with its own settings. longer: whether it continues until it has played as many
+    episodes in total as SPA."""
 
     name: str
     method: Method
@@ -69,8 +69,8 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Methods of one configuration in a folder. `reference`: the method that the others are
-    compared with."""
+    """Methods of one configuration in a folder. reference: the method with which the others are
+    compared."""
 
     cfg: Config
     root: Path
@@ -81,12 +81,12 @@ class Comparison:
 
     @cached_property
     def grid(self) -> Plan:
-        """The stages that are to be done, the longest first."""
-        # Arms with self-play and SFT come first: their stages run one after
-        # another, so they usually take longest.
+        """The stages to run, the longest first."""
+        # Methods with self-play and SFT come first: their stages run one after another, so they
+        # usually take longest.
         arms = sorted(self.arms.values(), key=lambda arm: not arm.method.fine_tuned)
         # One seed after the other, so that an interrupted comparison has the first seed of all
-        # arms.
+        # methods.
         seeds = range(self.cfg.compare.seeds)
         return plan_grid(
             [self.trainings[arm.name][seed] for seed in seeds for arm in arms], self.cache_dirs
@@ -94,7 +94,7 @@ class Comparison:
 
 
 def _check_places(cfg: Config) -> None:
-    """Raises ConfigError for folders of stages and for a launcher, which a comparison would ignore."""
+    """Raise ConfigError if stage folders or a launcher are set, which a comparison would ignore."""
     home = cfg.trainer.run_dir
     for key, value, usual in (
         ("generate.output_dir", cfg.generate.output_dir, None),
@@ -122,11 +122,10 @@ def comparison(
     reference: str,
     seeds: int,
 ) -> Comparison:
-    """The trainings of every seed. Stages that are finished in the run's own folder, or next to it
-    in folders whose name begins like its own, are reused.
+    """Plan the training runs of every seed. Reuses finished stages in the run's own folder, or next
+    to it in folders whose name begins with the run's.
 
-    Raises ConfigError if the methods do not go with the configuration, or if there is less than one
-    seed.
+    Raises ConfigError if the methods do not fit the configuration, or if `seeds` is below 1.
     """
     if seeds < 1:
         raise ConfigError(f"--seeds is {seeds}. Give a number of at least 1.")
@@ -155,7 +154,7 @@ def comparison(
     }
     for arm in arms:
         warn_untrained(arm.name, arm.method, trainings[arm.name][0].ppo)
-    # The episodes that a baseline plays more are those of the reference's self-play.
+    # The additional episodes of a baseline replace the reference's self-play.
     first = trainings[reference][0]
     batches = self_play_batches(first.world_model or first.ppo)
     for arm in arms:
@@ -168,7 +167,7 @@ def comparison(
         arms={arm.name: arm for arm in arms},
         reference=reference,
         trainings=trainings,
-        # `runs/demo` also uses what is finished in `runs/demo-compare-...`.
+        # `runs/demo` also reuses finished stages of `runs/demo-compare-...`.
         cache_dirs=[home, *sorted(home.parent.glob(f"{home.name}-*/"))],
     )
 
@@ -184,8 +183,8 @@ def training_of(
     root: Path,
     more: Sequence[str] = (),
 ) -> TrainingRun:
-    """Training number `seed` of a method in `folder`. The method's changes win over `overrides`, and
-    `more` wins over them."""
+    """Training run number `seed` of a method in `folder`. The method's changes override
+    `overrides`, and `more` overrides both."""
     world_model_changes, ppo_changes = chosen.changes
     if chosen.group_size is not None:
         usual = configured(preset, (*overrides, *ppo_changes, *more), seed)
@@ -202,14 +201,14 @@ def training_of(
 
 
 def self_play_batches(cfg: Config) -> int:
-    """Batches that self-play plays in all its rounds."""
+    """Number of self-play batches over all rounds."""
     return cfg.generate.batches_of_all_rounds if source_of(cfg).plays else 0
 
 
 def continued(training: TrainingRun, batches: int) -> TrainingRun:
-    """A training with as many more PPO steps as there are `batches` of self-play (both have as many
-    episodes), and a validation where the others stop. A schedule that ends with PPO ends with the
-    last of them."""
+    """A training run with one more PPO step per batch of self-play (both have equally many
+    episodes), and a validation at the step where the others stop. A learning-rate schedule that
+    ends with PPO ends with the last of these steps."""
     if batches == 0:
         return training
     trainer = training.ppo.trainer
@@ -228,8 +227,9 @@ def methods_compared(
     seeds: int | None = None,
     root: Path | None = None,
 ) -> Comparison:
-    """`spa compare`: the methods of `compare.arms` and `names` too, in the run's own folder; or
-    `only` some methods, in a folder next to it. `root` is another folder for them."""
+    """Plan `spa compare`: the methods of `compare.arms` and `names`, in the run's own folder; or
+    with `only` just these methods, in a folder next to it. root: another folder for the comparison.
+    """
     cfg = configured(preset, tuple(overrides))
     chosen = (*(only or cfg.compare.arms), *names)
     methods = {name: method(name) for name in dict.fromkeys(chosen)}
@@ -240,15 +240,15 @@ def methods_compared(
             "them one after the other."
         )
     arms = [
-        # A method with a multiple of the steps (`_x11`) is a baseline of its own and is not trained
+        # A method with a multiple of the steps (`_x11`) is its own baseline and is not trained
         # longer.
         Arm(name=label(name), method=one, longer=not one.fine_tuned and one.steps == 1)
         for name, one in methods.items()
     ]
-    # Without spa the first method is what the others are compared with.
+    # Without spa, the others are compared with the first method.
     reference = REFERENCE if REFERENCE in methods else arms[0].name
     home = (
-        # Names of many methods would make a folder name that the file system refuses.
+        # Names of many methods would make a folder name that the file system rejects.
         beside(cfg, "-".join(["compare", *map(label, only)])[:100])
         if only
         else Path(cfg.trainer.run_dir)
@@ -265,10 +265,11 @@ def values_tried(
     root: Path | None = None,
     seeds: int | None = None,
 ) -> Comparison:
-    """`spa compare --sweep`: one method with several values of some keys, every combination of
-    them, in a folder next to the run's own.
+    """Plan `spa compare --sweep`: one method with every combination of several values of some keys,
+    in a folder next to the run's own.
 
-    Raises ConfigError if no key has several values, or if two methods are the same training.
+    Raises ConfigError if no key has several values, or if two combinations are the same training
+    run.
     """
     parsed = [(text, *choices(text)) for text in overrides]
     tried = {key: values for _, key, values in parsed if len(values) > 1}
@@ -277,18 +278,19 @@ def values_tried(
             "no key has several values. Give a key several values, for example "
             "--sweep actor_rollout_ref.actor.optim.lr=1e-4,3e-4."
         )
-    # A key with one value is the same in all arms. The other keys make one arm per combination.
+    # A key with one value is the same in all methods. The other keys make one method per
+    # combination.
     fixed = [text for text, _, values in parsed if len(values) == 1]
     short = {key: short_name(key) for key in tried}
     arms = []
     for values in itertools.product(*tried.values()):
         pairs = list(zip(tried, values, strict=True))
-        # The Python API quotes every text. Names have no quotes.
+        # The Python API quotes every string. Names have no quotes.
         shown = ",".join(short[key] + "=" + value.strip("'\"") for key, value in pairs)
         arms.append(
             Arm(
-                # The name is also a folder name, such as `lr=0.0001,seed=1`. Characters other
-                # than letters, digits and `_.=,+-` become dashes.
+                # The name is also a folder name, such as `lr=0.0001,seed=1`. Characters other than
+                # letters, digits and `_.=,+-` become dashes.
                 name=re.sub(r"[^\w.=,+-]", "-", shown),
                 method=method(name),
                 overrides=tuple(f"{key}={value}" for key, value in pairs),
@@ -305,7 +307,7 @@ def values_tried(
     seeds = cfg.compare.seeds if seeds is None else seeds
     made = comparison(preset, fixed, arms, root=root, reference=arms[0].name, seeds=seeds)
     ppo = [one.folder / FOLDERS["ppo"] for one, *_ in made.trainings.values()]
-    # Two arms whose PPO is linked to one folder are one training: the key changes no result.
+    # Two methods whose PPO is linked to one folder are one training run: the key changes no result.
     if len({made.grid.links.get(folder, folder) for folder in ppo}) < len(arms):
         raise ConfigError(
             f"some values of {', '.join(tried)} lead to identical training runs. Sweep a key that "
@@ -321,7 +323,7 @@ def beside(cfg: Config, name: str) -> Path:
 
 
 def short_name(key: str) -> str:
-    """The shortest end of a key that no other key of the configuration has."""
+    """The shortest suffix of a key that identifies it in the configuration."""
     parts = key.split(".")
     known = [name for name, _, _ in schema_keys()]
     # The candidates grow from the last part of the key: `lr`, then `optim.lr`, and so on.
@@ -332,7 +334,7 @@ def short_name(key: str) -> str:
 
 
 def starts_again(made: Comparison) -> list[str]:
-    """List the finished self-play of the run's own folder that cannot be used, and the settings
+    """Describe finished self-play in the run's own folder that cannot be reused, and the settings
     that changed."""
     lines = []
     home = made.cache_dirs[0]
@@ -355,10 +357,10 @@ def run_comparison(
     pool: PoolOf = own_process,
     work: Work = do_task,
 ) -> dict[str, Any]:
-    """Do what is missing, write summary.json, return it. What is already done is kept; if all is,
-    nothing is written that says the same as before."""
-    # Everything below runs under the lock: two comparisons in one folder would overwrite each
-    # other.
+    """Run the missing stages, write summary.json, and return it. Finished work is kept; if
+    everything is finished, an unchanged summary is not rewritten."""
+    # Everything below runs under the lock, because two comparisons in one folder would overwrite
+    # each other.
     with locked(made.root):
         started = time.monotonic()
         path = made.root / "summary.json"

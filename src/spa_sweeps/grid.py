@@ -1,10 +1,9 @@
-"""Many trainings that share their stages: every stage runs once, on the first
-free device.
+"""A grid of training runs that share their stages: every stage runs once, on the first free device.
 
-A stage lies with its training, in `<method>/{data,sft,ppo}`. Where another training of the grid
-has the same one (of the same fingerprint), or one is finished nearby, a link replaces it. So an
-interrupted grid resumes, and trainings that differ only in PPO share one data set and one world
-model.
+A stage is in the folder of its training run, in `<method>/{data,sft,ppo}`. If another training run
+of the grid has the same stage (the same fingerprint), or one is finished nearby, a link replaces
+it. So an interrupted grid resumes, and training runs that differ only in PPO share one data set and
+one world model.
 """
 
 import logging
@@ -74,17 +73,17 @@ ROWS_ONLY = (
     "example_format",
     "coverage",
 )
-"""Settings of stage 1 that do not touch self-play, only what rows are made of it."""
-# Depths at which a folder is searched for finished stages. The deepest layout that is searched
-# is <root>/<model>/<environment>/seed_<n>/<method>/<stage>. Stages of earlier rounds lie one
-# level deeper, in round_<n>/, so they are not found in this layout.
+"""Settings of stage 1 that do not change self-play, only the examples made from it."""
+# Depths at which a folder is searched for finished stages. The deepest layout that is searched is
+# <root>/<model>/<environment>/seed_<n>/<method>/<stage>. Stages of earlier rounds are one level
+# deeper, in round_<n>/, so they are not found in this layout.
 _DEPTH = "*/", "*/*/", "*/*/*/", "*/*/*/*/", "*/*/*/*/*/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
-    """A method as it is trained once, in a folder: the configuration of stages 1 and 2 (None: PPO
-    from the base model) and of stage 3."""
+    """One training run of a method. folder: of its stages. world_model: configuration of stages 1
+    and 2; None if PPO starts from the base model. ppo: configuration of stage 3."""
 
     folder: Path
     world_model: Config | None
@@ -92,16 +91,16 @@ class TrainingRun:
 
     @property
     def rounds(self) -> list[Round]:
-        """The rounds of stages 1 and 2; none if PPO starts from the base model."""
+        """The rounds of stages 1 and 2; empty if PPO starts from the base model."""
         data, sft = (self.folder / FOLDERS[stage] for stage in ("selfplay", "sft"))
         return rounds_of(self.world_model, data, sft) if self.world_model is not None else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageJob:
-    """One stage that is to be done. `round`: the one that it is of, if it comes before PPO.
-    `source`: the folder of the stage before it. `episodes`: where the same self-play lies, of which
-    only other rows are to be made."""
+    """One stage to run. round: the round to which it belongs; None for PPO. source: the folder of
+    the stage before it. episodes: a folder with the same self-play, from which only other examples
+    are to be made."""
 
     stage: StageName
     folder: Path
@@ -113,19 +112,19 @@ class StageJob:
 
     @property
     def init_from(self) -> Path | None:
-        """The fine-tuning whose checkpoint plays in it or is trained further; None: the model of
-        the configuration."""
+        """The folder of the fine-tuning whose checkpoint this stage starts from; None for the
+        configured model."""
         if self.round is None:
             return self.source
         return self.round.before[-1].sft if self.round.before else None
 
     @property
     def reads(self) -> set[Path]:
-        """The stages whose results it reads, wherever they lie: the one before it, the fine-tuning
-        that it begins with, and the data set of which PPO replays rows."""
+        """The folders of the stages whose results this one reads: the stage before it, the
+        fine-tuning from which it starts, and the data set whose examples PPO replays."""
         replay = self.config.actor_rollout_ref.actor.replay
-        # PPO's replay reads rows of the data set, so the data set must exist, although PPO starts
-        # from the SFT checkpoint.
+        # PPO's replay reads examples of the data set, so the data set must exist, although PPO
+        # starts from the SFT checkpoint.
         rows = self.stage == "ppo" and replay.examples and replay.source == "data"
         data = self.folder.with_name(FOLDERS["selfplay"]) if rows and self.source else None
         return {
@@ -134,7 +133,7 @@ class StageJob:
 
     @property
     def digest(self) -> str:
-        """Of its fingerprint."""
+        """The digest of its fingerprint."""
         return self.fingerprint.digest
 
     @property
@@ -149,15 +148,15 @@ class StageJob:
         return self.there(self.folder)
 
     def there(self, folder: Path) -> bool:
-        """Return whether a folder holds the result of this task: the same fingerprint, validated at
-        the steps that are read."""
+        """Return whether a folder holds the result of this task: the same fingerprint, with
+        validations at all steps that are read."""
         return is_finished(folder, self.fingerprint) and not self.unread(folder)
 
     def unread(self, folder: Path) -> list[Path]:
-        """The files of validation episodes that are read of this task and are not in a folder."""
+        """The files of validation episodes that are needed of this task but missing in a folder."""
         trainer = self.config.trainer
         # Only PPO's results are read step by step. `also_test_at` is the step at which a longer
-        # training is compared with the others.
+        # training run is compared with the others.
         steps = (
             {trainer.total_training_steps, trainer.also_test_at or 0} - {0}
             if self.stage == "ppo"
@@ -167,18 +166,18 @@ class StageJob:
 
 
 def validation(folder: Path, step: int) -> Path:
-    """The file of a PPO stage's validation episodes."""
+    """Path of a PPO stage's validation episodes."""
     return folder / "trajectories" / f"val-{step:06d}.jsonl"
 
 
 def recorded_digest(folder: Path) -> str:
-    """The digest of a finished stage; empty if it is not finished."""
+    """The digest of a finished stage; "" if it is not finished."""
     known = Manifest.read(folder)
     return known.fingerprint.digest if known is not None and known.result is not None else ""
 
 
 def tasks_of(training: TrainingRun) -> list[StageJob]:
-    """The stages of a training in their order, round by round, PPO last."""
+    """The stages of a training run in order, round by round, ending with PPO."""
     tasks: list[StageJob] = []
 
     def add(stage: StageName, folder: Path, cfg: Config, own: Round | None = None) -> None:
@@ -202,8 +201,8 @@ def tasks_of(training: TrainingRun) -> list[StageJob]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Work of a grid: tasks, sources before the tasks that need them, and stages that are `linked`
-    to the same work elsewhere."""
+    """Work of a grid. tasks: the stages to run, each after its source. linked: stages that link to
+    the same stage elsewhere."""
 
     tasks: list[StageJob]
     linked: list[StageJob] = field(default_factory=list)
@@ -212,8 +211,8 @@ class Plan:
 
     @property
     def missing(self) -> list[StageJob]:
-        """Tasks that are not done, and finished tasks whose result they read and that was lost,
-        damaged or changed since."""
+        """Tasks that are not done, and finished tasks whose result is needed but was lost, damaged
+        or changed."""
         done = {task.folder: task for task in self.tasks if task.done}
         latest = [task for task in self.tasks if task.folder not in done]
         while latest:
@@ -226,8 +225,8 @@ class Plan:
         return [task for task in self.tasks if task.folder not in done]
 
     def lines(self) -> list[str]:
-        """Lines for --dry-run: one per stage, with how many other stages use it and which work
-        exists elsewhere."""
+        """Lines for --dry-run: one per stage, with the number of other stages that use it, or its
+        location elsewhere."""
         more = Counter(self.links.values())
         own = {task.folder for task in self.tasks}
         missing = {task.folder for task in self.missing}
@@ -246,8 +245,8 @@ class Plan:
 
 
 def _whole(folder: Path) -> bool:
-    """Return whether the result of a finished stage is readable. A data set that was changed is
-    not; its stage reports that."""
+    """Return whether the result of a finished stage is readable. A changed data set is not; its
+    stage reports that."""
     try:
         return result_of(folder) is not None
     except DataError:
@@ -255,9 +254,9 @@ def _whole(folder: Path) -> bool:
 
 
 def plan_grid(trainings: Iterable[TrainingRun], cache_dirs: Sequence[Path] = ()) -> Plan:
-    """Every stage of all trainings once. Finished ones in the folders `cache_dirs` are used where they
-    lie."""
-    # Digest -> folder: stages of other experiments are found whatever the names of their folders.
+    """Plan every stage of all training runs once. Finished stages in the folders `cache_dirs` are
+    reused in place."""
+    # Digest -> folder: stages of other experiments are found whatever their folder names.
     known = {digest: folder for root in cache_dirs for folder, digest in finished_stages(root)}
     plan = Plan(tasks=[])
     owners: dict[str, list[StageJob]] = {}
@@ -266,8 +265,8 @@ def plan_grid(trainings: Iterable[TrainingRun], cache_dirs: Sequence[Path] = ())
         # A finished stage in the task's own folder is kept, even if the same stage is finished
         # elsewhere.
         own = recorded_digest(task.folder) and not task.folder.is_symlink()
-        # The same stage of another training in this grid is preferred to one that is finished in
-        # `cache_dirs`.
+        # The same stage of another training run in this grid takes precedence over a finished one
+        # in `cache_dirs`.
         same = [other.folder for other in owners.get(task.digest, ()) if _as_long(other, task)]
         if not same and not own and task.digest in known and task.there(known[task.digest]):
             same = [known[task.digest]]
@@ -277,8 +276,8 @@ def plan_grid(trainings: Iterable[TrainingRun], cache_dirs: Sequence[Path] = ())
         else:
             owners.setdefault(task.digest, []).append(task)
             plan.tasks.append(replace(task, episodes=_episodes(task, played)))
-        # Other trainings reuse the episodes of the first round only: in later rounds each training
-        # plays with its own model.
+        # Other training runs reuse only the episodes of the first round, since in later rounds each
+        # one plays with its own model.
         if _first_play(task):
             played.setdefault(
                 _selfplay_digest(task.config), same[0] if same and not own else task.folder
@@ -287,7 +286,8 @@ def plan_grid(trainings: Iterable[TrainingRun], cache_dirs: Sequence[Path] = ())
 
 
 def fetch_models(trainings: Iterable[TrainingRun]) -> None:
-    """Models and data sets of the Hub into the local cache: what is there counts by its content."""
+    """Download models and data sets from the Hub into the local cache, so that they count by
+    content."""
     for training in trainings:
         if training.world_model is not None:
             fetch_content(training.world_model, "selfplay")
@@ -306,7 +306,7 @@ def _as_long(other: StageJob, task: StageJob) -> bool:
 
 
 def _selfplay_digest(cfg: Config) -> str:
-    """The digest of self-play alone, whatever rows are made of it."""
+    """The digest of self-play alone, whichever examples are made from it."""
     plain = {name: getattr(GenerateConfig(), name) for name in ROWS_ONLY}
     return fingerprint_of(replace(cfg, generate=replace(cfg.generate, **plain)), "selfplay").digest
 
@@ -323,9 +323,10 @@ def _first_play(task: StageJob) -> bool:
 
 
 def finished_stages(root: Path) -> Iterator[tuple[Path, str]]:
-    """The finished stages in and below a folder with their digests; links are not followed."""
+    """Yield the finished stages in and below a folder with their digests; links are not
+    followed."""
     for pattern in ("", *_DEPTH):
-        # Sorted, so that of two equal stages the same one is taken every time.
+        # Sorted, so that the same one of two equal stages is chosen every time.
         for mark in sorted(root.glob(f"{pattern}{MANIFEST}")):
             if not mark.parent.is_symlink() and (digest := recorded_digest(mark.parent)):
                 yield mark.parent, digest
@@ -336,14 +337,14 @@ PoolOf = Callable[[Path | None], Executor]
 
 
 def own_process(errors: Path | None) -> Executor:
-    """A worker in its own process, with a fresh interpreter. `errors`: the file that its stderr
-    goes to; None: ours.
+    """Make an executor with one worker process and a fresh interpreter. errors: the file for its
+    stderr; None: this process's stderr.
 
-    There is one executor per device. One executor with several workers would end all of them with a
-    worker that is killed.
+    Each device has its own executor: an executor with several workers would end all of them if one
+    is killed.
     """
-    # spawn: after a fork, CUDA is unusable if the parent has initialized it, and locks that
-    # other threads held stay locked.
+    # spawn: after a fork, CUDA is unusable if the parent has initialized it, and locks that other
+    # threads held stay locked.
     return ProcessPoolExecutor(
         1,
         mp_context=get_context("spawn"),
@@ -361,13 +362,12 @@ def _begin_worker(set_console: Callable[[], None]) -> None:
 
 
 def _follow_parent() -> None:
-    """End this worker when the process that made it is gone: after a stage that it is asked to
-    stop has saved."""
+    """Stop this worker when its parent process is gone. A running stage saves its step first."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
     parent.join()
-    # Asked once, a stage saves its step. Without one, the signal ends the process.
+    # After the first signal a stage saves its step. Without a stage, the signal ends the process.
     os.kill(os.getpid(), signal.SIGTERM)
     while stoppable_now():
         time.sleep(1)
@@ -375,8 +375,8 @@ def _follow_parent() -> None:
 
 
 def do_task(task: StageJob, device: str) -> tuple[int, int]:
-    """Do one stage in this process; returns its process id and peak memory in bytes. Asked to stop,
-    it saves and raises StopRequested."""
+    """Run one stage in this process; return its process id and peak memory in bytes. If asked to
+    stop, saves and raises StopRequested."""
     folder = task.folder
     source = task.source
     known = task.fingerprint
@@ -409,7 +409,7 @@ def do_task(task: StageJob, device: str) -> tuple[int, int]:
 
 
 def peak_bytes() -> int:
-    """Peak resident memory of this process."""
+    """Peak resident memory of this process in bytes."""
     # Linux counts ru_maxrss in KiB.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -422,8 +422,8 @@ def finish_grid(
     pool: PoolOf,
     work: Work,
 ) -> TrainingError | None:
-    """Fetch the models of `trainings`, make the plan again and run what is missing; returns what
-    failed."""
+    """Fetch the models of `trainings`, call `plan` and run its missing stages; return the error if
+    any failed."""
     fetch_models(one for parts in trainings for one in parts)
     try:
         run_grid(plan(), devices=free_devices(parallel), pool=pool, work=work)
@@ -440,12 +440,12 @@ def run_grid(
     work: Work = do_task,
     root: Path | None = None,
 ) -> dict[int, int]:
-    """Do every task that is not done, one at a time per device, each after its source; returns the
-    peak memory in bytes of each process that worked. `root`: the folder of the run, for the plan.
+    """Run every task that is not done, one at a time per device, each after its source; return the
+    peak memory in bytes by process id. root: the folder of the run, for the plan.
 
-    A stage that fails costs what depends on it; the others continue, without the worker if it was
-    killed. Raises TrainingError at the end if any failed, and ConfigError, before anything is done,
-    if a folder holds the work of another identity or a stage has a problem that shows before it.
+    A failed stage skips only the stages that depend on it; the others continue, on fewer workers if
+    one was killed. Raises TrainingError at the end if any failed. Raises ConfigError, before any
+    work, if a folder holds work with another fingerprint or a check of a stage fails.
     """
     waiting = plan.missing
     peaks = dict[int, int]()
@@ -488,13 +488,13 @@ def run_grid(
             for task in [task for task in waiting if not _needs(task) & missing][: len(free)]:
                 waiting.remove(task)
                 worker, device = free.pop(0)
-                # The worker's interpreter starts here, and would show a traceback of Ctrl-C.
+                # The worker's interpreter starts here, and would print a traceback on Ctrl-C.
                 with interrupts_wait():
                     future = worker.submit(work, task, device)
                 running[future] = (task, (worker, device))
                 future.add_done_callback(ended.put)
-            # No worker is left, because every worker was killed. Without
-            # this check the loop would never end.
+            # No worker is left, because every worker was killed. Without this check the loop would
+            # never end.
             if not running and not free:
                 failed |= {
                     task.folder.resolve(): f"{task.name}: not started, because every worker process was killed"
@@ -532,10 +532,11 @@ def run_grid(
 
 
 def time_of(plan: Plan, each: Callable[[StageJob], float], *, workers: int) -> float:
-    """The time until the last missing stage ends, in the unit of `each`, the time of one stage.
+    """The time until the last missing stage ends, in the unit of `each`, which returns the time of
+    one stage.
 
-    Stages of one training run in sequence, those of different trainings side by side, in the order
-    of `run_grid`.
+    Stages of one training run are sequential; those of different training runs are parallel, in the
+    order of `run_grid`.
     """
     waiting = plan.missing
     unfinished = {task.folder.resolve() for task in waiting}
@@ -553,7 +554,7 @@ def time_of(plan: Plan, each: Callable[[StageJob], float], *, workers: int) -> f
 
 
 def announce(plan: Plan, *, workers: int) -> list[str]:
-    """Describe a plan before it starts: a line per method, and the time if it is known."""
+    """Describe a plan before it starts: a line per method, and the expected time if known."""
     if not plan.missing:
         return []
     methods = _planned(plan)
@@ -579,7 +580,7 @@ def _planned(plan: Plan) -> dict[str, list[StagePlan]]:
 
 
 def _next_ended(ended: SimpleQueue[Future]) -> list[Future]:
-    """The next future that ends, if one does within a second.
+    """The next finished future, in a list; empty if none finishes within a second.
 
     `concurrent.futures.wait` holds locks of the futures: Ctrl-C in it would leave them locked, and
     the workers' executors could never end.
@@ -592,8 +593,8 @@ def _next_ended(ended: SimpleQueue[Future]) -> list[Future]:
 
 
 def _views(plan: Plan) -> list[StageView]:
-    """The stages of every method in their order, for the progress table. The name of a stage ends
-    with its round where a method has several."""
+    """The stages of every method in order, for the progress table. If a method has several rounds,
+    a stage's name ends with its round."""
     methods: dict[str, list[StageJob]] = {}
     for task in [*plan.tasks, *plan.linked]:
         methods.setdefault(task.config.trainer.run_dir, []).append(task)
@@ -626,9 +627,10 @@ def _views(plan: Plan) -> list[StageView]:
 
 
 def _settle(plan: Plan) -> None:
-    """Archive changed work if it is to begin from scratch, saying why; refuse it otherwise
-    (ConfigError), linked work too. What changes only the last digits is logged once."""
-    # The folder of a link is checked as well as its target: either may hold other work.
+    """If the run starts from scratch, archive changed work with a warning; otherwise raise
+    ConfigError if there is any, linked work included. Differences in the last digits are logged
+    once."""
+    # A link's folder is checked as well as its target, because either may hold other work.
     stages = {task.folder: task.fingerprint for task in plan.tasks}
     for task in plan.linked:
         target = plan.links[task.folder]
@@ -655,8 +657,8 @@ def _needs(task: StageJob) -> set[Path]:
 
 
 def _make_links(links: dict[Path, Path]) -> None:
-    """A relative link in each place, so that a grid can be moved as a whole. What stood there is
-    put away."""
+    """Make a relative link at each place, so that a grid can be moved as a whole. Whatever was
+    there is archived."""
     for place, target in links.items():
         if place.resolve() == target.resolve():
             continue
@@ -665,14 +667,13 @@ def _make_links(links: dict[Path, Path]) -> None:
         elif place.exists():
             archive_files(place.parent, [place])
         place.parent.mkdir(parents=True, exist_ok=True)
-        # Relative to the real folder of the link, since `place.parent` may itself be reached by a
-        # link.
+        # Relative to the real folder of the link, since `place.parent` may itself be reached
+        # through a link.
         place.symlink_to(os.path.relpath(target, place.parent.resolve()), target_is_directory=True)
 
 
 def _problem(future: Future) -> str:
-    """Return the reason why a task failed; empty if it did not. Errors that are not the user's
-    to solve are raised."""
+    """Return why a task failed; "" if it did not. Raises errors that the user cannot fix."""
     error = future.exception()
     if error is None:
         return ""
@@ -687,10 +688,10 @@ def _problem(future: Future) -> str:
 
 
 def free_devices(parallel: int, wanted: str = "auto", *, per_gpu: int = 1) -> list[str]:
-    """One device per process: every GPU, or the `wanted` one if it is a certain GPU, `per_gpu`
-    times; else the CPU `parallel` times.
+    """One device per process: every GPU `per_gpu` times (only the `wanted` one if it names a GPU),
+    or the CPU `parallel` times.
 
-    Raises ConfigError if that is less than once.
+    Raises ConfigError if `parallel` is below 1.
     """
     if parallel < 1:
         raise ConfigError(f"--parallel is {parallel}. Give a number of at least 1.")

@@ -1,4 +1,4 @@
-"""The progress of several trainings at once: a live table on a terminal, lines elsewhere.
+"""The progress of several training runs at once: a live table on a terminal, otherwise lines.
 
 The values come from the files that each stage writes, so the workers need no channel to this
 process.
@@ -24,14 +24,14 @@ from spa.tables import Table
 
 SECONDS_BETWEEN_LOOKS = 1.0
 _LINE_SECONDS = (30.0, 300.0)
-"""The shortest and the longest time between two lines of a method."""
+"""The shortest and the longest pause in seconds between two lines of a method."""
 _BAR_WIDTH = 8
 
 
 @dataclass(frozen=True, slots=True)
 class StageView:
-    """A stage of a method as people see it: its name, the folder with its records, and the seconds
-    that it takes as estimated."""
+    """A stage of a method for display. name: as shown. folder: with its records. expected:
+    estimated seconds; None if unknown."""
 
     method: str
     name: str
@@ -40,10 +40,10 @@ class StageView:
 
 
 class GridProgress:
-    """Shows how far every method is. A context manager; shows nothing when quiet.
+    """Shows the progress of every method; nothing when quiet. A context manager.
 
-    `workers`: stages that run at a time. `worker_errors`: on a terminal, the file that workers
-    write their messages to. Their lines appear above the table, which they would otherwise break.
+    workers: number of stages that run at a time. worker_errors: on a terminal, the file for the
+    workers' messages, which appear above the table instead of breaking it.
     """
 
     def __init__(self, stages: Sequence[StageView], *, workers: int = 1) -> None:
@@ -67,21 +67,21 @@ class GridProgress:
             self._folder = tempfile.TemporaryDirectory(prefix="spa-")
             self.worker_errors = Path(self._folder.name) / "stderr"
             self.worker_errors.touch()
-            # `update` redraws the table, no timer does. The table
-            # disappears at the end, where the command prints its results.
+            # Only `update` redraws the table, no timer does. The table disappears at the end, where
+            # the command prints its results.
             self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Take the table away, and print what the workers wrote last."""
+        """Remove the table, and print the last messages of the workers."""
         self.close()
         if self.worker_errors is not None:
             self._relay(get_console())
             self._folder.cleanup()
 
     def close(self) -> None:
-        """Take the table away. Calling it again does nothing."""
+        """Remove the table. Calling it again does nothing."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -93,7 +93,7 @@ class GridProgress:
         unfinished: Collection[Path],
         failed: Collection[Path] = (),
     ) -> None:
-        """Show the methods. All arguments are folders of stages, resolved."""
+        """Show the progress of the methods. All arguments are resolved folders of stages."""
         if is_quiet():
             return
         for folder in running:
@@ -108,7 +108,7 @@ class GridProgress:
         self._unfinished = set(unfinished)
 
     def _current(self, method: str, unfinished: Collection[Path]) -> StageView | None:
-        """The first stage of a method that is not finished."""
+        """The first unfinished stage of a method; None if all are finished."""
         stages = self._methods[method]
         return next((stage for stage in stages if stage.folder.resolve() in unfinished), None)
 
@@ -136,7 +136,7 @@ class GridProgress:
         return Table(columns, rows, right=range(3, 8))
 
     def _time(self, stage: StageView) -> str:
-        """The time that a running stage still takes, or has taken without a step."""
+        """The remaining time of a running stage, or the elapsed time before its first step."""
         left = self._known[stage.folder].seconds_left_at(time.time())
         if left is not None:
             return clock(left)
@@ -148,7 +148,7 @@ class GridProgress:
         unfinished: Collection[Path],
         failed: Collection[Path],
     ) -> str:
-        """The time that everything still takes, and the stages that come next."""
+        """Describe the remaining time of all work, and the stages that come next."""
         now = time.time()
         works = []
         coming = []
@@ -201,7 +201,7 @@ class GridProgress:
                 self._line(stage, known, f"{ending} ({outlook})" if outlook else ending)
 
     def _line(self, stage: StageView, known: StageProgress, ending: str) -> None:
-        """Print a line with the values that are newer than the last line of this stage."""
+        """Print a line with the values since the previous line of this stage."""
         self._last_line[stage.method] = time.monotonic()
         since = self._printed.get(stage.folder, -1)
         self._printed[stage.folder] = known.step

@@ -1,8 +1,6 @@
-"""The methods that experiments set side by side: the recipe, its baselines, and the recipe with one
-thing changed.
+"""The methods that experiments compare: the recipe, its baselines, and the recipe with one change.
 
-Each is a few overrides of a configuration, in one table; `module:name` is a `Method` of the user's
-own.
+Each is a few overrides of a configuration, in one table; `module:name` is the user's own `Method`.
 """
 
 import logging
@@ -27,12 +25,11 @@ log = logging.getLogger(__name__)
 
 REFERENCE = "spa"
 BASELINES = ("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation")
-"""Methods of `spa run --method` besides SPA: PPO alone."""
+"""Methods of `spa run --method` other than SPA, which run PPO alone."""
 SHUFFLED = "_shuffled"
-"""A method's name with this is its control: the same after SFT on next states of other turns."""
+"""Suffix of a method's control, whose SFT uses next states of other turns."""
 LONGER = re.compile(r"(.+)_x([1-9]\d*)")
-"""A method's name with _xN trains with N times the PPO steps: a baseline for methods that sample
-more tokens."""
+"""Suffix _xN: N times the PPO steps, a baseline for methods that sample more tokens."""
 
 _RECIPE: Mapping[str, Method] = {
     "vanilla": Method(
@@ -45,7 +42,7 @@ _RECIPE: Mapping[str, Method] = {
         overrides=("ctx_manager.mode=add_worldmodel",),
         fine_tuned=False,
     ),
-    # The paper's two baselines without SFT: plain RL shows the grid alone, and state-estimation RL
+    # The paper's two baselines without SFT: plain RL shows only the grid, and state-estimation RL
     # shows coordinates as well.
     "vanilla_grid": Method(
         description="PPO from the base model, with responses in base format and each state as a "
@@ -58,8 +55,8 @@ _RECIPE: Mapping[str, Method] = {
         overrides=("ctx_manager.mode=base", "state_text=grid_and_coords"),
         fine_tuned=False,
     ),
-    # Without states in the responses, the gate has nothing to measure. Replay is off, because
-    # it is meant to show states, and these examples have none.
+    # Without states in the responses, the gate has nothing to measure. Replay is off, because it is
+    # meant to train on states, and these examples have none.
     "vanilla_format": Method(
         description="self-play, then SFT on the self-play conversations in base format (without states), then PPO",
         overrides=("ctx_manager.mode=base", "generate.example_format=base", "gate.enable=false"),
@@ -72,7 +69,7 @@ _RECIPE: Mapping[str, Method] = {
     ),
 }
 
-# Switches the rollout filter off: every group is kept, even one without reward variance.
+# Disables the rollout filter: every group is kept, even one without reward variance.
 _ALL_EPISODES = (
     "actor_rollout_ref.rollout.rollout_filter_type=std",
     "actor_rollout_ref.rollout.rollout_filter_ratio=1",
@@ -94,8 +91,7 @@ _ABLATIONS: Mapping[str, Method] = {
         description="method spa, but SFT examples contain states that the model predicted instead of true states",
         overrides=("generate.states=model",),
     ),
-    # Keeps the format, the words and the grids of the states;
-    # only their coordinates are random.
+    # Keeps the format, the words and the grids of the states; only their coordinates are random.
     "random_coordinates": Method(
         description="method spa, but the states in SFT examples have random coordinates in the right format",
         overrides=("generate.states=random_coords",),
@@ -123,8 +119,8 @@ _ABLATIONS: Mapping[str, Method] = {
         overrides=("generate.success_only=true",),
     ),
     **{
-        # The effect of few epochs is measured here, so the gate must not stop such a training.
-        # The number of steps follows from the epochs.
+        # This measures the effect of few epochs, so the gate must not stop the run. The number of
+        # steps follows from the epochs.
         f"sft_epochs_{epochs}": Method(
             description=f"method spa, but with {epochs} epoch{'s' if epochs > 1 else ''} of SFT",
             overrides=(
@@ -172,8 +168,8 @@ _ABLATIONS: Mapping[str, Method] = {
 }
 
 _RANDOM = "generate.policy=random"
-"""For responses in an order that the base model may never have written: its self-play would give no
-rows."""
+"""For response formats that the base model may never have written: its self-play would give no
+examples."""
 _CHOOSE = (
     "agent_proxy.response_format=choose_plan",
     _RANDOM,
@@ -192,7 +188,7 @@ _PLAYED = (
     "generate.rounds=1",
     "generate.later_batches=null",
 )
-"""Conversations of random play, in a preset whose model writes searches."""
+"""Settings of random play, for a preset whose model writes searches."""
 
 _WRITTEN: Mapping[str, Method] = {
     "search_simulator": Method(
@@ -256,7 +252,7 @@ _WRITTEN: Mapping[str, Method] = {
     ),
 }
 
-# The same methods for each other format of searches, in its name.
+# The same methods for each other search format, prefixed by its name.
 _OTHER_SEARCHES: Mapping[str, Method] = {
     f"{form.name}_{name.removeprefix('search_')}": replace(
         written,
@@ -356,7 +352,7 @@ METHODS: Mapping[str, Method] = {
 
 
 def method_names() -> list[str]:
-    """The names of all methods: ours, then those that other packages register."""
+    """The names of all methods: built-in ones, followed by those that other packages register."""
     return list(dict.fromkeys((*METHODS, *plugins("methods"))))
 
 
@@ -366,18 +362,18 @@ def methods() -> dict[str, Method]:
 
 
 def method(name: str) -> Method:
-    """The method of this name, or the user's own at `module:name`, where modules of the working
-    directory are found. NAME_shuffled is the shuffled control of a fine-tuned method, NAME_xN a
-    method with N times the PPO steps.
+    """The method with this name, or the user's own as `module:name`, which may be in the working
+    directory. NAME_shuffled is the shuffled control of a fine-tuned method, NAME_xN a method with N
+    times the PPO steps.
 
-    Raises ConfigError that names the nearest one if there is none.
+    Raises ConfigError that suggests the nearest name if there is none.
     """
     if name in METHODS:
         return METHODS[name]
     if name in plugins("methods"):
         return load_plugin("methods", name)
     if ":" not in name and (longer := LONGER.fullmatch(name)):
-        # `vanilla_x4_x2` means 8 times the steps: each call takes one suffix off.
+        # `vanilla_x4_x2` means 8 times the steps: each call removes one suffix.
         shorter = method(longer[1])
         steps = int(longer[2])
         return replace(
@@ -398,8 +394,8 @@ def method(name: str) -> Method:
     try:
         loaded = load_setting("method", name)
     except ConfigError:
-        # `module:name_shuffled` may be an object of the user's own. The name means a control only
-        # if there is no such object.
+        # `module:name_shuffled` may be the user's own object. The name means a control only if
+        # there is no such object.
         if plain != name:
             return _control(plain)
         raise
@@ -421,31 +417,31 @@ def _control(plain: str) -> Method:
         chosen,
         description=f"control of the method {label(plain)}, with next states of other turns in all "
         "world-model examples",
-        # A control keeps all changes of its method. The shuffling comes after
-        # `overrides`, so that none of these undoes it.
+        # A control keeps all changes of its method. The shuffling comes after `overrides`, so that
+        # none of these undoes it.
         overrides=(*chosen.overrides, *METHODS["spa_shuffled"].overrides),
     )
 
 
 def controls_of(cfg: Config) -> tuple[str, ...]:
-    """The controls of a configuration's recipe."""
+    """Names of the control methods of a configuration."""
     return format_of(cfg.agent_proxy.response_format).controls()
 
 
 def warn_untrained(name: str, chosen: Method, cfg: Config) -> None:
-    """Warn where PPO alone begins with a model that has never learned the response format."""
+    """Warn if PPO alone starts from a model that was never trained on the response format."""
     if not chosen.fine_tuned:
         format_of(cfg.agent_proxy.response_format).warn_untrained(name)
 
 
 def label(name: str) -> str:
-    """Name of a method in folders and tables: a user's own method by its name in the module."""
+    """Name of a method in folders and tables: for a user's own method, its name in the module."""
     return name.rpartition(":")[2]
 
 
 def in_groups_of(cfg: Config, size: int) -> tuple[str, ...]:
-    """Overrides that give PPO groups of `size` episodes and each tag as many episodes per step as
-    in `cfg`. Raises ConfigError if `size` does not divide them."""
+    """Overrides that give PPO groups of `size` episodes, with as many episodes per tag and step as
+    in `cfg`. Raises ConfigError if `size` does not divide their number."""
     train = cfg.es_manager.train
     counts = [groups * train.group_size for groups in train.env_configs.n_groups or ()]
     for tag, episodes in zip(train.env_configs.tags, counts, strict=True):
@@ -459,7 +455,7 @@ def in_groups_of(cfg: Config, size: int) -> tuple[str, ...]:
         f"es_manager.train.env_groups={sum(groups)}",
         f"es_manager.train.group_size={size}",
         f"es_manager.train.env_configs.n_groups={groups}",
-        # Self-play keeps its groups, whose size would have to divide that of PPO.
+        # Self-play uses these groups, too, because its own size would have to divide that of PPO.
         "generate.group_size=null",
     )
 
@@ -471,13 +467,13 @@ def _read(preset: str, overrides: tuple[str, ...]) -> Config:
 
 @lru_cache(maxsize=1024)
 def configured(preset: str, overrides: tuple[str, ...], seed: int = 0) -> Config:
-    """A configuration as training number `seed`. A grid asks for the same one often, and reading
-    one takes a while."""
+    """The configuration of training run number `seed`. Cached, because a grid requests the same one
+    often and loading is slow."""
     return seeded(_read(preset, overrides), seed)
 
 
 def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
-    """The configuration of a method that lives in `folder`, inside the experiment's folder `root`."""
+    """The configuration of a method in `folder`, inside the experiment's folder `root`."""
     # Copies of checkpoints go to the experiment's remote folder, under the same relative path.
     experiment = replace(cfg, trainer=replace(cfg.trainer, run_dir=str(root)))
     configured = replace(
@@ -494,44 +490,41 @@ def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
             experiment_name=f"{cfg.trainer.experiment_name}-{name}",
         ),
     )
-    # On a CPU `auto` is resolved here, so that a resumed training
-    # keeps its precision on another CPU.
+    # On a CPU `auto` is resolved here, so that a resumed run keeps its precision on another CPU.
     return with_precision(configured, precision_of(configured, every_folder(configured)))
 
 
 def of_comparison(cfg: Config) -> Config:
-    """The configuration of a run whose folder holds a comparison: that one's recipe is this run, in
-    its place.
+    """The configuration of a run whose folder contains a comparison: that of the comparison's spa
+    run, in its place.
 
-    Otherwise, and if the run has stages of its own or elsewhere, the configuration as it is.
+    Otherwise, and if the run has stages of its own or elsewhere, the configuration is unchanged.
     """
     root = Path(cfg.trainer.run_dir)
     own = stage_folders(cfg)
-    # A comparison of several seeds keeps its first training below seed_0.
+    # A comparison with several seeds keeps its first training run below seed_0.
     folder = next(
         (place for place in (root / REFERENCE, root / "seed_0" / REFERENCE) if place.is_dir()), None
     )
-    # Stages of the run's own take precedence, and stages elsewhere
-    # are no part of the comparison.
+    # The run's own stages take precedence, and stages elsewhere are not part of the comparison.
     if folder is None or any(place.exists() or not place.is_relative_to(root) for place in own):
         return cfg
     return placed(cfg, folder, REFERENCE, root=root)
 
 
 def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
-    """The configuration of PPO alone by one of the baselines, in a folder of its own inside the
-    run's.
+    """The configuration of a baseline that runs PPO alone, in its own folder inside the run's.
 
     Raises ConfigError if one of the user's overrides contradicts the method. PPO's checkpoints go
-    where `trainer.default_local_dir` says if that was chosen.
+    to `trainer.default_local_dir` if it was set.
     """
     if name not in BASELINES:
         raise ConfigError(
             f"there is no baseline {name!r}; choose from {', '.join(BASELINES)}. "
             "`spa compare --methods` trains every method."
         )
-    # Loaded twice: as the user asked, and as the method plays it. An override contradicts the
-    # method if its key has different values in the two.
+    # Loaded twice: as the user configured it, and as the method plays it. An override contradicts
+    # the method if its key has different values in the two.
     cfg = load_config(preset, overrides)
     own = load_config(preset, [NO_EXAMPLES, *overrides, *METHODS[name].overrides])
     # `+key=value` adds a key; the `+` is not part of its name.

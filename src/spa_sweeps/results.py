@@ -1,5 +1,5 @@
-"""From finished trainings to numbers: Pass@k with intervals, paired differences, curves, verdicts,
-and one summary."""
+"""Compute the numbers of finished training runs: Pass@k with intervals, paired differences, curves,
+verdicts, and one summary."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -30,15 +30,16 @@ KS = (1, 8)
 # Decimals of a stored mean. Tables round it again: with 4 decimals 43.945 % would print as 44.0.
 DIGITS = 6
 IN_PLAY = {"prediction_em": "predictions", "obs_exact": "observations", "format_rate": "format"}
-"""Shares of turns in validation -> what they are called."""
+"""Shares of turns in validation, with their names for readers."""
 Curve = dict[int, tuple[float, float | None]]
 """Validation step -> Pass@1 and Pass@8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedResult:
-    """One training: outcomes per puzzle `before` PPO, `after` its steps, and `after_total`,
-    where it continued beyond them for equal total episodes; Pass@k at every validation."""
+    """Results of one training run. moments: outcomes per puzzle `before` PPO, `after` its
+    configured steps, and `after_total` if it continued until total episodes were equal. curve:
+    Pass@1 and Pass@8 at every validation step. world_model: accuracies by name."""
 
     seed: int
     moments: Mapping[str, Puzzles]
@@ -47,7 +48,7 @@ class SeedResult:
 
 
 def read_training(training: TrainingRun, seed: int) -> SeedResult | None:
-    """Read the results of the training with number `seed`; None if it is not finished.
+    """Read the results of training run number `seed`; None if it is not finished.
 
     Raises DataError if a file that is read has another size than the stage wrote.
     """
@@ -56,15 +57,16 @@ def read_training(training: TrainingRun, seed: int) -> SeedResult | None:
         return None
     ppo = tasks[-1].folder
     trainer = training.ppo.trainer
-    # A training that continues for equal total episodes is also compared where the others stop.
+    # A training run that continues for equal total episodes is also compared at the step where the
+    # others stop.
     steps = {"before": 0, "after": trainer.also_test_at or trainer.total_training_steps}
     if trainer.also_test_at:
         steps["after_total"] = trainer.total_training_steps
     files = {
         name: path for name, step in steps.items() if (path := validation(ppo, step)).is_file()
     }
-    # Sizes are compared with the stage's record, since a file that was cut or edited would
-    # change results silently.
+    # Sizes are compared with the stage's record, since a truncated or edited file would change
+    # results silently.
     known = Manifest.read(ppo)
     for path in (*files.values(), *ppo.glob(METRICS)):
         if known and (problem := known.problem(path, ppo)):
@@ -90,13 +92,13 @@ def read_training(training: TrainingRun, seed: int) -> SeedResult | None:
 
 
 def read_trainings(trainings: Sequence[TrainingRun]) -> list[SeedResult]:
-    """Read the results of a method's finished trainings, one per seed."""
+    """Read the results of a method's finished training runs, one per seed."""
     results = (read_training(training, seed) for seed, training in enumerate(trainings))
     return [result for result in results if result is not None]
 
 
 def learns_states(training: TrainingRun) -> bool:
-    """Return whether SFT trains on responses with states, not on those of the base format."""
+    """Return whether SFT trains on responses with states, rather than on base format."""
     return training.world_model is not None and source_of(training.world_model).has_states
 
 
@@ -111,8 +113,8 @@ def _world_model(path: Path) -> dict[str, float]:
 
 
 def _in_play(path: Path, before: int, after: int) -> dict[str, float]:
-    """Accuracy on held-out puzzles, as `<name>_before` and `<name>_after` PPO; empty where
-    responses hold no states."""
+    """Accuracy on held-out puzzles, as `<name>_before` and `<name>_after` PPO; empty if responses
+    contain no states."""
     lines = {line["step"]: line for _, line in read_lines(path)}
     return {
         f"{name}_{moment}": round(value, 4)
@@ -123,7 +125,7 @@ def _in_play(path: Path, before: int, after: int) -> dict[str, float]:
 
 
 def read_curve(path: Path) -> Curve:
-    """Pass@1 and Pass@8 (None without as many attempts) of every validation in a `metrics.jsonl`,
+    """Pass@1 and Pass@8 (None with too few attempts) of every validation in a `metrics.jsonl`,
     averaged over environment tags."""
     curve: Curve = {}
     for _, line in read_lines(path):
@@ -134,8 +136,8 @@ def read_curve(path: Path) -> Curve:
 
 
 def _mean_of(line: Mapping[str, Any], name: str) -> float | None:
-    # Each tag has a metric of its own. The mean over tags gives every tag the same weight,
-    # however many puzzles it has.
+    # Each tag has its own metric. The mean over tags gives every tag the same weight, however many
+    # puzzles it has.
     values = [
         value
         for key, value in line.items()
@@ -157,8 +159,8 @@ def difference(
     moments: tuple[str, str] = ("after", "after"),
     resamples: int = 10_000,
 ) -> Interval | None:
-    """Pass@k of the first minus that of the second, each at its moment, paired by puzzle inside the
-    seeds that both have; None if there is nothing to pair."""
+    """Difference first - second in Pass@k, each at its moment, paired by puzzle within the seeds
+    that both have; None if there is nothing to pair."""
     # Seeds of both sides are matched by number, since one side may have finished more of them.
     others = {result.seed: result for result in second}
     pairs = [
@@ -175,9 +177,9 @@ def difference(
 def summarize(
     made: "Comparison", *, seconds: float, peak_bytes: int, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The content of summary.json. With one seed, `methods` is at the top. With several it is in
-    `seeds`, and the mean over seeds is at the top. Seconds are added to those of `before`, the
-    summary that there was; the largest memory of both counts."""
+    """The content of summary.json. With one seed, `methods` is at the top level. With several it is
+    in `seeds`, and the mean over seeds is at the top level. before: the previous summary, whose
+    seconds are added and whose peak memory counts if larger."""
     seeds_of = {name: read_trainings(trainings) for name, trainings in made.trainings.items()}
     seeds = [
         {
@@ -223,7 +225,7 @@ def _description(arm: Any) -> str:
 
 
 def _means(result: SeedResult) -> dict[str, dict[str, float]]:
-    """Pass@1 and Pass@8 of each moment; of Pass@8 only if every puzzle has enough attempts."""
+    """Pass@1 and Pass@8 of each moment; Pass@8 only if every puzzle has enough attempts."""
     out: dict[str, dict[str, float]] = {}
     for name, puzzles in result.moments.items():
         values = {k: per_puzzle(puzzles, k) for k in KS}
@@ -239,8 +241,8 @@ def _means(result: SeedResult) -> dict[str, dict[str, float]]:
 def _differences(
     made: "Comparison", seeds_of: Mapping[str, Sequence[SeedResult]]
 ) -> dict[str, Any]:
-    """Pass@1 of the reference minus each other method's, with a 95 % interval. Where all methods
-    train on, the reference does, too."""
+    """Pass@1 of the reference minus that of each other method, with a 95 % interval. If all methods
+    continue to equal total episodes, the reference's final result is used there, too."""
     out: dict[str, Any] = {}
     reference = seeds_of[made.reference]
     longest = (
@@ -270,8 +272,8 @@ def _began_ppo(training: TrainingRun) -> bool:
 
 
 def tokens_sampled(trainings: Sequence[TrainingRun]) -> dict[str, int]:
-    """Tokens that the model sampled in self-play and PPO, mean over the seeds: up to the moment
-    `after`, and, where PPO continued, up to its end (`longer`)."""
+    """Number of tokens that the model sampled in self-play and PPO, as a mean over seeds: up to the
+    moment `after`, and up to the end of PPO (`longer`) if it continued."""
     totals: dict[str, list[float]] = {}
     for training in trainings:
         used = {step: so_far.tokens for step, so_far in budget(training).items()}
@@ -283,8 +285,8 @@ def tokens_sampled(trainings: Sequence[TrainingRun]) -> dict[str, int]:
 
 
 def episodes_played(training: TrainingRun) -> dict[str, int]:
-    """Episodes of PPO up to the moment `after` and of self-play; `ppo_longer`, where it continued:
-    all of PPO."""
+    """Number of episodes of PPO up to the moment `after` (`ppo`) and of self-play; if PPO
+    continued, also of all of PPO (`ppo_longer`)."""
     ppo = training.ppo
     first = training.world_model
     steps = ppo.trainer.also_test_at or ppo.trainer.total_training_steps
@@ -303,8 +305,8 @@ def episodes_played(training: TrainingRun) -> dict[str, int]:
 
 
 def mean_over_seeds(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """The mean of trees of numbers. A number that one of them lacks, such as Pass@8 where an attempt
-    failed, is left out: its mean would be over fewer seeds than that of Pass@1."""
+    """The mean of trees of numbers. Leaves out a number that any of them lacks, such as Pass@8 if
+    an attempt failed: its mean would be over fewer seeds than that of Pass@1."""
     out: dict[str, Any] = {}
     for key, value in entries[0].items():
         others = [entry[key] for entry in entries if key in entry]
@@ -316,8 +318,8 @@ def mean_over_seeds(entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def stage_seconds(made: "Comparison") -> dict[str, float]:
-    """Seconds of each stage of each method, summed over seeds. A stage that is linked counts for
-    every method that needs it, with the time that it took where it was done."""
+    """Seconds of each stage of each method, summed over seeds. A linked stage counts for every
+    method that needs it, with its time where it ran."""
     out: dict[str, float] = defaultdict(float)
     for name, trainings in made.trainings.items():
         for task in [task for training in trainings for task in tasks_of(training)]:

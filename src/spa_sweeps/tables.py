@@ -1,4 +1,4 @@
-"""The table that a comparison ends with."""
+"""Print the table of a finished comparison."""
 
 import math
 from typing import Any
@@ -11,8 +11,8 @@ from spa_report.results import all_recorded
 from spa_sweeps.results import IN_PLAY
 
 MORE_STEPS = 1.25
-"""Steps of a baseline with as many sampled tokens, beyond the measured ratio: responses become
-shorter while they are trained."""
+"""Safety factor for the steps of a baseline with equal sampled tokens: responses become shorter
+during training, so the measured ratio is too low."""
 
 REFERENCE_LABELS = {
     "random": "random",
@@ -20,11 +20,11 @@ REFERENCE_LABELS = {
     "look_ahead": "one-step look-ahead",
     "optimum": "optimum",
 }
-"""Names of the reference policies in `summary.json`, and in words."""
+"""Names of the reference policies in `summary.json`, and for readers."""
 
 
 def print_table(summary: dict[str, Any]) -> None:
-    """Print a comparison's summary as a table and a few plain sentences."""
+    """Print a comparison's summary as a table and a few sentences."""
     recorded = all_recorded(summary)
     columns = ["method", "PPO episodes", "episodes", "tokens", "Pass@1"]
     rows = [
@@ -54,7 +54,7 @@ def sentences(summary: dict[str, Any]) -> list[str]:
     first = "SPA" if summary["reference"] == "spa" else summary["reference"]
     seeds = len(summary.get("seeds", ()))
     for arm, gap in summary["difference"].items():
-        # Seeds whose means are all equal have an interval over puzzles.
+        # Seeds with equal means have an interval over puzzles.
         if seeds >= MANY_SEEDS and gap.get("over", "seeds") == "seeds":
             over = f"over {seeds} training seeds"
             limit = ""
@@ -73,7 +73,7 @@ def sentences(summary: dict[str, Any]) -> list[str]:
             claim = f"No difference found between {first} and {against} ({mean:+.{digits}f} points of Pass@1)"
         out.append(f"{claim} (95 % CI [{low:.{digits}f}, {high:.{digits}f}] {over}).{limit}")
     # SPA may sample many more tokens than a baseline, in self-play and in longer responses, so
-    # gains have to be compared at equal tokens.
+    # gains must be compared at equal tokens.
     if (more := equal_tokens(summary)) is not None:
         out.append(more)
     if references := summary.get("reference_policies"):
@@ -113,14 +113,14 @@ def sentences(summary: dict[str, Any]) -> list[str]:
 
 
 def equal_tokens(summary: dict[str, Any]) -> str | None:
-    """Find the baseline that samples as many tokens as the recipe; None if it is here, or if the
-    recipe samples no more than the baseline."""
+    """Suggest a baseline that samples as many tokens as the recipe; None if it is already included,
+    or if the recipe samples no more than the baselines."""
     tokens = {
         arm: used["after"]
         for arm, used in summary.get("sampled_tokens", {}).items()
         if "after" in used
     }
-    # `vanilla_format` is fine-tuned, so it is no baseline without SFT.
+    # `vanilla_format` is fine-tuned, so it is not a baseline without SFT.
     baselines = [arm for arm in tokens if arm.startswith("vanilla") and not arm.endswith("format")]
     if not baselines or "vanilla" not in tokens or "spa" not in tokens:
         return None

@@ -1,4 +1,5 @@
-"""The name by which verifiers finds our games: `vf-eval spa-verifiers`. See spa_integrations.export.verifiers."""
+"""The name under which verifiers finds spa's games: `vf-eval spa-verifiers`. See
+spa_integrations.export.verifiers."""
 
 from spa_integrations.export.verifiers import ChatHarness, SpaEnv, SpaTaskset
 

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def write_result(output: Path, result: dict[str, Any]) -> None:
-    """Write a result; another one of the same name is moved to `previous/<n>/`, because it may have
+    """Write a result. Moves another result of the same name to `previous/<n>/`, because it may have
     cost money."""
     text = json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     if output.is_file() and output.read_bytes() != text.encode():
@@ -41,7 +41,7 @@ class Store:
         return bool(self._groups)
 
     def find(self, chunk: Sequence[Puzzle]) -> list[Group] | None:
-        """The groups of a chunk if all of them are finished; a chunk is played whole or not at all."""
+        """The groups of a chunk if all of them are finished, otherwise None."""
         stored = [self._groups.get((p.specs[0].tag, p.hash, p.specs[0].group)) for p in chunk]
         groups = [group for group in stored if group is not None and group.complete]
         return groups if len(groups) == len(chunk) else None
@@ -114,7 +114,7 @@ class EpisodeFile:
         self._begun = True
 
     def _keep(self, wanted: Callable[[str], bool]) -> None:
-        """Write the file again with the complete lines of the wanted episodes."""
+        """Rewrite the file with the complete lines of the wanted episodes."""
         kept = [
             (line, name)
             for line, row in read_lines(self.path)
@@ -133,11 +133,11 @@ def kept_responses(output: Path) -> int:
 def usage(
     responses: Path, prices: tuple[float, float] | None, episodes: Set[str]
 ) -> dict[str, float]:
-    """Sum the API usage of these episodes: requests, their retries, tokens, the cost if prices are
-    given, and the number of empty responses. The file may hold other episodes, of an earlier
-    evaluation of more puzzles."""
+    """Sum the API usage of these episodes: requests, retries, tokens, empty responses, and the cost if
+    prices are given. The file may contain other episodes, from an earlier evaluation of more
+    puzzles."""
     kept = [row for _, row in read_lines(responses)] if responses.is_file() else []
-    # A planner's questions have the name of their episode, then # and more.
+    # A planner's prompts have the id of their episode, followed by # and a suffix.
     rows = [row for row in kept if str(row.get("episode")).partition("#")[0] in episodes]
     read, written = (
         sum(row.get(name, 0) for row in rows) for name in ("prompt_tokens", "completion_tokens")
