@@ -18,7 +18,7 @@ from spa.models.load import load_policy
 from spa.recipes import pipeline, ppo_run, selfplay, sft_run
 from spa.run.checkpoint import load_note
 from spa.run.fingerprint import Fingerprint, differences
-from spa.run.hashing import model_content, stage_fingerprint
+from spa.run.hashing import model_content, own_code, stage_fingerprint
 from spa.run.manifest import MANIFEST, Manifest
 from spa.run.stage import Stage
 
@@ -356,6 +356,15 @@ def test_code_of_the_users_own_counts_by_its_content(tmp_path, monkeypatch):
     assert differences(before, stage_fingerprint(cfg, "sft"))
     plain = stage_fingerprint(small_config("builtin:tiny", tmp_path / "run"), "sft")
     assert not any(name.startswith("the code") for name in plain.content)
+
+
+def test_code_of_our_packages_counts_by_its_version_alone():
+    packages = [
+        path.parent.name for path in (Path(__file__).parents[2] / "src").glob("spa*/__init__.py")
+    ]
+    assert len(packages) > 8
+    for name in packages:
+        assert own_code("custom_envs.Mine.env_type", f"{name}:Game") == {}
 
 
 def test_an_edited_reward_is_another_reward(tmp_path, monkeypatch):

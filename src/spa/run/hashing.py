@@ -38,7 +38,20 @@ REVISIONS: dict[StageName, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "vllm")
 # The name is not part of the match: `gymnasium:my_games:Maze-v0` names two modules.
 _NAMED = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*):(?=[A-Za-z_])")
-_SHIPPED = ("spa", "spa_bench", "spa_integrations", "spa_verifiers")
+_SHIPPED = (
+    "spa",
+    "spa_author",
+    "spa_bench",
+    "spa_engines",
+    "spa_estimates",
+    "spa_games",
+    "spa_integrations",
+    "spa_measurements",
+    "spa_original",
+    "spa_report",
+    "spa_sweeps",
+    "spa_verifiers",
+)
 # Files whose names begin with one of these belong to the tokenizer or the image processor.
 _TOKENIZER = (
     "tokenizer",
