@@ -2,7 +2,6 @@
 
 import argparse
 
-from spa.commands.arguments import run_server
 from spa.errors import ConfigError
 
 
@@ -41,6 +40,7 @@ def shop(options: argparse.Namespace) -> int:
     """
     from spa_games.shop.server import make_server
     from spa_games.shop.shop import open_shop
+    from spa_report.serving import run_server
 
     opened = open_shop(data=options.data, dataset=options.dataset, human_goals=options.human_goals)
     try:

@@ -3,7 +3,6 @@
 import argparse
 from pathlib import Path
 
-from spa.commands.arguments import run_server
 from spa.errors import ConfigError
 from spa.run.console import write_out
 
@@ -50,6 +49,7 @@ def view(options: argparse.Namespace) -> int:
 
     Raises ConfigError for a port that cannot be used.
     """
+    from spa_report.serving import run_server
     from spa_report.viewer import Library, Viewer, export, serve
 
     if options.export:

@@ -13,16 +13,13 @@ from spa_sweeps.methods import configured, controls_of
 def compare(
     config: str | Path,
     *,
-    methods: Sequence[str] = (),
-    sweep: Mapping[str, Sequence[Any]] | None = None,
-    seeds: int | None = None,
-    controls: bool = False,
-    method: str | None = None,
-    output_dir: str | Path | None = None,
-    overrides: Overrides = (),
-    parallel: int | None = None,
+    methods: Sequence[str],
+    sweep: Mapping[str, Sequence[Any]] | None,
+    parallel: int | None,
+    **options: Any,
 ) -> Path:
-    """Train the methods of a comparison and return its folder; see `spa.api.runs.compare`."""
+    """Train the methods of a comparison and return its folder; see `spa.api.runs.compare`.
+    `options`: as in `plan_comparison`."""
     tried = sweep or {}
     if not isinstance(tried, Mapping):
         raise ConfigError(
@@ -35,11 +32,7 @@ def compare(
             f"{key}={','.join(map(value_text, as_list(key, values)))}"
             for key, values in tried.items()
         ],
-        seeds=seeds,
-        controls=controls,
-        method=method,
-        output_dir=output_dir,
-        overrides=overrides,
+        **options,
     )
     run_comparison(made, parallel=parallel)
     return made.root

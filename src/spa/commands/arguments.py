@@ -1,19 +1,11 @@
-"""Helpers that commands share: overrides and settings, log level, results on stdout, local
-servers."""
+"""Helpers that commands share: overrides and settings, log level, results on stdout."""
 
 import argparse
 import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from spa.errors import ConfigError
-
-if TYPE_CHECKING:
-    from http.server import HTTPServer
-
 
 CONFIG_HELP = (
     "a shipped configuration (see `spa config list`), a YAML file, or a folder with a YAML file"
@@ -178,43 +170,3 @@ def say(lines: Sequence[str]) -> int:
 
     write_out("\n".join(lines) + "\n")
     return 0
-
-
-def run_server(server: "HTTPServer", note: str, *, browser: bool, query: str = "") -> int:
-    """Serve until interrupted. Prints the address with a note, and opens it in a browser if
-    requested; returns 0."""
-    from spa.run.console import write_out
-
-    host, port = server.server_address[:2]
-    # IPv6 addresses need brackets in a URL.
-    host = f"[{host!s}]" if ":" in str(host) else host
-    address = f"http://{host!s}:{port}/{query}"
-    write_out(f"{address}  {note}(press Ctrl+C to stop the server)\n")
-    # The address must be visible before the server blocks.
-    sys.stdout.flush()
-    with _opened(address) if browser else nullcontext():
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            server.server_close()
-    return 0
-
-
-@contextmanager
-def _opened(address: str) -> Iterator[None]:
-    """Open an address in a browser through a file that only this user can read: command lines are
-    visible to all users, and the address may contain a token."""
-    import html
-    import tempfile
-    import webbrowser
-
-    with tempfile.TemporaryDirectory(prefix="spa-") as folder:
-        page = Path(folder) / "open.html"
-        page.write_text(
-            f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(address)}">'
-        )
-        webbrowser.open(page.as_uri())
-        # The file has to exist until the browser has read it, so it is kept while the server runs.
-        yield

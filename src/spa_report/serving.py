@@ -1,0 +1,46 @@
+"""Local web servers of commands."""
+
+import html
+import sys
+import tempfile
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from http.server import HTTPServer
+from pathlib import Path
+
+from spa.run.console import write_out
+
+
+def run_server(server: HTTPServer, note: str, *, browser: bool, query: str = "") -> int:
+    """Serve until interrupted. Prints the address with a note, and opens it in a browser if
+    requested; returns 0."""
+    host, port = server.server_address[:2]
+    # IPv6 addresses need brackets in a URL.
+    host = f"[{host!s}]" if ":" in str(host) else host
+    address = f"http://{host!s}:{port}/{query}"
+    write_out(f"{address}  {note}(press Ctrl+C to stop the server)\n")
+    # The address must be visible before the server blocks.
+    sys.stdout.flush()
+    with _opened(address) if browser else nullcontext():
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            server.server_close()
+    return 0
+
+
+@contextmanager
+def _opened(address: str) -> Iterator[None]:
+    """Open an address in a browser through a file that only this user can read: command lines are
+    visible to all users, and the address may contain a token."""
+    with tempfile.TemporaryDirectory(prefix="spa-") as folder:
+        page = Path(folder) / "open.html"
+        page.write_text(
+            f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(address)}">'
+        )
+        webbrowser.open(page.as_uri())
+        # The file has to exist until the browser has read it, so it is kept while the server runs.
+        yield
