@@ -1,1 +1,1 @@
-"""Benchmarks of methods and what they need. `spa` imports none of it."""
+"""Benchmarks of methods and their tools. `spa` imports none of it."""

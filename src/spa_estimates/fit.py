@@ -1,6 +1,6 @@
-"""Estimates of a run before it starts: memory of each GPU, hours, disk, and the command to type.
+"""Estimate a run before it starts: memory of each GPU, hours, disk, and the command to run.
 
-`spa doctor --fit CONFIG` prints them for GPUs that are named, `spa run CONFIG --dry-run` for this
+`spa doctor --fit CONFIG` prints the estimates for given GPUs, `spa run CONFIG --dry-run` for this
 machine.
 """
 
@@ -38,7 +38,7 @@ from spa_estimates.hours import CHARACTERS, TINY_CHARACTERS, StageTime, stage_ti
 from spa_estimates.speed import Machine, card_for, gpus, this_cpu
 
 GB = 1e9
-# The size that is assumed without a GPU: an A100 or H100 of 80 GB.
+# Assumed memory without a GPU: that of an A100 or H100 with 80 GB.
 DEFAULT_GB = 80.0
 BYTES_OF_TOKEN = 40  # of an episode in `trajectories/`: text, ids, log-probs (measured)
 SEQUENCES = 64  # `max_num_seqs` of vLLM in the advice
@@ -46,21 +46,21 @@ SEQUENCES = 64  # `max_num_seqs` of vLLM in the advice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A moment of a run and what lies in memory then, in bytes by name."""
+    """A phase of a run and its memory use in bytes, by component."""
 
     stage: str
     parts: dict[str, int]
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Total memory in bytes."""
         return sum(self.parts.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The place of a run: `count` GPUs of `memory_gb` each, or (0) the CPU of this machine. `said`: the
-    source of the memory. `name`: the name of the GPU in CUDA."""
+    """The hardware of a run. count: number of GPUs; 0 for this machine's CPU. memory_gb: memory of
+    each GPU, or main memory. said: where the number comes from. name: CUDA's name of the GPU."""
 
     count: int
     memory_gb: float
@@ -69,16 +69,16 @@ class Place:
 
     @property
     def gpu_bytes(self) -> float | None:
-        """Bytes of each GPU; None without one."""
+        """Memory of each GPU in bytes; None on the CPU."""
         return self.memory_gb * GB if self.count else None
 
     @property
     def ranks(self) -> int:
-        """The processes of a run."""
+        """Number of processes of a run."""
         return max(self.count, 1)
 
     def machine(self, cfg: Config) -> Machine:
-        """The speed of this place."""
+        """The speed of this hardware."""
         if self.count:
             card = card_for(self.memory_gb, self.name)
             return gpus(card, self.count, vllm=cfg.actor_rollout_ref.rollout.name == "vllm")
@@ -87,7 +87,7 @@ class Place:
         return this_cpu(torch.bfloat16 if dtype == "bfloat16" else torch.float32, threads)
 
     def line(self) -> str:
-        """The place in words."""
+        """Describe the hardware."""
         if not self.count:
             return f"no GPU, {self.memory_gb:.0f} GB of main memory"
         plural = "s" if self.count > 1 else ""
@@ -104,8 +104,8 @@ def report_fit(
     count: int = 1,
     gpu_gb: float | None = None,
 ) -> int:
-    """Print memory, hours, disk, and the command; 0 if everything fits, perhaps with the changes that
-    keep the algorithm, else 1. Raises SpaError."""
+    """Print memory, hours, disk, and the command. Return 0 if the configuration fits without
+    changes, else 1. Raises SpaError."""
     own = [*overrides, *([f"model_path={model}"] if model else [])]
     cfg = load_config(config, own)
     size, said, name = (gpu_gb, "as given", "") if gpu_gb else gpu_memory()
@@ -119,11 +119,11 @@ def report_fit(
 def lines_here(
     cfg: Config, model: str, arguments: Sequence[str], stages: Collection[StageName]
 ) -> Iterator[str]:
-    """Describe what stages take on this machine, starting from `model`. `arguments`: as in
-    `fit_lines`."""
+    """Describe the resources that stages need on this machine, starting from `model`. arguments: as
+    in `fit_lines`."""
     try:
         shape = shape_of(model, code=cfg.actor_rollout_ref.model.trust_remote_code)
-    # A model on the Hub may be out of reach here. The configuration is valid nevertheless.
+    # A model on the Hub may be unreachable here, but the configuration is still valid.
     except SpaError as error:
         yield f"Memory and time are unknown: {error}"
         return
@@ -140,7 +140,8 @@ def fit_lines(
     *,
     stages: Collection[StageName] = STAGES,
 ) -> Iterator[str]:
-    """Describe what stages take in a place. `arguments`: the configuration and overrides of their command."""
+    """Describe the resources that stages need on some hardware. arguments: configuration and
+    overrides of their command."""
     millions = shape.parameters / 1e6
     size = f"{millions / 1e3:.2f} billion" if millions > 100 else f"{millions:.1f} million"
     other = "ddp" if _strategy(cfg) == SHARDED else "fsdp"
@@ -154,7 +155,7 @@ def fit_lines(
     needed, enough = changes(cfg, shape, place) if place.count else ([], True)
     if not enough:
         return
-    # Time and disk are those of the command that is printed, whose changes leave other budgets.
+    # Time and disk are those of the printed command, whose changes lead to other budgets.
     for change in needed:
         asked = change.apply(asked)
     cfg = with_token_budgets(asked, place.gpu_bytes, place.ranks)
@@ -174,7 +175,7 @@ def fit_lines(
 
 
 def tokens_of_micro_batches(cfg: Config) -> str:
-    """The largest numbers of tokens per forward pass, or of sequences."""
+    """Describe the micro-batch limits of SFT, policy and critic, in tokens or sequences."""
     data = cfg.sft.data
     parts = {"SFT": data.max_token_len_per_gpu or f"{data.micro_batch_size_per_gpu} sequence(s)"}
     for name, part in (("policy", cfg.actor_rollout_ref.actor), ("critic", cfg.critic)):
@@ -184,7 +185,7 @@ def tokens_of_micro_batches(cfg: Config) -> str:
 
 
 def _characters(cfg: Config) -> float:
-    """Characters of a token in prompts. The bundled model's tokens are whole phrases."""
+    """Characters per token in prompts. The bundled model's tokens are whole phrases."""
     return TINY_CHARACTERS if is_tiny(cfg.model_path) else CHARACTERS
 
 
@@ -221,7 +222,7 @@ def _memory_lines(cfg: Config, shape: ModelShape, place: Place) -> Iterator[str]
 
 
 def _peak(cfg: Config, shape: ModelShape, place: Place) -> float:
-    """GB of the largest phase."""
+    """Memory of the largest phase in GB."""
     return (
         max(phase.total for phase in phases(cfg, shape, place.ranks, gpu_gb=place.memory_gb)) / GB
     )
@@ -261,15 +262,15 @@ def _strategy(cfg: Config) -> str:
 
 
 def command(arguments: Sequence[str], count: int, needed: Sequence["Change"]) -> str:
-    """The command to type: `spa run`, or torchrun for several GPUs, with the changes that it needs."""
+    """The command to run: `spa run`, or torchrun for several GPUs, with the necessary changes."""
     run = f"torchrun --nproc-per-node {count} -m spa run" if count > 1 else "spa run"
     return f"{run} {shlex.join([*arguments, *(one for change in needed for one in change.keys)])}"
 
 
 def disk(cfg: Config, shape: ModelShape, stages: Collection[StageName] = STAGES) -> int:
-    """Bytes of the checkpoints that stages keep, and of one more of each, which is written before the
-    oldest is deleted."""
-    # Adam has two numbers for each parameter that is trained.
+    """Bytes of the checkpoints that stages keep, plus one more per stage, which is written before
+    the oldest is deleted."""
+    # Adam keeps two numbers for each trained parameter.
     rank = cfg.actor_rollout_ref.model.lora_rank
     trained = memory.adapter_parameters(shape, rank) if rank else shape.parameters
     each = FULL * (shape.parameters + 2 * trained)
@@ -286,7 +287,7 @@ def disk(cfg: Config, shape: ModelShape, stages: Collection[StageName] = STAGES)
 
 
 def this_machine(cfg: Config) -> Place:
-    """The GPUs that a command uses which is started here, or the CPU."""
+    """The GPUs that a command started on this machine uses, or the CPU."""
     from spa.commands.doctor import memory as main_memory
 
     if on_cpu(cfg):
@@ -299,8 +300,8 @@ def this_machine(cfg: Config) -> Place:
 
 
 def gpu_memory() -> tuple[float, str, str]:
-    """GB of the first GPU, or of the one that the estimate assumes, how they are known, and the
-    GPU's name."""
+    """Memory of the first GPU in GB, or the assumed one, followed by its source and the GPU's
+    name."""
     if torch.cuda.is_available():
         name = torch.cuda.get_device_name(0)
         return torch.cuda.get_device_properties(0).total_memory / GB, name, name
@@ -329,14 +330,14 @@ def all_fit(cfg: Config, shape: ModelShape, place: Place) -> bool:
 
 
 def phases(cfg: Config, shape: ModelShape, ranks: int = 1, *, gpu_gb: float = 0.0) -> list[Phase]:
-    """Playing and updating, in fine-tuning and in PPO, on the first of `ranks` GPUs of this size."""
+    """The phases of self-play, fine-tuning and PPO, on the first of `ranks` GPUs of this size."""
     rollout = cfg.actor_rollout_ref.rollout
     actor = cfg.actor_rollout_ref.actor
     model = cfg.actor_rollout_ref.model
     sft = cfg.sft
     played = held_by_engine(cfg, shape, ranks)
     kept = kept_in_ppo(cfg, shape, ranks)
-    # Only an estimator with values needs a critic. Its state may lie on the CPU.
+    # Only an estimator that needs values has a critic.
     critic = estimator_named(cfg.algorithm.adv_estimator, keys_of(cfg.algorithm)).needs_values
     # Policy and critic are updated one after the other.
     passes = [(actor, model), *([(cfg.critic, cfg.critic.model)] if critic else [])]
@@ -349,11 +350,13 @@ def phases(cfg: Config, shape: ModelShape, ranks: int = 1, *, gpu_gb: float = 0.
         )
         for part, own in passes
     ]
-    # `auto` is one of the two on a GPU of a known size.
+    # With a known GPU size, `auto` has already been resolved to a number of tokens or to null (see
+    # token_budget).
     sft_tokens = sft.data.max_token_len_per_gpu
     if not isinstance(sft_tokens, int):
         sft_tokens = sft.data.micro_batch_size_per_gpu * sft.data.max_length
-    # With vLLM only the engine's copy of the weights is loaded in self-play, since no update follows.
+    # With vLLM only the engine's copy of the weights is loaded in self-play, since no update
+    # follows.
     weights = 0 if rollout.name == "vllm" else FULL * shape.parameters
     return [
         Phase(
@@ -387,13 +390,13 @@ def phases(cfg: Config, shape: ModelShape, ranks: int = 1, *, gpu_gb: float = 0.
 
 
 def _width(dtype: str) -> int:
-    """Bytes of a number that is computed in this precision."""
+    """Bytes per number in this precision."""
     return FULL if dtype == "float32" else HALF
 
 
 def _tokens(part: ActorConfig | CriticConfig, longest: int) -> int:
-    """The tokens of a micro-batch. A dynamic batch is limited by them. A fixed batch may consist of
-    sequences that all have the maximal length."""
+    """Number of tokens in a micro-batch: the token limit of a dynamic batch, or that of a fixed
+    batch whose sequences all have the maximum length."""
     if part.use_dynamic_bsz is True:
         return part.ppo_max_token_len_per_gpu
     return part.ppo_micro_batch_size_per_gpu * longest
@@ -401,7 +404,8 @@ def _tokens(part: ActorConfig | CriticConfig, longest: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change that makes a run smaller: in words, as keys of a command, and the configuration with it."""
+    """A change that reduces memory. text: description. keys: overrides for a command. apply:
+    changes a configuration. same: whether the algorithm stays the same."""
 
     text: str
     keys: tuple[str, ...]
@@ -410,8 +414,8 @@ class Change:
 
 
 def changes(cfg: Config, shape: ModelShape, place: Place) -> tuple[list[Change], bool]:
-    """The changes that make every phase fit, those that leave the algorithm alone first, and whether
-    they suffice."""
+    """The changes that make every phase fit, in the order of `CHANGES`, which begins with those
+    that keep the algorithm; and whether they suffice."""
     needed = []
     for change in CHANGES:
         if all_fit(cfg, shape, place):
@@ -425,7 +429,7 @@ def changes(cfg: Config, shape: ModelShape, place: Place) -> tuple[list[Change],
 def _lowered(
     cfg: Config, change: Change, shape: ModelShape, gpu_gb: float, ranks: int
 ) -> list[tuple[Phase, Phase]]:
-    """The phases that are too large and become smaller by a change, before and after it."""
+    """The phases that are too large and that a change shrinks, each before and after the change."""
     pairs = zip(
         *(phases(each, shape, ranks, gpu_gb=gpu_gb) for each in (cfg, change.apply(cfg))),
         strict=True,
@@ -438,8 +442,8 @@ def _lowered(
 
 
 def advice(cfg: Config, shape: ModelShape, gpu_gb: float, *, ranks: int = 1) -> Iterator[str]:
-    """Changes that make every phase fit, those that leave the algorithm alone first. A change that
-    lowers no phase that is too large is left out."""
+    """Describe changes that make every phase fit, beginning with those that keep the algorithm.
+    Skips changes that do not shrink any phase that is too large."""
     for heading, same in (("Same algorithm", True), ("Other algorithm", False)):
         yield f"  {heading}:"
         helped = False
@@ -467,7 +471,7 @@ def advice(cfg: Config, shape: ModelShape, gpu_gb: float, *, ranks: int = 1) -> 
     )
 
 
-# Smaller micro-batches cost only time. A dynamic batch has no number of sequences to reduce.
+# Smaller micro-batches only cost time. A dynamic batch has no number of sequences to reduce.
 def _small_micro_batches(cfg: Config) -> Config:
     small: dict[str, Any] = {"ppo_micro_batch_size_per_gpu": 1, "use_dynamic_bsz": False}
     actor = replace(cfg.actor_rollout_ref.actor, **small)
@@ -496,7 +500,7 @@ def _fewer_puzzles(cfg: Config) -> Config:
 
 
 def _with_models(cfg: Config, **values: Any) -> Config:
-    """The configuration with these values in the sections of actor, critic and fine-tuned model."""
+    """The configuration with these values in the model sections of policy, critic and SFT."""
     arr = cfg.actor_rollout_ref
     return replace(
         cfg,
@@ -512,7 +516,7 @@ def _with_engine(cfg: Config, name: Literal["local", "vllm"]) -> Config:
 
 
 def _with_strategy(cfg: Config, strategy: Literal["ddp", "fsdp"]) -> Config:
-    """The configuration with all models distributed this way."""
+    """The configuration with this strategy for all models."""
     arr = cfg.actor_rollout_ref
     return replace(
         cfg,
@@ -527,7 +531,7 @@ def _with_strategy(cfg: Config, strategy: Literal["ddp", "fsdp"]) -> Config:
 
 
 def _offloaded(cfg: Config) -> Config:
-    """The configuration with all shards on the CPU."""
+    """The configuration with all shards offloaded to the CPU."""
 
     def off(options: FSDPConfig) -> FSDPConfig:
         return replace(options, offload_policy=True)
@@ -547,7 +551,7 @@ def _offloaded(cfg: Config) -> Config:
     )
 
 
-# The last three also alter the result: an update sees fewer examples, only adapters are trained, or
+# The last three also change results: an update sees fewer examples, only adapters are trained, or
 # another estimator is used.
 CHANGES: tuple[Change, ...] = (
     Change(

@@ -1,4 +1,4 @@
-"""The time that the stages of a configuration take, estimated before anything is run."""
+"""Estimate the time that the stages of a configuration need, before anything is run."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -23,19 +23,19 @@ from spa.recipes.token_budget import shape_of, shards, with_token_budgets
 from spa_estimates.speed import Machine, card_for, gpus, this_cpu
 
 CHARACTERS = 3
-"""Characters of a token in prompts of coordinates and grids, measured with SmolLM2."""
+"""Characters per token in prompts of coordinates and grids, measured with SmolLM2."""
 TINY_CHARACTERS = 16
-"""The same of the bundled model, whose tokens are phrases of the shipped games."""
+"""The same for the bundled model, whose tokens are phrases of the shipped games."""
 PREFILL_MICRO = 8192
 POLICY_S = 0.01
-"""Seconds of an episode that random play or another policy without a model plays, with what is made
-of it."""
+"""Seconds per episode of random play or another policy without a model, including making its
+examples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTime:
-    """The estimate of one stage. `seconds`: None where the work is not known before. `tokens`: of
-    all episodes that it plays."""
+    """Time estimate of one stage. seconds: None if the work is not known in advance. tokens: total
+    over all episodes that the stage plays."""
 
     stage: StageName
     seconds: float | None
@@ -45,8 +45,8 @@ class StageTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """The mean episode of a configuration: its turns, its prompts in tokens, and the tokens of a
-    response, at most and on average."""
+    """The mean episode of a configuration. turns: number of turns. prompts: tokens of all prompts.
+    longest: maximum tokens of a response. limit: context length in tokens."""
 
     turns: int
     prompts: float
@@ -55,16 +55,16 @@ class Conversation:
 
     @property
     def tokens(self) -> float:
-        """Prompts and responses. A response takes half of what it may take."""
+        """Tokens of prompts and responses, with responses of half the maximum length."""
         return min(self.prompts + self.turns * self.longest / 2, self.limit)
 
 
 def seconds_here(cfg: Config, stage: StageName, *, threads: int | None = None) -> float | None:
-    """Seconds that a stage takes on this machine, on one GPU if there is one; None if they are
-    unknown. `threads`: of a CPU."""
+    """Seconds that a stage needs on this machine, with one GPU if there is one; None if unknown.
+    threads: number of CPU threads."""
     try:
-        # A model on the Hub may be out of reach, and a game may be unknown or need what is not
-        # installed. The stage itself reports that.
+        # A model on the Hub may be unreachable, and a game may be unknown or lack a package. The
+        # stage itself reports that.
         shape = shape_of(cfg.model_path, code=cfg.actor_rollout_ref.model.trust_remote_code)
         if on_cpu(cfg):
             bfloat16 = precision_of(cfg)["actor_rollout_ref.model.dtype"] == "bfloat16"
@@ -86,8 +86,8 @@ def seconds_here(cfg: Config, stage: StageName, *, threads: int | None = None) -
 def conversation(
     cfg: Config, mode: PromptMode, longest: int, *, characters: float = CHARACTERS
 ) -> Conversation:
-    """The conversation of the first tag that is trained, whose prompts are rendered. Raises
-    ConfigError if the environment cannot be made."""
+    """The conversation of the first training tag, from rendered prompts. Raises ConfigError if the
+    environment cannot be made."""
     tag = cfg.es_manager.train.env_configs.tags[0]
     spec = cfg.custom_envs[tag]
     turns = cfg.max_turn(tag)
@@ -111,7 +111,8 @@ def stage_times(
     stages: Collection[StageName] = ("selfplay", "sft", "ppo"),
     characters: float = CHARACTERS,
 ) -> list[StageTime]:
-    """Seconds of stages on a machine. `characters`: of a token in prompts. Raises ConfigError."""
+    """Estimate the time of stages on a machine. characters: characters per token in prompts. Raises
+    ConfigError."""
     before = {"selfplay", "sft"} & set(stages)
     times = _world_model_times(cfg, shape, machine, characters) if before else []
     if "ppo" in stages:
@@ -122,7 +123,7 @@ def stage_times(
 def _rollout(
     cfg: Config, shape: ModelShape, machine: Machine, talk: Conversation, episodes: int
 ) -> float:
-    """Seconds of playing episodes together."""
+    """Seconds of playing these episodes together."""
     rollout = cfg.actor_rollout_ref.rollout
     at_a_time = rollout.max_num_seqs if rollout.name == "vllm" else episodes
     # Every turn waits for its longest response.
@@ -136,7 +137,7 @@ def _rollout(
 def _world_model_times(
     cfg: Config, shape: ModelShape, machine: Machine, characters: float
 ) -> list[StageTime]:
-    """Self-play and SFT of all rounds."""
+    """Time of self-play and SFT over all rounds."""
     played: float | None = 0.0
     learned = 0.0
     tokens_played = 0.0
@@ -157,7 +158,7 @@ def _world_model_times(
         examples = ceil(count * talk.turns * (1 - generate.val_fraction))
         plays = source_of(own.cfg).plays
         if not plays:
-            # How many questions the searches ask is known only when they are written.
+            # The number of queries of the searches is known only after they are written.
             played = None
             examples = generate.search.examples
         elif played is not None:
@@ -175,7 +176,7 @@ def _world_model_times(
         own_steps = trainer.total_training_steps or ceil(
             trainer.total_epochs * used / sft.data.train_batch_size
         )
-        # The turns of an episode are one sequence, of which each turn is an example.
+        # The turns of an episode form one sequence, with each turn as an example.
         merged = talk.turns if sft.data.merge_turns and plays else 1
         sequence = min(talk.tokens, sft.data.max_length)
         tokens = own_steps * sft.data.train_batch_size / merged * sequence
@@ -235,7 +236,7 @@ def _ppo_time(cfg: Config, shape: ModelShape, machine: Machine, characters: floa
             else ceil(part.ppo_micro_batch_size_per_gpu * talk.tokens)
         )
         cut = shards(strategy, size, machine.ranks)
-        # The log-probs and values before the update, then the update.
+        # The log-probs and values before the update, followed by the update.
         step += machine.train_seconds(shape, kept, micro, forward_only=True, shards=cut)
         step += part.ppo_epochs * machine.train_seconds(
             shape, kept, micro, recomputed=recomputed, shards=cut

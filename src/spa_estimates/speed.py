@@ -1,8 +1,8 @@
-"""The speed of training and sampling on a machine: plain arithmetic on a model's shape.
+"""The speed of training and sampling on a machine, by arithmetic on a model's shape.
 
-Good to about a factor of two. Training reads its speed from what SFT of Qwen2.5-0.5B reached on an
-H200, and sampling with the local engine from the same card (`benchmarks/results/gpu`). Both are
-scaled to the data sheet of another GPU. The speed of vLLM is assumed.
+Accurate to about a factor of two. The speed of training comes from SFT of Qwen2.5-0.5B on an H200,
+that of sampling with the local engine from the same GPU (`benchmarks/results/gpu`). Both are scaled
+by the data sheet of other GPUs. The speed of vLLM is assumed.
 """
 
 import time
@@ -16,7 +16,7 @@ from spa.models import memory
 from spa.models.memory import FULL, HALF, ModelShape
 
 # SFT on the H200, packed: 0.160 s for a micro-batch of 2,048 tokens and 0.268 s for 8,192. So a
-# micro-batch costs a fixed time for each layer, and more tokens cost 17 % of the data sheet's
+# micro-batch costs a fixed time per layer, and further tokens run at 17 % of the data sheet's
 # speed.
 LAYER_S = 0.0052
 TRAIN_SHARE = 0.17
@@ -24,11 +24,11 @@ TRAIN_SHARE = 0.17
 RECOMPUTED = 1.8
 # A decode step of 256 sequences on the H200, as a share of the memory bandwidth.
 LOCAL_SHARE = 0.049
-# Assumed for vLLM: a share of the bandwidth, and a fixed time for each decoded token.
+# Assumed for vLLM: a share of the bandwidth, and a fixed time per decoded token.
 VLLM_SHARE = 0.5
 VLLM_STEP_S = 0.002
 # One core of an AMD EPYC (`benchmarks/results/bench.json`): shares of its matrix speed in SFT and
-# in a decode step of 16 sequences, and what a layer costs besides its matrices.
+# in a decoding step of 16 sequences, and the additional cost of a layer.
 CPU_TRAIN_SHARE = 0.39
 CPU_DECODE_SHARE = 0.3
 CPU_LAYER_S = 0.0005
@@ -36,7 +36,8 @@ CPU_LAYER_S = 0.0005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A GPU by its data sheet. `link`: bytes/s to another GPU of the same machine."""
+    """A GPU by its data sheet. flops: FLOP/s of dense bfloat16 products. bandwidth: of its memory,
+    in bytes/s. link: bytes/s to another GPU of the same machine."""
 
     name: str
     memory_gb: float
@@ -45,8 +46,8 @@ class Card:
     link: float
 
 
-# The cards of a size that people rent or own most often. The first of a size is assumed where only
-# the memory is known.
+# The most common GPUs of each memory size. If only the memory is known, the first of that size is
+# assumed.
 CARDS = (
     Card(name="T4", memory_gb=16, flops=65e12, bandwidth=0.32e12, link=10e9),
     Card(name="RTX 4090", memory_gb=24, flops=165e12, bandwidth=1.01e12, link=20e9),
@@ -65,19 +66,19 @@ CARDS = (
 
 
 def card_for(memory_gb: float, name: str = "") -> Card:
-    """The card of a GPU that CUDA calls `name`, or the first of the nearest size."""
+    """The GPU that CUDA calls `name`, or the first of the nearest memory size."""
     named = [card for card in CARDS if card.name in name] if name else []
     return min(named or CARDS, key=lambda card: abs(card.memory_gb - memory_gb))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The speed of a machine: one process's speed, and the number of processes.
+    """The speed of a machine: the speed of one process, and the number of processes.
 
-    train_flops: FLOP/s of the products of a training pass. layer_s: seconds that a layer of a
-    micro-batch costs besides. read: bytes/s of decoding. decode_flops: FLOP/s of decoding. step_s
-    and decode_layer_s: seconds of a decode step besides, in all and by layer. source: the
-    origin of the numbers.
+    train_flops: FLOP/s of matrix products in training. layer_s: additional seconds per layer of a
+    micro-batch. read: bytes/s of decoding. decode_flops: FLOP/s of decoding. step_s,
+    decode_layer_s: additional seconds of a decoding step, in total and per layer. link: bytes/s
+    between GPUs. source: where the numbers come from.
     """
 
     ranks: int
@@ -100,14 +101,14 @@ class Machine:
         recomputed: bool = False,
         shards: int = 1,
     ) -> float:
-        """Seconds that forward and backward passes over `tokens` tokens take in micro-batches of
-        `micro` tokens, spread over the ranks."""
+        """Seconds of forward and backward passes over `tokens` tokens in micro-batches of `micro`
+        tokens, spread over the ranks."""
         own = tokens / self.ranks
         passes = ceil(own / micro)
         seconds = (
             passes * shape.layers * self.layer_s + own * 6 * shape.parameters / self.train_flops
         )
-        # A backward pass costs twice a forward pass.
+        # A backward pass costs twice as much as a forward pass.
         seconds *= 1 / 3 if forward_only else RECOMPUTED if recomputed else 1
         # Shards are gathered in bfloat16 for each pass, and gradients are summed in float32.
         moved = shape.parameters * (HALF if forward_only else 2 * HALF + FULL)
@@ -116,8 +117,8 @@ class Machine:
     def decode_seconds(
         self, shape: ModelShape, sequences: int, length: float, tokens: float, at_a_time: int
     ) -> float:
-        """Seconds that sampling `tokens` tokens takes in each of `sequences` conversations, whose
-        mean length is `length`, with `at_a_time` of them together on a rank."""
+        """Seconds of sampling `tokens` tokens in each of `sequences` conversations with mean length
+        `length`, with `at_a_time` of them together on a rank."""
         own = ceil(sequences / self.ranks)
         rows = min(own, at_a_time)
         read = HALF * shape.parameters + memory.cache(shape, rows, round(length))
@@ -130,7 +131,7 @@ class Machine:
 
 
 def gpus(card: Card, count: int, *, vllm: bool) -> Machine:
-    """`count` GPUs of one machine."""
+    """A machine with `count` GPUs."""
     engine = "with vLLM at an assumed speed" if vllm else "with the local engine before CUDA graphs"
     return Machine(
         ranks=count,
@@ -146,8 +147,8 @@ def gpus(card: Card, count: int, *, vllm: bool) -> Machine:
 
 @cache
 def this_cpu(dtype: torch.dtype, threads: int) -> Machine:
-    """This machine's CPU, by the speed of a matrix product that takes a fraction of a second. CPU time
-    counts, so that the other work of a busy machine does not."""
+    """This machine's CPU, whose speed is measured by a matrix product within a fraction of a
+    second. CPU time is measured, so that other work on a busy machine does not count."""
     size = 1024
     a, b = torch.ones(2, size, size, dtype=dtype)
     before = torch.get_num_threads()

@@ -1,1 +1,1 @@
-"""Problems in the rollouts of any training stack."""
+"""Find problems in the rollouts of any training stack."""

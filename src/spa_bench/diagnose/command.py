@@ -12,7 +12,7 @@ from spa.run.console import write_out
 if TYPE_CHECKING:
     from spa_bench.diagnose.replay import Game
 
-# A type without a tag has no limits of its own, so all actions of the record are played.
+# A type without a tag has no limits of its own, so all recorded actions are played.
 NO_LIMIT = 10**9
 
 
@@ -47,7 +47,7 @@ def diagnose_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def diagnose(options: argparse.Namespace) -> int:
-    """Print what is found; 0 whatever it is. Raises DataError, ModelError, ConfigError."""
+    """Print the findings; return 0 whatever they are. Raises DataError, ModelError, ConfigError."""
     overrides = options.overrides
     from spa_bench.diagnose.findings import diagnose as find_problems
     from spa_bench.diagnose.rollouts import read_rollouts
@@ -77,15 +77,16 @@ def diagnose(options: argparse.Namespace) -> int:
 
 
 def diagnose_run(folder: Path) -> list[str]:
-    """List what holds the reward of a run back, as lines, for `spa doctor RUN`. Raises DataError."""
+    """Describe why the reward of a run does not rise, as lines for `spa doctor RUN`. Raises
+    DataError."""
     from spa_bench.diagnose.runs import reward_lines
 
     return reward_lines(folder)
 
 
 def game_of(name: str, config: str, overrides: list[str]) -> "Game":
-    """The game of a tag with its limits, or of a type, without any. Raises ConfigError, also for
-    several players."""
+    """The game of a tag with its limits, or of a type without limits. Raises ConfigError, also for
+    games with several players."""
     from spa.config.load import load_config
     from spa.envs.registry import make_env
     from spa_bench.diagnose.replay import Game
@@ -167,8 +168,8 @@ def _drift_text(example: dict[str, Any]) -> str:
 
 
 def _likelihood_lines(known: dict[str, Any]) -> list[str]:
-    """Describe whether cross-entropy fell by dynamics or by copying, or why that cannot be
-    determined."""
+    """Describe whether cross-entropy fell through learned dynamics or through copying, or why that
+    cannot be determined."""
     if known["why_not"]:
         return [
             f"the cross-entropy is not split into changed and copied tokens, because {known['why_not']}"

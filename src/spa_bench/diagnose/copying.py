@@ -1,8 +1,8 @@
 """Split the cross-entropy of states into learned dynamics and copies of the state before.
 
-A token of a predicted state is `copied` if every cell or word that it holds is the one that stood
-at its place in the state before, and `changed` otherwise. A model that learns to copy gets the
-first kind cheap, and fewer of the second.
+A token of a predicted state is `copied` if every cell or word in it was at the same position in the
+state before, and `changed` otherwise. A model that learns to copy lowers the cross-entropy of the
+first kind, and writes fewer tokens of the second.
 """
 
 import math
@@ -23,8 +23,8 @@ KINDS = ("copied", "changed")
 
 @dataclass(frozen=True, slots=True)
 class StateToken:
-    """A token of a predicted state: its negative log-likelihood in nats, and whether what it says
-    came true (None where the true state is not known)."""
+    """A token of a predicted state. nll: negative log-likelihood in nats. copied: whether it
+    repeats the state before. right: whether it matches the true state; None if that is unknown."""
 
     nll: float
     copied: bool
@@ -32,15 +32,15 @@ class StateToken:
 
 
 def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
-    """Negative log-likelihood of the tokens of predicted states, copied and changed, over training
+    """Negative log-likelihood of copied and changed tokens of predicted states, over training
     steps.
 
-    `why_not` says why there is no result, else it is "". `steps`: for the episodes of one purpose
-    (`train`, `val`, "" in other stacks' files), a row per step. It has `step` and, for each of
-    KINDS, `tokens`, `nll` (mean, nats) and `right` (share of those whose truth is known; None if
-    of none). `falls`: `fall` from the first step to the last.
+    `why_not`: why there is no result, or "". `steps`: one row per step, grouped by split (`train`,
+    `val`, "" in other stacks' files). A row has `step` and, for each of KINDS, `tokens`, `nll`
+    (mean, nats) and `right` (share among those with a known truth; None without any). `falls`:
+    `fall` from the first step to the last.
 
-    A sampled token's log-prob is that of what the model wrote, not of what was true; read it
+    A sampled token's log-prob is that of what the model wrote, not of the truth, so read it
     together with `right`.
     """
     # Log-probs can be assigned to states only if there is one for each token.
@@ -76,8 +76,8 @@ def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict
 
 
 def state_tokens(rollout: Rollout, tokenizer: Any) -> Iterator[StateToken]:
-    """The tokens of a rollout's predicted states that hold a cell or a word. The state before is
-    the true one, where the record has it, else what the same response says to observe."""
+    """Yield the tokens of a rollout's predicted states that contain a cell or a word. The state
+    before is the recorded true one if available, otherwise the observation in the same response."""
     ids = rollout.token_ids or ()
     scores = rollout.logprobs or ()
     mask = rollout.mask or [True] * len(ids)
@@ -121,9 +121,8 @@ def _text(tokenizer: Any, ids: Sequence[int]) -> str:
 def _judged(
     said: str, offset: int, before: str, after: str | None, ends: Sequence[int]
 ) -> dict[int, tuple[bool, bool | None]]:
-    """By token, whether all its units are those of the state before, and whether all are those of
-    the state after. `ends`: where in the response each token ends; `said` begins at `offset` in
-    it."""
+    """For each token, whether all its units match the state before, and whether all match the state
+    after. ends: end of each token in the response. offset: start of `said` in the response."""
     old = {place: unit for place, (unit, _, _) in placed_units(before).items()}
     new = (
         None
@@ -161,13 +160,13 @@ def _kind(tokens: Sequence[StateToken]) -> dict[str, Any]:
 
 
 def fall(first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, float]:
-    """The fall of the mean over all state tokens between two rows of `state_likelihood`, and its
-    parts. `changed` and `copied`: such tokens became likelier. `mixture`: more tokens of the
-    likelier kind.
+    """The decrease of the mean over all state tokens between two rows of `state_likelihood`, split
+    into parts. `changed` and `copied`: these tokens became more likely. `mixture`: the share of the
+    more likely kind grew.
 
-    The parts add up to `total`: each kind's fall counts with its mean share, each kind's share with
-    its mean likelihood (Kitagawa's decomposition). A kind without a token at one end has the
-    likelihood of the other end.
+    The parts add up to `total`: each kind's decrease is weighted by its mean share, each kind's
+    share by its mean likelihood (Kitagawa's decomposition). A kind without tokens at one end takes
+    the likelihood of the other end.
     """
     shares = [
         {kind: row[kind]["tokens"] / sum(row[k]["tokens"] for k in KINDS) for kind in KINDS}

@@ -28,16 +28,18 @@ _FORCED = re.compile(r"<(?:think|answer)>\s*$")
 def diagnose(
     rollouts: Sequence[Rollout], tokenizer: Any = None, game: Game | None = None
 ) -> dict[str, Any]:
-    """Everything that can be said, as plain data; `findings` are the sentences worth acting on, and
-    `reward` says what holds the reward back, by the rules of `spa doctor`.
-    Without a tokenizer, tokens are only counted, and rollouts that are nothing but tokens have no
-    text. With the game that was played, actions are taken again in it, and predictions are held
-    against the states that they lead to."""
+    """Run every check, and return plain data. `findings` has the sentences worth acting on, and
+    `reward` describes why the reward does not rise, by the rules of `spa doctor`.
+
+    Without a tokenizer, tokens are only counted, and rollouts that contain only tokens have no
+    text. With the game that was played, actions are replayed in it, and predictions are compared
+    with the true states.
+    """
     if tokenizer is not None:
         rollouts = [with_text(rollout, tokenizer) for rollout in rollouts]
     replays = [] if game is None else [replayed(rollout, game) for rollout in rollouts]
-    # If there is a game, the rollouts now contain the true states of their replay, which the checks
-    # below use.
+    # With a game, the rollouts now contain the true states of their replay, which the checks below
+    # use.
     rollouts = [replay.rollout for replay in replays] or rollouts
     report: dict[str, Any] = {
         "rollouts": len(rollouts),
@@ -59,7 +61,8 @@ def diagnose(
 
 
 def metrics_row(report: Mapping[str, Any]) -> Row:
-    """The measurements of a report with the keys of `metrics.jsonl`, which the shared rules read."""
+    """The measurements of a report with the keys of `metrics.jsonl`, which the shared rules
+    read."""
     score = report["rewards"]
     form = report["format"]
     row = dict[str, float]()
@@ -76,8 +79,8 @@ def metrics_row(report: Mapping[str, Any]) -> Row:
 
 
 def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
-    """A rollout of tokens alone with the text of them: what its mask trains on as responses, all
-    else as the user's."""
+    """Add text to a rollout that contains only tokens: runs of trained tokens become responses, all
+    other tokens user messages."""
     ids = rollout.token_ids
     mask = rollout.mask
     if rollout.chat or not ids or mask is None or len(mask) != len(ids):
@@ -89,7 +92,7 @@ def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
         if trained:
             chat.append(("assistant", tag + text))
         elif span:
-            # A prompt can end with the tag that the response begins with.
+            # A prompt can end with the tag with which the response begins.
             match = _FORCED.search(text)
             tag = match[0] if match else ""
             chat.append(("user", text.removesuffix(tag)))
@@ -97,9 +100,9 @@ def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
 
 
 def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
-    """Masks of another length than their tokens, or that train on nothing, on all tokens of several
-    turns, or on tokens without a log-prob. With a tokenizer: also masks that train on the header
-    of another role's message."""
+    """Find masks whose length differs from that of their tokens, and masks that train on nothing,
+    on all tokens of several turns, or on tokens without a log-prob. With a tokenizer, also masks
+    that train on the header of another role's message."""
     findings: dict[str, list[str]] = {
         "another_length": [],
         "nothing_trained": [],
@@ -137,7 +140,7 @@ def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
 
 
 def _runs(ids: Sequence[int], mask: Sequence[bool]) -> list[tuple[bool, list[int]]]:
-    """The tokens in runs that are trained, or not, as a whole."""
+    """Split the tokens into runs that are trained, or not trained, as a whole."""
     pairs = zip(mask, ids, strict=True)
     return [
         (trained, [token for _, token in run]) for trained, run in groupby(pairs, itemgetter(0))
@@ -150,8 +153,8 @@ def _spans(ids: Sequence[int], mask: Sequence[bool]) -> list[list[int]]:
 
 
 def retokenized(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:
-    """Responses whose sampled ids differ from those that their text has when it is tokenized again:
-    log-probs of such tokens are those of text that the model did not write."""
+    """Find responses whose sampled ids differ from those of their text tokenized again: log-probs
+    of such tokens belong to text that the model did not write."""
     spans = 0
     changed = []
     for rollout in rollouts:
@@ -167,10 +170,10 @@ def retokenized(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:
 
 
 def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Mean, spread, groups of a training step without a spread (from which a group baseline learns
-    nothing), and the mean by turn."""
-    # The training step is part of the key: the same puzzle may return at a later step, with another
-    # policy.
+    """Mean and standard deviation, groups of a training step without reward variance (from which a
+    group baseline learns nothing), and the mean by turn."""
+    # The training step is part of the key: the same puzzle may occur again at a later step, with
+    # another policy.
     groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for rollout in rollouts:
         # Validation is not trained on, so equal rewards in its groups do no harm.
@@ -189,15 +192,15 @@ def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
         "std": pstdev(values) if values else None,
         "groups": len(several),
         "groups_without_spread": sum(max(values) == min(values) for values in several),
-        # Of samples, as PPO logs it.
+        # The sample standard deviation, as PPO logs it.
         "in_group_std": fmean(map(stdev, several)) if several else None,
         "by_turn": [fmean(turns[index]) for index in sorted(turns)],
     }
 
 
 def formats(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Of every tag that occurs: the responses that have it, those where it is not one closed block,
-    and those that lack it though a message before asks for it."""
+    """For every tag that occurs: the number of responses with it, of those where it is not one
+    closed block, and of responses that lack it although an earlier message asks for it."""
     responses = [response for rollout in rollouts for response in rollout.responses]
     tags = {}
     for tag in TAGS:
@@ -218,7 +221,7 @@ def _has(text: str, tag: str) -> bool:
 
 
 def _lacking(chat: Chat, tag: str) -> int:
-    """Responses without a tag that an earlier message contains."""
+    """Number of responses without a tag that an earlier message contains."""
     asked = False
     lacking = 0
     for role, text in chat:
@@ -230,13 +233,13 @@ def _lacking(chat: Chat, tag: str) -> int:
 
 
 def repetition(rollouts: Sequence[Rollout], n: int = 4) -> dict[str, Any]:
-    """The mean share of a response's n-grams of words that it had before, and responses where it is
-    over a half."""
+    """The mean share of repeated word n-grams per response (`mean`), and the number of responses in
+    which that share exceeds one half (`responses_over_half`)."""
     shares = []
     for response in (response for rollout in rollouts for response in rollout.responses):
         words = response.split()
         grams = [tuple(words[index : index + n]) for index in range(len(words) - n + 1)]
-        # Share of n-grams that are repeats: 0 for all different, near 1 for a loop.
+        # Share of repeated n-grams: 0 if all differ, near 1 for a loop.
         shares.append(1 - len(set(grams)) / len(grams) if grams else 0.0)
     return {
         "mean": fmean(shares) if shares else 0.0,
@@ -245,9 +248,9 @@ def repetition(rollouts: Sequence[Rollout], n: int = 4) -> dict[str, Any]:
 
 
 def collapse(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Diversity of first responses in bits: in all, within a group, and the difference of both,
-    which is the information of a response about its prompt (mutual information; plug-in, so too
-    high for small groups). Answers count where there are answer blocks, else whole responses."""
+    """Entropy of first responses in bits, over all and within groups, and the difference of the
+    two: the mutual information of response and prompt (plug-in estimate, so too high for small
+    groups). Uses answers if there are answer blocks, otherwise whole responses."""
     groups: dict[str, list[str]] = defaultdict(list)
     for rollout in rollouts:
         if rollout.responses:
@@ -270,13 +273,13 @@ def collapse(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 
 
 def entropy(counts: Mapping[str, int]) -> float:
-    """Bits of the distribution that `counts` are."""
+    """Entropy in bits of the distribution given by `counts`."""
     total = sum(counts.values())
     return -sum(n / total * math.log2(n / total) for n in counts.values() if n)
 
 
 def findings(report: Mapping[str, Any]) -> list[str]:
-    """One sentence for each thing worth acting on, with the first place where it happens."""
+    """One sentence per finding worth acting on, with the first place where it occurs."""
     out = []
     texts = {
         "another_length": "have a mask whose length differs from the number of tokens",
@@ -369,8 +372,8 @@ def _world_findings(report: Mapping[str, Any]) -> list[str]:
             f"{model['copied']} of {model['prediction']} predictions repeat the observation, so the model is copying "
             "instead of predicting"
         )
-    # Only examples in which all predictions have true states are compared. In other examples, copying is
-    # judged on fewer predictions.
+    # Only examples in which all predictions have true states are compared. In other examples,
+    # copying would be judged on fewer predictions.
     examples = [
         example
         for example in report["drift"]["by_turn"]

@@ -1,5 +1,5 @@
-"""Results of `spa diagnose` as one HTML page in the report's style: the findings, then tables and
-curves."""
+"""Render results of `spa diagnose` as one HTML page in the report's style: findings, then tables
+and curves."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ from spa_report.charts import Chart, Series
 
 
 def diagnosis_page(report: Mapping[str, Any], source: str) -> str:
-    """The result of `spa_bench.diagnose.findings.diagnose` as one HTML page that loads nothing. All
-    text of rollouts is escaped."""
+    """Render the result of `spa_bench.diagnose.findings.diagnose` as one HTML page that loads
+    nothing. All text of rollouts is escaped."""
     count = len(report["findings"])
     what = f"{count} finding{'s' if count > 1 else ''}" if count else "No problems found"
     stacks = ", ".join(f"{name} {number}" for name, number in report["stacks"].items())
@@ -27,7 +27,7 @@ def diagnosis_page(report: Mapping[str, Any], source: str) -> str:
 
 
 def _charts(report: Mapping[str, Any]) -> dict[str, list[Chart]]:
-    """Title of a section -> its curves."""
+    """Charts by section title."""
     charts = defaultdict[str, list[Chart]](list)
     if by_turn := report["rewards"]["by_turn"]:
         line = Series(

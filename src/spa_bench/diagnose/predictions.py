@@ -1,5 +1,5 @@
-"""Predicted states of rollouts against what came: how often they are right, and how that falls with
-the way ahead."""
+"""Compare predicted states of rollouts with the true ones: how often they are right, and how that
+falls with the number of actions ahead."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +15,8 @@ _MOST = 1000  # limit of the actions that are counted in an answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A state that a response predicts. `before` and `after` are the true ones, None where they are
-    not known."""
+    """A state that a response predicts. before, after: the true states around the turn; None if
+    unknown."""
 
     turn: int  # from 0
     # number of executed actions; if unknown, the number in the answer; None without an answer
@@ -44,25 +44,25 @@ def predictions(rollout: Rollout) -> Iterator[Prediction]:
 
 
 def _turns(rollout: Rollout) -> Iterator[tuple[int, int, str]]:
-    """Each response with its turn and its place in the chat."""
+    """Each response with its turn and its index in the chat."""
     places = (index for index, (role, _) in enumerate(rollout.chat) if role == "assistant")
     return ((turn, place, rollout.chat[place][1]) for turn, place in enumerate(places))
 
 
 def _right(rollout: Rollout, text: str, *, state: int, message: int) -> bool | None:
-    """Return whether a text is this state of the record, or, without a record, is in this message;
-    None if neither exists."""
+    """Return whether a text equals this recorded state or, without recorded states, is contained in
+    this message; None if neither exists."""
     if state < len(rollout.states):
         return words(text) == words(rollout.states[state])
     if rollout.states or rollout.cut or not 0 <= message < len(rollout.chat):
         return None
-    # Without recorded states the given message, before or after the
-    # response, is searched, since it shows the state among other text.
+    # Without recorded states the given message, before or after the response, is searched, since it
+    # shows the state among other text.
     return words(text) in words(rollout.chat[message][1])
 
 
 def _count_actions(rollout: Rollout, turn: int, response: str) -> int | None:
-    # The recorded, executed actions are preferred, since an answer may name more of them.
+    # Recorded executed actions take precedence, since an answer may name more actions.
     if turn < len(rollout.actions):
         return len(rollout.actions[turn])
     answer = inside(response, "answer")
@@ -70,15 +70,15 @@ def _count_actions(rollout: Rollout, turn: int, response: str) -> int | None:
 
 
 def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Observations and predictions against the true states: those of the record, else whether the
-    messages before and after the response contain the text. `copied`: of the predictions that can be
-    judged, those that repeat the observation."""
+    """Counts of observations and predictions, and of right ones, by the recorded true states or
+    else by whether the messages before and after the response contain the text. `copied`: number of
+    judged predictions that repeat the observation."""
     counts: Counter[str] = Counter()
     for rollout in rollouts:
         for turn, place, response in _turns(rollout):
             said, told = (inside(response, tag) for tag in ("observation", "prediction"))
-            # Without recorded states, the observation is judged by the
-            # message before the response, the prediction by the one after.
+            # Without recorded states, the observation is judged by the message before the response,
+            # the prediction by the one after it.
             for name, text, state, message in (
                 ("observation", said, turn, place - 1),
                 ("prediction", told, turn + 1, place + 1),
@@ -93,13 +93,13 @@ def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 
 
 def drift(rollouts: Sequence[Rollout]) -> dict[str, list[dict[str, Any]]]:
-    """Error of the predictions by distance: `by_actions`, with k actions between the two states,
-    and `by_turn`.
+    """Accuracy of predictions by distance: `by_actions`, with k actions between the two states, and
+    `by_turn`.
 
-    Each example has `at` (k, or the turn from 1), `predictions`, and of these `right`. Where true
-    states are known: `with_states`, `cells_wrong` (share of cells and words that differ from the
-    true state, as in `spa.worldmodel.accuracy`), and `copy_right` and
-    `copy_cells_wrong`, what repeating the state before would have scored.
+    Each row has `at` (k, or the turn from 1), `predictions`, and the number of them that are
+    `right`. If true states are known, also `with_states`, `cells_wrong` (share of cells and words
+    that differ from the true state, as in `spa.worldmodel.accuracy`), and `copy_right` and
+    `copy_cells_wrong`, the scores of repeating the state before.
     """
     held = [said for rollout in rollouts for said in predictions(rollout) if said.right is not None]
     return {
@@ -142,12 +142,12 @@ def _example(held: Sequence[Prediction]) -> dict[str, Any]:
 
 
 def inside(response: str, tag: str) -> str:
-    """The text of the first block of this tag in a response; "" if there is none."""
+    """The text of the first block with this tag in a response; "" if there is none."""
     _, opening, rest = response.partition(f"<{tag}>")
     block, closer, _ = rest.partition(f"</{tag}>")
     return block.strip() if opening and closer else ""
 
 
 def words(text: str) -> str:
-    """A text without its white space: how stacks break lines is no difference."""
+    """A text with its white space normalized, because stacks break lines differently."""
     return " ".join(text.split())

@@ -1,5 +1,5 @@
-"""The actions of a rollout, taken again in its game: the true states, and how far they are those of
-the record."""
+"""Replay the actions of a rollout in its game, to get the true states and to compare them with the
+record."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ CLOSE = 1e-6  # rewards that differ by at most this are equal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Game:
-    """Game that replays a rollout: an environment of one player, its state text, and its limits."""
+    """The game for replaying a rollout: a single-player environment, its state rendering, and its
+    limits."""
 
     env: TextEnv
     state_text: StateText
@@ -31,11 +32,10 @@ class Game:
 class Replay:
     """A rollout with the states and actions of its replay, as far as they agree with the record.
 
-    `by`: what was compared, "states" or "rewards" of the record, or the "text" of its messages; ""
-    if nothing of the record can be. A record that was not played again has "seed" if it names none,
-    and "tag" if it is of another game. `differs`: the first turn (from 1) that the record begins in
-    another state, or the one after a turn of another reward; None if all agrees. `fault`: what the
-    game raised.
+    by: what was compared: recorded "states" or "rewards", or the "text" of messages; "" if nothing
+    can be compared. If the rollout was not replayed, "seed" (it has no seed) or "tag" (it is from
+    another game). differs: the first turn (from 1) that begins in another state than recorded, or
+    follows a turn with another reward; None if all agree. fault: the game's error.
     """
 
     rollout: Rollout
@@ -53,8 +53,8 @@ class _Step:
 
 
 def replayed(rollout: Rollout, game: Game) -> Replay:
-    """Play a rollout's puzzle again with the actions that the record names, else with those of the
-    responses' answers, else with whole responses."""
+    """Replay a rollout's puzzle with the recorded actions, or else with those in the responses'
+    answers, or else with whole responses."""
     if rollout.tag in game.others:
         return Replay(rollout=rollout, by="tag")
     if rollout.seed is None:
@@ -76,7 +76,7 @@ def replayed(rollout: Rollout, game: Game) -> Replay:
 
 def _play(rollout: Rollout, game: Game) -> list[_Step]:
     """Each turn with the state before it, and the last state; shorter than the record if the game
-    ends before it."""
+    ends earlier."""
     env = game.env
     steps = list[_Step]()
     left = game.max_actions_per_traj
@@ -111,7 +111,7 @@ def _plan(rollout: Rollout, turn: int, response: str, game: Game) -> tuple[str, 
     if turn < len(rollout.actions):
         return rollout.actions[turn]
     text = inside(response, "answer")
-    # A response without an answer block is itself the action in the formats of other stacks.
+    # In the formats of other stacks, a response without an answer block is itself the action.
     if not text and "<answer>" not in response:
         return (response.strip(),)
     return split_actions(text, action_sep=game.action_sep, max_actions=game.max_actions_per_turn)
@@ -124,7 +124,7 @@ def _see(env: TextEnv, game: Game) -> tuple[str, str]:
 
 def _compare(rollout: Rollout, steps: Sequence[_Step]) -> tuple[str, int | None]:
     """Return the kind of comparison, and the first turn (from 1) whose recorded state differs from
-    the replay. The text after the last response is not compared: it need not be a state."""
+    the replay. The text after the last response is not compared, because it need not be a state."""
     if rollout.states:
         # strict=False here and below: the replay may end before the record, which `_first_other`
         # counts as a difference.
@@ -148,7 +148,7 @@ def _compare(rollout: Rollout, steps: Sequence[_Step]) -> tuple[str, int | None]
 
 
 def _messages(rollout: Rollout) -> list[str]:
-    """The message before each response."""
+    """The text before each response."""
     texts = list[str]()
     since = ""
     for role, text in rollout.chat:
@@ -161,15 +161,16 @@ def _messages(rollout: Rollout) -> list[str]:
 
 
 def _first_other(same: Sequence[bool], wanted: int) -> int | None:
-    """The first place (from 1) that is not the same, or that the replay does not reach."""
+    """The first position (from 1) that differs, or that the replay does not reach; None if all
+    agree."""
     other = next((turn for turn, good in enumerate(same, 1) if not good), None)
     return len(same) + 1 if other is None and len(same) < wanted else other
 
 
 def replay_report(replays: Sequence[Replay]) -> dict[str, Any]:
-    """Counts: `played`, `without_seed`, `other_tag`, what they were compared `by`, `unchecked` (nothing to
-    compare), and for those that go another way `where`, `turn` and `fault` (of the game, "" if
-    none)."""
+    """Counts of replays: `played`, `without_seed`, `other_tag`, `by` kind of comparison, and
+    `unchecked` (nothing to compare). `differ` lists deviating replays with `where`, `turn`, and the
+    game's `fault` ("" if none)."""
     played = [replay for replay in replays if replay.by not in ("seed", "tag")]
     return {
         "played": len(played),

@@ -1,11 +1,11 @@
-"""Rules about what holds the reward back. Pure functions.
+"""Rules that diagnose why the reward does not rise. Pure functions.
 
 Two readers share them: `spa doctor RUN` reads the metrics of a run, `spa diagnose` reads rollouts.
-Both give rows with the keys of `metrics.jsonl`. A rule returns a finding, or None.
+Both provide rows with the keys of `metrics.jsonl`. A rule returns a finding, or None.
 
-Limits follow the healthy ranges of docs/metrics.md. The limits of the update are about a factor
-of 4 outside the values of 29 recorded healthy runs. Their mean sizes of `actor/ppo_kl` are 0.00006
-to 0.006, their peaks up to 0.058, and their mean clipped shares up to 0.005.
+Limits follow the healthy ranges of docs/metrics.md. The limits of the update are about a factor of
+4 outside the values of 29 recorded healthy runs. Their mean sizes of `actor/ppo_kl` are 0.00006 to
+0.006, their peaks up to 0.058, and their mean clipped shares up to 0.005.
 """
 
 import math
@@ -42,9 +42,9 @@ LR = "actor_rollout_ref.actor.optim.lr"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that holds the reward back. `change`: the setting to change and its new value, or
-    "" where the settings are not known. `rank`: causes have lower ranks than their effects, so faults
-    that the first step shows, before any update, have lower ranks than those of the updates."""
+    """One cause of a low reward. change: the setting to change and its new value; "" if the
+    settings are unknown. rank: causes have lower ranks than their effects, so faults visible at the
+    first step, before any update, have lower ranks than those of the updates."""
 
     rank: float
     title: str
@@ -61,14 +61,15 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """Everything in up to three sentences."""
+        """The finding in up to three sentences."""
         change = f" Set {self.change}." if self.change else ""
         return f"{self.title}: {self.fact}.{change}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One rule. `needs`: metrics without which it says nothing, by `missing`: how to log them."""
+    """One rule. needs: the metric without which it cannot judge. missing: how to log that
+    metric."""
 
     title: str
     rule: Callable[[Sequence[Row], Settings], Finding | None]
@@ -90,7 +91,8 @@ def pooled(row: Row, name: str) -> float | None:
 
 
 def column(rows: Sequence[Row], key: str) -> list[float]:
-    """The values of a metric in the rows that have it; a key without a slash is one per tag."""
+    """The values of a metric in the rows that have it. A key that begins with `*/` is pooled over
+    tags."""
     values = [pooled(row, key[2:]) if key.startswith("*/") else row.get(key) for row in rows]
     return [value for value in values if value is not None]
 
@@ -107,12 +109,12 @@ def now(rows: Sequence[Row], key: str) -> float | None:
 
 
 def first(rows: Sequence[Row], key: str) -> float | None:
-    """The first value of a metric."""
+    """The first value of a metric; None if there is none."""
     return next(iter(column(rows, key)), None)
 
 
 def to(settings: Settings, key: str, value: object) -> str:
-    """`KEY=VALUE (now OLD)` where the settings are known, else ""."""
+    """`KEY=VALUE (now OLD)` if the settings are known, else ""."""
     if not settings:
         return ""
     old = settings.get(key)
@@ -133,7 +135,7 @@ def _lower_rate(settings: Settings) -> str:
 
 
 def errors(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """Episodes that fail with an error."""
+    """Detect episodes that fail with an error."""
     sums = [(_sum(row, "episodes"), _sum(row, "errors")) for row in rows]
     shares = recent([failed / (failed + played) for played, failed in sums if failed + played])
     if not shares or median(shares) < ERRORS:
@@ -156,7 +158,7 @@ def _sum(row: Row, name: str) -> float:
 
 
 def rate_too_high(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """Updates that move the policy so far that it loses what it could do."""
+    """Detect updates that move the policy so far that it loses its abilities."""
     kl = [abs(value) for value in column(rows, "actor/ppo_kl")]
     bad = sum(column(rows, "actor/nonfinite_steps"))
     norms = column(rows, "actor/grad_norm")
@@ -183,7 +185,7 @@ def rate_too_high(rows: Sequence[Row], settings: Settings) -> Finding | None:
             f"up to {max(norms, default=0):.3g}, from {start:.2g}",
             f"{GRADIENT_GROWTH:g} times the first steps",
         ),
-        # With one mini-batch a step the KL of the update is always 0.
+        # With one mini-batch per step the KL of the update is always 0.
         (
             lost > 0.5 and median(recent(well_formed)) < 0.5,
             "train/TAG/format_rate",
@@ -207,7 +209,7 @@ def rate_too_high(rows: Sequence[Row], settings: Settings) -> Finding | None:
 
 
 def mismatch(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """A sampler that computes other log-probs than the trainer."""
+    """Detect a sampler whose log-probs differ from the trainer's."""
     kl = column(rows, "rollout/mismatch_kl")
     limit = min(settings.get("trainer.kl_warn", MISMATCH), MISMATCH)
     if not kl or median(kl) <= limit:
@@ -233,14 +235,14 @@ def mismatch(rows: Sequence[Row], settings: Settings) -> Finding | None:
 
 
 def cut_off(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """Responses that end at the length limit."""
+    """Detect responses that end at the length limit."""
     share = now(rows, "*/completions/clipped_ratio")
     if share is None or share <= CUT_OFF:
         return None
     malformed = 1 - (now(rows, "*/format_rate") or 0.0)
     loops = now(rows, "*/repetition") or 0.0
     length = settings.get("actor_rollout_ref.rollout.response_length")
-    # What is cut off is malformed, too. A model that mostly breaks the format in other ways, or
+    # A cut-off response is malformed, too. A model that mostly breaks the format in other ways, or
     # that repeats itself up to any limit, has another fault first.
     at_once = (first(rows, "*/completions/clipped_ratio") or 0.0) > CUT_OFF
     return Finding(
@@ -257,15 +259,16 @@ def cut_off(rows: Sequence[Row], settings: Settings) -> Finding | None:
         change=to(
             settings,
             "actor_rollout_ref.rollout.response_length",
-            # A cut response tells nothing about its length: the more are cut, the larger the step.
+            # A cut-off response does not show its full length: the more are cut off, the larger the
+            # step.
             (4 if share > 0.5 else 2) * length if isinstance(length, int) else 400,
         ),
     )
 
 
 def near_limit(rows: Sequence[Row], settings: Settings) -> bool | None:
-    """Return whether the responses of the first step had over half of the allowed tokens in the
-    mean; None if unknown. Else those that are cut off are runaways, whatever the limit is."""
+    """Return whether the first step's responses used more than half of the allowed tokens on
+    average; None if unknown. If not, cut-off responses are runaways, whatever the limit."""
     tokens = first(rows, "*/response_length")
     turns = first(rows, "*/num_turns")
     length = settings.get("actor_rollout_ref.rollout.response_length")
@@ -275,7 +278,7 @@ def near_limit(rows: Sequence[Row], settings: Settings) -> bool | None:
 
 
 def malformed(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """Responses that do not follow the format."""
+    """Detect responses that do not follow the format."""
     share = now(rows, "*/format_rate")
     if share is None or share >= FORMAT:
         return None
@@ -297,7 +300,7 @@ def malformed(rows: Sequence[Row], settings: Settings) -> Finding | None:
             2 * steps if isinstance(steps, int) else 200,
         )
     return Finding(
-        # Hot samples break the format, and then hit the length limit.
+        # Responses sampled at a high temperature break the format, and then hit the length limit.
         rank=0.8 if temperature > 1 else 0.85 if start < FORMAT and not by_limit else 5,
         title="Malformed responses",
         metric="train/TAG/format_rate",
@@ -309,7 +312,7 @@ def malformed(rows: Sequence[Row], settings: Settings) -> Finding | None:
 
 
 def entropy(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """A policy that hardly varies, or that is driven towards noise."""
+    """Detect a policy that hardly varies, or that is driven towards noise."""
     values = column(rows, "actor/entropy")
     if not values:
         return None
@@ -333,7 +336,7 @@ def entropy(rows: Sequence[Row], settings: Settings) -> Finding | None:
     if solved or not (last < least or fell):
         return None
     return Finding(
-        # A narrow sampler makes large ratios, too, at any learning rate.
+        # A narrow sampler also causes large ratios, at any learning rate.
         rank=0.8 if wider else 6,
         title="Entropy collapse",
         metric="actor/entropy",
@@ -346,7 +349,7 @@ def entropy(rows: Sequence[Row], settings: Settings) -> Finding | None:
 
 
 def _wider(settings: Settings) -> str:
-    """The sampling setting that narrows the policy, put back; "" if none does."""
+    """The reset of the sampling setting that narrows the policy; "" if none does."""
     rollout = "actor_rollout_ref.rollout."
     if settings.get(f"{rollout}do_sample") is False:
         return to(settings, f"{rollout}do_sample", "true")
@@ -369,7 +372,7 @@ def groups_of(row: Row, settings: Settings) -> float | None:
 
 
 def no_variance(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """Groups whose episodes all have one score."""
+    """Detect groups whose episodes all have the same score."""
     shares = [
         row["rollout/groups_zero_std"] / groups
         for row in rows
@@ -384,7 +387,7 @@ def no_variance(rows: Sequence[Row], settings: Settings) -> Finding | None:
     never = max(column(rows, "*/success"), default=1.0) == 0.0
     if share < ZERO_VARIANCE and not never:
         return None
-    # Greedy sampling makes equal episodes whatever the entropy of the policy is.
+    # Greedy sampling makes equal episodes, whatever the entropy of the policy.
     greedy = (
         settings.get("actor_rollout_ref.rollout.do_sample") is False
         or settings.get("actor_rollout_ref.rollout.temperature") == 0
@@ -424,7 +427,7 @@ def no_variance(rows: Sequence[Row], settings: Settings) -> Finding | None:
 
 
 def reward_scale(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """Scores whose size is out of proportion to penalties and regularizers."""
+    """Detect scores whose size is out of proportion to penalties and regularizers."""
     spreads = [value for value in column(rows, "rollout/in_group_std") if value > 0]
     if not spreads:
         return None
@@ -437,7 +440,7 @@ def reward_scale(rows: Sequence[Row], settings: Settings) -> Finding | None:
         and (score := pooled(row, "score")) is not None
     ]
     best = max((abs(value) for value in column(rows, "rollout/in_group_max")), default=0.0)
-    # A success must be worth more than one malformed turn costs.
+    # A success must be worth more than the cost of one malformed turn.
     if penalty <= -1 and -penalty > 2 * best and paid and fmean(paid) > 0:
         return Finding(
             rank=4.5,
@@ -453,7 +456,8 @@ def reward_scale(rows: Sequence[Row], settings: Settings) -> Finding | None:
     )
     chosen = [value for value in column(rows, "rollout/chosen_in_group_std") if value > 0]
     kept = median(recent(chosen or spreads))
-    # Groups with successes and failures that differ by less than one malformed turn costs.
+    # Groups with successes and failures whose scores differ by less than the cost of one malformed
+    # turn.
     faint = -penalty > 2 * kept and max(column(rows, "*/success"), default=0.0) > 0
     if SMALL_SCORE <= spread <= LARGE_SCORE and online <= LARGE_SCORE and not faint:
         return None
@@ -487,7 +491,7 @@ def _is_reward(key: str, settings: Settings) -> bool:
 
 
 def clipped(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """Updates that the clip range cuts away."""
+    """Detect updates that are mostly clipped."""
     shares = column(rows, "actor/pg_clipfrac")
     if not shares or max(fmean(recent(shares)), fmean(shares)) <= CLIPPED:
         return None
@@ -518,10 +522,10 @@ def clipped(rows: Sequence[Row], settings: Settings) -> Finding | None:
 
 
 def rate_too_low(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """Updates that do not change the policy."""
+    """Detect updates that do not change the policy."""
     kl = [abs(value) for value in column(rows, "actor/ppo_kl")]
     shares = column(rows, "actor/pg_clipfrac")
-    # Exactly 0 at every step: one mini-batch a step, whose ratio is always 1.
+    # Exactly 0 at every step means one mini-batch per step, whose ratio is always 1.
     if not kl or max(kl) == 0 or fmean(kl) >= KL_LOW or max(shares, default=0.0) > 0.001:
         return None
     rate = settings.get(LR)
@@ -533,7 +537,7 @@ def rate_too_low(rows: Sequence[Row], settings: Settings) -> Finding | None:
     elif settings.get("actor_rollout_ref.actor.use_kl_loss") and weight > 1:
         change = to(settings, "actor_rollout_ref.actor.kl_loss_coef", 0.001)
     else:
-        # The size of an update is in proportion to the rate.
+        # The size of an update is proportional to the learning rate.
         factor = 10.0 ** max(1, min(4, round(-math.log10(fmean(kl) / 1e-3))))
         change = to(settings, LR, (rate or 1e-7) * factor)
     return Finding(
@@ -549,7 +553,7 @@ def rate_too_low(rows: Sequence[Row], settings: Settings) -> Finding | None:
 
 
 def failed_gate(gate: Mapping[str, Any], sft: Sequence[Row], settings: Settings) -> Finding | None:
-    """A world model that did not pass the gate between SFT and PPO; `gate`: gate.json."""
+    """Detect a world model that failed the gate between SFT and PPO. gate: content of gate.json."""
     if gate.get("passed", True) or gate.get("diagnosis") in ("other_data", "not_measured"):
         return None
     diagnosis = gate.get("diagnosis")
@@ -577,7 +581,7 @@ def failed_gate(gate: Mapping[str, Any], sft: Sequence[Row], settings: Settings)
     else:
         change = to(settings, "sft.trainer.total_training_steps", 2 * (steps or 100))
     return Finding(
-        # PPO shows a format that SFT did not teach at its first step.
+        # If SFT did not teach the format, PPO shows it at its first step.
         rank=0.845 if diagnosis == "bad_format" else 4,
         title="World-model gate failed",
         metric=f"val/{metric}",
@@ -617,7 +621,7 @@ CHECKS = (
     Check(title="clipped ratio", rule=clipped, needs="actor/pg_clipfrac", missing=_UPDATED),
     Check(title="learning rate too low", rule=rate_too_low, needs="actor/ppo_kl", missing=_UPDATED),
 )
-"""Every rule about rows."""
+"""Every rule that judges rows of metrics."""
 
 
 def ranked(rows: Sequence[Row], settings: Settings) -> list[Finding]:
@@ -627,7 +631,8 @@ def ranked(rows: Sequence[Row], settings: Settings) -> list[Finding]:
 
 
 def unchecked(rows: Sequence[Row]) -> list[str]:
-    """A sentence for each metric that the rows lack: what is not checked, and how to log it."""
+    """One sentence for each metric that the rows lack: which rules are not checked, and how to log
+    it."""
     titles: dict[tuple[str, str], list[str]] = {}
     for check in CHECKS:
         if not column(rows, check.needs):

@@ -1,4 +1,4 @@
-"""The reader of runs: what holds the reward of a run back, from its metrics, settings and gate."""
+"""Diagnose why the reward of a run does not rise, from its metrics, settings and gate."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +11,16 @@ GATE_FILE = "gate.json"
 
 
 def reward_lines(folder: Path) -> list[str]:
-    """List what holds the reward of each method and seed of a run back, as lines. Raises DataError if
-    the folder has no run."""
+    """Diagnose each method and seed of a run, as lines. Raises DataError if the folder has no
+    run."""
     run = open_run(folder)
     places = dict.fromkeys((stage.arm, stage.seed) for stage in run.stages)
     return [line for arm, seed in places for line in _lines(run, arm, seed)]
 
 
 def _lines(run: RunFolder, arm: str, seed: int | None) -> Iterator[str]:
-    """The lines of one training: its ranked findings, or one sentence, then what was not checked."""
+    """The lines of one training run: its ranked findings or one sentence, followed by what was not
+    checked."""
     stages = {stage.name: stage for stage in run.stages if (stage.arm, stage.seed) == (arm, seed)}
     ppo = stages.get("ppo")
     sft = stages.get("sft")
@@ -39,7 +40,7 @@ def _lines(run: RunFolder, arm: str, seed: int | None) -> Iterator[str]:
 
 
 def findings(ppo: StageFolder | None, sft: StageFolder | None) -> list[Finding]:
-    """The ranked findings about the stages of one training."""
+    """The ranked findings about the stages of one training run."""
     found = [] if ppo is None else ranked(training_rows(ppo), flatten(ppo.config))
     gate = None
     if sft is not None and (settings := flatten(sft.config)).get("gate.enable"):
@@ -48,5 +49,5 @@ def findings(ppo: StageFolder | None, sft: StageFolder | None) -> list[Finding]:
 
 
 def training_rows(ppo: StageFolder) -> list[Row]:
-    """The metrics of the PPO steps; validation alone is no step."""
+    """The metrics of the PPO steps, without those of validation alone."""
     return [row for row in ppo.metrics.values() if any(key.startswith("train/") for key in row)]

@@ -1,1 +1,1 @@
-"""Exact bias and variance of the advantage estimators, in worlds small enough to list."""
+"""Exact bias and variance of the advantage estimators, in worlds small enough to enumerate."""

@@ -23,8 +23,8 @@ def estimators_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def estimators(options: argparse.Namespace) -> int:
-    """Print the tables, in worlds small enough to list all episodes: seconds, no model. Raises
-    ConfigError."""
+    """Print the tables, for worlds small enough to enumerate all episodes. Takes seconds and needs
+    no model. Raises ConfigError."""
     if not 2 <= options.group_size <= MOST_IN_A_GROUP:
         raise ConfigError(
             f"--group-size is {options.group_size}. Give a number from 2 to {MOST_IN_A_GROUP}."

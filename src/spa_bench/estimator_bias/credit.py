@@ -1,8 +1,8 @@
-"""Exact bias and variance of policy-gradient estimators: every group that can be sampled, with its
-probability.
+"""Exact bias and variance of policy-gradient estimators, by enumerating every group that can be
+sampled with its probability.
 
 One turn is one sampled token here, so token and turn discounts coincide and every estimator is the
-one that trains.
+one used in training.
 """
 
 import math
@@ -21,7 +21,7 @@ from spa_bench.estimator_bias.worlds import Episodes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """Every group of G episodes as rows of one batch. M groups, B = M G rows, K turns."""
+    """Every group of G episodes as rows of one batch: M groups, B = M G rows, K turns."""
 
     probability: Tensor  # float64 [M]  of each group
     rows: Tensor  # int64   [B]  the episode of each row
@@ -34,23 +34,23 @@ class Groups:
 
     @property
     def outcomes(self) -> Tensor:
-        """float64 [B]: each row's reward."""
+        """float64 [B]: total reward of each row."""
         return self.rewards.sum(dim=1)
 
 
 Estimator = Callable[[Groups], Tensor]
-"""Advantages, float64 [B, K]."""
+"""Function that returns advantages, float64 [B, K]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """An estimator's mean gradient, and how far single groups are from it, relative to the exact
-    gradient.
+    """An estimator's mean gradient compared with the exact one, and the noise of single groups.
 
-    `scale` is the mean estimate's component along the exact gradient (1: unbiased; a learning rate
-    absorbs it). `error` is the distance of the mean from the exact gradient. `angle` is the degrees
-    between the two (0: only the scale is off; 90 and more: it does not climb). `noise` is the
-    standard deviation of a single group's estimate over the length of the mean.
+    scale: the mean's component along the exact gradient, relative to its length (1: unbiased; a
+    learning rate absorbs it). error: distance of the mean from the exact gradient, relative to its
+    length. angle: degrees between the two (0: only the scale is off; 90 and more: it does not
+    climb). noise: standard deviation of a single group's estimate, relative to the length of the
+    mean.
     """
 
     scale: float
@@ -61,8 +61,8 @@ class Verdict:
 
 
 def groups_of(episodes: Episodes, size: int, *, critic_error: float = 0.0) -> Groups:
-    """All groups of `size` episodes, in any order counted once with its multinomial probability.
-    The critic gives the policy's exact values, plus `critic_error` on every state."""
+    """All groups of `size` episodes, each multiset once with its multinomial probability. The
+    critic returns the policy's exact values plus `critic_error` in every state."""
     count = len(episodes.probability)
     # Advantages do not depend on the order within a group. So one multiset represents all of its
     # orders, and its probability is multiplied by their number.
@@ -88,7 +88,8 @@ def groups_of(episodes: Episodes, size: int, *, critic_error: float = 0.0) -> Gr
 
 
 def judge(episodes: Episodes, groups: Groups, estimator: Estimator) -> Verdict:
-    """The exact mean and spread of (1/G) sum_i sum_t A_it grad log pi(a_it | s_it) over all groups."""
+    """The exact mean and standard deviation of (1/G) sum_i sum_t A_it grad log pi(a_it | s_it) over
+    all groups."""
     # Estimators may return any values outside the mask.
     advantages = torch.where(groups.mask, estimator(groups), 0.0)
     # [B, K, 1] * [B, K, P], summed over turns -> [B, P]: each episode's estimate.
@@ -114,18 +115,18 @@ def judge(episodes: Episodes, groups: Groups, estimator: Estimator) -> Verdict:
 
 
 def group_mean_to_go(groups: Groups) -> Tensor:
-    """Rewards to go minus their mean over all of the group that reached the turn, the episode
-    itself among them: `turn_rloo` times 1 - 1/n for n episodes there."""
+    """Rewards to go minus their mean over all episodes of the group that reached the turn,
+    including the episode itself: `turn_rloo` times 1 - 1/n for n such episodes."""
     where = Turns.of(groups.turns, groups.mask)
     to_go = rewards_to_go(where.sums(groups.rewards), 1.0)
     return to_go - _mean_of_present(to_go, where.present, groups.ids, own=True)
 
 
 def per_index(groups: Groups, *, own: bool) -> Tensor:
-    """Each turn's reward centred alone, over those of the group that have one at this index,
-    and summed to come: what verl-project/verl#7244 reports as biased. The last reward of an episode
-    is its outcome and is centred over the whole group. `own`: the episode's own reward is part of
-    the mean."""
+    """Center each turn's reward separately over the episodes of the group that have one at this
+    index, then sum the rewards to go; verl-project/verl#7244 reports this as biased. An episode's
+    last reward is its outcome, which is centered over the whole group. own: include the episode's
+    own reward in the mean."""
     where = Turns.of(groups.turns, groups.mask)
     rewards = where.sums(groups.rewards)
     # The reward of the last played turn is the outcome of the episode.
@@ -136,9 +137,8 @@ def per_index(groups: Groups, *, own: bool) -> Tensor:
     # [B, 1] of True: every episode has an outcome, so the mean is over the whole group.
     ones = torch.ones(len(outcome), 1, dtype=torch.bool)
     centred = outcome[:, None] - _mean_of_present(outcome[:, None], ones, groups.ids, own=own)
-    # Rewards before the last one are centred only over the episodes
-    # that go on after this index. An episode that stops early drops
-    # out of these means. This selection causes the bias.
+    # Rewards before the last one are centered only over the episodes that continue after this
+    # index. An episode that stops early drops out of these means. This selection causes the bias.
     between = where.present & ~last
     steps = torch.where(
         between, rewards - _mean_of_present(rewards, between, groups.ids, own=own), 0.0
@@ -149,11 +149,11 @@ def per_index(groups: Groups, *, own: bool) -> Tensor:
 def _mean_of_present(values: Tensor, present: Tensor, ids: Tensor, *, own: bool) -> Tensor:
     known = torch.where(present, values, 0.0)
     shape = (int(ids.max()) + 1, values.shape[1])
-    # Sums over each group, given back to its rows: [M, K] -> [B, K].
+    # Sums over each group, broadcast to its rows: [M, K] -> [B, K].
     totals = torch.zeros(shape, dtype=torch.float64).index_add_(0, ids, known)[ids]
     counts = torch.zeros(shape, dtype=torch.float64).index_add_(0, ids, present.double())[ids]
-    # Without the episode's own reward the mean does not depend on its
-    # action at this index. An episode that is alone there has mean 0.
+    # Without the episode's own reward the mean does not depend on its action at this index. For an
+    # episode that is alone there, the mean is 0.
     if not own:
         totals = totals - known
         counts = counts - 1
@@ -175,7 +175,7 @@ def whitened(estimator: Estimator) -> Estimator:
 
 
 def only_with_spread(estimator: Estimator) -> Estimator:
-    """Groups whose episodes all scored the same are dropped; the mean is over the groups that are
+    """Drop groups whose episodes all have the same score; the mean is over the groups that are
     kept."""
 
     def filtered(groups: Groups) -> Tensor:
@@ -204,8 +204,8 @@ def _gigpo(groups: Groups, anchors: Tensor) -> Tensor:
 
 
 def _with_turns_left(groups: Groups) -> Tensor:
-    """Anchors that also say how many turns are left, on which the reward to come depends."""
-    # The multiplier is larger than any turn, so each (state, turn) has an integer of its own.
+    """Anchor states that include the number of turns left, on which the reward to go depends."""
+    # The multiplier is larger than any turn, so each (state, turn) has its own integer.
     return groups.states * (groups.turns.shape[1] + 1) + groups.turns.clamp(min=0)
 
 
@@ -237,5 +237,5 @@ ESTIMATORS: Mapping[str, Estimator] = {
     "leave-one-out mean per turn index": lambda g: per_index(g, own=False),
     "group mean per turn index": lambda g: per_index(g, own=True),
 }
-"""Estimators under test. The last two and "reward to go minus group mean" are specimens; everything
-else trains here."""
+"""Estimators under test. The last two and "reward to go minus group mean" are for comparison only;
+all others can be used in training."""

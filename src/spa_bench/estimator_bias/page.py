@@ -1,4 +1,4 @@
-"""The credit laboratory's tables as Markdown."""
+"""The estimator benchmark's tables as Markdown."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,8 @@ def verdicts(world: World, *, group_size: int, critic_error: float = 0.0) -> dic
 
 
 def tables(*, group_size: int = 4, critic_error: float = 0.0) -> list[str]:
-    """Lines of Markdown: per world a table of all estimators, then the published bias in numbers."""
+    """Lines of Markdown: a table of all estimators per world, followed by the published bias in
+    numbers."""
     lines = []
     head = ("estimator", "scale", "bias", "angle", "noise")
     for world in WORLDS:

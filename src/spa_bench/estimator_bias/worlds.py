@@ -1,5 +1,5 @@
-"""Worlds of a few turns, small enough to list every episode, and tabular policies whose gradient is
-exact."""
+"""Worlds of a few turns, small enough to enumerate every episode, and tabular policies whose
+gradient is exact."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A possible result of an action. `state` None ends the episode."""
+    """A possible result of an action. state: the next state; None ends the episode."""
 
     probability: float
     reward: float
@@ -19,7 +19,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """A decision process of at most `max_turns` turns, and the logits of the policy that plays it."""
+    """A decision process of at most `max_turns` turns, and the logits of the policy that plays
+    it."""
 
     name: str
     text: str
@@ -30,13 +31,13 @@ class World:
 
     @property
     def states(self) -> list[str]:
-        """All states, in the order that numbers them."""
+        """All states, in the order of their numbers."""
         return list(self.actions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episodes:
-    """Every episode of a world under its policy. N episodes, K turns, P parameters (one logit per
+    """Every episode of a world under its policy: N episodes, K turns, P parameters (one logit per
     state and action)."""
 
     probability: Tensor  # float64 [N]
@@ -142,7 +143,7 @@ STOP_OR_GO = World(
     },
     logits={"start": (0.0, 0.0), "end": (0.0,)},
 )
-"""The toy of docs/methods.md, after verl-project/verl#7244."""
+"""The example of docs/methods.md, after verl-project/verl#7244."""
 
 # Credit over several turns: the reward for opening the door is due to taking the key. `last` is
 # reached both with and without the key.

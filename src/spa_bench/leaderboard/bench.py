@@ -1,9 +1,9 @@
-"""`spa bench methods`: methods x boards x seeds on one grid, and a leaderboard of them.
+"""`spa bench methods`: methods x boards x seeds on one grid, and their leaderboard.
 
-Every training of a seed and a board has the same puzzles, stages of equal fingerprint run once,
-and interrupted work resumes. The methods are compared at equal cost: as many steps in the
-environment, or as many sampled tokens, self-play included. Both are read from the validations of
-the same trainings.
+All training runs of a seed and a board have the same puzzles, stages with equal fingerprints run
+once, and interrupted work resumes. The methods are compared at equal cost: equal environment steps,
+or equal sampled tokens, self-play included. Both are read from the validations of the same training
+runs.
 """
 
 import json
@@ -49,7 +49,7 @@ METHODS = (
     "vanilla", "spa", "spa_shuffled", "planned", "plan_first", "choose_plan", "branched_data", "scout_data", "echo",
     "paw", "right_beliefs", "replay", "relabelled_rollouts", "rwml", "act_focus", "gigpo", "turn_rloo", "turn_ppo",
 )  # fmt: skip
-"""Methods of the leaderboard if none is named."""
+"""Default methods of the leaderboard."""
 RESULTS = "leaderboard.json"
 
 
@@ -103,7 +103,8 @@ BENCHES: Mapping[str, BenchScale] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Work of a bench: for every board and method (by its label) its trainings, one per seed."""
+    """Work of a bench: for every board and method (by its label), its training runs, one per
+    seed."""
 
     scale: str
     root: Path
@@ -114,18 +115,19 @@ class Bench:
 
     @property
     def boards(self) -> list[str]:
-        """Every board once."""
+        """Names of the boards, without duplicates."""
         return list(dict.fromkeys(board for board, _ in self.trainings))
 
     @cached_property
     def grid(self) -> Plan:
-        """Every stage once, seed by seed: what is finished early compares all methods."""
+        """Every stage once, ordered by seed, so that early results compare all methods."""
         order = [parts[seed] for seed in range(self.seeds) for parts in self.trainings.values()]
         return plan_grid(order, [self.root])
 
     def hours(self, devices: int) -> float:
-        """About how long what is missing takes, with one stage at a time on each device. A stage
-        takes as long as the finished ones of that board and kind, or else as the scale says."""
+        """Approximate hours of the missing stages, with one stage at a time on each device. A stage
+        takes as long as finished stages of the same board and kind, or else as long as the scale
+        states."""
         took: dict[tuple[StageName, str], list[float]] = {}
         for task in self.grid.tasks:
             if task.done:
@@ -159,10 +161,10 @@ def make_bench(
     seeds: int = 3,
     overrides: Sequence[str] = (),
 ) -> Bench:
-    """The bench of some methods (none: `METHODS`) on some boards (none: those of the scale), in
-    `root`.
+    """The bench of some methods (default: `METHODS`) on some boards (default: those of the scale),
+    in `root`.
 
-    Raises ConfigError for a scale, board or method that is not there, and for less than one seed.
+    Raises ConfigError for an unknown scale, board or method, and if `seeds` is below 1.
     """
     if scale not in BENCHES:
         raise ConfigError(f"there is no scale {scale!r}; choose from {', '.join(BENCHES)}")
@@ -195,8 +197,8 @@ def make_bench(
 def _training(
     scale: str, board: str, name: str, seed: int, *, root: Path, overrides: Sequence[str]
 ) -> TrainingRun:
-    """The training of a method on a board, in `<root>/<board>/seed_<n>/<method>`. A method without
-    self-play continues until it has played as many episodes in all as those with it."""
+    """The training run of a method on a board, in `<root>/<board>/seed_<n>/<method>`. A method
+    without self-play continues until it has played as many episodes in total as those with it."""
     setting = BENCHES[scale].boards[board]
     chosen = method(name)
     changes = (*setting.overrides, *BENCHES[scale].common, *overrides)
@@ -243,9 +245,9 @@ def run_bench(
     pool: PoolOf = own_process,
     work: Work = do_task,
 ) -> dict[str, Any]:
-    """Do what is missing unless `train` is off, then the shuffled controls of the best `controls`
-    methods; write `leaderboard.json` of what is finished and return it. When a stage fails, it is
-    written before TrainingError is raised."""
+    """Run the missing stages if `train` is set, then the shuffled controls of the best `controls`
+    methods; write `leaderboard.json` from finished work and return it. If a stage fails, the file
+    is written before TrainingError is raised."""
     made.root.mkdir(parents=True, exist_ok=True)
     failed = _train(made, parallel, pool, work) if train else None
     result = results(made)
@@ -256,7 +258,7 @@ def run_bench(
         made = with_controls(made, ranking, controls)
         failed = _train(made, parallel, pool, work) if train else None
         result = results(made)
-    # Q-learning comes last, because its budget of actions is that of the finished trainings.
+    # Q-learning comes last, because its budget of actions is taken from the finished training runs.
     result["q_learning"] = _q_learning(made, result["budgets"]["environment_steps"], train=train)
     write_atomic(
         made.root / RESULTS,
@@ -270,7 +272,7 @@ def run_bench(
 def _q_learning(
     made: Bench, budgets: Mapping[str, float], *, train: bool
 ) -> dict[str, list[dict[str, Any]]]:
-    """Board -> what a table reaches with as many actions, seed by seed; only what is there already
+    """Board -> results of Q-learning with equally many actions, seed by seed; only existing results
     unless `train`."""
     results_of: dict[str, list[dict[str, Any]]] = {}
     for (board, _), trainings in made.trainings.items():
@@ -282,7 +284,7 @@ def _q_learning(
 
 
 def _train(made: Bench, parallel: int, pool: PoolOf, work: Work) -> TrainingError | None:
-    """Do what is missing; returns what failed."""
+    """Run the missing stages; return the error if any failed."""
     trainings = made.trainings.values()
     return finish_grid(
         trainings, lambda: replace(made).grid, parallel=parallel, pool=pool, work=work
@@ -290,10 +292,10 @@ def _train(made: Bench, parallel: int, pool: PoolOf, work: Work) -> TrainingErro
 
 
 def results(made: Bench) -> dict[str, Any]:
-    """The content of `leaderboard.json`: one row per method, board and seed, and the tables made of
-    them. Trainings that are not finished are left out and named."""
+    """The content of `leaderboard.json`: one row per method, board and seed, and the tables made
+    from them. Unfinished training runs are left out and listed."""
     read = {key: read_trainings(trainings) for key, trainings in made.trainings.items()}
-    # A mean over fewer seeds than those of other methods would not be comparable.
+    # A mean over fewer seeds than that of other methods would not be comparable.
     seeds_of = {key: parts if len(parts) == made.seeds else [] for key, parts in read.items()}
     rows = []
     optima = dict[tuple[str, int], float | None]()
@@ -330,8 +332,8 @@ def _played(made: Bench, board: str) -> dict[str, Any]:
 
 
 def optimum(cfg: Config) -> float | None:
-    """Success rate of the best policy on the validation puzzles within the action limit, as
-    reference scores measure it; None if unknown."""
+    """Success rate of the best policy on the validation puzzles within the action limit, defined as
+    in reference scores; None if unknown."""
     worker = setup.make_worker(cfg, None, mode=cfg.ctx_manager.mode)
     shares = []
     for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):

@@ -100,9 +100,9 @@ def methods(options: argparse.Namespace) -> int:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """The command that makes the same page again."""
-    # Scale and numbers are written out even at their defaults, which
-    # later versions may change. Options that are None or empty are not.
+    """The command that recreates the page."""
+    # Scale and numbers are written out even at their defaults, which later versions may change.
+    # Options that are None or empty are left out.
     words = ["spa", "bench", "methods", *options.methods]
     for name in ("scale", "seeds", "controls", "root", "page", "parallel"):
         if (value := getattr(options, name)) is not None:

@@ -1,5 +1,5 @@
-"""The leaderboard of a bench: rows of single trainings, tables at equal budgets, and the page in
-Markdown and HTML."""
+"""The leaderboard of a bench: rows of single training runs, tables at equal budgets, and the page
+in Markdown and HTML."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -24,7 +24,7 @@ from spa_sweeps.methods import REFERENCE, SHUFFLED
 from spa_sweeps.results import SeedResult, per_puzzle
 
 MEASURES = {"environment_steps": "environment steps", "tokens": "tokens"}
-"""Budgets that all methods of a table share, with their names in text."""
+"""Budgets at which methods are compared, with their names for readers."""
 BASELINE = "vanilla"
 
 
@@ -39,8 +39,8 @@ def row_of(
     optimum: float | None,
     budget: Mapping[int, Budget],
 ) -> Row:
-    """One training as a JSON-ready row. `curve`: step, environment steps, tokens and Pass@1 of each
-    validation."""
+    """One training run as a JSON-ready row. `curve`: step, environment steps, tokens and Pass@1 of
+    each validation."""
     means = {
         moment: round(float(np.mean(list(per_puzzle(puzzles, 1).values()))), 4)
         for moment, puzzles in result.moments.items()
@@ -68,8 +68,8 @@ def row_of(
 
 
 def at_budget(curve: Sequence[Mapping[str, float]], measure: str, budget: float) -> float | None:
-    """Pass@1 where a training had used `budget`, between two validations on the straight line; None
-    if it was not yet (or no longer) trained by PPO there."""
+    """Pass@1 at the point where a training run had used `budget`, interpolated linearly between
+    validations; None if it was not (or no longer) in PPO at this point."""
     xs = [point[measure] for point in curve]
     ys = [point["pass@1"] for point in curve]
     if not xs or not xs[0] <= budget <= xs[-1]:
@@ -80,17 +80,17 @@ def at_budget(curve: Sequence[Mapping[str, float]], measure: str, budget: float)
 def leaderboard(
     rows: Sequence[Row], seeds_of: Mapping[tuple[str, str], Sequence[SeedResult]]
 ) -> Row:
-    """`budgets`: per measure and board what the thriftiest training of all had used at its end.
-    `leaderboard`: per measure the methods in the order of their interquartile mean. `differences`:
-    per method Pass@1 after as many PPO episodes as all have, minus that of the reference and of its
-    shuffled control, paired by puzzle on all boards.
+    """`budgets`: per measure and board, the smallest final usage of any training run.
+    `leaderboard`: per measure, the methods ordered by interquartile mean. `differences`: per
+    method, Pass@1 after equally many PPO episodes minus that of the reference and of its shuffled
+    control, paired by puzzle over all boards.
 
-    Every row gets its Pass@1 at each budget.
+    Adds its Pass@1 at each budget to every row.
     """
     budgets: dict[str, dict[str, float]] = {}
     played = [row for row in rows if row["curve"]]
     for measure in MEASURES:
-        # The smallest budget at which any training ended: all curves reach it, so none is
+        # The smallest budget at which any training run ended: all curves reach it, so none is
         # extrapolated.
         budgets[measure] = {
             board: min(row["curve"][-1][measure] for row in played if row["env"] == board)
@@ -110,8 +110,8 @@ def leaderboard(
 
 
 def _entries(rows: Sequence[Row], names: Sequence[str], measure: str) -> list[Row]:
-    """One entry per method that has a number; those without one on every board have no
-    interquartile mean and stand at the end."""
+    """One entry per method with any result. A method that lacks a board has no interquartile mean
+    and is listed last."""
     boards = list(dict.fromkeys(row["env"] for row in rows))
     scores = {name: _scores(rows, name, boards, measure) for name in names}
     entries = []
@@ -147,7 +147,7 @@ def _values(rows: Sequence[Row], name: str, board: str, measure: str) -> list[fl
 def _scores(
     rows: Sequence[Row], name: str, boards: Sequence[str], measure: str
 ) -> list[list[float]]:
-    """Per board the runs' Pass@1 as a share of the board's optimum, where that is known."""
+    """For each board, the runs' Pass@1 as a share of the board's optimum, if known."""
     return [
         [
             row[f"at_{measure}"] / (row["optimum"] or 1.0)
@@ -159,8 +159,8 @@ def _scores(
 
 
 def _differences(seeds_of: Mapping[tuple[str, str], Sequence[SeedResult]], name: str) -> Row:
-    """Of each seed that all the method's boards have, the puzzles of all boards make one
-    difference."""
+    """Differences from the reference and from the control, each pooling the puzzles of all boards
+    within every seed that all of the method's boards have."""
     out: Row = {}
     for key, other in (("reference", REFERENCE), ("control", f"{name}{SHUFFLED}")):
         boards = [
@@ -200,14 +200,14 @@ def _differences(seeds_of: Mapping[tuple[str, str], Sequence[SeedResult]], name:
 
 
 def _after(results: Sequence[SeedResult]) -> dict[int, dict[str, float]]:
-    """Seed -> Pass@1 of each puzzle after as many PPO episodes as all have."""
+    """Seed -> Pass@1 of each puzzle after equally many PPO episodes."""
     return {
         one.seed: per_puzzle(one.moments["after"], 1) for one in results if "after" in one.moments
     }
 
 
 def tables(result: Mapping[str, Any]) -> list[tuple[str, str, Table]]:
-    """Tables of the page, with their titles and texts."""
+    """The tables of the page, with their titles and texts."""
     rows = result["rows"]
     boards = list(dict.fromkeys(row["env"] for row in rows))
     out: list[tuple[str, str, Table]] = []
@@ -267,7 +267,7 @@ def tables(result: Mapping[str, Any]) -> list[tuple[str, str, Table]]:
 
 
 def _q_rows(result: Mapping[str, Any], boards: Sequence[str]) -> list[list[str]]:
-    """Tabular Q-learning after as many environment steps, and no tokens."""
+    """Rows of tabular Q-learning after equally many environment steps, which uses no tokens."""
     q_learning = result.get("q_learning", {})
     rows = []
     for kind in (OTHER, SAME):
@@ -301,7 +301,7 @@ def _every(result: Mapping[str, Any]) -> set[str]:
 
 
 def _with_reference(result: Mapping[str, Any], name: str) -> set[str]:
-    """The boards that a difference is over: those of the method and of the reference."""
+    """The boards that a difference covers: those of both the method and the reference."""
     return _boards(result, name) & _boards(result, REFERENCE)
 
 
@@ -310,13 +310,13 @@ def _boards(result: Mapping[str, Any], name: str) -> set[str]:
 
 
 def _alone(boards: set[str], of: set[str]) -> str:
-    """The boards, where they are not all of them."""
+    """Name the boards in brackets if they are a proper subset of `of`."""
     # `<` on sets: a proper subset of the boards.
     return f" ({', '.join(sorted(boards))} alone)" if boards and boards < of else ""
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """The mean of the values that are known."""
+    """The mean of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
@@ -342,7 +342,7 @@ INTRODUCTION = (
 
 
 def verdicts(result: Mapping[str, Any]) -> list[str]:
-    """Summarize the tables in words: which methods help, where, and at what cost."""
+    """Summarize the tables in words: which methods help, on which boards, and at what cost."""
     gaps = result["differences"]
     against = {name: gap["reference"] for name, gap in gaps.items() if gap["reference"]}
     controls = {name: gap["control"] for name, gap in gaps.items() if gap["control"]}
@@ -379,7 +379,7 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
                 f"solves {percent(other)} %. "
                 f"After SFT, {percent(known)} % of the predictions are exact."
             )
-    # Boards differ in their tokens, so methods of other boards have a sentence of their own.
+    # Boards differ in their tokens, so methods with other boards get their own sentence.
     cost: dict[str, list[str]] = {}
     for name in gaps:
         if (tokens := _sampled(result["rows"], name)) is not None:
@@ -397,11 +397,12 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
 def _sorted_out(
     gaps: Mapping[str, Row], boards: Mapping[str, set[str]], sides: Sequence[str], every: set[str]
 ) -> list[str]:
-    """One line each for the methods whose interval of differences lies above, below and across 0."""
-    # Boards that all methods of a line have in common are named once.
+    """One line each for the methods whose interval of differences is above, below and across 0."""
+    # Boards that all methods of a line share are named once.
     names: list[dict[str, list[str]]] = [{}, {}, {}]
     for name, gap in sorted(gaps.items(), key=lambda item: -item[1]["mean"]):
-        # The interval decides, not the mean: a lead that may be chance counts as no difference.
+        # The interval decides, not the mean: a lead that may be due to chance counts as no
+        # difference.
         side = 0 if gap["low"] > 0 else 1 if gap["high"] < 0 else 2
         entry = f"{name} {round(100 * gap['mean']):+d}"
         names[side].setdefault(_alone(boards[name], every), []).append(entry)
@@ -419,8 +420,8 @@ def _mean_after(rows: Sequence[Row], name: str, board: str) -> float | None:
 
 
 def _known(rows: Sequence[Row], name: str, board: str | None = None) -> float | None:
-    """The share of predictions that are exactly right after SFT, over seeds, and over boards
-    without `board`."""
+    """Share of exactly right predictions after SFT, as a mean over seeds, and over boards if
+    `board` is None."""
     return _mean(
         row["world_model"].get("prediction_exact")
         for row in rows
@@ -429,8 +430,8 @@ def _known(rows: Sequence[Row], name: str, board: str | None = None) -> float | 
 
 
 def _seen(rows: Sequence[Row], name: str) -> str:
-    """Describe how many of the predictions' puzzles were trained on, or that they were not counted;
-    "" if there are none."""
+    """Describe how many puzzles of the predictions were trained on, or that this was not counted;
+    "" if none were."""
     known = [
         row["world_model"]
         for row in rows
@@ -443,14 +444,14 @@ def _seen(rows: Sequence[Row], name: str) -> str:
 
 
 def _sampled(rows: Sequence[Row], name: str) -> float | None:
-    # The last point of a curve counts all tokens that the training sampled.
+    # The last point of a curve counts all tokens that the training run sampled.
     return _mean(
         row["curve"][-1]["tokens"] for row in rows if row["method"] == name and row["curve"]
     )
 
 
 def markdown(result: Mapping[str, Any], command: str) -> str:
-    """The page as Markdown."""
+    """Render the page as Markdown."""
     lines = ["# Leaderboard", "", f"Generated by `{command}`.", ""]
     lines += ["## Findings", "", *(f"* {line}" for line in verdicts(result)), "", INTRODUCTION, ""]
     for title, text, table in tables(result):
@@ -459,7 +460,8 @@ def markdown(result: Mapping[str, Any], command: str) -> str:
 
 
 def html(result: Mapping[str, Any], command: str) -> str:
-    """The page as one HTML file in the report's style, which loads nothing and runs no script."""
+    """Render the page as one HTML file in the report's style, which loads nothing and runs no
+    script."""
     style = (resources.files("spa_report") / "templates" / "report.css").read_text(encoding="utf-8")
     parts = [
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{page_policy(styles=[style])}',
@@ -486,7 +488,7 @@ def _listed(lines: Sequence[str]) -> str:
 
 
 def ranking(result: Mapping[str, Any]) -> list[str]:
-    """One line per method at equal environment steps, the best first."""
+    """One line per method at equal environment steps, ordered from best to worst."""
     entries = result["leaderboard"]["environment_steps"]
     return [
         f"{entry['method']} reaches {interval_text(entry['iqm'])} % of the optimum"

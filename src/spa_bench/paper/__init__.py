@@ -1,1 +1,1 @@
-"""The paper's tables: experiments, verdicts on its claims, one page."""
+"""The paper's tables: experiments, verdicts on its claims, and one page."""

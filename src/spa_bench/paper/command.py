@@ -1,4 +1,4 @@
-"""`spa bench paper`: the paper's tables."""
+"""`spa bench paper`: reproduce the paper's tables."""
 
 import argparse
 import json
@@ -73,8 +73,8 @@ def paper(options: argparse.Namespace) -> int:
     if options.dry_run:
         return say(_plan_lines(plan, options.parallel))
     notes = _notes(options.notes)
-    # Both files are checked before the grid starts: hours of training must not end at a folder that
-    # cannot be written.
+    # Both files are checked before the grid starts, so that hours of training do not end at an
+    # unwritable folder.
     page = result_file(Path(options.page) if options.page else root / "results.md")
     result_file(root / recipe.RESULTS)
     result = recipe.run_tables(

@@ -1,4 +1,4 @@
-"""Hours of the stages of a scale: measured ones, or those that `spa doctor --fit` estimates."""
+"""Hours of the stages of a scale: measured, or estimated as by `spa doctor --fit`."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -14,8 +14,8 @@ from spa_sweeps.grid import StageJob
 
 
 def hours_of(task: StageJob, measured: Mapping[StageName, float] | Mapping[str, float]) -> float:
-    """Hours of a stage on one GPU with vLLM, if none are measured; 0 if the size of its model is not
-    known here."""
+    """Hours of a stage: measured ones if there are any, otherwise an estimate for one GPU with
+    vLLM; 0 if the size of its model is unknown here."""
     if measured:
         return measured[task.stage]
     shape = known_shape(task.config.model_path)
@@ -30,7 +30,7 @@ def hours_of(task: StageJob, measured: Mapping[StageName, float] | Mapping[str, 
 
 @cache
 def known_shape(model: str) -> ModelShape | None:
-    """The shape of a model; None if it is on the Hub and out of reach."""
+    """The shape of a model; None if it is on the Hub and unreachable."""
     try:
         return shape_of(model)
     except ModelError:
@@ -38,6 +38,6 @@ def known_shape(model: str) -> ModelShape | None:
 
 
 def assumed_card() -> str:
-    """The GPU of the estimate."""
+    """Name of the GPU that the estimate assumes."""
     gb, _, name = gpu_memory()
     return card_for(gb, name).name

@@ -1,5 +1,5 @@
 """The page of a reproduction: tables next to the paper's numbers, verdicts, curves, and the command
-behind every row."""
+of every row."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ from spa_report.figures import save_chart
 def write_page(
     result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str] | None = None
 ) -> None:
-    """Write the page and its curves (in `images/` next to it). `notes`: text of a finding, perhaps
-    with its environment in brackets -> why it may be as it is."""
+    """Write the page, and its curves in `images/` next to it. notes: a claim, optionally followed
+    by its environment in brackets -> an explanation of its result."""
     images = page.parent / "images"
     names = [*result["tables"], *(["perplexity"] if result["perplexity"] else [])]
     seeds = ["--seeds", str(result["seeds"])] if result["seeds"] else []
@@ -95,7 +95,7 @@ def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
 
 
 def _stand_ins(result: Mapping[str, Any]) -> list[str]:
-    """Methods in place of the paper's, where they have other names."""
+    """Explain which methods replace the paper's, if they have other names."""
     estimation = SCALES[result["scale"]].named("state_estimation")
     if estimation == "state_estimation":
         return []
@@ -122,8 +122,8 @@ def _table(table: Mapping[str, Any]) -> list[str]:
     for row in finished:
         model = row["model"].rpartition("/")[2]
         before = row["before"].get("pass@1")
-        # Pass@1 and Pass@8 as the paper reports them for this model. Models that it did not train
-        # have none.
+        # Pass@1 and Pass@8 that the paper reports for this model; missing for models that it did
+        # not train.
         paper = "–" if row["paper"] is None else " / ".join(f"{value:g}" for value in row["paper"])
         cells = [
             row["environment"],
@@ -131,8 +131,8 @@ def _table(table: Mapping[str, Any]) -> list[str]:
             _world_model(row["world_model"]),
             "–" if before is None else f"{100 * before['mean']:.1f}",
             interval_text(row["after"].get("pass@1")),
-            # An interval of one seed would be over puzzles. The list of means shows the variation
-            # over seeds.
+            # The interval of a single seed would be over puzzles. The list of means shows the
+            # variation over seeds.
             ", ".join(
                 f"{100 * part['pass@1']['mean']:.1f}"
                 for part in row["each_seed"]
@@ -174,8 +174,7 @@ def _world_model(parts: Sequence[Mapping[str, float]]) -> str:
 def _settings(result: Mapping[str, Any]) -> list[str]:
     """Describe each environment's setting: the shipped configuration and its overrides."""
     rows = [row for table in result["tables"].values() for row in table["rows"]]
-    # An environment has the same preset and changes in all tables, so it does not matter which row
-    # is read last.
+    # An environment has the same preset and changes in all tables, so any of its rows will do.
     presets = {row["environment"]: row["preset"] for row in rows}
     common = SCALES[result["scale"]].common
     cells = [
@@ -218,19 +217,20 @@ def _curves(name: str, table: Mapping[str, Any], images: Path, page: Path) -> li
             try:
                 save_chart(curve_chart(title, rows, k), path, "--page")
             except SpaError as error:
-                # Without matplotlib, or if an image cannot be
-                # written, the page has its tables and a note.
+                # Without matplotlib, or if an image cannot be written, the page has its tables and
+                # a note.
                 return [f"No curves: {error}", ""]
             lines += [f"![{title}]({path.relative_to(page.parent).as_posix()})", ""]
     return lines
 
 
 def curve_chart(title: str, rows: Sequence[Mapping[str, Any]], k: int) -> Chart:
-    """Pass@k of several methods over PPO steps; the bands of Pass@1 are the range over seeds."""
+    """Chart Pass@k of several methods over PPO steps; the bands of Pass@1 are the range over
+    seeds."""
     series = []
     for index, row in enumerate(rows):
         points = tuple((float(part["step"]), float(part[f"pass@{k}"])) for part in row["curve"])
-        # Only Pass@1 has a band: `mean_curve` records the range of no other k.
+        # Only Pass@1 has a band, because `mean_curve` records no range for other k.
         bands = (
             tuple((float(part["low"]), float(part["high"])) for part in row["curve"])
             if k == 1
@@ -270,6 +270,6 @@ def _perplexity(measured: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str
 
 
 def _short(number: float) -> str:
-    # A perplexity above 10,000 means only "far from natural text", so one digit and an exponent are
+    # A perplexity above 10,000 only means "far from natural text", so one digit and an exponent are
     # enough.
     return f"{number:.1f}" if number < 10_000 else f"{number:.0e}"

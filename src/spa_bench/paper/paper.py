@@ -34,9 +34,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Content of a scale: models, settings of the environments, overrides of every experiment, and
-    the approximate hours of a stage on one `device` (empty: estimated). `words`: environments and
-    methods with other names in the tables."""
+    """A scale of the reproduction. models: model names. settings: by environment. words: other
+    names of environments and methods at this scale. hours: approximate hours by stage on one
+    `device`; empty if estimated. seeds: default number of seeds. common: overrides of every
+    experiment."""
 
     models: tuple[str, ...]
     settings: Mapping[str, Setting]
@@ -47,12 +48,12 @@ class Scale:
     common: tuple[str, ...] = ()
 
     def named(self, name: str) -> str:
-        """The environment or method that a table calls `name`."""
+        """The name at this scale of the environment or method that a table calls `name`."""
         return self.words.get(name, name)
 
 
 def _setting(preset: str, overrides: tuple[str, ...] = (), tag: str = "") -> Setting:
-    """With `tag`, training and validation play this environment tag alone."""
+    """With `tag`, training and validation play only this environment tag."""
     # A mapping in Hydra's override syntax. `n_groups: null` assigns all groups to this tag.
     groups = f"env_configs={{tags: [{tag}], n_groups: null}}"
     tags = (f"es_manager.train.{groups}", f"es_manager.val.{groups}") if tag else ()
@@ -77,8 +78,8 @@ SCALES: Mapping[str, Scale] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One row of a table: a method on an environment from a model. `paper`: expected Pass@1 and
-    Pass@8 in percent."""
+    """One row of a table: a method on an environment from a model. paper: Pass@1 and Pass@8 in the
+    paper, in percent; None if not reported."""
 
     model: str
     environment: str
@@ -87,7 +88,7 @@ class Experiment:
 
     @property
     def id(self) -> str:
-        """Unique in a scale, for `--only` and the results file."""
+        """Identifier within a scale, for `--only` and the results file."""
         return f"{self.model.rpartition('/')[2]}/{self.environment}/{self.method}"
 
 
@@ -95,8 +96,8 @@ class Experiment:
 class Finding:
     """A claim of the paper about two methods in the same environment.
 
-    kind: `better`: the first has the higher Pass@1; `no_gain`: the first is not better than the
-    second; `keeps`: Pass@8 of the first does not fall during PPO (there is no second).
+    kind: `better`: the first has the higher Pass@1. `no_gain`: the first is not better than the
+    second. `keeps`: Pass@8 of the first does not fall during PPO (there is no second method).
     """
 
     text: str
@@ -117,7 +118,7 @@ class PaperTable:
 
 
 def paper_table(name: str, scale_name: str) -> PaperTable:
-    """A table at a scale. Raises ConfigError if there is none of this name."""
+    """A table at a scale. Raises ConfigError for an unknown table or scale."""
     if name not in NAMES:
         raise ConfigError(f"there is no table {name!r}; choose from {', '.join(NAMES)}, all")
     if scale_name not in SCALES:
@@ -141,8 +142,7 @@ def paper_table(name: str, scale_name: str) -> PaperTable:
         _finding(scale, environment, **claim)
         for environment in rows
         for claim in table["findings"]
-        # A claim may name one environment. Without a name it is about all environments of the
-        # table.
+        # A claim may name one environment. Otherwise it is about all environments of the table.
         if claim.get("environment", environment) == environment
     ]
     return PaperTable(

@@ -1,5 +1,5 @@
-"""The paper's tables as one resumable grid of trainings: plan, run, judge, one results file and one
-page."""
+"""The paper's tables as one resumable grid of training runs: plan, run, judge, and write one
+results file and one page."""
 
 import json
 import re
@@ -40,7 +40,7 @@ PERPLEXITY_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku", "WebShop")
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """Work of a reproduction: tables, and for every experiment its trainings, one per seed."""
+    """Work of a reproduction: tables, and for every experiment its training runs, one per seed."""
 
     scale: str
     root: Path
@@ -51,7 +51,7 @@ class Reproduction:
 
     @property
     def experiments(self) -> list[Experiment]:
-        """Every experiment once."""
+        """Every experiment, without duplicates."""
         by_id = {
             row.id: row
             for table in self.tables
@@ -62,13 +62,13 @@ class Reproduction:
 
     @cached_property
     def grid(self) -> Plan:
-        """Every stage of every training once."""
+        """Every stage of every training run once."""
         return plan_grid(
             [training for parts in self.trainings.values() for training in parts], [self.root]
         )
 
     def hours(self, devices: int) -> float:
-        """About how long what is missing takes, with one stage at a time on each device."""
+        """Approximate hours of the missing stages, with one stage at a time on each device."""
         measured = SCALES[self.scale].hours
         return time_of(self.grid, lambda task: hours_of(task, measured), workers=devices)
 
@@ -82,8 +82,8 @@ def make_plan(
     only: Sequence[str] = (),
     overrides: Sequence[str] = (),
 ) -> Reproduction:
-    """The plan of some tables (`all` for all of them) at a scale. `only` keeps the experiments of
-    these ids, or with one of these texts in their id; `overrides` go to every training.
+    """Plan some tables (`all` for all of them) at a scale. only: keep the experiments with these
+    ids, or whose ids contain one of these texts. overrides: applied to every training run.
 
     Raises ConfigError for an unknown table or scale, and if nothing is left.
     """
@@ -92,7 +92,7 @@ def make_plan(
     count = SCALES[scale].seeds if seeds is None else seeds
     if count < 1:
         raise ConfigError(f"--seeds is {count}. Give a number of at least 1.")
-    # Tables share rows: an experiment of several tables is trained once.
+    # Tables share rows: an experiment in several tables is trained once.
     rows = {row.id: row for table in tables for row in table.experiments}
     trainings = {
         key: tuple(_training(row, scale, root, overrides, seed) for seed in range(count))
@@ -119,13 +119,13 @@ def make_plan(
 def _training(
     row: Experiment, scale: str, root: Path, overrides: Sequence[str], seed: int
 ) -> TrainingRun:
-    """The training of an experiment with one seed, in
+    """The training run of an experiment with one seed, in
     `<root>/<model>/<environment>/seed_<n>/<method>`."""
     setting = SCALES[scale].settings[row.environment]
     changes = (*SCALES[scale].common, *setting.overrides, f"model_path={row.model}", *overrides)
     folders = (row.model.rpartition("/")[2], row.environment, f"seed_{seed}", row.method)
-    # Names of models and environments may contain colons,
-    # commas and spaces, which are awkward in folder names.
+    # Names of models and environments may contain colons, commas and spaces, which are awkward in
+    # folder names.
     folder = root.joinpath(*(re.sub(r"[^\w.-]+", "-", name) for name in folders))
     return training_of(
         method(row.method),
@@ -148,8 +148,8 @@ def run_tables(
     pool: PoolOf = own_process,
     work: Work = do_task,
 ) -> dict[str, Any]:
-    """Do what is missing unless `train` is off, write `results.json` (and a page with `notes`, see
-    `write_page`) of what is finished, return the results. When a stage fails, both are written
+    """Run the missing stages if `train` is set; write `results.json` (and a page with `notes`, see
+    `write_page`) from finished work, and return the results. If a stage fails, both are written
     before TrainingError is raised."""
     made.root.mkdir(parents=True, exist_ok=True)
     failed = None
@@ -177,7 +177,8 @@ def run_tables(
 
 
 def _perplexity(made: Reproduction, model: str, *, measure: bool) -> dict[str, Any]:
-    """State perplexity of a model, measured once; empty if it is not measured yet and is not to be."""
+    """State perplexity of a model, measured once; empty if it is not measured yet and `measure` is
+    False."""
     path = made.root / f"perplexity-{model.rpartition('/')[2].replace(':', '-')}.json"
     known = read_object(path)
     if known or not measure:
@@ -191,8 +192,8 @@ def _perplexity(made: Reproduction, model: str, *, measure: bool) -> dict[str, A
 
 
 def results(made: Reproduction, perplexity: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of `results.json`: per table its rows and findings. Trainings that are not
-    finished are left out."""
+    """The content of `results.json`: rows and findings by table. Unfinished training runs are left
+    out."""
     seeds_of = {key: read_trainings(trainings) for key, trainings in made.trainings.items()}
     return {
         "scale": made.scale,
@@ -202,7 +203,7 @@ def results(made: Reproduction, perplexity: Mapping[str, Any]) -> dict[str, Any]
         "tables": {
             table.name: _table(made, table, seeds_of)
             for table in made.tables
-            # Perplexity is a table without trainings and has a section of its own.
+            # Perplexity is a table without training runs and has its own section.
             if table.name != "perplexity"
         },
         "perplexity": {model: _beside_paper(measured) for model, measured in perplexity.items()},
@@ -265,7 +266,7 @@ def _row(made: Reproduction, row: Experiment, parts: list[SeedResult]) -> dict[s
 
 
 def command(made: Reproduction, row: Experiment) -> str:
-    """The command that makes this row again."""
+    """The command that recreates this row."""
     table = next(table.name for table in made.tables if row in table.experiments)
     seeds = len(made.trainings[row.id])
     extra = "".join(f" '{override}'" for override in made.overrides)

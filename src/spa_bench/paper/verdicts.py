@@ -1,5 +1,5 @@
-"""From the results of trainings to the paper's claims: rates, verdicts, means over environments,
-curves."""
+"""Judge the paper's claims by the results of training runs: rates, verdicts, means over
+environments, curves."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,36 +12,37 @@ from spa_bench.paper.paper import Finding
 from spa_sweeps.results import KS, SeedResult, difference, per_puzzle
 
 MARGIN = 0.05
-"""That nothing is gained or lost takes an interval that leaves less than this."""
+"""A claim of no gain (or loss) is reproduced only if the interval excludes a gain (or loss) of this
+size."""
 
 
 def rates(results: Sequence[SeedResult], moment: str) -> dict[str, dict[str, float | int]]:
-    """`pass@k` -> interval over seeds if there are enough of them, else over puzzles."""
+    """`pass@k` -> interval over seeds if there are enough, otherwise over puzzles."""
     out = {}
     for k in KS:
         strata = [
             list(per_puzzle(result.moments.get(moment, {}), k).values()) for result in results
         ]
-        # If no puzzle of some seed has k attempts, the mean would be over fewer seeds. Then Pass@k
-        # is left out.
+        # If no puzzle of some seed has k attempts, the mean would be over fewer seeds, so Pass@k is
+        # left out.
         if strata and all(strata):
             out[f"pass@{k}"] = interval_json(rate_interval(strata, seed=0))
     return out
 
 
 def judge(finding: Finding, results: Mapping[str, Sequence[SeedResult]]) -> dict[str, Any]:
-    """Judge a claim by the results, JSON-ready. `results` are those of the finding's environment by
-    method.
+    """Judge a claim by the results, which are those of the claim's environment by method;
+    JSON-ready.
 
-    `reproduced`, `contradicted` (the interval lies on the other side), `no difference found`, or
-    `not run`. A claim that nothing is gained, or lost, is reproduced if the interval leaves no
-    gain, or loss, of `MARGIN` or more. Otherwise it is `undecided`: a difference that was not found
-    may exist.
+    The verdict is `reproduced`, `contradicted` (the interval is on the other side), `no difference
+    found`, or `not run`. A claim that nothing is gained (or lost) is reproduced if the interval
+    excludes a gain (or loss) of `MARGIN` or more. Otherwise it is `undecided`, because a difference
+    may exist that was not found.
     """
     first = results.get(finding.first) or ()
     second = results.get(finding.second) or ()
     base = {"text": finding.text, "environment": finding.environment, "kind": finding.kind}
-    # `keeps` compares a training with itself: Pass@8 after PPO minus before, puzzle by puzzle.
+    # `keeps` compares a training run with itself: Pass@8 after PPO minus before, puzzle by puzzle.
     if finding.kind == "keeps":
         second = first
         gap = difference(first, first, k=8, moments=("after", "before"))
@@ -78,10 +79,10 @@ def judge(finding: Finding, results: Mapping[str, Sequence[SeedResult]]) -> dict
 
 
 def interquartile_means(results: Mapping[tuple[str, str], Sequence[SeedResult]]) -> dict[str, Any]:
-    """Per method the interquartile mean of Pass@1 over environments and seeds, of methods that ran
-    in all of them.
+    """Interquartile mean of Pass@1 over environments and seeds, for each method that ran in all of
+    them.
 
-    `results` by (environment, method).
+    results: by (environment, method).
     """
     environments = dict.fromkeys(environment for environment, _ in results)
     out = {}
@@ -101,7 +102,7 @@ def interquartile_means(results: Mapping[tuple[str, str], Sequence[SeedResult]])
 
 
 def mean_curve(results: Sequence[SeedResult]) -> list[dict[str, float | int]]:
-    """Validation steps that all seeds have, with the means over seeds and the range of Pass@1."""
+    """Means over seeds and the range of Pass@1, for validation steps that all seeds have."""
     if not results:
         return []
     # A step that only some seeds have would make the curve jump.

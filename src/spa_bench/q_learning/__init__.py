@@ -1,1 +1,2 @@
-"""Tabular Q-learning: a policy that tries each puzzle first, and a baseline without a language model."""
+"""Tabular Q-learning: a policy that first tries each puzzle, and a baseline without a language
+model."""

@@ -1,4 +1,4 @@
-"""Tabular Q-learning with as many actions as a training has taken."""
+"""Tabular Q-learning with as many actions as a training run has taken."""
 
 import hashlib
 import json
@@ -14,12 +14,12 @@ from spa_sweeps.grid import TrainingRun
 
 
 def q_learning(training: TrainingRun, steps: int, *, learn: bool) -> dict[str, Any] | None:
-    """Tabular Q-learning with `steps` actions on the puzzles of this training
-    (`validation.validate_tables`), kept next to it; None if it is not there and is not to `learn`, or if the
-    environment has no table."""
+    """Results of tabular Q-learning with `steps` actions on the puzzles of this training run
+    (`validation.validate_tables`), stored next to it. None if there are none and `learn` is False,
+    or if the environment does not support it."""
     path = training.folder.parent / "q_learning.json"
     known = read_object(path)
-    # A result is of one budget of actions, and of the puzzles of one configuration.
+    # A result belongs to one budget of actions, and to the puzzles of one configuration.
     puzzles = _puzzles(training.ppo)
     if known.get("steps") == steps and known.get("puzzles", puzzles) == puzzles:
         return known
@@ -31,17 +31,19 @@ def q_learning(training: TrainingRun, steps: int, *, learn: bool) -> dict[str, A
 
 
 def _puzzles(cfg: Config) -> str:
-    """A hash of what a table depends on: the games, their limits, and the seeds of their puzzles."""
+    """A hash of everything that a Q-table depends on: the games, their limits, and the seeds of
+    their puzzles."""
     read = ("seed.", "es_manager.", "custom_envs.", "agent_proxy.max_")
     kept = {key: value for key, value in values_of(cfg, "ppo").items() if key.startswith(read)}
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def comparison_lines(trainings: Sequence[TrainingRun]) -> list[str]:
-    """Tabular Q-learning after as many actions as each of these trainings has taken."""
+    """Describe tabular Q-learning after as many actions as each of these training runs has
+    taken."""
     lines = []
     for seed, training in enumerate(trainings):
-        # The budget is what the training had used at its last PPO step, self-play included.
+        # The budget is the usage of the training run at its last PPO step, self-play included.
         steps = round(max(used.environment_steps for used in budget(training).values()))
         rates = q_learning(training, steps, learn=True)
         lines.append(

@@ -1,7 +1,8 @@
 """Tabular Q-learning (Watkins 1989), without a language model.
 
-A table has no values for unseen boards. So there are two tables. One first takes `STEPS` actions in
-copies of its own puzzle. The other learns from other puzzles, and plays at random in unseen states.
+A Q-table has no values for unseen boards, so there are two variants. One first takes `STEPS`
+actions in copies of its own puzzle. The other learns from other puzzles, and plays at random in
+unseen states.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,18 +19,18 @@ from spa.seeds import stream, stream_seed
 from spa.types import Prompt
 
 STEPS = 2_000
-"""Actions that the scout tries in a puzzle before it plays it."""
+"""Number of actions tried in a puzzle before it is played."""
 # Below 1, so that the shorter of two paths to the goal has the higher value.
 GAMMA = 0.97
 LEAST_EPSILON = 0.05
 LEAST_RATE = 0.1
 Values = dict[str, dict[str, tuple[float, int]]]
-"""State text -> action -> (expected discounted reward, how often it was tried)."""
+"""State text -> action -> (expected discounted reward, number of times it was tried)."""
 
 
 def require_copies(env: TextEnv, tag: str) -> None:
-    """Raises ConfigError if the environment, after `reset`, cannot be scouted: it has to list its
-    actions, to be copied, and to have one player."""
+    """Raise ConfigError if the environment, after `reset`, does not support tabular Q-learning: it
+    must list its actions, be copyable, and have one player."""
     if env.players > 1:
         raise ConfigError(
             f"generate.policy=q_learning needs a game of one player, and {tag} has {env.players}; "
@@ -53,9 +54,9 @@ def require_copies(env: TextEnv, tag: str) -> None:
 def learn(
     values: Values, starts: Iterator[TextEnv], *, steps: int, most: int, rng: np.random.Generator
 ) -> None:
-    """Q-learning in place, over games of at most `most` actions each, until `steps` actions are
-    taken or no game is left. Exploration falls from all to `LEAST_EPSILON` of the actions half-way;
-    the learning rate is 1 / visits, at least `LEAST_RATE`."""
+    """Run Q-learning in place, over games of at most `most` actions each, until `steps` actions are
+    taken or no game is left. The share of random actions falls linearly from 1 to `LEAST_EPSILON`
+    by half-way; the learning rate is 1 / visits, at least `LEAST_RATE`."""
     done = 0
     for env in starts:
         for _ in range(most):
@@ -73,8 +74,8 @@ def learn(
             reward, over, _ = checked_step(result)
             done += 1
             after = values.get(env.state_text("grid"), {})
-            # A terminated game has no future reward. A truncated game has, because only the limit
-            # of steps ended it.
+            # A terminated game has no future reward. A truncated game has, because only the step
+            # limit ended it.
             future = 0.0 if result[2] else max((value for value, _ in after.values()), default=0.0)
             value, visits = known[name]
             # 1 / visits gives the running mean of the targets. The lower bound lets the value
@@ -89,21 +90,22 @@ def learn(
 
 
 def best(known: dict[str, tuple[float, int]], rng: np.random.Generator) -> str:
-    """The action of the highest value; ties are drawn."""
+    """The action with the highest value; ties are broken at random."""
     highest = max(value for value, _ in known.values())
     names = [name for name, (value, _) in known.items() if value == highest]
     return names[int(rng.integers(len(names)))]
 
 
 def table_engine(values: Values, *, max_actions: int) -> ScriptedEngine:
-    """Play by a finished table; a uniformly random one in a state that it does not know."""
+    """Play greedily by a finished Q-table; in a state that is not in the table, take a uniformly
+    random action."""
     return ScriptedEngine(lambda prompt: _response_by(values, prompt, max_actions))
 
 
 class Scout(ScriptedEngine):
-    """Plays each puzzle by a table of its own, made where an episode is met first, and where it
-    leaves what that table knows. What is learned depends on the puzzle and that state alone, and
-    members of a group share it."""
+    """Plays each puzzle by its own Q-table, made in the state in which an episode is first met, or
+    in which it leaves the states of its table. A table depends only on the puzzle and that state,
+    and members of a group share it."""
 
     def __init__(
         self, *, max_actions: int, most: int, template: ChatTemplate | None = None
@@ -112,8 +114,8 @@ class Scout(ScriptedEngine):
         self.max_actions = max_actions
         self.most = most
         self._tables: dict[tuple[str, str], Values] = {}
-        # The current table of each episode. An episode that leaves the states
-        # of its table gets the table that starts from its current state.
+        # The current table of each episode. An episode that leaves the states of its table gets the
+        # table that starts from its current state.
         self._table_of: dict[str, Values] = {}
 
     def _response(self, prompt: Prompt) -> str:
@@ -130,7 +132,7 @@ class Scout(ScriptedEngine):
             # The seed depends only on puzzle and state, so the table is the same whichever episode
             # needs it first.
             seed = stream_seed(0, "scout/" + "/".join(key))
-            # Every game starts in the given state, with random outcomes of its own.
+            # Every game starts in the given state, with its own random outcomes.
             starts = (env.clone(stream_seed(seed, "noise", number)) for number in range(STEPS))
             self._tables[key] = {}
             learn(
@@ -139,13 +141,13 @@ class Scout(ScriptedEngine):
         return self._tables[key]
 
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """These episodes are over."""
+        """Drop the tables of finished episodes."""
         for name in episode_ids:
             self._table_of.pop(name, None)
 
 
 def _response_by(values: Values, prompt: Prompt, most: int) -> str:
-    """Response of a Q-table to a prompt; its randomness is the prompt's own."""
+    """The response of a Q-table to a prompt, with randomness from the prompt's seed."""
     rng = np.random.Generator(np.random.PCG64(prompt.seed))
     return formatted(
         prompt, f" {prompt.action_sep} ".join(_plan(values, prompt.context, rng, most))
@@ -153,8 +155,8 @@ def _response_by(values: Values, prompt: Prompt, most: int) -> str:
 
 
 def _plan(values: Values, env: TextEnv, rng: np.random.Generator, most: int) -> list[str]:
-    """The best actions one after another in a copy whose chance is its own, at most `most`, as long
-    as the table knows the state; a random one where it does not know the first."""
+    """At most `most` best actions in sequence, in a copy with its own randomness, for as long as
+    the table has the state; a random action if it lacks the first one."""
     plan: list[str] = []
     twin = env
     while len(plan) < most and (known := values.get(twin.state_text("grid"))):
@@ -175,4 +177,4 @@ scout = Policy(
     require=require_copies,
     tried=STEPS,
 )
-"""`generate.policy=q_learning`, and `spa eval q_learning`."""
+"""The policy of `generate.policy=q_learning` and `spa eval q_learning`."""

@@ -1,8 +1,8 @@
 """Tabular Q-learning on the validation puzzles, as a baseline without a language model.
 
-It has two lines, since a table has no values for unseen boards. *On other puzzles*: a table learns
-on training puzzles, and plays at random in unseen states. This is the fair comparison. *On the
-puzzle itself*: the table tries each reported puzzle first, which no model may.
+There are two variants, since a Q-table has no values for unseen boards. *On other puzzles*: a table
+learns on training puzzles, and plays at random in unseen states. This is the fair comparison. *On
+the puzzle itself*: the table first tries each reported puzzle, which no model may.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,9 @@ SAME = "on the puzzle itself"
 
 
 def validate_tables(cfg: Config, steps: int) -> dict[str, Any] | None:
-    """Success on the puzzles of validation of a table after `steps` actions in training puzzles,
-    and of the scout; None for environments that list no actions or cannot be copied."""
+    """Success on the validation puzzles of a table after `steps` actions in training puzzles, and
+    of a table that tries each puzzle first; None for environments that list no actions or cannot be
+    copied."""
     worker = setup.make_worker(cfg, None, mode="base")
     try:
         setup.check_puzzles(cfg, cfg.es_manager.val.env_configs.tags, require_copies)
@@ -44,7 +45,7 @@ def validate_tables(cfg: Config, steps: int) -> dict[str, Any] | None:
 
 
 def training_games(cfg: Config, worker: setup.RolloutWorker) -> Iterator[TextEnv]:
-    """The training puzzles one after another, without end, each before its first action."""
+    """Yield the training puzzles endlessly, each before its first action."""
     # Training puzzles exclude the validation puzzles, as for every method.
     held_out = setup.validation_hashes(cfg, worker)
     step = 0
@@ -56,7 +57,7 @@ def training_games(cfg: Config, worker: setup.RolloutWorker) -> Iterator[TextEnv
 
 
 def success(cfg: Config, worker: setup.RolloutWorker, engine: Engine) -> float:
-    """The share of the validation's episodes that `engine` wins."""
+    """The share of validation episodes that `engine` wins."""
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0)
     episodes = worker.rollout(engine, specs, setup.val_sampling(cfg))
     return round(sum(episode.success for episode in episodes) / len(episodes), 4)

@@ -1,1 +1,1 @@
-"""The pretraining of the bundled model."""
+"""Pretraining of the bundled model."""

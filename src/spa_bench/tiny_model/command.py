@@ -1,4 +1,4 @@
-"""`spa model pretrain-tiny`."""
+"""`spa model pretrain-tiny`: pretrain the bundled model."""
 
 import argparse
 from pathlib import Path

@@ -1,12 +1,11 @@
-"""The documents that the built-in model is pre-trained on: how to respond, how to quote, and where
-cells lie.
+"""The documents on which the bundled model is pretrained: how to respond, how to quote, and the
+positions of cells.
 
 They replace the abilities of an instruct model. A conversation shows unrelated states: every turn
 shows the start of another random puzzle. The response quotes the state and "predicts" a corrupted
-copy of it. Its actions follow from its text by random habits: tables from cells to actions that
-are unrelated to the effect of an action. Other documents are about the displacement
-between two cells. No document holds a transition of any environment, and none tells what an action
-does.
+copy of it. Its actions follow from its text by random habits: tables from cells to actions that are
+unrelated to the effect of an action. Other documents are about the displacement between two cells.
+No document contains a transition of any environment, and none reveals the effect of an action.
 """
 
 import re
@@ -36,7 +35,7 @@ HABITS = np.random.Generator(np.random.PCG64(2024)).normal(0.0, 1.0, (_HABIT_ACT
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """A kind of puzzle that states are sampled from, and how often."""
+    """A kind of puzzle from which states are sampled, and its weight."""
 
     env_type: str
     options: Mapping[str, object]
@@ -68,7 +67,7 @@ class Documents:
         )
 
     def next(self) -> str | tuple[Message, ...]:
-        """A plain text about displacements, or a conversation."""
+        """Sample a plain text about displacements, or a conversation."""
         if self.rng.random() < self.displacement_share:
             return self._displacements()
         kind = int(np.searchsorted(self.weights, self.rng.random()))
@@ -79,8 +78,8 @@ class Documents:
         self, env: TextEnv, state_text: StateText, mode: PromptMode
     ) -> tuple[Message, ...]:
         rng = self.rng
-        # Limits and counts vary, so that the model reads them in the prompt instead of learning one
-        # value.
+        # Limits and counts vary, so that the model reads them from the prompt instead of learning
+        # one value.
         limit = int(rng.choice((1, 2, 3, 3, 3, 4, 5, 5)))
         prompter = Prompter(
             mode=mode,
@@ -110,8 +109,8 @@ class Documents:
         return tuple(messages[:-1])
 
     def _response(self, env: TextEnv, prompter: Prompter, state: str, count: int) -> str:
-        # Random actions come from another puzzle, so that not even the
-        # legal actions tell anything about the state that is shown.
+        # Random actions come from another puzzle, so that not even the legal actions reveal
+        # anything about the shown state.
         env.reset(seed=int(self.rng.integers(2**31)))
         predicted = None if prompter.mode == "base" else corrupted(state, self.rng)
         cells = [player_cell(text) for text in (state, predicted) if text is not None]
@@ -122,7 +121,7 @@ class Documents:
 
     def _action(self, env: TextEnv, cells: Sequence[tuple[int, int] | None], position: int) -> str:
         """The response's action at `position`, by habit if the player's cells are known and there
-        are four actions."""
+        are four actions, otherwise random."""
         names = env.action_names()
         # Actions depend on the cells in the text, never on the effect of an action.
         known = [cell for cell in cells if cell is not None]
@@ -160,15 +159,15 @@ class Documents:
 
 
 def player_cell(state: str) -> tuple[int, int] | None:
-    """Row and column of the player in a coordinate sentence; None if it names none."""
+    """Row and column of the player in a coordinate sentence; None if it does not name them."""
     match = _PLAYER.search(state)
     return None if match is None else (int(match.group(1)[1]), int(match.group(1)[3]))
 
 
 def corrupted(state: str, rng: np.random.Generator) -> str:
-    """The state with one thing in it replaced, at random: a cell (mostly the player's) by any cell
-    or by one that the state names, or, in a state without cells, a character by another. One time
-    in five it is left as it is."""
+    """Replace one part of the state at random: a cell (usually the player's) by any cell or by one
+    in the state; in a state without cells, a character by another. In one of five cases the state
+    is unchanged."""
     if rng.random() < 0.2:
         return state
     cells = list(_CELL.finditer(state))
@@ -191,8 +190,8 @@ def corrupted(state: str, rng: np.random.Generator) -> str:
 
 
 def prompt_texts() -> tuple[list[str], Sequence[str]]:
-    """Prompts of every game in every mode, and the state texts in them: what the tokenizer's
-    phrases are cut from."""
+    """Prompts of every game in every mode, and the state texts in them, from which the tokenizer's
+    phrases are cut."""
     texts = []
     states = []
     for game in GAMES:
