@@ -1,4 +1,4 @@
-"""Errors that are the user's to solve, or an environment's. The command line prints them without a
+"""Errors that the user can fix, and errors of environments. The command line prints them without a
 traceback and exits with status 2."""
 
 import difflib
@@ -11,14 +11,15 @@ def one_line(error: object) -> str:
 
 
 def nearest(name: object, valid: Iterable[str]) -> str:
-    """A hint that names the closest valid name, or all of them."""
+    """A hint with the closest valid name, or all valid names."""
     names = sorted(valid)
     close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(names)}"
 
 
 class SpaError(Exception):
-    """Error for users: the problem, its place (key path, file, line), and the remedy."""
+    """An error for users. The message says what is wrong, where (key path, file, line), and how to
+    fix it."""
 
 
 class ConfigError(SpaError):
@@ -26,7 +27,7 @@ class ConfigError(SpaError):
 
 
 class DataError(SpaError):
-    """A data file is missing, corrupt or lacks something; the message names file and row."""
+    """A data file is missing, corrupt or incomplete; the message names file and line."""
 
 
 class NoRunError(DataError):
@@ -42,5 +43,5 @@ class TrainingError(SpaError):
 
 
 class EnvFault(Exception):
-    """An environment hung, died or returned nonsense; the text says which call and how. It costs
-    its episode, and no run: only a command that does nothing but play it ends."""
+    """An environment hung, crashed or returned invalid values; the message names the call. It fails
+    the episode, not the run; only a command that plays nothing else stops."""

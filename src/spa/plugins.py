@@ -1,12 +1,13 @@
-"""Objects that other packages add to spa by entry points in their metadata, and user code by names of
-the form `package.module:name`.
+"""Load objects that other packages register by entry points, and user code named as
+`package.module:name`.
 
 A package registers objects by name in the groups `spa.commands`, `spa.envs`, `spa.libraries`,
 `spa.engines`, `spa.formats`, `spa.policies`, `spa.methods` and `spa.trackers`. Names are listed
-without importing anything; a module is imported when its name is used. The packages next to the
-core use the same door. They have groups of their own as well: `spa.api` (functions behind
-`import spa`), `spa.estimates` (what a run will take), `spa.launchers`, `spa.measurements` (what
-`spa eval` does besides playing) and `spa.translations` (settings and files of other projects).
+without importing anything; a module is imported when its name is used. The other packages of this
+repository use the same mechanism. They also have their own groups: `spa.api` (functions behind
+`import spa`), `spa.estimates` (estimates of a run's cost), `spa.launchers`, `spa.measurements`
+(measurements of `spa eval` besides rollouts) and `spa.translations` (settings and files of other
+projects).
 """
 
 import inspect
@@ -38,7 +39,7 @@ def plugins(group: str) -> dict[str, EntryPoint]:
 
 
 def load_plugin(group: str, name: str) -> Any:
-    """Import the object that another package registers as `name`.
+    """Import the object that another package registers as `name` in a group.
 
     Raises ConfigError that names the package if its module cannot be imported.
     """
@@ -54,8 +55,8 @@ def load_plugin(group: str, name: str) -> Any:
 
 
 def translated(hook: str, *arguments: Any) -> list[Any]:
-    """Call a function of every registered translation of another project's settings and files;
-    return what all of them list."""
+    """Call the function `hook` of every registered translation (of another project's settings and
+    files) and concatenate the returned lists."""
     return [
         item
         for name in plugins("translations")
@@ -64,7 +65,8 @@ def translated(hook: str, *arguments: Any) -> list[Any]:
 
 
 LAST_METHODS = ("paw", "replay")
-"""PaW scales the weights that other methods set, and replay's rows are no episodes."""
+"""Methods to apply last: PaW scales the weights that other methods set, and replay appends rows
+that are not episodes."""
 
 
 @cache
@@ -91,15 +93,15 @@ def defined_by_methods(attribute: str) -> Mapping[str, Any]:
 
 @cache
 def response_formats() -> Mapping[str, Any]:
-    """The response formats (`spa.formats` and those that other packages register) by name, in
-    alphabetical order. Raises ConfigError if two have one name."""
+    """The response formats by name, in alphabetical order: those of `spa.formats` and those that
+    other packages register. Raises ConfigError if two have the same name."""
     others = [load_plugin("formats", name) for name in plugins("formats")]
     return by_unique_name([*defined_in("formats", "FORMAT").values(), *others])
 
 
 def by_unique_name(formats: Iterable[Any]) -> Mapping[str, Any]:
-    """Return response formats by their names, in alphabetical order. Raises ConfigError if two have
-    one name."""
+    """Return response formats by name, in alphabetical order. Raises ConfigError if two have the
+    same name."""
     ordered = sorted(formats, key=lambda each: each.name)
     for first, second in pairwise(ordered):
         if first.name == second.name:
@@ -112,23 +114,23 @@ def by_unique_name(formats: Iterable[Any]) -> Mapping[str, Any]:
 
 @cache
 def example_sources() -> Sequence[Any]:
-    """The sources of examples (`spa.examples`), in the order in which they are asked."""
+    """The sources of examples (`spa.examples`), in the order in which they are tried."""
     return sorted(defined_in("examples", "SOURCE").values(), key=lambda source: source.order)
 
 
 def example_source(cfg: Any) -> Any:
-    """The source of the examples that a configuration asks for: an `ExampleSource`."""
+    """The `ExampleSource` that makes the examples of a configuration."""
     return next(source for source in example_sources() if source.makes(cfg))
 
 
 def find_modules_beside_user() -> None:
-    """Let modules of the working folder be imported, as with `python -m`; installed ones come
+    """Make modules in the working directory importable, as with `python -m`; installed modules come
     first."""
     find_modules_in(os.getcwd())
 
 
 def find_modules_in(folder: str | os.PathLike[str]) -> None:
-    """Let modules of a folder be imported, after all that can be imported already."""
+    """Make the modules of a folder importable; modules that are already importable come first."""
     path = os.path.abspath(folder)
     if path not in sys.path:
         # At the end: a file of the user must not hide an installed module of its name.
@@ -139,8 +141,8 @@ def load_setting(key: str, name: str, shipped: Iterable[str] = ()) -> Any:
     """Load the object `name`, the value of `key`, from an installed module or one in the working
     directory.
 
-    Raises ConfigError, which lists the `shipped` values, if it is no `package.module:name` or there
-    is nothing there.
+    Raises ConfigError if `name` is not of the form `package.module:name` (then it lists the
+    `shipped` values), or if it cannot be imported.
     """
     if ":" not in name:
         known = ", ".join(shipped)
@@ -158,7 +160,7 @@ def load_setting(key: str, name: str, shipped: Iterable[str] = ()) -> Any:
 
 
 def settings_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The settings that a user's function asks for: its keyword-only parameters."""
+    """The settings that a user's function takes: its keyword-only parameters."""
     return tuple(
         p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY
     )

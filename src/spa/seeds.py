@@ -39,11 +39,11 @@ def torch_stream(base: int, purpose: str, *indices: int) -> torch.Generator:
 
 
 def derange(values: Sequence[Hashable], rng: np.random.Generator) -> np.ndarray:
-    """A random permutation p, int64 [n], with values[p[i]] != values[i] for as many i as can be.
+    """A random permutation p, int64 [n], with values[p[i]] != values[i] for as many i as possible.
 
-    A uniform permutation first; then every i that kept its own value trades with a random j such
-    that both end up with a value that is not theirs. (Rotating the sorted values would do too, but
-    would map each text to one other text, which is a transition rule that can be learned.)
+    It starts from a uniform permutation; then every i that kept its own value swaps with a random j
+    such that both get a different value. (Rotating the sorted values would also work, but would map
+    each text to one other text, which is a transition rule that can be learned.)
     """
     known: dict[Hashable, int] = {}
     # Equal values get one code, so that the search below compares numbers.
@@ -53,7 +53,7 @@ def derange(values: Sequence[Hashable], rng: np.random.Generator) -> np.ndarray:
         own = codes[i]
         if codes[donors[i]] != own:
             continue
-        # j must not have i's value, nor a donor with it: then both end with another value.
+        # Neither j nor its donor may have i's value; then both get a different value.
         partners = np.flatnonzero((codes != own) & (codes[donors] != own))
         if len(partners):
             j = partners[rng.integers(len(partners))]

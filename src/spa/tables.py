@@ -15,15 +15,15 @@ if TYPE_CHECKING:  # only terminals need it
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells of text in named columns. `right`: the columns, counted from 0, that are aligned right,
-    which are those of numbers."""
+    """A table of text cells. columns: their names. rows: the cells of each row. right: indices of
+    the right-aligned (numeric) columns."""
 
     columns: Sequence[str]
     rows: Collection[Sequence[str]]
     right: Collection[int] = ()
 
     def print(self, title: str = "") -> None:
-        """Print the table to stdout: with a frame if it has a title."""
+        """Print the table to stdout, with a frame if there is a title."""
         console = results_console()
         with console.capture() as shown:
             console.print(self.terminal(title))
@@ -31,7 +31,7 @@ class Table:
         sys.stdout.write("".join(f"{line.rstrip()}\n" for line in shown.get().splitlines()))
 
     def terminal(self, title: str = "") -> "TerminalTable":
-        """The table as the console prints it."""
+        """The table in rich's form, for the console."""
         from rich.table import Table as TerminalTable
         from rich.text import Text
 
@@ -54,7 +54,7 @@ class Table:
         return made
 
     def markdown(self) -> str:
-        """The table as Markdown, without a line break at its end."""
+        """The table as Markdown, without a trailing line break."""
         marks = ("---:" if number in self.right else "---" for number in range(len(self.columns)))
         # A `|`, as in `int | None`, would end the cell, and a line break would end the row.
         escaped = (

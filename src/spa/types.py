@@ -1,11 +1,11 @@
-"""Every dataclass that crosses a module boundary.
+"""Dataclasses that several packages share.
 
 Shape letters: B sequences, T tokens, A = T - 1 predictions, L sampled tokens of one response, G
 groups, K members per group.
 
 One index convention. Episode arrays are token-aligned, `[T]`: entry t describes token t. Training
 arrays are prediction-aligned, `[B, A]`: entry a describes the prediction of token a + 1 from tokens
-0..a. The only shift from one to the other is `batch_episodes` in `spa.training.batch`.
+0..a. Only `spa.training.batch` converts from one to the other.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ Message = dict[str, str]
 """A chat message: {"role": "system" | "user" | "assistant", "content": text}."""
 
 IMAGE = "<image>"
-"""Marks the position of a picture in a message's text. The pictures themselves are PNG files,
-stored with the messages, in their order."""
+"""Marks the position of an image in a message's text. The images themselves are PNG files, stored
+with the messages, in the same order."""
 
 Metrics = dict[str, float]
 
 PromptMode = Literal["base", "add_worldmodel"]
-"""The format of responses: think and answer, or with observation and prediction."""
+"""The blocks of a response: think and answer only, or also observation and prediction."""
 
 
 class StopReason(StrEnum):
     """Reason why an episode ended."""
 
-    SUCCESS = "success"  # the environment says that the goal is reached
+    SUCCESS = "success"  # the environment reports that the goal is reached
     FAILURE = "failure"  # the environment ended without the goal (hole, wrong answer)
     MAX_ACTIONS = "action_cap"  # the trajectory's budget of actions is used up
     MAX_TURNS = "turn_cap"  # max_turn responses were given
     CONTEXT = "context"  # the next turn would not fit into max_model_len
-    # the environment, the engine or the chat template failed; the episode is reported and not
-    # trained on
+    # the environment, the engine or the chat template failed; the episode is reported, and training
+    # skips it
     ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Sampling parameters, which define the policy that log-probs refer to: the softmax of the
-    logits divided by the temperature, after top-k and then top-p filtering. Greedy sampling is no
-    distribution; its log-probs are those of the raw logits."""
+    """Sampling parameters. They define the distribution that log-probs refer to: the softmax of the
+    logits divided by the temperature, after top-k and then top-p filtering. Log-probs of greedy
+    sampling refer to the raw logits."""
 
     temperature: float = 1.0  # 0 is greedy
     top_p: float = 1.0
@@ -74,18 +74,18 @@ class Prompt:
     # engines without tokens
     token_ids: np.ndarray
     prefill: str  # text that the response is forced to begin with (already part of token_ids)
-    seed: int  # of this row's own sampling stream
-    images: tuple[bytes, ...] = ()  # the pictures of the messages, as PNG files
-    mode: PromptMode = "base"  # of the response that is asked for, for policies without a model
+    seed: int  # seed of this row's own sampling stream
+    images: tuple[bytes, ...] = ()  # the images of the messages, as PNG files
+    mode: PromptMode = "base"  # of the requested response, for policies without a model
     action_sep: str = "||"  # between the actions of an answer, for policies without a model
     response_format: str = "prediction_first"  # for policies without a model
-    turn: int = 0  # of the episode, from 0
-    turns_left: int | None = None  # of the episode, this one included; None: unknown
-    continued: bool = True  # a later turn may continue this conversation: worth caching
-    actions_left: int | None = None  # left in the episode; None: as many as a response may hold
-    max_actions: int | None = None  # that one response may hold; None: no limit is known
+    turn: int = 0  # index of the turn in the episode, from 0
+    turns_left: int | None = None  # in the episode, this one included; None: unknown
+    continued: bool = True  # a later turn may continue this conversation, so caching is worthwhile
+    actions_left: int | None = None  # in the episode; None: as many as a response may contain
+    max_actions: int | None = None  # per response; None: no known limit
     context: Any = None  # the live environment, for policies and planners only; never sent anywhere
-    # seconds that policies and planners may work on `context` for a response; None: no limit
+    # seconds that policies and planners may spend on `context` per response; None: no limit
     limit_s: float | None = 120.0
 
 
@@ -97,12 +97,12 @@ class Completion:
     # int32 [L], end marker included if the response ends with it; None from an engine without
     # tokens (an API, scripted play without a chat template) and after an error
     token_ids: np.ndarray | None
-    # float32 [L], of the ids under the distribution that they were sampled from
+    # float32 [L], log-probs of the ids under the distribution that they were sampled from
     logprobs: np.ndarray | None
     finish_reason: Literal["stop", "length", "error"]
     version: int = 0  # of the weights that produced it
-    forced: int = 0  # leading ids that the engine was given to continue; it sampled the others
-    error: Exception | None = None  # of the environment, where a policy or planner called it
+    forced: int = 0  # number of leading ids that were given to the engine; it sampled the others
+    error: Exception | None = None  # error of the environment, if a policy or planner called it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class ParsedResponse:
     observation: str | None
     prediction: str | None
     actions: tuple[str, ...]  # at most max_actions_per_turn; empty if there is no answer block
-    well_formed: bool  # in the asked format (`parse_response`), with at least one action
+    well_formed: bool  # in the requested format (`parse_response`), with at least one action
     # imagined plans with their predicted states
     options: tuple[tuple[tuple[str, ...], str], ...] = ()
 
@@ -131,7 +131,7 @@ class Turn:
     actions_left: int
     response_text: str  # prefill included
     response: ParsedResponse
-    # the actions that the environment took, in order, as its own labels; free text as written
+    # the executed actions in order, as the environment's own labels; free text as written
     executed: tuple[str, ...]
     reward: float  # sum over the executed actions
     penalty: float  # format penalty, 0 or negative
@@ -141,33 +141,33 @@ class Turn:
     finish_reason: str = "stop"
     world_state: str | None = None  # what the agent should know of `state`; None: `state` itself
     next_world_state: str | None = None
-    # values of the terms of the user's own reward, before they are weighted; the game's own
-    # reward may be one of them
+    # unweighted values of the terms of a user-defined reward; the game's own reward may be one of
+    # them
     reward_terms: dict[str, float] | None = None
 
     @property
     def score(self) -> float:
-        """Reward and penalty."""
+        """Sum of reward and penalty."""
         return self.reward + self.penalty
 
     @property
     def target(self) -> str:
-        """Target of the observation in a world-model response."""
+        """The correct observation of a world-model response."""
         return self.state if self.world_state is None else self.world_state
 
     @property
     def next_target(self) -> str:
-        """Target of the prediction in a world-model response."""
+        """The correct prediction of a world-model response."""
         return self.next_state if self.next_world_state is None else self.next_world_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Episode:
-    """One played episode: its story in text, and its tokens.
+    """One played episode, as text and as tokens.
 
     `token_ids` is the append-only buffer: template and environment tokens as the chat template
-    wrote them, and the very ids that the engine sampled. `token_ids` and the arrays of its length are
-    None for text-only engines.
+    wrote them, and exactly the ids that the engine sampled. `token_ids` and the arrays of the same
+    length are None for text-only engines.
     """
 
     episode_id: str
@@ -189,12 +189,12 @@ class Episode:
     turn_index: np.ndarray | None = None  # int16   [T]  -1 before the first turn
     error: str = ""
     version: int = 0
-    images: tuple[bytes, ...] = ()  # the pictures that the messages show, as PNG files
+    images: tuple[bytes, ...] = ()  # the images in the messages, as PNG files
     response_format: str = "prediction_first"  # of world-model responses
-    # False: each turn is a conversation of its own; `messages` and tokens hold them one after the
+    # False: each turn is a separate conversation; `messages` and tokens contain them one after the
     # other
     history: bool = True
-    seat: int | None = None  # the player's place, in a game of several
+    seat: int | None = None  # the player's number in a game of several players; else None
 
     @property
     def score(self) -> float:
@@ -202,7 +202,8 @@ class Episode:
         return sum(turn.score for turn in self.turns)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dict with text and tokens; `from_json` restores an equal episode."""
+        """Convert the episode, text and tokens, to a JSON-compatible dict; `from_json` restores an
+        equal episode."""
         out: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
@@ -229,7 +230,8 @@ class Episode:
         return out
 
     def __repr__(self) -> str:
-        """Identity and outcome of the episode; texts and tokens would fill screens."""
+        """Identity and outcome of the episode, without texts and tokens, which would be too
+        long."""
         outcome = f"stop={self.stop.value!r}, success={self.success}, score={self.score:g}"
         turns = len(self.turns)
         return f"Episode({self.tag!r}, puzzle_seed={self.puzzle_seed}, turns={turns}, {outcome})"
@@ -238,7 +240,7 @@ class Episode:
     def from_json(cls, data: dict[str, Any]) -> Episode:
         """The inverse of `to_json`."""
         data = dict(data)
-        # JSON has neither int16 nor float32, so the types are put back.
+        # JSON has neither int16 nor float32, so the types are restored.
         dtypes = {
             "token_ids": np.int32,
             "sampled": np.bool_,
@@ -256,7 +258,7 @@ class Episode:
 
 
 def tokens_in(episodes: Sequence[Episode]) -> int:
-    """Tokens of all episodes, those of prompts and of the environment included; 0 for engines
+    """Number of tokens of all episodes, including prompts and environment text; 0 for engines
     without tokens."""
     return sum(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
 
@@ -301,13 +303,14 @@ def _check(name: str, value: torch.Tensor | None, shape: tuple[int, ...], dtype:
 class TokenBatch:
     """Token sequences as right-padded tensors, ready for the models.
 
-    Right padding under a causal mask needs no attention mask: pads come after every real token.
+    With right padding, a causal model needs no attention mask: padding comes after every real
+    token.
     """
 
     input_ids: torch.Tensor  # int64 [B, T]
     lengths: torch.Tensor  # int64 [B]     real tokens per row
     mask: torch.Tensor  # bool  [B, A]  True where the prediction counts
-    images: Any = None  # the rows' pictures as in spa.models.vision, if there are any
+    images: Any = None  # the rows' images as in spa.models.vision; None without images
 
     def __post_init__(self) -> None:
         rows, tokens = self.input_ids.shape
@@ -322,15 +325,14 @@ class TokenBatch:
 @dataclass(frozen=True, kw_only=True)
 class EpisodeBatch(TokenBatch):
     """Episodes as tensors. `mask` is True where the predicted token was sampled, or where
-    `actor.loss_mask` says.
+    `actor.loss_mask` selects it.
 
-    Two streams of weights say what an update learns from each token. Both are relative: the update
-    divides them by what it takes the mean of in a whole mini-batch. Methods (`spa.methods`) change
-    them.
+    Two sets of weights determine what an update learns from each token. Both are relative: the
+    update normalizes them over the whole mini-batch. Methods (`spa.methods`) change them.
     """
 
-    # int64   [B, A]  turn index of the predicted token, which a later prompt shares with the
-    # response to it; -1 in the first prompt, in padding and in replayed examples
+    # int64 [B, A] turn index of the predicted token (a later prompt has the turn of the response to
+    # it); -1 in the first prompt, in padding and in replayed examples
     turns: torch.Tensor
     turn_ends: torch.Tensor  # bool    [B, A]  True on the last sampled token of each turn
     # float32 [B, A]  on the last sampled token of the episode (or of each turn)
@@ -338,19 +340,19 @@ class EpisodeBatch(TokenBatch):
     scores: torch.Tensor  # float32 [B]     un-normalized score of the episode
     group_ids: torch.Tensor  # int64   [B]
     tag_ids: torch.Tensor  # int64   [B]     environment tag, for `inductive` normalization
-    # float32 [B, A]  of the sampled tokens, from the engine; 0 elsewhere
+    # float32 [B, A] the engine's log-probs of the sampled tokens; 0 elsewhere
     sampler_logprobs: torch.Tensor
     rl_weights: torch.Tensor  # float32 [B, A]  of the policy loss; 0 outside the mask
     ce_weights: torch.Tensor  # float32 [B, A]  of the loss on known tokens; 0 where there is none
-    # int64   [B]     place of the row's episode in its step; -1: replayed, not played
+    # int64 [B] index of the row's episode in its step; -1 for replayed examples
     episodes: torch.Tensor
-    starts: torch.Tensor  # int64   [B]     the token of that episode at which the row begins
-    # bool [B]  cut off by max_turn or max_model_len, not ended by the game
+    starts: torch.Tensor  # int64   [B]     index of the episode's token at which the row begins
+    # bool [B] truncated by max_turn or max_model_len, not ended by the game
     truncated: torch.Tensor | None = None
-    # int64 [B, A]  equal on tokens of turns that begin in the same state with equally many
+    # int64 [B, A] equal on tokens of turns that begin in the same state with the same number of
     # actions left
     anchors: torch.Tensor | None = None
-    # bool [B, A]  True where the predicted token was sampled; None: `mask` says it
+    # bool [B, A] True where the predicted token was sampled; None: the same as `mask`
     sampled: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -377,14 +379,14 @@ class EpisodeBatch(TokenBatch):
 
     @property
     def played(self) -> torch.Tensor:
-        """bool [B]: rows of episodes, not replayed ones."""
+        """bool [B]: True for rows of played episodes, False for replayed examples."""
         return self.episodes >= 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredBatch(EpisodeBatch):
-    """Episodes with what the models say about them before this step's updates: the actor (old
-    log-probs), the reference model and the critic (values)."""
+    """Episodes with the models' scores before this step's updates: log-probs of the actor (old) and
+    of the reference model, and values of the critic."""
 
     old_logprobs: torch.Tensor  # float32 [B, A]
     ref_logprobs: torch.Tensor | None = None  # float32 [B, A]
@@ -411,10 +413,12 @@ class PPOBatch(ScoredBatch):
 
 @dataclass(frozen=True, kw_only=True)
 class MiniBatch(PPOBatch):
-    """The rows of one optimizer step. Its weights have their denominators, those of the whole
-    mini-batch: the loss is a plain sum over tokens, however the rows are cut into micro-batches."""
+    """The rows of one optimizer step. Its weights are normalized over the whole mini-batch, so the
+    loss is a plain sum over tokens, however the rows are split into micro-batches."""
 
-    token_weights: torch.Tensor  # float32 [B, A]  of a mean over the mask, without `rl_weights`
+    token_weights: (
+        torch.Tensor
+    )  # float32 [B, A]  weights of a mean over the mask, without `rl_weights`
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -434,11 +438,11 @@ class SFTExample:
     puzzle_hash: str
     success: bool
     reward: float
-    # what the observation should say: the shown state, unless the environment has another target
+    # the correct observation: the shown state, unless the environment has another target
     state: str
     next_state: str
     executed: tuple[str, ...] = ()
-    predicted: str | None = None  # what the model had written, before relabelling
+    predicted: str | None = None  # what the model wrote, before relabelling
     observed: str | None = None
-    images: tuple[bytes, ...] = ()  # the pictures that the prompt shows, as PNG files
+    images: tuple[bytes, ...] = ()  # the images in the prompt, as PNG files
     extra: dict[str, Any] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from spa.envs.registry import make_env
 from spa.seeds import stream, stream_seed
 
 PUZZLES = 1000
-"""A card is measured on the puzzles of the seeds 0 to 999."""
+"""Number of puzzles of a card: it is measured on the seeds 0 to 999."""
 
 OPTIMUM_BY = {
     "bandit": "closed form",
@@ -35,8 +35,8 @@ def measure(
     *,
     puzzles: int = PUZZLES,
 ) -> Card:
-    """A new card of `tag`, measured on its first puzzles: 1,000 take a second or so, some seconds
-    for large boards."""
+    """Measure a new card of `tag` on its first puzzles. 1,000 puzzles take about a second, or
+    several for large boards."""
     env = make_env(env_type, options)
     texts = []
     best = []
@@ -76,7 +76,7 @@ def measure(
 
 
 def puzzles_hash(env: TextEnv, puzzles: int = PUZZLES) -> str:
-    """The hash of the first puzzles of `env`, as cards hold it."""
+    """The hash of the first puzzles of `env`, as stored in cards."""
     texts = []
     for seed in range(puzzles):
         env.reset(seed=seed)
@@ -85,21 +85,21 @@ def puzzles_hash(env: TextEnv, puzzles: int = PUZZLES) -> str:
 
 
 def _hash(texts: Sequence[str]) -> str:
-    # The zero byte separates the texts: without it, "ab", "c" and "a", "bc" would have equal
-    # hashes.
+    # A zero byte separates the texts: without it, "ab", "c" and "a", "bc" would have equal hashes.
     whole = "".join(f"{text}\0" for text in texts)
     return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, float]:
-    """Success and sum of rewards of uniformly random legal actions from the current state of `env`;
-    in a game of several players those of the first one, while all move so."""
+    """Play uniformly random legal actions from the current state of `env`. Returns success and sum
+    of rewards, in a game of several players those of the first player; all players move at
+    random."""
     rng = stream(seed, "card/random")
     total = 0.0
     for _ in range(max_actions):
         look_as_mover(env)
         action = env.to_action(env.random_action(rng))
-        # A text that is not understood still counts as one of `max_actions`.
+        # An action that is not understood still counts towards `max_actions`.
         if action is None:
             continue
         _, reward, terminated, truncated, info = env.step(action)
@@ -111,7 +111,8 @@ def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, flo
 
 
 def to_json(scores: Iterable[Card], command: str) -> str:
-    """The text of a file of cards, such as `assets/cards.json`, that `command` has made."""
+    """The text of a file of cards, such as `assets/cards.json`. command: the command that made
+    it."""
     made = f"{command}, on the puzzles of the seeds 0 to {PUZZLES - 1}"
     rows = [asdict(item) for item in scores]
     return json.dumps({"made_by": made, "cards": rows}, indent=1, ensure_ascii=False) + "\n"

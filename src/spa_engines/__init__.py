@@ -1,4 +1,4 @@
-"""Engines outside this process's own forward pass: vLLM, and models behind an API.
+"""Engines that do not use the trainer's own forward pass: vLLM, and models behind an API.
 
 `pyproject.toml` registers each as an `EngineKind` in the group `spa.engines`.
 """

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from spa.envs.boards import board_lines
 
 # Sokoban levels (XSB, as in Boxoban): wall, floor, target, box on target, box, player, player on
-# target. Our symbols have the same order in `spa_games.sokoban.SYMBOLS`.
+# target. `spa_games.sokoban.SYMBOLS` has the same order.
 _XSB = str.maketrans(" -.*$@+", "__O√XPS")
 
 
 def sokoban_lines(text: str) -> list[str]:
-    """The lines of a Sokoban board in our symbols. XSB levels are translated: short lines are
-    filled, and cells outside of the walls become walls."""
+    """The lines of a Sokoban board in spa's symbols. XSB levels are translated: short lines are
+    padded, and cells outside the walls become walls."""
     lines = board_lines(text)
     if not set("@+$*.") & set(text):
         return lines
@@ -22,7 +22,8 @@ def sokoban_lines(text: str) -> list[str]:
 
 
 def _fill_outside(rows: Sequence[list[str]]) -> None:
-    """Replace floor that is connected with the border by walls; nothing if the room is open."""
+    """Replace floor that is connected to the border by walls; do nothing if the room is not
+    closed."""
     height = len(rows)
     width = len(rows[0])
     reached: set[tuple[int, int]] = set()

@@ -142,7 +142,7 @@ class HiddenDynamicsLake(FrozenLake):
         return self._tables[push][landed]
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """One move. An unknown action is an invalid turn that changes nothing."""
+        """Make one move. An unknown action is invalid and changes nothing."""
         self.steps += 1
         before = self.player
         # After the end, an action neither moves the player nor earns a reward.

@@ -1,4 +1,4 @@
-"""A question, one answer, and a retry or more: what MetamathQA and Reasoning Gym share."""
+"""Base class for a question, an answer and retries, shared by MetamathQA and Reasoning Gym."""
 
 from abc import abstractmethod
 from typing import Any
@@ -7,11 +7,11 @@ from spa.envs.base import Action, StateText, TextEnv
 from spa.envs.spaces import text_space
 
 MAX_ANSWER = 1000
-"""Characters of the longest answer that is read."""
+"""Maximum length of an answer in characters."""
 
 
 class QuestionGame(TextEnv):
-    """One question per episode; `retries` more answers may follow a wrong one."""
+    """One question per episode. After wrong answers, up to `retries` more may follow."""
 
     def __init__(self, retries: int) -> None:
         self.retries = retries
@@ -29,14 +29,15 @@ class QuestionGame(TextEnv):
 
     @abstractmethod
     def _judge(self, answer: str) -> tuple[bool, float]:
-        """Return whether an answer is right, and its reward."""
+        """Return whether an answer is correct, and its reward."""
 
     @property
     def _over(self) -> bool:
         return self.right or self.wrong > self.retries
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Judge an answer. An empty or over-long text, or one after the end, changes nothing."""
+        """Judge an answer. A text that is empty, too long, or given after the end changes
+        nothing."""
         answer = self.to_action(action) if isinstance(action, str) and not self._over else None
         reward = 0.0
         if answer is not None:
@@ -51,7 +52,7 @@ class QuestionGame(TextEnv):
         return self.state_text("grid"), reward, self._over, False, info
 
     def state_text(self, mode: StateText) -> str:
-        """The question, and how many answers were wrong so far. The same for every mode."""
+        """The question, and the number of wrong answers so far. The same for every mode."""
         if self.right:
             return f"{self._question()}\nYour answer was right."
         if not self.wrong:
@@ -60,10 +61,10 @@ class QuestionGame(TextEnv):
         return f"{self._question()}\nWrong answers so far: {self.wrong}. Answers left: {left}."
 
     def to_action(self, text: str) -> str | None:
-        """The answer without white space around it; None if it is empty or longer than 1,000
+        """The answer without surrounding white space; None if it is empty or longer than 1,000
         characters."""
         return text.strip() if text.strip() and len(text) <= MAX_ANSWER else None
 
     def random_action(self, rng: Any) -> str:
-        """A whole number from 1 to 100."""
+        """A random integer from 1 to 100."""
         return str(1 + int(rng.integers(100)))

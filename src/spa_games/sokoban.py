@@ -21,9 +21,9 @@ from spa_games.solvers.sokoban import fewest_moves, shortest_moves
 
 NAME = "sokoban"
 HARD_RUNS = 4
-"""Episodes of each reference policy on a room before it counts as hard."""
+"""Number of episodes that each reference policy must lose before a room counts as hard."""
 MOST_ROOMS = 10_000
-"""Rooms that are sampled for a hard puzzle before the options are refused."""
+"""Number of rooms to sample for a hard puzzle before an error is raised."""
 WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
 # The ids are the original's, because its option `grid_lookup` refers to them.
 SYMBOLS = {0: "#", 1: "_", 2: "O", 3: "√", 4: "X", 5: "P", 6: "S"}
@@ -49,10 +49,10 @@ SPRITES = {
 
 
 class Sokoban(GridGame):
-    """A room with boxes, as many targets, and a player who pushes.
+    """A room with boxes, as many targets, and a player who pushes the boxes.
 
-    Reward: -0.1 for each action, +1 when more boxes stand on targets than before, -1 when fewer do,
-    +10 when all do.
+    Reward: -0.1 for each action, +1 when more boxes are on targets than before, -1 when fewer are,
+    +10 when all are.
     """
 
     changes = ("boxes", "_grid_chars")
@@ -74,12 +74,12 @@ class Sokoban(GridGame):
         render_mode: str = "text",
         state_text: StateText | None = None,
     ) -> None:
-        """`dim_x`: rows, `dim_y`: columns, walls included. `num_boxes`: a number, or a list of which
-        each puzzle has one at random. `search_depth`: longest backwards play of the generator.
+        """dim_x: rows, dim_y: columns, walls included. num_boxes: a number, or a list from which
+        each puzzle takes a random one. search_depth: longest backward play of the generator.
 
-        `hard`: a number of actions. Only rooms that can be solved within them, and that neither the
-        walk nor the look-ahead of `spa.envs.reference` solves within them. Each plays a room
-        `HARD_RUNS` times, with chance from the puzzle's seed and the number of the room; the first
+        hard: a number of actions. Only rooms that can be solved within it, and that neither the
+        walk nor the look-ahead of `spa.envs.reference` solves within it. Each policy plays a room
+        `HARD_RUNS` times, with chance from the puzzle's seed and the number of the room. The first
         room that neither has solved is the puzzle.
         """
         self.rows = require_int(NAME, "dim_x", dim_x, 3, 64)
@@ -136,7 +136,7 @@ class Sokoban(GridGame):
         return self.state_text(self.default_state_text), {}
 
     def _sample(self, puzzle_seed: int) -> None:
-        """Begin the puzzle of a seed."""
+        """Generate the puzzle of a seed and begin it."""
         rng = seeds.stream(puzzle_seed, "sokoban/puzzle")
         boxes = self._counts[0]
         if len(self._counts) > 1:
@@ -177,11 +177,11 @@ class Sokoban(GridGame):
         self._grid_chars = self._render_grid(self._symbols)
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """One move; walking into a box pushes it if the cell behind is free. An unknown action, or
-        one after the end, changes nothing."""
+        """Make one move; walking into a box pushes it if the cell behind it is free. An unknown
+        action, or an action after the end, changes nothing."""
         self.steps += 1
         index = action_index(action, self._labels)
-        # After the end, an action neither moves the player nor is paid.
+        # After the end, an action neither moves the player nor earns a reward.
         over = self.on_target == self.num_boxes
         moved = index is not None and not over and self._move(self._deltas[index])
         reward = 0.0 if over else -0.1
@@ -229,7 +229,8 @@ class Sokoban(GridGame):
         return "".join(self._grid_chars)
 
     def _render_grid(self, symbols: Mapping[int, str]) -> list[str]:
-        """The room's characters, line breaks included: cells are numbered like them."""
+        """The room's characters, line breaks included; a cell's number is the index of its
+        character."""
         stride = self.cols + 1
         out = [symbols[WALL]] * (self.rows * stride - 1)
         # Each row but the last ends in a line break.
@@ -268,8 +269,8 @@ class Sokoban(GridGame):
         return "; ".join(parts) + "."
 
     def _parse(self, board: str) -> Room:
-        """The room that `board` shows in the standard symbols; raises ConfigError if it shows none
-        of this kind."""
+        """Parse the room that `board` shows in the standard symbols. Raises ConfigError if it does
+        not fit this instance."""
         stride = self.cols + 1
         rows = sokoban_lines(board)
         cells: dict[str, list[int]] = {symbol: [] for symbol in SYMBOLS.values()}
@@ -340,8 +341,7 @@ class Sokoban(GridGame):
         return fewest_moves(self._now())
 
     def greedy_action(self, rng: Any) -> str | None:
-        """A move that leads to the lowest `goal_distance` as if there were no walls; ties at
-        random."""
+        """A move to the lowest `goal_distance`, ignoring walls, with ties broken at random."""
         costs = [
             _distance(*_moved(self.player, self.boxes, delta), self._targets, self.cols + 1)
             for delta in self._deltas
@@ -352,8 +352,8 @@ class Sokoban(GridGame):
         return best[int(rng.integers(len(best)))]
 
     def goal_distance(self) -> float:
-        """Twice the steps from boxes to targets, and the player's to the nearest cell from which a
-        push shortens them; walls are ignored."""
+        """Twice the steps from boxes to targets, plus the player's steps to the nearest cell from
+        which a push shortens them. Walls are ignored."""
         return _distance(self.player, self.boxes, self._targets, self.cols + 1)
 
     def state_value(self, text: str) -> float:
@@ -379,8 +379,8 @@ class Sokoban(GridGame):
         return "".join(f"{row}{col}" for row, col in (divmod(c, self.cols + 1) for c in cells))
 
     def state_outcome(self) -> str:
-        """ "goal"; "dead" with a box in a corner that is no target; else "". Other dead ends have no
-        word, because no single look at a box shows them."""
+        """ "goal"; "dead" if a box is in a corner that is not a target; else "". Other dead ends
+        have no word, because they do not show in a single box."""
         if self.on_target == self.num_boxes:
             return "goal"
         return "dead" if any(map(self._in_corner, self.boxes - self._targets)) else ""
@@ -446,7 +446,7 @@ class Sokoban(GridGame):
         return "" if shown is None else shown.state_outcome()
 
     def _shown(self, text: str) -> "Sokoban | None":
-        """The game in the state of a grid, from the text alone; None if the text has none."""
+        """A copy of the game in the state that a grid shows; None if the text has no valid grid."""
         standard = str.maketrans(
             {symbol: SYMBOLS[identity] for identity, symbol in self._symbols.items()}
         )
@@ -493,11 +493,11 @@ def _moved(player: int, boxes: Set[int], delta: int) -> tuple[int, Set[int]]:
 
 
 def _distance(player: int, boxes: Set[int], targets: Set[int], stride: int) -> float:
-    """See `Sokoban.goal_distance`."""
+    """Compute `Sokoban.goal_distance`."""
     if boxes == targets:
         return 0.0
     away = sorted(boxes - targets)
-    # Of all ways to give each box a target, one with the fewest steps counts.
+    # Choose the assignment of boxes to targets with the fewest steps.
     least = min(
         (
             sum(_steps(box, target, stride) for box, target in zip(away, order, strict=True)),
@@ -520,7 +520,7 @@ def _steps(start: int, end: int, stride: int) -> int:
 
 
 def _pushing_cells(box: int, target: int, stride: int) -> list[int]:
-    """The cells from which a push brings `box` nearer to `target`."""
+    """The cells from which a push moves `box` closer to `target`."""
     row, col = divmod(box, stride)
     other_row, other_col = divmod(target, stride)
     cells = []
@@ -532,9 +532,9 @@ def _pushing_cells(box: int, target: int, stride: int) -> list[int]:
 
 
 def _approach(player: int, box: int, side: int, stride: int) -> int:
-    """The player's steps to `side`, a neighbour of `box`, around the box."""
+    """The player's number of steps to `side`, a neighbour of `box`, walking around the box."""
     steps = _steps(player, side, stride)
-    # The box is in the way where it lies between the two in one line.
+    # The box is in the way if it is between player and `side` in a straight line.
     around = _steps(player, box, stride) + 1 == steps and (
         player // stride == side // stride or player % stride == side % stride
     )

@@ -2,8 +2,8 @@
 
 A walk over an empty board carves the floor. Player and targets are placed at random, every box
 starts on its target, and the boxes are pulled away by playing backwards. Of all states that a
-depth-first search meets, the one with the largest score becomes the puzzle, so every room can be
-solved. At last the player may take a few random steps.
+depth-first search visits, the one with the highest score becomes the puzzle, so every room can be
+solved. Finally, the player may take a few random steps.
 
 Cells are numbered like the characters of the grid: row * (cols + 1) + column. The line breaks
 count as walls.
@@ -32,9 +32,10 @@ BRUSHES = (
 
 
 Layout = tuple[int, list[int], int, tuple[tuple[int, ...], int, int, int]]
-"""The part that only pulls change: the boxes as flags, the player's cells seen with them (bits,
-    in a list that all layouts with the same flags share), and the score. The score comes from the
-    boxes by target, displacement, changes of box, and last box."""
+"""The part of a state that only pulls change: the boxes as flags, the player's cells seen with
+    them, the score, and what the score depends on. The cells are bits in a list that all layouts
+    with the same flags share. The score depends on the boxes by target, displacement, number of
+    changes of box, and last box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Room:
     player: int
 
     def deltas(self) -> tuple[int, int, int, int]:
-        """Offsets that up, down, left and right add to a cell."""
+        """The offsets of up, down, left and right between cell numbers."""
         stride = self.cols + 1
         return -stride, stride, -1, 1
 
@@ -57,10 +58,10 @@ class Room:
 def generate_room(
     rng: np.random.Generator, rows: int, cols: int, num_boxes: int, search_depth: int = 300
 ) -> Room:
-    """A random solvable room with all boxes off target.
+    """Generate a random solvable room with all boxes off target.
 
-    Raises ConfigError if 1,000 attempts give none (the board is too small for the boxes, or the search
-    too shallow).
+    Raises ConfigError if 1,000 attempts give no room, because the board is too small for the boxes
+    or the search too shallow.
     """
     uniform = uniforms(rng, 128)
     # The original gives up after four boards, which would leave some seeds without a puzzle.
@@ -78,8 +79,8 @@ def generate_room(
         )
         moved = _displacement(room)
         if moved:
-            # As in the original, the player strolls more often if the boxes were moved by one cell
-            # in all.
+            # As in the original, the player walks randomly more often if the boxes moved by one
+            # cell in total.
             return _stroll(uniform, room, 0.8 if moved == 1 else 0.5)
     raise ConfigError(
         f"sokoban: 1,000 attempts gave no {rows}x{cols} room with {num_boxes} boxes; raise "
@@ -135,15 +136,15 @@ def _displacement(room: Room) -> int:
 
 
 def _pull_apart(room: Room, search_depth: int) -> Room:
-    """The best state that playing backwards from the solved `room` meets.
+    """The best state that a backward search from the solved `room` visits.
 
     Depth-first over up, down, left, right; moving away from a box pulls it along. A state's score
     is the number of times that the pulled box changed, times the displacement; 0 if a target is
-    occupied. The first of the best wins. As in the original, a box that was pulled back to where
-    it was is another state than one never pulled.
+    occupied. Ties go to the first state. As in the original, a box that was pulled back to its old
+    cell gives a different state from a box that was never pulled.
 
-    Floor cells are renumbered from 0. `flags` holds the boxes as bits, and `count` bits further up
-    those once pulled.
+    Floor cells are renumbered from 0. `flags` holds the boxes as bits, and, shifted by `count`
+    bits, the boxes that were ever pulled.
     """
     cells = sorted(room.floor)
     number = {cell: index for index, cell in enumerate(cells)}
@@ -211,7 +212,7 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
 
 
 def _ways(room: Room, number: dict[int, int]) -> list[list[tuple[int, int, int, int]]]:
-    """For each floor cell the moves to other floor cells: the cell ahead and its bit, the cell
+    """For each floor cell, the moves to other floor cells: the cell ahead and its bit, the cell
     behind and its bit.
 
     Cells are given by their number; behind a wall it is -1 with no bit. The order is right, left,
@@ -235,7 +236,7 @@ def _ways(room: Room, number: dict[int, int]) -> list[list[tuple[int, int, int, 
 
 
 def _distances(cells: list[int], targets: list[int], stride: int) -> list[list[int]]:
-    """For each target the Manhattan distance from each cell."""
+    """For each target, the Manhattan distance from each cell."""
     places = [divmod(cell, stride) for cell in cells]
     return [
         [abs(row - places[target][0]) + abs(col - places[target][1]) for row, col in places]
@@ -244,7 +245,7 @@ def _distances(cells: list[int], targets: list[int], stride: int) -> list[list[i
 
 
 def _stroll(uniform: Callable[[], float], room: Room, probability: float) -> Room:
-    """Up to three random steps of the player over free cells, none visited twice."""
+    """Move the player by up to three random steps over free cells, visiting none twice."""
     if uniform() >= probability:
         return room
     player = room.player

@@ -33,13 +33,14 @@ CLUES = {4: {"easy": 12, "medium": 9, "hard": 6}, 9: {"easy": 36, "medium": 30, 
 FEWEST_CLUES = {4: 4, 9: 17, 16: 55}
 
 MAX_BOARDS = 1_000
-"""Boards that the expert looks through for a way to correct wrong digits."""
+"""Maximum number of boards that the expert searches for a way to correct wrong digits."""
 
 
 def generate_board(rng: np.random.Generator, size: int, clues: int) -> tuple[Board, Board]:
-    """A puzzle with exactly `clues` given digits and one solution, and that solution.
+    """Generate a puzzle with exactly `clues` given digits and one solution. Returns the puzzle and
+    the solution.
 
-    Raises ConfigError if 100 solved boards cannot be thinned out that far.
+    Raises ConfigError if none of 100 solved boards can be reduced to `clues` digits.
     """
     uniform = uniforms(rng, 128)
     for _ in range(100):
@@ -54,7 +55,8 @@ def generate_board(rng: np.random.Generator, size: int, clues: int) -> tuple[Boa
 
 
 def _solved(uniform: Callable[[], float], size: int) -> Board:
-    """A solved board: a regular one with bands, rows, stacks, columns and digits shuffled."""
+    """A random solved board: a regular board with bands, rows, stacks, columns and digits
+    shuffled."""
     base = isqrt(size)
 
     def lines() -> list[int]:
@@ -72,8 +74,8 @@ def _solved(uniform: Callable[[], float], size: int) -> Board:
 
 
 def _thin_out(uniform: Callable[[], float], solution: Board, size: int, clues: int) -> Board | None:
-    """`solution` with digits removed in random order while it stays unique; None if `clues` is not
-    reached."""
+    """Remove digits of `solution` in random order as long as it stays unique; None if `clues` is
+    not reached."""
     board = list(solution)
     left = size * size
     for _ in range(9):
@@ -89,7 +91,7 @@ def _thin_out(uniform: Callable[[], float], solution: Board, size: int, clues: i
 _NUMBER = re.compile(r"[0-9]{1,9}")
 # `-1`, `+2`, `.5`, `1.5`: such a text names no cell.
 _SIGNED = re.compile(r"[-+−.][0-9]|[0-9]\.[0-9]")
-# A letter of any alphabet: a word character that is no digit and no underscore.
+# A letter of any alphabet: a word character that is neither a digit nor an underscore.
 _LETTER = re.compile(r"[^\W\d_]")
 # `[^\W\d]*` keeps digits out of the name, so both row1 and row_1 mean row 1.
 _NAMED = [
@@ -107,13 +109,13 @@ _WRITE = re.compile(
 
 
 def read_move(text: str) -> tuple[int, int, int] | None:
-    """Row, column and digit of a move that a model wrote; None if the text is no move or could mean
-    two.
+    """Parse row, column and digit of a move that a model wrote; None if the text is not a move or
+    is ambiguous.
 
-    Exactly three whole numbers without sign or point. `row` and `col...` before a number say what
-    it is, the third is the digit. Otherwise row and column stand together: `1,2,3`, `1 2 3`,
-    `(1,2)=3`, `cell 1,2 is 3`; the digit comes first only where the text says so: `place 3 at
-    (1,2)`, `put 4 into cell 2,3`, `3 (1,2)`. `place 3 1 2` is refused.
+    A move has exactly three integers without sign or decimal point. `row` and `col...` before a
+    number name it; the third is the digit. Otherwise row and column are adjacent: `1,2,3`, `1 2 3`,
+    `(1,2)=3`, `cell 1,2 is 3`; the digit comes first only if the text makes that clear: `place 3 at
+    (1,2)`, `put 4 into cell 2,3`, `3 (1,2)`. `place 3 1 2` is rejected.
     """
     if len(text) > 200 or _SIGNED.search(text):
         return None
@@ -150,8 +152,8 @@ def read_move(text: str) -> tuple[int, int, int] | None:
 
 
 def _labelled(text: str, starts: list[int]) -> tuple[int, int] | None:
-    """Find the row and the column among the numbers, by the places where they start, if the text
-    names them."""
+    """The indices of row and column among the numbers, which start at `starts`, if the text names
+    both; else None."""
     matches = [named.search(text) for named in _NAMED]
     places = [
         starts.index(match.start(1))
@@ -162,7 +164,7 @@ def _labelled(text: str, starts: list[int]) -> tuple[int, int] | None:
 
 
 class Sudoku(TextEnv):
-    """A Sudoku with a single solution. Reward 1 when the board is complete and right, else 0.
+    """A Sudoku with a single solution. Reward 1 when the board is complete and correct, else 0.
 
     An action is `row,column,digit`, counted from 1. A digit that clashes with its row, column or
     box is not written; a written digit can be replaced by another, and given digits stay.
@@ -183,8 +185,8 @@ class Sudoku(TextEnv):
         render_mode: str = "text",
         state_text: StateText | None = None,
     ) -> None:
-        """`clues`: given digits, or a list of such numbers of which each puzzle has one at random;
-        without it `difficulty` decides: 12, 9, 6 of 16 and 36, 30, 24 of 81. `max_steps`: None
+        """clues: number of given digits, or a list from which each puzzle takes a random number;
+        without it, `difficulty` decides: 12, 9, 6 of 16 and 36, 30, 24 of 81. max_steps: None
         allows as many actions as the puzzle has empty cells."""
         self.size = require_int(NAME, "board_size", board_size, 4, 16)
         if self.size not in FEWEST_CLUES:
@@ -235,8 +237,8 @@ class Sudoku(TextEnv):
         return self.state_text(self.default_state_text), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Write a digit. Anything that is no move, and a move onto a given digit, is invalid and
-        changes nothing. After the end, nothing is paid."""
+        """Write a digit. A text that is not a move, or a move onto a given digit, is invalid and
+        changes nothing. After the end there is no reward."""
         self.steps += 1
         # A full board cannot change, because no other digit fits.
         over = all(self.cells)
@@ -260,8 +262,8 @@ class Sudoku(TextEnv):
         return all(self.cells[peer] != digit for peer in self._peers[cell])
 
     def state_text(self, mode: StateText) -> str:
-        """The board on one line and the empty cells. Without the board, the filled cells are listed
-        too."""
+        """The board on one line, the list of empty cells, or both. Without the board, the filled
+        cells are listed too."""
         if mode == "grid":
             return self._grid(self.cells)
         empty = self._places(lambda digit: digit == 0)
@@ -293,8 +295,8 @@ class Sudoku(TextEnv):
         )
 
     def _parse(self, board: str) -> Board:
-        """The puzzle that `board` shows; raises ConfigError if it is none of this size with one
-        solution."""
+        """Parse the puzzle that `board` shows. Raises ConfigError if it is not a puzzle of this
+        size with one solution."""
         rows = sudoku_rows(board, self.size)
         valid = {".", *map(str, range(1, self.size + 1))}
         if len(rows) != self.size or any(
@@ -321,7 +323,7 @@ class Sudoku(TextEnv):
         return self._grid(self.given)
 
     def to_action(self, text: str) -> str | None:
-        """`row,column,digit`, from any form that `read_move` knows; None for everything else, or if
+        """`row,column,digit`, from any form that `read_move` understands; None for other texts, or
         out of range."""
         move = self._read(text)
         if move is None:
@@ -329,29 +331,29 @@ class Sudoku(TextEnv):
         return f"{move[0] // self.size + 1},{move[0] % self.size + 1},{move[1]}"
 
     def _read(self, text: str) -> tuple[int, int] | None:
-        """Cell and digit."""
+        """Cell and digit of a move; None if the text is not a valid move."""
         move = read_move(text)
         if move is None or not all(1 <= number <= self.size for number in move):
             return None
         return (move[0] - 1) * self.size + move[1] - 1, move[2]
 
     def random_action(self, rng: Any) -> str:
-        """Any digit for any cell that is not given, whether it fits or not."""
+        """A random digit for a random cell that is not given, whether it fits or not."""
         free = [cell for cell, given in enumerate(self.given) if not given]
         cell, digit = divmod(int(rng.integers(len(free) * self.size)), self.size)
         return f"{free[cell] // self.size + 1},{free[cell] % self.size + 1},{digit + 1}"
 
     def _missing(self) -> list[tuple[int, int]]:
-        """Cell and digit of what the solution still lacks, row by row; empty if own digits left
-        none."""
+        """Cell and digit of every empty cell in the solution, row by row; empty if the player's
+        digits leave no solution."""
         solutions = solve(tuple(self.cells), self.size)
         if not solutions:
             return []
         return [(cell, solutions[0][cell]) for cell, digit in enumerate(self.cells) if not digit]
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The digits of the solution, row by row. A wrong digit of the player's is replaced first
-        where it can be."""
+        """The digits of the solution, row by row. If the player's digits leave no solution, a
+        replacement that corrects them."""
         size = self.size
         moves = self._missing() or self._corrections()
         return tuple(
@@ -359,10 +361,12 @@ class Sudoku(TextEnv):
         )
 
     def _corrections(self) -> list[tuple[int, int]]:
-        """The first of the fewest replacements of own digits after which the board has a solution.
-        If `MAX_BOARDS` boards have none, one wrong digit whose right value fits now, or nothing."""
+        """The first move of the shortest sequence of replacements of the player's digits after
+        which the board has a solution. If the search ends at `MAX_BOARDS` boards, one wrong digit
+        whose correct value fits now, or nothing."""
         own = [cell for cell, digit in enumerate(self.cells) if digit and not self.given[cell]]
-        # Digits may keep each other's right value out until one is moved aside.
+        # Wrong digits may block each other's correct value until one of them is replaced by a third
+        # value.
         start = tuple(self.cells)
         first: dict[Board, tuple[int, int] | None] = {start: None}
         queue = deque([start])
@@ -401,7 +405,7 @@ class Sudoku(TextEnv):
         )
 
     def _fitting(self) -> list[list[str]]:
-        """For each empty cell the actions that write a digit which does not clash."""
+        """For each empty cell, the actions that write a digit without a clash."""
         size = self.size
         return [
             [
@@ -414,7 +418,8 @@ class Sudoku(TextEnv):
         ]
 
     def greedy_action(self, rng: Any) -> str | None:
-        """A digit that does not clash, in an empty cell; any action where none is left."""
+        """A random digit that does not clash, in an empty cell; any legal action if there is
+        none."""
         fitting = [action for actions in self._fitting() for action in actions]
         names = fitting or self.legal_actions()
         return names[int(rng.integers(len(names)))]
@@ -427,8 +432,8 @@ class Sudoku(TextEnv):
     state_key_format = ("cell", "cells as row and column, so that (1,2) is 12")
 
     def constraint_problem(self) -> dict[str, Variable]:
-        """The cells row by row; neighbours are the others of the row, the column and the box, in
-        this order."""
+        """The cells row by row; neighbours are the other cells of the row, the column and the box,
+        in this order."""
         size = self.size
         # From 16x16 on, row and column can have two digits.
         mark = "" if size < 10 else "."
@@ -453,7 +458,7 @@ class Sudoku(TextEnv):
         return found
 
     def render(self) -> str:
-        """The state text that the render mode stands for."""
+        """The state text of the render mode."""
         return self.state_text(self.default_state_text)
 
     def instruction(self, mode: StateText) -> str:

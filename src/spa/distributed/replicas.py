@@ -1,7 +1,7 @@
-"""A model that is trained by all ranks: whole on each of them (DDP), or in shards (FSDP2).
+"""A model that all ranks train: replicated on each rank (DDP), or sharded (FSDP2).
 
-What is computed with a model is handed to `forward` as a function of it, so that the model's
-collectives happen around the whole computation, whichever of its layers that uses.
+A computation is passed to `forward` as a function of the model, so that the model's collectives run
+around the whole computation, whichever layers it uses.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,19 +16,19 @@ from spa.distributed.world import ALONE, World
 
 
 class FunctionModule(nn.Module):
-    """Computes a given function with `model`. DDP and FSDP wrap this, not the model."""
+    """Calls a given function with `model`. DDP and FSDP wrap this module, not the model."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, work: Callable[..., Any], *args: Any) -> Any:
-        """`work(model, *args)`"""
+        """Return `work(model, *args)`."""
         return work(self.model, *args)
 
 
 class Replica:
-    """A model that one process computes with, alone."""
+    """A model that a single process computes with."""
 
     in_step = False
     """True if each forward pass waits for the other ranks, so that all ranks must make the same
@@ -39,7 +39,8 @@ class Replica:
         self.world = world
 
     def forward(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
-        """`work(model, *args)`. `last`: the backward pass of this call is the step's last one."""
+        """Return `work(model, *args)`. last: the backward pass of this call is the step's last
+        one."""
         return work(self.model, *args)
 
     def full_model(self) -> Any:
@@ -48,14 +49,15 @@ class Replica:
         return self.model
 
     def gathered(self, state: Any) -> Any:
-        """A nested state of the model's optimizer in whole tensors. Collective; rank 0 gets them."""
+        """The model's optimizer state (nested) with full tensors. Collective; only rank 0 gets
+        them."""
         return state
 
     def passes(
         self, cut: Sequence[torch.Tensor], dummy: torch.Tensor, *, backward: bool
     ) -> Iterator[tuple[torch.Tensor, bool]]:
-        """The rows of each forward pass and whether they count. Where ranks must stay in step,
-        those with fewer micro-batches than others read `dummy` rows that do not."""
+        """Yield the rows of each forward pass, and whether they count. If ranks must stay in step,
+        a rank with fewer micro-batches than others gets `dummy` rows, which do not count."""
         # A rank without rows still makes one backward pass, because averaging the gradients needs
         # every rank.
         count = (
@@ -75,7 +77,8 @@ class Replicated(Replica):
         self._ddp = DistributedDataParallel(FunctionModule(model), gradient_as_bucket_view=True)
 
     def forward(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
-        """`work(model, *args)`, with gradients averaged over the ranks if it is the step's last."""
+        """Return `work(model, *args)`; after the step's `last` backward pass, gradients are
+        averaged over the ranks."""
         # Without gradients there is nothing to send, so no rank waits.
         if not torch.is_grad_enabled():
             return work(self.model, *args)

@@ -1,7 +1,7 @@
-"""FSDP2 (`fully_shard`): parameters, gradients and optimizer states cut over the ranks.
+"""FSDP2 (`fully_shard`): parameters, gradients and optimizer states are sharded over the ranks.
 
-Every decoder layer is gathered when it is needed and given back afterwards. Engines and checkpoints
-get whole weights, so that a checkpoint does not depend on the number of ranks that wrote it.
+Every decoder layer is gathered when it is needed and resharded afterwards. Engines and checkpoints
+get full weights, so that a checkpoint does not depend on the number of ranks that wrote it.
 """
 
 import copy
@@ -28,9 +28,11 @@ from spa.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """Sharding options. `group`: ranks that share one copy (-1: all; fewer: hybrid, whole copies
-    side by side); `dtype`: of the gathered parameters, None for that of the weights; gradients are
-    added up in float32."""
+    """Sharding options. group: number of ranks that share one copy of the model; -1 means all
+    ranks, fewer means hybrid sharding with several copies. reshard_after_forward: free gathered
+    parameters after the forward pass. offload: keep the shards in CPU memory. dtype: of the
+    gathered parameters, None for the dtype of the weights; with a dtype, gradients are reduced in
+    float32."""
 
     group: int = -1
     reshard_after_forward: bool = True
@@ -39,8 +41,8 @@ class Sharding:
 
 
 class Sharded(Replica):
-    """The model in shards. `keeps_whole`: this rank also has a whole copy, which `whole`
-    brings up to date."""
+    """A sharded model. keeps_whole: this rank also keeps a full copy, which `full_model`
+    updates."""
 
     in_step = True
 
@@ -51,8 +53,8 @@ class Sharded(Replica):
         self._device = next(model.parameters()).device
         # Copied before `fully_shard` turns the parameters into shards.
         self._whole = copy.deepcopy(model).requires_grad_(False) if keeps_whole else None
-        # A shared prefix runs each layer twice in one forward pass, and on some ranks alone. FSDP2
-        # gathers a layer once for each backward pass, on all ranks together.
+        # Prefix sharing would run each layer twice per forward pass, and only on some ranks. FSDP2
+        # gathers a layer once per backward pass, on all ranks together, so sharing is off.
         model.shares_prefix = False
         options: dict[str, Any] = {
             "mesh": mesh_of(world, sharding.group, self._device.type),
@@ -68,20 +70,20 @@ class Sharded(Replica):
         fully_shard(self._root, mp_policy=_precision(sharding.dtype, cast_inputs=False), **options)
 
     def forward(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
-        """`work(model, *args)`, with the shards gathered around it."""
+        """Return `work(model, *args)`; shards are gathered as needed."""
         return self._root(work, *args)
 
     @torch.no_grad()
     def full_model(self) -> Any:
-        """The whole copy, brought up to date one parameter at a time; None on a rank that keeps
-        none."""
+        """Update the full copy one parameter at a time and return it; None on a rank that keeps no
+        copy."""
         # A forward pass may have left modules gathered, but parameters are read as shards below.
         for module in self._root.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
         targets = dict(self._whole.named_parameters()) if self._whole is not None else {}
         for name, parameter in self.model.named_parameters():
-            # Frozen weights never change, so the copy has them already.
+            # Frozen weights never change, so the copy already has them.
             if parameter.requires_grad:
                 full = full_tensor(parameter, self._device)
                 if targets:
@@ -89,7 +91,8 @@ class Sharded(Replica):
         return self._whole
 
     def gathered(self, state: Any) -> Any:
-        """The state in whole tensors on the CPU of rank 0; the other ranks get None in their place."""
+        """The state with full tensors on the CPU of rank 0; other ranks get None for each
+        tensor."""
         if isinstance(state, torch.Tensor):
             full = full_tensor(state.detach(), self._device)
             return full.cpu() if self.world.is_main else None
@@ -108,8 +111,8 @@ def _precision(dtype: torch.dtype | None, *, cast_inputs: bool) -> MixedPrecisio
 
 
 def mesh_of(world: World, group: int, device: str) -> DeviceMesh:
-    """All ranks in a row, or rows of `group` ranks. Raises ConfigError if the ranks do not fill
-    them."""
+    """A device mesh of all ranks, or of replicas of `group` ranks each. Raises ConfigError if
+    `group` does not divide the number of ranks."""
     if group in (-1, world.size):
         return init_device_mesh(device, (world.size,), mesh_dim_names=("shard",))
     if group < 1 or world.size % group:
@@ -123,7 +126,7 @@ def mesh_of(world: World, group: int, device: str) -> DeviceMesh:
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """The modules that transformers says must not be split: a model's decoder layers."""
+    """The modules that transformers declares as not to be split: a model's decoder layers."""
     names = {
         name
         for module in model.modules()
@@ -133,7 +136,7 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def full_tensor(value: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The whole of a tensor that may be in shards. Collective; shards on the CPU travel over
+    """The full tensor of a value that may be sharded. Collective; shards on the CPU are sent via
     `device`."""
     if not isinstance(value, DTensor):
         return value
@@ -142,7 +145,7 @@ def full_tensor(value: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def like(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """`whole`, cut as `parameter` is; every rank has the whole and takes its own part of it."""
+    """Shard `whole` like `parameter`; every rank has the full tensor and takes its own shard."""
     # Adam's step counter is a scalar, not a shard.
     if not isinstance(parameter, DTensor) or whole.shape != parameter.shape:
         return whole
@@ -151,5 +154,5 @@ def like(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
 
 
 def norm_of(value: torch.Tensor) -> float:
-    """A gradient norm as a number, whether it is in shards or not."""
+    """A gradient norm as a number, whether it is sharded or not."""
     return float(value.full_tensor() if isinstance(value, DTensor) else value)

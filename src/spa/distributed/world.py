@@ -1,11 +1,12 @@
-"""The ranks of a run: which work is whose, and how the ranks tell each other what they found.
+"""The ranks of a run: how they share work and exchange results.
 
 SPMD: every rank runs the same recipe on the same configuration. Each does its share of the
-expensive work (playing, scoring, gradients) and gets everybody's results, so that statistics,
-filters and decisions are the same everywhere. Alone, every method is the identity.
+expensive work (rollouts, scoring, gradients) and gets the results of all ranks, so that statistics,
+filters and decisions are the same everywhere. In a single process, every collective is the
+identity.
 
-Nothing is pickled: results travel as JSON or as tensors. No wait is without a limit: it is that of
-the process group.
+Nothing is pickled: results are sent as JSON or tensors. Every wait has a limit, the timeout of the
+process group.
 """
 
 import gc
@@ -34,14 +35,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process's place among the ranks."""
+    """The rank of this process and the number of ranks."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def is_main(self) -> bool:
-        """True on the rank that writes files and reports to people."""
+        """True on rank 0, which writes files and reports to the user."""
         return self.rank == 0
 
     def parallel_map(
@@ -53,11 +54,11 @@ class World:
         pack: Callable[[Result], Any] = lambda result: result,
         unpack: Callable[[Any], Result] = lambda result: result,
     ) -> list[Result]:
-        """`work` on all items, shared out among the ranks: one result per item, in their order, on
-        every rank.
+        """Apply `work` to all items, divided among the ranks. Returns one result per item, in
+        order, on every rank.
 
-        Items with the same `by` stay together. `pack` makes JSON of a result, `unpack` is its
-        inverse.
+        Items with the same `by` go to the same rank. `pack` converts a result to JSON; `unpack` is
+        its inverse.
         """
         if self.size == 1:
             return work(list(items))
@@ -75,8 +76,8 @@ class World:
         return [unpack(next(streams[turn[key] % self.size])) for key in keys]
 
     def deal(self, lengths: torch.Tensor) -> torch.Tensor:
-        """int64: this rank's rows. Rows are dealt from the longest to the shortest, back and forth,
-        so that every rank gets nearly the same number of tokens."""
+        """int64: the indices of this rank's rows. Rows are assigned from longest to shortest in
+        alternating rank order, so that every rank gets nearly the same number of tokens."""
         if self.size == 1:
             return torch.arange(len(lengths))
         order = torch.argsort(lengths, stable=True, descending=True)
@@ -86,7 +87,7 @@ class World:
         return order[torch.minimum(place, 2 * self.size - 1 - place) == self.rank]
 
     def gather(self, value: Any) -> list[Any]:
-        """The JSON value of every rank, by rank."""
+        """Gather a JSON value from every rank, in rank order."""
         if self.size == 1:
             return [value]
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -103,8 +104,8 @@ class World:
         ]
 
     def broadcast(self, find: Callable[[], Result]) -> Result:
-        """Return the result of `find` on rank 0 (JSON) on every rank, for data read from files that
-        change."""
+        """Call `find` on rank 0 and return its result (JSON) on every rank; for data from files
+        that may change."""
         if self.size == 1:
             return find()
         return self.gather(find() if self.is_main else None)[0]
@@ -119,7 +120,7 @@ class World:
         return dict(zip(numbers, values.tolist(), strict=True))
 
     def all_reduce_max(self, number: int) -> int:
-        """The largest of the ranks' numbers."""
+        """The maximum over all ranks, on every rank."""
         return int(self._reduced(torch.tensor([number]), dist.ReduceOp.MAX))
 
     def any(self, flag: bool) -> bool:
@@ -127,7 +128,7 @@ class World:
         return bool(self.all_reduce_max(int(flag)))
 
     def barrier(self) -> None:
-        """Continue when all ranks are here."""
+        """Wait until all ranks have reached this point."""
         self.all_reduce_max(0)
 
     def _reduced(self, tensor: torch.Tensor, kind: Any) -> torch.Tensor:
@@ -161,15 +162,15 @@ ALONE = World()
 
 
 def current_world() -> World:
-    """The ranks that this process has joined; alone unless it has."""
+    """The ranks that this process has joined; `ALONE` if it has joined none."""
     return World(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else ALONE
 
 
 @contextmanager
 def joined(device: str, timeout_s: float) -> Iterator[World]:
-    """Join the ranks if torchrun has started this process: gloo on CPUs, NCCL on GPUs (and gloo for
-    what is not on a GPU). No rank waits for another longer than `timeout_s`. Asked to stop, none
-    does so alone: the stages agree on it between two steps.
+    """Join the ranks if torchrun has started this process: gloo on CPUs, NCCL on GPUs (with gloo
+    for CPU tensors). No rank waits for another longer than `timeout_s`. A stop request does not end
+    a single rank: the stages agree on it between two steps.
 
     Raises ConfigError if `device` names one GPU for all ranks.
     """
@@ -193,19 +194,19 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
         try:
             yield current_world()
         except StopRequested as stop:  # raised on all ranks at once
-            traceback.clear_frames(stop.__traceback__)  # its frames refer to the models
+            traceback.clear_frames(stop.__traceback__)  # its frames reference the models
             _leave()
             raise
-        # Not after an error: `_leave` waits for all ranks, and this rank may be alone.
+        # Not after an error: `_leave` waits for all ranks, and the others may still be running.
         _leave()
 
 
 def _leave() -> None:
-    """Destroy the process group once all ranks are here, and release everything that holds it
-    (models in reference cycles, meshes in DTensor's caches), so that its threads end now.
+    """Destroy the process group once all ranks are here. First release everything that references
+    it (models in reference cycles, meshes in DTensor's caches), so that its threads end now.
 
-    A thread of gloo that lets go of a tensor while the interpreter ends aborts the process:
-    "terminate called without an active exception", pytorch/pytorch#179291 and #190489.
+    A gloo thread that releases a tensor while the interpreter exits aborts the process: "terminate
+    called without an active exception", pytorch/pytorch#179291 and #190489.
     """
     current_world().barrier()
     for mesh in [thing for thing in gc.get_objects() if type(thing) is DeviceMesh]:

@@ -1,11 +1,11 @@
 """Sampling on a GPU, from CUDA graphs.
 
-Keys and values of all episodes are in one buffer for each layer, which is allocated once. It is
-divided into *slots* of a fixed number of columns; an episode keeps its slot from turn to turn.
-One call of `Decoder.generate`:
+Each layer has one buffer for the keys and values of all episodes, which is allocated once. It is
+divided into *slots* of a fixed number of columns; an episode keeps its slot from turn to turn. One
+call of `Decoder.generate`:
 
-1. `_read_prompts` reads the tokens that are new, packed one row after another without padding. What
-   several rows begin with is read once, and its keys and values are copied to their slots.
+1. `_read_prompts` reads the new tokens, packed one row after another without padding. A prefix that
+   several rows share is read once, and its keys and values are copied to their slots.
 2. `_sample` samples the first token of every row.
 3. `_decode` repeats the decode step (`_step`) until all rows have ended:
    a. every layer writes the key and value of the row's last token to the next column of its slot,
@@ -15,10 +15,10 @@ One call of `Decoder.generate`:
 
 A CUDA graph is a recorded list of kernels that starts with one command. Its kernels read and write
 the same memory each time, so everything that changes between steps is in `_State`, and the step
-changes it itself. There is a graph for each of a few batch sizes. Rows that are missing up to that
-size, and rows that have ended, compute too: no one uses what they write. When enough
-rows have ended, the others move to a smaller graph. Graphs stay until the buffers change: new
-weights are copied to where the old ones were.
+itself updates it. There is a graph for each of a few batch sizes. Padding rows and rows that have
+ended are computed too, and their results are ignored. When enough rows have ended, the others move
+to a smaller graph. Graphs are kept until the buffers change: new weights are copied into the memory
+of the old ones.
 
 On a CPU the same functions run without graphs. Tests compare them with the engine's other path.
 """
@@ -39,7 +39,7 @@ from spa.models.attention import varlen_attention
 from spa.run import watchdog
 from spa.types import Prompt, SamplingParams
 
-READ_TOKENS = 16384  # tokens of one pass over prompts, apart from its last row
+READ_TOKENS = 16384  # tokens per pass over prompts; the last row may exceed it
 COLUMNS = 256  # slots have a multiple of this many columns
 # Keys and values of at most this share of the GPU's memory stay allocated between rollouts.
 KEPT_SHARE = 1 / 16
@@ -48,19 +48,19 @@ NO_TOKENS = np.empty(0, dtype=np.int32)
 
 @dataclass(slots=True)
 class Slot:
-    """Place of an episode's keys and values. ids: int32 [c], the tokens whose keys and values it
-    holds."""
+    """The slot of an episode's keys and values. number: its index in the buffers. ids: int32 [c],
+    the tokens whose keys and values it holds."""
 
     number: int
     ids: np.ndarray
 
 
 Step = Callable[[], None]
-"""The decode step of one batch size: the replay of a CUDA graph, or on a CPU its functions."""
+"""The decode step of one batch size: the replay of a CUDA graph, or on a CPU a plain function."""
 
 
 class _State:
-    """State that a decode step reads and changes: one entry for each row, at fixed addresses.
+    """State that a decode step reads and updates: one entry per row, at fixed addresses.
 
     Padding rows are not alive and have the last slot, which no episode gets.
     """
@@ -78,19 +78,19 @@ class _State:
         """Sampled id, its log-prob, and whether it ends the response."""
 
     def pad(self, rows: int) -> None:
-        """Make all but the first rows padding."""
+        """Turn every row after the first `rows` into padding."""
         self.slot[rows:] = self.spare_slot
         self.position[rows:] = 0
         self.alive[rows:] = False
 
     def clear(self) -> None:
-        """Make all rows padding, before their first token."""
+        """Turn all rows into padding, and reset the step to 0."""
         self.pad(0)
         self.step.zero_()
 
     def begin(self, slots: torch.Tensor, lengths: torch.Tensor, uniforms: torch.Tensor) -> None:
-        """Rows in these slots, int64 [n], whose prompts of these lengths, int64 [n], have been
-        read; uniforms: float64 [n, tokens]."""
+        """Start rows whose prompts have been read. slots: int64 [n], slot of each row; lengths:
+        int64 [n], tokens of each prompt; uniforms: float64 [n, tokens]."""
         rows = len(slots)
         self.clear()
         self.slot[:rows] = slots
@@ -107,7 +107,7 @@ class _State:
 
 
 class Decoder:
-    """Continues prompts with the matrices of a `FusedModel`. `stop_ids`: tokens that end a
+    """Continues prompts with the matrices of a `FusedModel`. stop_ids: tokens that end a
     response."""
 
     def __init__(self, matrices: FusedModel, stop_ids: Sequence[int], device: torch.device) -> None:
@@ -118,7 +118,7 @@ class Decoder:
         self.kept_bytes = 0.0
         if device.type == "cuda":
             self.kept_bytes = KEPT_SHARE * torch.cuda.get_device_properties(device).total_memory
-        # Slots, rows of a batch, and columns of a slot: the largest numbers that were needed so far.
+        # The largest numbers of slots, rows of a batch, and columns of a slot needed so far.
         self.largest: tuple[int, ...] = (0, 0, 0)
         self.release()
 
@@ -137,7 +137,7 @@ class Decoder:
         self.pool: Any = None
 
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """Give the slots of these episodes to others. After the last, release the memory if the
+        """Free the slots of these episodes. If no episode is left, release the memory if the
         trainer may need it."""
         for episode_id in episode_ids:
             self.slots.pop(episode_id, None)
@@ -150,7 +150,7 @@ class Decoder:
         """Ids, int32 [L], and their log-probs, float32 [L], of one response per prompt, in
         order."""
         slots = self._take_slots(prompts, sampling.max_tokens)
-        # The matrices have their precision; under autocast, sampling would lose digits.
+        # The matrices already have their precision; autocast would make sampling less precise.
         with torch.autocast(self.device.type, enabled=False):
             steps = self._steps(len(prompts), sampling)
             hidden = self._read_prompts(prompts, slots)
@@ -169,7 +169,7 @@ class Decoder:
         return responses
 
     def _take_slots(self, prompts: Sequence[Prompt], new_tokens: int) -> list[Slot]:
-        """The slot of each prompt: that of the episode's earlier turns, or a free one."""
+        """The slot of each prompt: the one from the episode's earlier turns, or a free one."""
         asked = {prompt.episode_id for prompt in prompts}
         others = sum(episode_id not in asked for episode_id in self.slots)
         longest = max(len(prompt.token_ids) for prompt in prompts)
@@ -182,8 +182,8 @@ class Decoder:
         ]
 
     def _reserve(self, slots: int, rows: int, columns: int) -> None:
-        """Allocate memory for so many slots, rows of a batch and columns of a slot. What is in use
-        is copied if the memory was smaller."""
+        """Ensure that memory for this many slots, rows of a batch and columns of a slot is
+        allocated. If the buffers grow, their contents are copied."""
         wanted = (slots, _batch_sizes(rows)[0], -(-columns // COLUMNS) * COLUMNS)
         needed = tuple(map(max, wanted, self.largest))
         if self.buffers and needed == self.largest:
@@ -205,8 +205,8 @@ class Decoder:
         self.state = _State(rows, self.columns, spare, self.device)
 
     def _read_prompts(self, prompts: Sequence[Prompt], slots: Sequence[Slot]) -> torch.Tensor:
-        """Hidden states [B, H] of the last token of each prompt, whose other tokens are in its slot
-        afterwards."""
+        """Read the prompts into their slots. Returns the hidden states [B, H] of each prompt's last
+        token."""
         numbers = [slot.number for slot in slots]
         # At least one token of each prompt is read, because its hidden state is needed.
         starts = [
@@ -237,8 +237,9 @@ class Decoder:
     def _read(
         self, rows: Sequence[np.ndarray], slots: Sequence[int], starts: Sequence[int]
     ) -> torch.Tensor:
-        """Hidden states [B, H] of the last of each row's tokens, int32 [T], which are written to
-        its slot from column `start` on. A pass reads about `READ_TOKENS` tokens of whole rows."""
+        """Read each row's tokens, int32 [T], into its slot from column `start` on. Returns the
+        hidden states [B, H] of each row's last token. A pass reads whole rows of about
+        `READ_TOKENS` tokens."""
         counts = np.array([len(ids) for ids in rows])
         passes = counts.cumsum() // READ_TOKENS
         parts = []
@@ -263,8 +264,9 @@ class Decoder:
     def _decode(
         self, count: int, steps: dict[int, Step], max_tokens: int
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Ids and log-probs of the responses of the first `count` rows of the state, of which the
-        first token has been sampled. steps: the decode step for each batch size."""
+        """Decode until the first `count` rows of the state have ended; their first token has
+        already been sampled. Returns the ids and log-probs of each response. steps: the decode step
+        for each batch size."""
         ids = np.zeros((count, max_tokens), dtype=np.int32)
         logprobs = np.zeros((count, max_tokens), dtype=np.float32)
         lengths = np.zeros(count, dtype=np.int64)
@@ -293,8 +295,8 @@ class Decoder:
         return [(ids[row, :n].copy(), logprobs[row, :n].copy()) for row, n in enumerate(lengths)]
 
     def _steps(self, rows: int, sampling: SamplingParams) -> dict[int, Step]:
-        """The decode step for each batch size of at most so many rows. Those that are missing are
-        recorded, the largest first: the others fit into its memory."""
+        """The decode step for each batch size that `rows` rows may use. Missing steps are recorded,
+        the largest first, because the others fit into its memory."""
         self.state.clear()
         steps = {}
         for size in _batch_sizes(rows):
@@ -306,7 +308,7 @@ class Decoder:
         return steps
 
     def _record(self, step: Step) -> Step:
-        """The step as a CUDA graph; on a CPU the step itself."""
+        """Record the step as a CUDA graph; on a CPU, return the step itself."""
         if self.device.type != "cuda":
             return step
         # Libraries allocate memory when they are first called, which must not be recorded.
@@ -318,7 +320,7 @@ class Decoder:
         return graph.replay
 
     def _step(self, size: int, sampling: SamplingParams) -> None:
-        """The decode step: read the last token of the first `size` rows, sample the next."""
+        """The decode step: read the last token of the first `size` rows and sample the next one."""
         state = self.state
         slot = state.slot[:size]
         position = state.position[:size]
@@ -345,11 +347,13 @@ class Decoder:
         row_slots: torch.Tensor,
         lengths: torch.Tensor,
     ) -> torch.Tensor:
-        """Residual stream [N, H] after the last layer of tokens, int64 [N], whose keys and values
-        are written to these columns of these slots, int64 [N].
+        """Run the layers on tokens `ids`, int64 [N]. Returns the residual stream [N, H] after the
+        last layer. Keys and values are written to column `positions` of slot `slots`, both int64
+        [N].
 
-        The tokens of each row begin at `query_starts`, int32 [B + 1], are at most `longest_query`,
-        and attend to the first columns of `row_slots`, both int64 [B]: `lengths` with their own.
+        query_starts: int32 [B + 1], where the tokens of each row begin, and the end. longest_query:
+        largest number of tokens of a row. row_slots: int64 [B], slot of each row. lengths: int64
+        [B], number of its columns that the row attends to, its new tokens included.
         """
         matrices = self.matrices
         # The last start only closes the list, since `lengths` are given.
@@ -378,7 +382,7 @@ class Decoder:
         return x
 
     def _sample(self, hidden: torch.Tensor, sampling: SamplingParams) -> None:
-        """Sample a token after each of the first rows, from their hidden states [n, H]."""
+        """Sample the next token of each of the first n rows from their hidden states [n, H]."""
         state = self.state
         rows = len(hidden)
         logits = self.matrices.head(_normed(hidden, self.matrices.norm))
@@ -388,7 +392,7 @@ class Decoder:
         ended = (ids[:, None] == self.stop_ids).any(dim=1)
         state.results[:, :rows] = torch.stack([ids.double(), logprobs.double(), ended.double()])
         state.token[:rows] = ids
-        # A row that has ended stays at the column after its last token that was read.
+        # A row that has ended stays at the column after the last token that was read.
         state.position[:rows] += state.alive[:rows]
         state.alive[:rows] &= ~ended
         state.step += 1
@@ -398,13 +402,13 @@ class Decoder:
 
 
 def _batch_sizes(rows: int) -> list[int]:
-    """Batch sizes of the graphs for at most so many rows, falling: a multiple of 256, then powers
-    of two down to 8."""
+    """Batch sizes of the graphs for at most `rows` rows, in falling order: a multiple of 256 if
+    there are more than 256, then powers of two down to 8."""
     powers = [256, 128, 64, 32, 16, 8]
     large = [-(-rows // 256) * 256] if rows > 256 else []
     return large + [size for size in powers if size < max(2 * rows, 16)]
 
 
 def _normed(x: torch.Tensor, norm: Any) -> torch.Tensor:
-    """RMSNorm as one kernel; the trainer's module takes six."""
+    """RMSNorm as one kernel; the trainer's module needs six."""
     return nn.functional.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)

@@ -1,5 +1,6 @@
-"""The engine that the configuration asks for. An engine is one file of this folder, or of another
-package, which defines `KIND`, an `EngineKind`; no other file has to name a new one."""
+"""Create the engine that the configuration selects. An engine is one file of this folder that
+defines `KIND`, an `EngineKind`, or is registered by another package. A new file needs no
+registration."""
 
 import functools
 import logging
@@ -24,8 +25,7 @@ API = "openai"
 
 
 class PlayingEngine(Engine, Protocol):
-    """An engine that knows its chat template: None if it works on text alone, and so should the
-    rollout."""
+    """An engine with its chat template. None: it works on text only, and so must the rollout."""
 
     @property
     def template(self) -> ChatTemplate | None:
@@ -35,24 +35,27 @@ class PlayingEngine(Engine, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
-    """Inputs for building an engine. `model` and `template` are set if they are already loaded,
-    which is always so in training."""
+    """Inputs for building an engine. `model` and `template` are set if they are already loaded, as
+    they always are in training."""
 
     cfg: Config
     model_name: str  # a model or checkpoint as in `model_path`, or a name of `model_info`
     device: torch.device
-    model: Any = None  # the policy that is trained
+    model: Any = None  # the policy in training
     template: ChatTemplate | None = None
-    store: Path | None = None  # file of the responses of an API, by default in the run's folder
+    store: Path | None = (
+        None  # file that caches responses of an API, by default in the run's folder
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
     """Constructor of an engine, and whether it may play in training.
 
-    name: value of `actor_rollout_ref.rollout.name`, for the engines of this folder. trainable:
-    `load_weights` takes the policy's weights, and completions have token ids and log-probs.
-    raw_logprobs: these are of the raw logits, whatever temperature, top-k and top-p were asked for.
+    make: builds the engine. name: value of `actor_rollout_ref.rollout.name`, for the engines of
+    this folder. trainable: `load_weights` accepts the policy's weights, and completions have token
+    ids and log-probs. raw_logprobs: the log-probs are those of the raw logits, whatever the
+    temperature, top-k and top-p.
     """
 
     make: Callable[[EngineRequest], PlayingEngine]
@@ -67,14 +70,14 @@ def make_engine(
     template: ChatTemplate | None = None,
     device: torch.device | None = None,
 ) -> PlayingEngine:
-    """An engine that plays with `model_name`; roll out with its `template`.
+    """Create the engine that plays with `model_name`. Rollouts must use its `template`.
 
     `model_name`: a model or checkpoint as in `model_path`; a name of `model_info` for a model
     behind an API; or `random` for uniformly random legal actions. With
-    `actor_rollout_ref.rollout.name=openai` any other name means `model_config.model_name`.
-    `template` saves reading the tokenizer again, `device` is that of a local model.
+    `actor_rollout_ref.rollout.name=openai`, any other name means `model_config.model_name`.
+    template: avoids loading the tokenizer again. device: device of a local model.
 
-    Raises ModelError if the model cannot be used, ConfigError if the engine cannot be made from a
+    Raises ModelError if the model cannot be used, ConfigError if the engine cannot be built from a
     configuration.
     """
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -83,9 +86,9 @@ def make_engine(
 
 
 def engine_kind(name: str) -> EngineKind:
-    """The engine that `actor_rollout_ref.rollout.name` means: one of `engines`, or another
-    package's or `package.module:name`, each an `EngineKind`, or a class or function that makes an
-    engine from an `EngineRequest` (and is not trained on).
+    """Resolve `actor_rollout_ref.rollout.name`: one of `engines`, a name that another package
+    registers, or `package.module:name`. The latter two are an `EngineKind`, or a class or function
+    that builds an engine from an `EngineRequest` and cannot be used in training.
 
     Raises ConfigError if it does not load.
     """
@@ -104,10 +107,10 @@ def engine_kind(name: str) -> EngineKind:
 
 
 def trained_kind(cfg: Config) -> EngineKind:
-    """The engine that plays with the weights that are being trained.
+    """The engine that samples from the policy in training.
 
-    Raises ConfigError for an engine that cannot, or whose log-probs are not those of the policy
-    that samples.
+    Raises ConfigError for an engine that cannot, or whose log-probs are not those of the sampling
+    policy.
     """
     name = engine_name(cfg)
     rollout = cfg.actor_rollout_ref.rollout
@@ -136,19 +139,19 @@ def trained_kind(cfg: Config) -> EngineKind:
 
 
 def engine_name(cfg: Config, model_name: str = "") -> str:
-    """Resolve `actor_rollout_ref.rollout.name` for this machine and model: the same without
+    """Resolve `actor_rollout_ref.rollout.name` for this machine and model, so that it is never
     `auto`."""
     if model_name == RANDOM:
         return RANDOM
-    # Models of `model_info` are always behind an API; `rollout.name` is about all other models.
+    # Models of `model_info` are always behind an API; `rollout.name` applies to all other models.
     if model_name in cfg.model_info:
         return API
     return on_this_machine(cfg).actor_rollout_ref.rollout.name
 
 
 def on_this_machine(cfg: Config) -> Config:
-    """`cfg` with engine and GPU counts that this machine has. What is lowered is logged, once per
-    process."""
+    """`cfg` with an engine and GPU counts that this machine supports. Reductions are logged once
+    per process."""
     clamped, warnings = clamp_to_hardware(
         cfg, gpus=torch.cuda.device_count() if torch.cuda.is_available() else 0
     )
@@ -163,7 +166,8 @@ def _warn_once(text: str) -> None:
 
 
 def _make_random(request: EngineRequest) -> PlayingEngine:
-    # It reads formats and environments, which a benchmark of the local engine does without.
+    # Imported late: it imports formats and environments, which a benchmark of the local engine does
+    # not need.
     from spa.policies.scripted import random_engine
 
     return random_engine(request.template, max_actions=request.cfg.agent_proxy.max_actions_per_turn)
@@ -179,8 +183,8 @@ def _make_scripted(request: EngineRequest) -> PlayingEngine:
 
 @functools.cache
 def engines() -> Mapping[str, EngineKind]:
-    """The engines of this package by name: the `KIND` of each file of `spa.engines`, and the two that
-    play by a policy without a model."""
+    """The engines of this package by name: the `KIND` of each file of `spa.engines`, and two
+    engines that use a policy without a model."""
     own = (*defined_in("engines", "KIND").values(), RANDOM_KIND, SCRIPTED_KIND)
     return {kind.name: kind for kind in own}
 

@@ -1,12 +1,12 @@
-"""The forward pass of Llama-like models as sampling needs it: the last position's logits, few
+"""The forward pass of Llama-like models for sampling: only the last position's logits, in few
 operations.
 
-A step reads one token per row, so what costs is reading the weights once and whatever Python does
-in between. Here the matrices that read the same input are one (query, key, value; gate, up), on a
-CPU in the layout of oneDNN. Attention is two plain products over the cache. On a CPU, the fused
-kernel is made for long queries and takes ten times as long in bfloat16. On a GPU, transformers
-first copies keys and values for every query head. The residual stream, norms and rotations are
-float32, as under autocast, so that sampler and trainer compute the same numbers up to rounding.
+A decoding step reads one token per row, so its cost is reading the weights plus Python overhead.
+Projections of the same input are therefore fused (query, key, value; gate, up), on a CPU in
+oneDNN's packed layout. Attention is two plain matrix products over the cache. On a CPU, the fused
+attention kernel is built for long queries and takes ten times as long in bfloat16. On a GPU,
+transformers would first copy keys and values for every query head. The residual stream, norms and
+RoPE are float32, as under autocast, so that sampler and trainer agree up to rounding.
 """
 
 import re
@@ -27,8 +27,8 @@ DECODED_ROWS = 16  # the matrix layout is optimized for this many rows; other nu
 
 
 def can_fuse(model: Any, dtype: torch.dtype) -> bool:
-    """Return whether `FusedModel` computes the same as the model, and its copy of the matrices is
-    worth its memory: in a lower precision, or of a small model."""
+    """Return whether `FusedModel` computes the same as the model, and whether its copy of the
+    matrices is worth the memory: it has a lower precision, or the model is small."""
     config = getattr(model, "config", None)
     if config is None or config.model_type not in MODELS or not attends_to_everything(config):
         return False
@@ -37,8 +37,8 @@ def can_fuse(model: Any, dtype: torch.dtype) -> bool:
         type(module) is not nn.Linear for module in model.modules() if isinstance(module, nn.Linear)
     ):
         return False
-    # `FusedModel` computes these matrices only and would leave out any other. Adapters are merged
-    # into them. On a CPU, reading the adapters apart costs less than merging.
+    # `FusedModel` computes only these matrices and would ignore any other. Adapters are merged into
+    # them; on a CPU, computing adapters separately costs less than merging.
     linear = {
         re.split(r"\.(?:base_layer|lora_)", name)[0].rpartition(".")[2]
         for name, module in model.named_modules()
@@ -56,11 +56,11 @@ def can_fuse(model: Any, dtype: torch.dtype) -> bool:
 
 
 class Matrix:
-    """One or more linear layers with the same input as one, in `dtype`, on a CPU laid out for oneDNN
-    where there is one."""
+    """Linear layers with the same input, fused into one matrix in `dtype`; on a CPU in oneDNN's
+    layout if it is available."""
 
     def __init__(self, layers: list[Any], dtype: torch.dtype) -> None:
-        self.layers = layers  # of the trainer
+        self.layers = layers  # the trainer's layers
         self.dtype = dtype
         self.packed = (
             layers[0].weight.device.type == "cpu"
@@ -73,8 +73,8 @@ class Matrix:
 
     @torch.no_grad()
     def fill(self) -> None:
-        """Copy the layers' weights, as after every update. The memory stays the same, because
-        recorded CUDA graphs read it, except in oneDNN's layout."""
+        """Copy the layers' weights; call this after every update. Copies in place, because recorded
+        CUDA graphs read this memory, except in oneDNN's layout."""
         weight = torch.cat([merged_weight(layer) for layer in self.layers]).to(self.dtype)
         biases = [layer.bias for layer in self.layers if layer.bias is not None]
         bias = torch.cat(biases).to(self.dtype) if biases else None
@@ -103,7 +103,7 @@ def _packable() -> tuple[torch.dtype, ...]:
 
 
 class Layer:
-    """The matrices of one layer; norms are the trainer's own."""
+    """The matrices of one layer; norms are shared with the trainer."""
 
     def __init__(self, source: Any, dtype: torch.dtype) -> None:
         attention = source.self_attn
@@ -118,7 +118,7 @@ class Layer:
 
 
 class FusedModel:
-    """A copy of a Llama-like model's matrices, called like the model itself with a cache and an
+    """A copy of a Llama-like model's matrices. Call it like the model itself, with a cache and an
     additive mask."""
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
@@ -131,7 +131,7 @@ class FusedModel:
         self.bytes_per_token = (
             2 * config.num_hidden_layers * self.key_heads * self.width * dtype.itemsize
         )
-        """Of keys and values of a row."""
+        """Bytes of keys and values per token of a row."""
         body = model.base_model
         self.embed = body.embed_tokens
         self.rotary = body.rotary_emb
@@ -140,14 +140,15 @@ class FusedModel:
         self.head = Matrix([model.get_output_embeddings()], dtype)
 
     def refresh(self) -> None:
-        """Copy the matrices of the model again; norms and embeddings are the trainer's own."""
+        """Copy the matrices of the model again; norms and embeddings are shared with the
+        trainer."""
         for layer in self.layers:
             for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down):
                 matrix.fill()
         self.head.fill()
 
     def eval(self) -> "FusedModel":
-        """Nothing here depends on a mode."""
+        """Return self: nothing here depends on the mode."""
         return self
 
     def __call__(
@@ -170,8 +171,8 @@ class FusedModel:
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: GrowingCache
     ) -> torch.Tensor:
         rows, q = ids.shape
-        # The residual stream, the norms and the rotation are float32. Matrix products, attention
-        # and the activation function are in `dtype`.
+        # The residual stream, the norms and RoPE are float32. Matrix products, attention and the
+        # activation function are in `dtype`.
         x = self.embed(ids).float()
         turn = self.turn(x, positions)
         x = x.view(rows * q, -1)
@@ -194,20 +195,21 @@ class FusedModel:
         return self.head(self.norm(last))[:, None]
 
     def turn(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rotation of queries and keys at these positions, int64 [B, q]: two [B, q, 1, D]."""
+        """RoPE factors of queries and keys at `positions`, int64 [B, q]: two tensors [B, q, 1,
+        D]."""
         cos, sin = self.rotary(x, positions)
         half = self.width // 2
-        # `sin` multiplies x with its halves swapped, `cos` x itself: their sum is the rotation.
+        # `cos` multiplies x, and `sin` multiplies x with its halves swapped; their sum is RoPE.
         sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
         return cos.unsqueeze(2), sin.unsqueeze(2)
 
     def split_heads(
         self, qkv: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """[B, q, H + 2 K, D] -> scaled queries [B, H, q, D] and keys [B, K, q, D], both turned, and
-        values."""
+        """[B, q, H + 2 K, D] -> scaled queries [B, H, q, D] and keys [B, K, q, D], both with RoPE
+        applied, and values."""
         turned = self.heads + self.key_heads
-        # Rotated in float32, as the trainer does under autocast.
+        # RoPE is applied in float32, as in the trainer under autocast.
         both = qkv[:, :, :turned].float()
         both = torch.addcmul(both * turn[0], both.roll(self.width // 2, -1), turn[1])
         queries = (both[:, :, : self.heads] * self.scale).to(self.dtype)
@@ -224,9 +226,8 @@ class FusedModel:
     ) -> torch.Tensor:
         """queries [B, H, q, D], keys and values [B, K, T, D], mask [B, 1, q, T] -> [B * q, H * D].
 
-        Queries that share a key head are stacked, so that every key is read once; a block of rows
-        at a time. `head`: keys and values [K, c, D] before those, which the queries of all rows
-        share and see.
+        Queries that share a key head are stacked, so that every key is read once; rows are
+        processed in blocks. head: keys and values [K, c, D] of a prefix that all rows share.
         """
         rows, _, q, _ = queries.shape
         shared = self.heads // self.key_heads
@@ -243,7 +244,7 @@ class FusedModel:
                 -1, self.heads, q, columns
             )
             scores = scores.add_(mask[some])
-            # One softmax over the shared columns and those of the row.
+            # One softmax over the shared columns and the row's own columns.
             if head is not None:
                 scores = torch.cat(
                     [self._across(queries[some], head[0].transpose(1, 2)), scores], dim=-1

@@ -1,12 +1,11 @@
-"""Key/value caches of single episodes, and the batched cache that they are played in.
+"""Key/value caches of single episodes, and the batched cache for sampling.
 
-Between turns an episode's keys and values are a row without gaps (`EpisodeKV`) of what left the
-batch together with it (`KVStore`). For a call of the engine rows are laid side by side into one
-`GrowingCache`; rows of different length leave holes, which the attention mask closes. What all rows
-of a batch begin with may be held once (`Head`): a step then reads it once, where it would read it
-for every row.
+Between turns, an episode's keys and values are a row without gaps (`EpisodeKV`) of a store of rows
+that left the batch together (`KVStore`). For a call of the engine, the rows are copied into one
+`GrowingCache`; rows of different length leave gaps, which the attention mask excludes. A prefix
+that all rows of a batch share may be held once (`Head`), so that a step reads it once and not once
+per row.
 
-Tokens that rows begin with alike, so that they are read once.
 """
 
 from collections.abc import Sequence
@@ -21,12 +20,12 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 # Replaces tensors whose memory is released.
 _GONE = torch.empty(0)
 Head = list[tuple[torch.Tensor, torch.Tensor]]
-"""Keys and values [K, c, D] of each layer, of the c tokens that all rows of a batch begin with."""
+"""Per layer, keys and values [K, c, D] of the c leading tokens that all rows of a batch share."""
 
 
 class KVStore:
-    """KV cache of rows that left a batch together: keys and values [R, H, c, D] per layer, after
-    those of `head`. Every row is filled from the left; entries beyond its own length are
+    """KV cache of rows that left a batch together: keys and values [R, H, c, D] per layer for the
+    tokens after `head`. Every row is filled from the left; entries beyond its own length are
     meaningless."""
 
     def __init__(self, head: Head) -> None:
@@ -38,8 +37,9 @@ class KVStore:
     def columns(
         self, layer: int, part: int, rows: torch.Tensor, start: int, stop: int
     ) -> torch.Tensor:
-        """Keys (`part` 0) or values (1), [r, H, stop - start, D], of tokens `start` to `stop` of
-        these rows, int64 [r]. One of them at a time, as a copy of both may not fit into memory."""
+        """Keys (`part` 0) or values (`part` 1), [r, H, stop - start, D], of tokens `start` to
+        `stop` of these rows, int64 [r]. Not both at once, because a copy of both may not fit into
+        memory."""
         own = (self.keys, self.values)[part][layer]
         if not self.head:
             return own[rows, :, start:stop]
@@ -47,9 +47,9 @@ class KVStore:
         return torch.cat([early, own[rows]], dim=2)[:, :, start:stop]
 
     def shrink(self) -> None:
-        """Drop rows of finished episodes, once they are half of all rows."""
+        """Drop the rows of finished episodes once they make up half of all rows."""
         living = list(self.episodes)
-        # Copying the remaining rows pays off once it frees half of the memory.
+        # Copying the remaining rows is worthwhile once it frees half of the memory.
         if not living or 2 * len(living) > len(self.keys[0]):
             return
         rows = torch.tensor([episode.row for episode in living], device=self.keys[0].device)
@@ -62,9 +62,9 @@ class KVStore:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class EpisodeKV:
-    """KV cache of one episode: row `row` of a store.
+    """KV cache of one episode: row `row` of `store`.
 
-    ids: int32 [c], the tokens whose keys and values are held.
+    ids: int32 [c], the tokens whose keys and values are cached.
     """
 
     ids: np.ndarray
@@ -72,16 +72,16 @@ class EpisodeKV:
     row: int
 
     def covers(self, token_ids: np.ndarray) -> bool:
-        """Return whether this is a proper prefix of `token_ids` (at least one token is left to
-        read)."""
+        """Return whether the cached tokens are a proper prefix of `token_ids`, so that at least one
+        token is left to read."""
         return len(self.ids) < len(token_ids) and np.array_equal(
             self.ids, token_ids[: len(self.ids)]
         )
 
 
 class GrowingLayer(DynamicLayer):
-    """A cache layer that writes into a buffer with room to grow, instead of copying itself at every
-    token."""
+    """A cache layer that writes into a buffer with spare columns, instead of copying itself at
+    every token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,15 +113,15 @@ class GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
     def buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [B, H, columns, D] with the room that they have to grow, which is zero."""
+        """Keys and values [B, H, columns, D] including the spare columns, which are zero."""
         return self._keys, self._values
 
     def get_seq_length(self) -> int:
-        """Columns in use."""
+        """Number of columns in use."""
         return self.length
 
     def adopt(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Begin with these [B, H, c, D] keys and values, without copying them."""
+        """Use these keys and values [B, H, c, D] as the buffers, without copying them."""
         self.dtype = keys.dtype
         self.device = keys.device
         self.is_initialized = True
@@ -130,7 +130,7 @@ class GrowingLayer(DynamicLayer):
         self.length = keys.shape[-2]
 
     def empty(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._keys = self._values = self.keys = self.values = _GONE
         self.length = 0
 
@@ -161,7 +161,7 @@ def _grown(buffer: torch.Tensor, used: int, columns: int) -> torch.Tensor:
 
 
 class GrowingCache(DynamicCache):
-    """A Hugging Face cache made of growing layers."""
+    """A Hugging Face cache of `GrowingLayer`s."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()
@@ -176,11 +176,12 @@ class GrowingCache(DynamicCache):
         return self.head[0][0].shape[1] if self.head else 0
 
     def lay_out(self, rows: list[EpisodeKV | None]) -> None:
-        """Fill the empty cache with these rows, each starting at column 0 with what comes after the
+        """Fill the empty cache with these rows. Each starts at column 0 with its tokens after the
         head; None is an empty row.
 
-        The rows are used up: a store that is wanted whole gives its memory to the cache layer by
-        layer, which may be most of a GPU; others shrink later (`KVStore.shrink`).
+        The rows must not be used afterwards. A store whose episodes are all in the batch is freed
+        layer by layer, because it may fill most of a GPU; other stores shrink later
+        (`KVStore.shrink`).
         """
         parts: dict[KVStore, list[tuple[int, EpisodeKV]]] = {}
         for place, row in enumerate(rows):
@@ -205,7 +206,7 @@ class GrowingCache(DynamicCache):
         ]
         for index, layer in enumerate(self._growing):
             like = moves[0][0]
-            # In some models, values have another width than keys.
+            # In some models, values and keys differ in width.
             keys, values = (
                 held[index].new_zeros(
                     (len(rows), held[index].shape[1], width, held[index].shape[3])
@@ -227,8 +228,9 @@ class GrowingCache(DynamicCache):
     def append(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append [B, H, q, D] to a layer; returns its whole buffers, contiguous [B, H, columns, D],
-        zero beyond the columns in use. Products over a part of a buffer would copy it first."""
+        """Append keys and values [B, H, q, D] to a layer. Returns its whole buffers, contiguous [B,
+        H, columns, D], zero beyond the columns in use, because matrix products over part of a
+        buffer would copy it first."""
         self._growing[layer].update(keys, values)
         return self._growing[layer].buffers()
 
@@ -240,10 +242,10 @@ class GrowingCache(DynamicCache):
     def take_rows(
         self, rows: torch.Tensor, columns: torch.Tensor, ids: Sequence[np.ndarray], *, last: bool
     ) -> list[EpisodeKV]:
-        """Copies of rows without their holes. rows: int64 [R]; columns: int64 [R, c], in which the
-        first columns of each row are those that hold its `ids`, int32 each, after the head.
+        """Copy rows without their gaps. rows: int64 [R]; ids: int32 per row, its cached tokens;
+        columns: int64 [R, c], for each row first the columns that hold its `ids` after the head.
 
-        After the `last` call the cache is empty; its layers are given back one by one.
+        The `last` call empties the cache, freeing its layers one by one.
         """
         store = KVStore(self.head)
         for layer in self._growing:
@@ -258,7 +260,7 @@ class GrowingCache(DynamicCache):
 
 
 def head_of(episode: EpisodeKV, tokens: int) -> Head:
-    """The first tokens of what is cached of an episode, copied."""
+    """Copy the keys and values of the first `tokens` cached tokens of an episode."""
     store = episode.store
     row = torch.tensor([episode.row], device=store.keys[0].device)
 
@@ -281,12 +283,13 @@ def common_length(one: np.ndarray, other: np.ndarray) -> int:
 
 
 def shared_beginnings(rows: Sequence[np.ndarray]) -> list[tuple[int, int]] | None:
-    """The group of each row, int [T], and how many tokens its members begin with alike. A row joins
-    if it shares more than the group loses, and keeps a token for itself. None if reading these
-    beginnings once saves too little."""
+    """Group rows of token ids, int [T], by common prefix: for each row its group and the prefix
+    length. A row joins a group if it shares more tokens than the group's prefix loses; at least one
+    token of each row stays outside the prefix. None if reading each prefix once saves too
+    little."""
     groups: list[list[int]] = []
     tokens: list[int] = []
-    # Sorted by their tokens, neighbouring rows have the longest common prefixes.
+    # After sorting by tokens, neighbouring rows have the longest common prefixes.
     for i in sorted(range(len(rows)), key=lambda i: rows[i].tolist()):
         shared = common_length(rows[groups[-1][0]][: tokens[-1]], rows[i][:-1]) if groups else 0
         if groups and shared > (tokens[-1] - shared) * len(groups[-1]):

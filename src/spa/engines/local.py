@@ -1,18 +1,18 @@
 """Batched sampling over any Hugging Face causal LM, in this process.
 
-* Keys and values are kept from turn to turn: a turn reads only the tokens that are new.
+* Keys and values are kept from turn to turn: a turn reads only new tokens.
 * Equal prompts (the members of a group at their first turn) are read once.
-* In models that `spa.engines.fused` reads, a long enough prefix of all prompts (the rules of
-  the game) is read and held once. A longer prefix of some of them is read once.
+* In models that `spa.engines.fused` supports, a long enough prefix of all prompts (the rules of the
+  game) is read and held once. A longer prefix that only some of them share is read once.
 * Rows that have finished leave the batch.
 * Models whose layers do not all attend to the whole sequence (sliding windows, linear attention)
-  take the safe path: the whole conversation is read again at every turn and rows stay until the
-  end. It is announced once.
-* Models that see pictures do too, in the generation loop of transformers (`spa.engines.vision`).
-* Architectures that are not known to be read right are tried with a few tokens when the engine is
-  made.
-* On CUDA, models that `spa.engines.fused` reads are sampled from with CUDA graphs
-  (`spa.engines.decoder`), if a trial with a few tokens is right.
+  take the safe path. The whole conversation is read again at every turn, and rows stay in the batch
+  until the end. The engine logs this once.
+* Vision models also read the whole conversation again, in the generation loop of transformers
+  (`spa.engines.vision`).
+* Architectures that are not known to work are tested with a few tokens when the engine is built.
+* On CUDA, models that `spa.engines.fused` supports are sampled with CUDA graphs
+  (`spa.engines.decoder`), if a trial with a few tokens passes.
 """
 
 import logging
@@ -58,16 +58,16 @@ _HELD_ONCE = 2**20
 
 
 class LocalEngine:
-    """The default engine. Shares the model with the trainer, so `load_weights` with that model only
-    drops the caches, and makes the copies of the matrices that `spa.engines.fused` reads.
+    """The default engine. It shares the model with the trainer, so `load_weights` with that model
+    only drops the caches and refreshes the matrices of `spa.engines.fused`.
 
-    `keep_cache=False` forgets every episode after its turn (less memory, more reading); `max_rows`
-    bounds one batch; `autocast` is the precision of the forward pass if it is not that of the
-    weights. Models that `spa.engines.fused` knows are read by it. `graphs`: sample with
-    `spa.engines.decoder`; by default on CUDA, where that works.
+    keep_cache: False drops every episode's cache after its turn (less memory, more tokens to read).
+    max_rows: largest batch. autocast: precision of the forward pass; None keeps that of the
+    weights. graphs: sample with `spa.engines.decoder`; by default on CUDA, where that works. Models
+    that `spa.engines.fused` supports use its forward pass.
 
-    Raises ModelError for an architecture whose log-probs, token by token, are not those of one
-    forward pass.
+    Raises ModelError for an architecture whose log-probs when decoding with a cache differ from
+    those of one forward pass.
     """
 
     def __init__(
@@ -84,8 +84,7 @@ class LocalEngine:
         self.model = model
         self.template = template
         self.version = version
-        # Caches of windowed or recurrent layers cannot be cut out of a batch and put together
-        # again.
+        # Caches of windowed or recurrent layers cannot be split out of a batch and merged again.
         self.safe = template.images is not None or not attends_to_everything(model.config)
         dtype = autocast or next(model.parameters()).dtype
         fused = not self.safe and can_fuse(model, dtype)
@@ -189,13 +188,14 @@ class LocalEngine:
         )
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """Weights of the shared model have changed (or come from another module of the same shape)."""
+        """Take over new weights: of the shared model itself, of another module of the same shape,
+        or from a folder. Drops all cached keys and values."""
         source = type(self.model).from_pretrained(model) if isinstance(model, Path) else model
         if source is not self.model:
             self.model.load_state_dict(source.state_dict())
         if isinstance(self.sampler, FusedModel):
             self.sampler.refresh()
-        # The cached keys and values are those of the old weights.
+        # The cached keys and values belong to the old weights.
         self._episodes.clear()
         if self.decoder is not None:
             self.decoder.slots.clear()
@@ -205,8 +205,8 @@ class LocalEngine:
             torch.cuda.empty_cache()
 
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """These episodes are over: their caches go, as soon as they are half of those that were
-        made together."""
+        """Drop the caches of finished episodes. Rows of a store are freed once half of its episodes
+        have finished."""
         if self.decoder is not None:
             self.decoder.forget(episode_ids)
         gone = [self._episodes.pop(episode_id, None) for episode_id in episode_ids]
@@ -225,7 +225,7 @@ class LocalEngine:
 
 
 class _Batch:
-    """The rows of one `generate` call while they are being written."""
+    """The rows of one `generate` call during sampling."""
 
     def __init__(
         self, engine: LocalEngine, prompts: Sequence[Prompt], sampling: SamplingParams
@@ -250,7 +250,8 @@ class _Batch:
             watchdog.beat()
             ids, logprobs = sample_tokens(logits, self.uniforms[:, step], self.sampling)
             ended = torch.isin(ids, stop_ids)
-            # One transfer per token: unless rows leave, the CPU waits for the GPU only here.
+            # One transfer per step: unless rows leave the batch, the CPU waits for the GPU only
+            # here.
             told = torch.stack([ids.double(), logprobs.double(), ended.double()]).tolist()
             for row, writes, token, value in zip(self.rows, writing, *told[:2], strict=True):
                 if writes:
@@ -261,7 +262,7 @@ class _Batch:
             # Nothing more is sampled, so the last token need not be read.
             if not any(writing) or step + 1 == self.sampling.max_tokens:
                 break
-            # Dropping finished rows pays off once enough rows have finished.
+            # Dropping finished rows is worthwhile once enough rows have finished.
             if not self.engine.safe and sum(writing) < len(self.rows) * _SHRINK_AT:
                 # The caches of finished rows are saved for their next turn before the rows are
                 # dropped.
@@ -336,8 +337,8 @@ class _Batch:
         valid: torch.Tensor,
         held: torch.Tensor,
     ) -> tuple[list[np.ndarray], torch.Tensor, torch.Tensor]:
-        """Read what the rows of each group begin with, once, and give it to all of them. Returns
-        what is left of `new`, and `valid` and `held` as `_read_chunk` takes them."""
+        """Read the common prefix of each group of rows once, for all of its rows. Returns the
+        remaining tokens of `new`, and `valid` and `held` as `_read_chunk` expects them."""
         firsts = {number: ids[:tokens] for (number, tokens), ids in zip(groups, new, strict=True)}
         begun = [firsts[number] for number in range(len(firsts))]
         _, valid = self._read_chunk(begun, valid[: len(begun)], held[: len(begun)])
@@ -350,8 +351,8 @@ class _Batch:
         )
 
     def _read_head(self, cached: list[EpisodeKV | None]) -> Head:
-        """Keys and values of what all prompts begin with, if they are worth holding once; else
-        nothing."""
+        """Keys and values of the prefix that all prompts share, if holding them once is worthwhile;
+        else empty."""
         fused = self.engine.sampler
         if not isinstance(fused, FusedModel):
             return []
@@ -366,7 +367,7 @@ class _Batch:
         return head_of(known[0] if known else self._read_alone(first[:tokens]), tokens)
 
     def _read_alone(self, ids: np.ndarray) -> EpisodeKV:
-        """Build the cache of these tokens, int [c], in a forward pass of their own."""
+        """Build the cache of these tokens, int [c], in a separate forward pass."""
         cache = GrowingCache(_layer_count(self.engine.model.config))
         columns = torch.arange(len(ids), device=self.device)[None]
         causal = torch.ones((1, len(ids), len(ids)), dtype=torch.bool, device=self.device).tril()
@@ -379,12 +380,12 @@ class _Batch:
         self, new: list[np.ndarray], valid: torch.Tensor, held: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Read new tokens, right-aligned so that every row's last token is in the last column.
-        `valid`: bool [B, past], which columns hold a token of the row; `held`: int64 [B], its
-        cached tokens, with those that all rows share. Returns the logits after each row and `valid`
+        valid: bool [B, past], which columns hold a token of the row. held: int64 [B], number of its
+        cached tokens, including the shared prefix. Returns the logits after each row, and `valid`
         with the new columns."""
         ids, real = (part.to(self.device) for part in right_aligned(new))
         width = ids.shape[1]
-        # Positions count a row's own tokens. Those of padding only have to be valid.
+        # Positions count a row's own tokens. Positions of padding only have to be valid.
         positions = (held[:, None] + real.cumsum(1) - 1).clamp(min=0)
         causal = torch.ones((width, width), dtype=torch.bool, device=self.device).tril()
         # Padding queries attend to themselves, so that no row of the softmax is empty. Their output
@@ -452,7 +453,7 @@ class _Batch:
         return out.logits[:, -1]
 
     def _leave(self, batch_rows: Sequence[int], *, last: bool = False) -> None:
-        """Put the keys and values of finished rows aside for their next turn, if they have one."""
+        """Save the keys and values of finished rows for their next turn, if they have one."""
         batch_rows = [b for b in batch_rows if self.prompts[self.rows[b]].continued]
         if not self.engine.keep_cache or not batch_rows:
             return
@@ -490,7 +491,7 @@ def _layer_count(config: Any) -> int:
 def local_engine(
     cfg: Config, model: Any, template: ChatTemplate, device: torch.device
 ) -> LocalEngine:
-    """The engine of this process over a loaded model."""
+    """Create the local engine for a loaded model."""
     rows = cfg.actor_rollout_ref.rollout.max_num_seqs
     return LocalEngine(model, template, max_rows=rows, autocast=engine_autocast(cfg, device))
 

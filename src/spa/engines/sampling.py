@@ -1,4 +1,4 @@
-"""Sampling tokens from logits, with draws that belong to the row and not to the batch."""
+"""Sample tokens from logits with random numbers that depend on the row and not on the batch."""
 
 from collections.abc import Sequence
 
@@ -14,15 +14,15 @@ BLOCK = 256  # size of the blocks, in ids, for larger vocabularies
 
 
 def row_uniforms(prompts: Sequence[Prompt], count: int) -> torch.Tensor:
-    """float64 [B, count] in [0, 1): a row's random numbers come from its own seed, whatever its
+    """float64 [B, count] in [0, 1): each row's random numbers, from its own seed, whatever the
     batch."""
     rows = [np.random.Generator(np.random.PCG64(prompt.seed)).random(count) for prompt in prompts]
     return torch.from_numpy(np.stack(rows))
 
 
 def right_aligned(rows: Sequence[np.ndarray], pad: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of token ids as int64 [B, T], the last token of each in the last column, and bool [B, T],
-    which of them are no padding."""
+    """Rows of token ids as int64 [B, T], with each row's last token in the last column, and bool
+    [B, T], False on padding."""
     width = max(map(len, rows))
     ids = torch.full((len(rows), width), pad, dtype=torch.int64)
     real = torch.zeros((len(rows), width), dtype=torch.bool)
@@ -37,9 +37,9 @@ def sample_tokens(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sample one token per row by inverting the cumulative distribution.
 
-    logits: [B, V]; uniforms: float64 [B] in [0, 1), one draw of each row's own stream. Returns ids
-    int64 [B] and float32 [B] log-probs of those ids under the distribution that they were sampled
-    from; of greedy ids, under the raw logits.
+    logits: [B, V]; uniforms: float64 [B] in [0, 1), one number of each row's own stream. Returns
+    ids int64 [B] and their log-probs float32 [B] under the distribution that they were sampled
+    from, or, for greedy sampling, under the raw logits.
     """
     allowed = policy_logits(logits.float(), sampling)
     if sampling.temperature == 0:
@@ -51,17 +51,17 @@ def sample_tokens(
 
 
 def _invert(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """The first id, int64 [B], at which the running sum of probs float32 [B, V] exceeds `uniforms`
-    of the whole.
+    """The first id, int64 [B], at which the cumulative sum of `probs`, float32 [B, V], exceeds
+    `uniforms` times the total.
 
-    Summed in float64; a large vocabulary block by block first, then within the block that the draw
-    falls into.
+    Sums are float64. A large vocabulary is searched by blocks first, then within the selected
+    block.
     """
     rows, size = probs.shape
     if size <= DIRECT:
         ends = probs.double().cumsum(-1)
-        # Scaling by the last entry keeps the draw inside the distribution when rounding leaves its
-        # sum below 1.
+        # Scaling by the last entry keeps the target inside the distribution when rounding leaves
+        # its sum below 1.
         return torch.searchsorted(ends, uniforms[:, None] * ends[:, -1:], right=True)[:, 0].clamp(
             max=size - 1
         )
@@ -74,7 +74,7 @@ def _invert(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     inside = (
         split[torch.arange(rows, device=probs.device), block[:, 0]].double().cumsum(-1) + before
     )
-    # The sums over blocks and within a block may differ in the last digit. The bound keeps a draw
+    # The sums over blocks and within a block may differ in the last digit. The bound keeps a target
     # at the end of its block on an id with a probability above 0.
     targets = torch.minimum(targets, inside[:, -1:] * (1 - 2**-52))
     place = torch.searchsorted(inside, targets, right=True).clamp(max=BLOCK - 1)

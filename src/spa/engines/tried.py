@@ -1,5 +1,5 @@
-"""Check whether the local engine can read a model: try it on a few tokens when the engine is
-built."""
+"""Check with a few tokens, when the engine is built, whether the local engine can sample from a
+model."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -36,8 +36,9 @@ def uses_flash(config: Any) -> bool:
 
 
 def reads_right(model: Any, make_batch: MakeBatch) -> bool:
-    """Return whether cached log-probs of two turns of two uneven rows equal those of one forward
-    pass without a cache. False, too, if the model cannot be called that way."""
+    """Return whether the log-probs of two rows of unequal length, decoded with a cache over two
+    turns, equal those of one forward pass without a cache. Also False if the model cannot be called
+    that way."""
     fault = _fault(model, lambda: _gap(model, make_batch), SAME)
     if fault:
         log.debug("%s: %s", model.config.model_type, fault)
@@ -45,8 +46,8 @@ def reads_right(model: Any, make_batch: MakeBatch) -> bool:
 
 
 def decoder_fault(decoder: Decoder, model: Any, autocast: torch.dtype | None) -> str:
-    """Reason not to sample with a decoder: log-probs of two turns of two uneven rows that are not
-    those of one forward pass without a cache, or an error. Empty if all is right."""
+    """Reason not to sample with a decoder: an error, or log-probs of two turns of two rows that
+    differ from those of one forward pass without a cache. Empty if the trial passes."""
     with torch.autocast(decoder.device.type, autocast, autocast is not None):
         fault = _fault(model, lambda: _decoder_gap(decoder, model), SAME_HALF)
     decoder.release()
@@ -54,8 +55,8 @@ def decoder_fault(decoder: Decoder, model: Any, autocast: torch.dtype | None) ->
 
 
 def _fault(model: Any, measure: Callable[[], float], largest: float) -> str:
-    """Error of a trial, or a gap between its log-probs and the model's that is too large; empty if
-    all is right."""
+    """The error of a trial, or a message that its log-probs differ too much from the model's; empty
+    if the trial passes."""
     was_training = model.training
     model.eval()
     try:
@@ -117,7 +118,7 @@ def _decoder_gap(decoder: Decoder, model: Any) -> float:
         responses = decoder.generate(prompts, SamplingParams(max_tokens=4))
         for i, (ids, logprobs) in zip(order, responses, strict=True):
             asked = len(talks[i])
-            # Begins the next turn, too.
+            # This also begins the next turn.
             talks[i] = np.concatenate([talks[i], ids, talks[i][:3]])
             row = torch.from_numpy(talks[i].astype(np.int64)).to(decoder.device)[None]
             logits = model(input_ids=row, use_cache=False).logits[0, asked - 1 :].float()

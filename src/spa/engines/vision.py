@@ -1,6 +1,6 @@
-"""Sampling from models that see. Where a picture's tokens stand, and how positions are counted
-around them, differs from family to family; transformers' own generation loop knows it. It reads
-every conversation from its start, and gets our own samples."""
+"""Sample from vision models. The positions of an image's tokens, and of the tokens around them,
+differ between model families, so sampling uses the generation loop of transformers. It reads every
+conversation from the start; the tokens are sampled by spa."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +16,8 @@ from spa.types import Prompt, SamplingParams
 
 
 class _TokenSampler(LogitsProcessor):
-    """Samples from each row's own stream, keeps what the raw logits say of it, and lets nothing
-    else be chosen."""
+    """Samples a token from each row's own random stream, records its log-prob, and masks every
+    other token, so that greedy decoding picks it."""
 
     def __init__(self, uniforms: torch.Tensor, sampling: SamplingParams, barred: int) -> None:
         self.uniforms = uniforms
@@ -53,7 +53,7 @@ def sample_seeing(
     )
     uniforms = row_uniforms(prompts, sampling.max_tokens).to(device)
     sampler = _TokenSampler(uniforms, sampling, reader.image_id)
-    # `_Draw` leaves a single token, which greedy decoding picks.
+    # `_TokenSampler` leaves a single token, which greedy decoding picks.
     settings = GenerationConfig(
         max_new_tokens=sampling.max_tokens,
         do_sample=False,

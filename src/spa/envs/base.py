@@ -1,4 +1,4 @@
-"""The contract of an environment: a Gymnasium environment whose observation is text."""
+"""The interface of an environment: a Gymnasium environment whose observation is text."""
 
 import copy
 import sys
@@ -37,10 +37,11 @@ class Variable:
 class PushPuzzle:
     """The board of a game in which a player pushes boxes onto targets.
 
-    The key of a cell is its row and its column, a digit each; that of a state (`state_key`) is the
-    player's cell, then those of the boxes in order. rows: the cells within the border. floor: those
-    without a wall. steps: rows and columns that each action adds to the player's cell. at: a copy of
-    the game in the state of a key; None if there is none.
+    The key of a cell is its row and column, one digit each. The key of a state (`state_key`) is the
+    player's cell followed by the boxes' cells in order. rows: the cells inside the border. floor:
+    the cells that are not walls. targets: the target cells. steps: the row and column offset of
+    each action. at: returns a copy of the game in the state with a given key, or None if the room
+    has no such state.
     """
 
     rows: tuple[tuple[str, ...], ...]
@@ -53,42 +54,42 @@ class PushPuzzle:
 class TextEnv(gymnasium.Env[str, Action]):
     """A game that is shown as text and played with named or free-text actions.
 
-    `reset(seed=s)` fixes the puzzle. Chance inside an episode (slips, payouts) comes from a stream
-    of its own, seeded by `options={"noise_seed": n}`, so that members of a group share the puzzle
-    and not the noise. Without the option the noise is derived from the puzzle seed.
-    `reset(seed=None)` draws the puzzle seed from `self.np_random`.
+    `reset(seed=s)` fixes the puzzle. Chance inside an episode (slips, payouts) comes from a
+    separate stream, seeded by `options={"noise_seed": n}`, so that members of a group share the
+    puzzle but not the noise. Without this option, the noise is derived from the puzzle seed.
+    `reset(seed=None)` samples the puzzle seed from `self.np_random`.
 
-    `step` returns Gymnasium's five values. `info` always has `action_is_valid` (the action could be
-    understood and is allowed), `action_is_effective` (it changed the state) and `success` (the goal
-    is reached). The observation that `reset` and `step` return is
+    `step` returns Gymnasium's five values. `info` always has `action_is_valid` (the action is
+    understood and allowed), `action_is_effective` (it changed the state) and `success` (the goal is
+    reached). The observation that `reset` and `step` return is
     `state_text(self.default_state_text)`.
     """
 
     default_state_text: StateText = "grid"
 
     finite_puzzles: bool = False
-    """True if there are so few puzzles that training and validation share them; the environment's
-    card says so."""
+    """True if there are so few puzzles that training and validation share them. The environment's
+    card reports this."""
 
     players: int = 1
-    """Number of players. With several, `step` is a move of `current_player`, and `info` has each
-    player's result: `rewards` (numbers) and `successes` (bool), in the order of the players;
-    `reward` and `success` are the mover's."""
+    """Number of players. With several, `step` is a move of `current_player`, and `info` has
+    `rewards` (numbers) and `successes` (bool) of all players, in order. `reward` and `success` are
+    those of the player who moved."""
 
     max_steps: int = sys.maxsize
-    """After how many `steps` a game truncates its episodes, if it does: the optimum keeps to it."""
+    """Number of steps after which the game truncates an episode. The optimum respects it."""
 
     steps: int = 0
-    """Actions of this episode, in a game with `max_steps`."""
+    """Number of actions taken in this episode, in a game with `max_steps`."""
 
     changes: tuple[str, ...] | None = None
-    """Attributes that `step` changes in place (lists, sets, streams), for `clone` to copy; all else
-    is shared. None: the environment cannot be copied this way."""
+    """Attributes that `step` changes in place (lists, sets, streams), which `clone` must copy;
+    copies share all others. None: the environment cannot be copied this way."""
 
     @abstractmethod
     def state_text(self, mode: StateText) -> str:
-        """The current state as text, without trailing newline; defined in every state, terminal
-        ones included.
+        """The current state as text, without a trailing newline; defined in every state, including
+        terminal ones.
 
         Environments without coordinates (word problems, a shop) return the same text for every
         mode.
@@ -99,34 +100,34 @@ class TextEnv(gymnasium.Env[str, Action]):
         return 0
 
     def look_as(self, player: int) -> None:
-        """From now on speak to this player: states, instruction and legal actions are what he sees.
-        Nothing to do where all see the same."""
+        """Show states, instruction and legal actions from this player's view from now on. Games in
+        which all players see the same need not override this."""
 
     def world_state_text(self, mode: StateText) -> str:
-        """Text of the current state that an agent should know. World-model responses are trained on
-        it and measured against it, as observation and, after the actions, as prediction. Same
-        arguments as `state_text`, and by default the same text.
+        """The part of the current state that an agent should know, as text. It is the target of
+        world-model responses in training and evaluation: of the observation, and, after the
+        actions, of the prediction. Same arguments as `state_text`, and by default the same text.
 
-        Where the agent does not see everything, this may be the simulator's facts, or the part of
-        them that matters.
+        In a partially observed game, this may be the simulator's hidden state, or the relevant part
+        of it.
         """
         return self.state_text(mode)
 
     def image(self) -> np.ndarray | None:
-        """The current state as a picture, uint8 [H, W, 3], if prompts show it in place of the state
+        """The current state as an image, uint8 [H, W, 3], if prompts show it instead of the state
         text; else None.
 
-        The text stays what world-model data, predictions and reports are made of.
+        World-model data, predictions and reports still use the text.
         """
         return None
 
     def to_action(self, text: str) -> Action | None:
-        """The action that a model's text stands for, or None if it stands for none: by default the
-        number, from 1, of the label in `action_names`, whatever its case. Never raises.
+        """The action that a model's text names, or None if it names no action. By default it is the
+        number, from 1, of a label in `action_names`, ignoring case. Never raises.
 
-        The same in every state: all actions of a turn are read before the first of them is taken,
-        so a text that only a later state allows is understood already now. Whether it is allowed is
-        for `step` to say.
+        The result must not depend on the state: all actions of a turn are parsed before the first
+        is executed, so a text that only a later state allows must already be understood. `step`
+        decides whether it is allowed.
         """
         return find_label(text, self.action_names())
 
@@ -135,8 +136,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         """The rules of the game for the first prompt, in words that match this instance's options,
         symbols and size.
 
-        If `mode` shows coordinates, the text also says how they count (origin, order, and the range
-        of this board).
+        If `mode` shows coordinates, the text also explains them (origin, order, and the range of
+        this board).
         """
 
     def legend(self) -> dict[str, str]:
@@ -148,17 +149,17 @@ class TextEnv(gymnasium.Env[str, Action]):
         return ()
 
     def legal_actions(self) -> tuple[str, ...]:
-        """The action texts that are allowed in the current state, as far as they can be listed;
-        empty if they cannot, and anything once the game is over: nothing hangs on it then. Shown to
-        the model where `custom_envs.TAG.show_legal_actions` says so."""
+        """The action texts that are allowed in the current state; empty if they cannot be listed.
+        Arbitrary once the game is over. Prompts list them if `custom_envs.TAG.show_legal_actions`
+        is set."""
         return self.action_names()
 
     def random_action(self, rng: Any) -> str:
-        """A uniformly random legal action as text, sampled from the NumPy generator `rng`: the
-        `random` policy. Never asked for when the game is over.
+        """A uniformly random legal action as text, sampled with the NumPy generator `rng`: the
+        `random` policy. Never called when the game is over.
 
-        Raises ConfigError if there is nothing to draw from: an environment of free-text actions
-        writes its own.
+        Raises ConfigError if no actions are listed: an environment with free-text actions must
+        override this method.
         """
         names = self.legal_actions() or self.action_names()
         if not names:
@@ -170,14 +171,14 @@ class TextEnv(gymnasium.Env[str, Action]):
         return names[int(rng.integers(len(names)))]
 
     def random_plan(self, rng: Any, count: int) -> tuple[str, ...]:
-        """`count` uniformly random legal actions for one turn, by `random_action`; not for
-        environments to write.
+        """Sample `count` uniformly random legal actions for one turn with `random_action`.
+        Environments do not override this.
 
-        Where actions or their legality may depend on the state, the plan is played in a copy as it
-        is sampled, and each action is sampled in the state before it. The copy's chance is its own:
-        a plan knows as little of what will happen as its player, so chance may still make an action
-        illegal. Where the game cannot be copied, and for what would come after its end or after the
-        player's own moves, the state at the beginning of the turn counts.
+        If actions or their legality may depend on the state, the plan is executed in a copy during
+        sampling, and each action is sampled in the state that precedes it. The copy has its own
+        noise: a plan cannot foresee chance, which may still make an action illegal. If the game
+        cannot be copied, actions are sampled in the state at the start of the turn. So are actions
+        after the end of the game or of the player's turn.
         """
         twin = self._rehearsal(rng) if count > 1 else None
         plan: list[str] = []
@@ -196,8 +197,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         return tuple(plan)
 
     def _rehearsal(self, rng: Any) -> "TextEnv | None":
-        """A copy to play a random plan in; None if the labels are legal in every state, or if there
-        is no copy."""
+        """A copy in which to execute a random plan; None if all labels are legal in every state, or
+        if the game cannot be copied."""
         kind = type(self)
         if (
             kind.random_action is TextEnv.random_action
@@ -205,31 +206,30 @@ class TextEnv(gymnasium.Env[str, Action]):
         ):
             return None
         try:
-            # The seed of the game's copy comes from a copy of the generator, so that `rng` itself
-            # still gives the same random numbers for the plan.
+            # The copy's seed comes from a copy of the generator, so that `rng` itself still gives
+            # the same random numbers for the plan.
             return self.clone(int(copy.deepcopy(rng).integers(2**31)))
         except NotImplementedError:
             return None
 
     def example_actions(self) -> tuple[str, ...]:
-        """One to three action texts for the prompt's sample response, good ones in the current
-        state and in this order: the solver's if there is one. A sample that would give answers away
-        is for the environment to avoid."""
+        """One to three action texts for the prompt's sample response, which are good moves in this
+        order from the current state: the solver's if there is a solver. The environment must avoid
+        a sample that reveals answers."""
         return self.expert_actions(3)[:3] or self.action_names()[:3]
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """Best play from the current state as action texts, at most `limit` of them; empty if the
-        environment has no solver or the goal cannot be reached any more. Where chance decides, only
-        the next action."""
+        """The best actions from the current state as texts, at most `limit`; empty if the
+        environment has no solver or the goal is out of reach. With chance, only the next action."""
         return ()
 
     def optimal_steps(self) -> int | None:
-        """The fewest actions from the current state to the goal if each does what it is meant to;
-        None if there is no solver or no way."""
+        """The fewest actions from the current state to the goal, if chance does not interfere; None
+        if there is no solver or no solution."""
         return None
 
     difficulty_unit: str = "fewest actions"
-    """Unit of `puzzle_difficulty`, in words for a table."""
+    """Unit of `puzzle_difficulty`, as a table heading."""
 
     def puzzle_difficulty(self) -> int | None:
         """The difficulty of the puzzle right after `reset`, by which evaluations group puzzles; None
@@ -247,37 +247,36 @@ class TextEnv(gymnasium.Env[str, Action]):
         return min(limit, self.max_steps - self.steps)
 
     def greedy_action(self, rng: Any) -> str | None:
-        """The next action of a walk that follows a distance to the goal, ties at random by the
+        """The next action of a walk down a distance to the goal, with ties broken at random by the
         NumPy generator `rng`: a reference policy.
 
-        It uses nothing but what the prompt tells, and does not look ahead. None where the game
-        offers no such walk.
+        It uses only what the prompt shows, and does not look ahead. None if the game has no such
+        walk.
         """
         return None
 
     def goal_distance(self) -> float | None:
-        """An estimate of how far the current state is from the goal, 0 at the goal: the reference
-        policy that tries each action once prefers states with a low one. None where the game
-        has none."""
+        """An estimate of the distance from the current state to the goal, 0 at the goal; None if
+        the game has none. The one-step look-ahead policy prefers states with a small distance."""
         return None
 
     def state_value(self, text: str) -> float | None:
-        """The value of a state, written as `world_state_text` writes it (by a model, perhaps), on
-        its own.
+        """The value of a state from its text alone, in the form of `world_state_text`, possibly
+        written by a model.
 
-        1 the goal is reached, -1 it is out of reach, 0 neither can be read from it; None if the
-        environment cannot say. Planners play the response whose predicted state has the highest
-        value. It must not solve the puzzle.
+        1: the goal is reached; -1: it is out of reach; 0: neither follows from the text; None: the
+        environment has no values. Planners choose the response whose predicted state has the
+        highest value. The method must not solve the puzzle.
         """
         return None
 
     def clone(self, noise_seed: int | None = None) -> "TextEnv":
         """An independent copy of the running game: the same actions lead both to the same states,
-        and neither notices what is done to the other.
+        and neither affects the other.
 
-        The copy continues the original's noise stream, which is copied; with
-        `noise_seed`, what is sampled from here on comes from that seed. Raises NotImplementedError
-        where a game cannot be copied; then `spa.envs.branch` plays its actions again.
+        The copy continues a copy of the noise stream; with `noise_seed`, its noise comes from that
+        seed from now on. Raises NotImplementedError if a game cannot be copied; then
+        `spa.envs.branch` replays its actions.
         """
         if self.changes is None:
             raise NotImplementedError
@@ -292,46 +291,47 @@ class TextEnv(gymnasium.Env[str, Action]):
         return twin
 
     def renew_noise(self, noise_seed: int) -> None:
-        """Draw chance from a stream of this seed from now on; nothing to do where there is no
-        chance."""
+        """Sample chance from the stream of `noise_seed` from now on. Games without chance need not
+        override this."""
 
     state_key_format: tuple[str, str] = ("state", "states in short")
-    """Words for a state of a written search, or for a variable of `constraint_problem`: its name in
-    prompts, and the name of its short form."""
+    """Words in prompts for a state of a written search, or for a variable of `constraint_problem`:
+    its name, and a description of its short form."""
 
     def state_key(self) -> str | None:
         """A short name of the current state for written searches, without blanks, colons and
-        semicolons; states with the same name have the same future. None: the game has no short
+        semicolons. States with equal names must have the same future. None: the game has no short
         names."""
         return None
 
     def state_outcome(self) -> str:
         """The status of the current state for a written search, in a word. "goal" if the goal is
-        reached, another word of the game if it is out of reach (hole, dead), else ""."""
+        reached, another word if it is out of reach (hole, dead), else ""."""
         return ""
 
     def constraint_problem(self) -> Mapping[str, Variable] | None:
         """The current state as a constraint satisfaction problem, for derivations: the variables by
         key, in the order in which they are filled.
 
-        Each value that a variable's neighbours leave over can be assigned, and the goal is reached
-        once all variables have values. Keys, values and actions have no blanks, colons and equals
-        signs. None: the game is none.
+        Each value that no neighbour of a variable has can be assigned to it, and the goal is
+        reached once all variables have values. Keys, values and actions contain no blanks, colons
+        and equals signs. None: the game is not a constraint satisfaction problem.
         """
         return None
 
     def push_puzzle(self) -> PushPuzzle | None:
-        """The board for a best-first search, as prompts show it; None: the game is none of pushing
-        boxes."""
+        """The board for a best-first search, as prompts show it; None if the game is not about
+        pushing boxes."""
         return None
 
     def key_of_text(self, text: str) -> str | None:
-        """The name of the state that a text shows, from the text alone; None if it shows none."""
+        """The `state_key` of the state that a text shows, from the text alone; None if it shows no
+        state."""
         return None
 
     def text_of_key(self, text: str, key: str) -> str | None:
-        """The text of the state `key` of the puzzle that a text shows, from both alone; None if
-        there is none."""
+        """Render the state `key` of the puzzle that `text` shows, from `text` and `key` alone; None
+        if the puzzle has no such state."""
         return None
 
     def outcome_of_text(self, text: str) -> str:
@@ -341,12 +341,12 @@ class TextEnv(gymnasium.Env[str, Action]):
 
     @abstractmethod
     def puzzle_text(self) -> str:
-        """Text that identifies the puzzle (the initial state with everything hidden from view): two
-        episodes with the same text are the same puzzle. Splits and the train/validation check hash
-        it."""
+        """Text that identifies the puzzle: the initial state, including everything hidden from
+        view. Two episodes with the same text have the same puzzle. Splits and the train/validation
+        check hash it."""
 
 
 def look_as_mover(env: TextEnv) -> None:
-    """Show states as the player who is to move sees them."""
+    """Show states from the view of the player to move."""
     if env.players > 1:
         env.look_as(env.current_player())

@@ -1,4 +1,4 @@
-"""Files of known boards."""
+"""Read files of boards."""
 
 from pathlib import Path
 
@@ -6,13 +6,13 @@ from spa.errors import DataError
 
 
 def board_lines(text: str) -> list[str]:
-    """The lines of a board, without line breaks around it. Files may have those of Windows."""
+    """The lines of a board, without surrounding line breaks. Files may have Windows line breaks."""
     return [line.rstrip("\r") for line in text.strip("\r\n").split("\n")]
 
 
 def read_boards(path: Path | str) -> list[str]:
-    """The boards of a text file, each for `reset(options={"board": text})`: Sokoban levels apart by
-    an empty line or a line that begins with `;` (Boxoban), or Sudokus of one line each.
+    """Read the boards of a text file, each for `reset(options={"board": text})`: Sokoban levels
+    separated by an empty line or a line that begins with `;` (Boxoban), or one Sudoku per line.
 
     Raises DataError if the file cannot be read or has no board.
     """

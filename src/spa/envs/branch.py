@@ -10,7 +10,7 @@ from spa.envs.limits import EnvFault, checked_step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """History of a running game, to replay it where the environment cannot be copied."""
+    """History of a running game, for replaying it if the environment cannot be copied."""
 
     make: Callable[[], TextEnv]
     seed: int
@@ -20,11 +20,11 @@ class Past:
 
 def branch(env: TextEnv, past: Past, noise_seed: int | None = None) -> TextEnv:
     """A copy of the running game `env`: its `clone`, or else a new environment in which `past` is
-    played again.
+    replayed.
 
-    With `noise_seed`, chance is sampled afresh from here on; a game that is replayed cannot do
-    that, and continues as the original would. Raises EnvFault if playing again leads to another
-    state: such a game is not fixed by its seed.
+    With `noise_seed`, a clone samples new noise from now on; a replayed game cannot, and continues
+    as the original would. Raises EnvFault if the replay leads to another state, because the game is
+    then not determined by its seed.
     """
     try:
         return env.clone(noise_seed)
@@ -48,13 +48,15 @@ def branch(env: TextEnv, past: Past, noise_seed: int | None = None) -> TextEnv:
 def execute(
     env: TextEnv, actions: Sequence[str], limit: int, *, own_turn: bool = False
 ) -> tuple[tuple[str, ...], bool]:
-    """Take the actions that the environment understands, at most `limit`, until the game ends; what
-    was taken, and whether it ended. `own_turn`: none after it is another player's turn."""
+    """Take the actions that the environment understands, at most `limit`, until the game ends.
+    Returns the taken actions, and whether the game ended. own_turn: stop once it is another
+    player's turn."""
     taken: list[str] = []
     mover = env.current_player() if own_turn and env.players > 1 else None
     for text in actions:
         action = env.to_action(text)
-        # Text that is no action is skipped, as in a rollout, and does not count against the limit.
+        # Text that names no action is skipped, as in a rollout, and does not count towards the
+        # limit.
         if action is None:
             continue
         if len(taken) >= limit:

@@ -1,4 +1,4 @@
-"""The coordinate sentence: where everything is, in words."""
+"""The coordinate sentence: the positions of all objects in words."""
 
 from collections.abc import Iterable
 
@@ -13,8 +13,7 @@ def cell_list(cells: Iterable[Cell]) -> str:
 def phrase(singular: str, plural: str, symbol: str, cells: Iterable[Cell]) -> str:
     """`hole (O) is at (0,1)`, `holes (O) are at (0,1) (1,0)` in row-major order, or `no holes (O)`.
 
-    An entity class is never left out, so that a prediction of the sentence has the same parts in
-    every state.
+    A kind of object is never left out, so that the sentence has the same parts in every state.
     """
     ordered = sorted(cells)
     if not ordered:

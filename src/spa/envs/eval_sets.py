@@ -1,7 +1,7 @@
-"""Evaluation sets: fixed puzzles that no training sees, with the rules by which they are played.
+"""Evaluation sets: fixed puzzles that training never uses, with fixed limits of turns and actions.
 
-A set names its puzzles by seed and content hash. Training and validation leave puzzles of the same
-content out (`spa.recipes.setup.validation_hashes`).
+A set names its puzzles by seed and content hash. Training and validation exclude puzzles with the
+same content (`spa.recipes.setup.validation_hashes`).
 """
 
 import hashlib
@@ -16,12 +16,12 @@ from spa.errors import ConfigError, nearest
 
 FOLDER = "eval_sets"
 SAMPLES = 2
-"""Responses that are sampled at temperature 1 for each puzzle. One more is greedy."""
+"""Number of episodes per puzzle that are sampled at temperature 1; one more is greedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSet:
-    """Puzzles of one environment and the limits that they are played with."""
+    """Puzzles of one environment, with the limits for playing them."""
 
     name: str
     tag: str
@@ -31,7 +31,7 @@ class EvalSet:
     max_actions_per_turn: int
     max_actions_per_traj: int
     seeds: tuple[int, ...]
-    puzzle_hashes: tuple[str, ...]  # of `puzzle_text`, as episodes have them
+    puzzle_hashes: tuple[str, ...]  # hashes of `puzzle_text`, as in episodes
 
     @property
     def digest(self) -> str:
@@ -39,7 +39,7 @@ class EvalSet:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def overrides(self) -> list[str]:
-        """The settings that make a configuration play this set."""
+        """The overrides that make a configuration play this set."""
         return [
             f"es_manager.val.env_configs.tags=[{self.tag}]",
             f"es_manager.val.env_configs.n_groups=[{len(self.seeds)}]",
@@ -57,8 +57,8 @@ def eval_set_names() -> tuple[str, ...]:
 
 @lru_cache
 def eval_set(name: str) -> EvalSet:
-    """The shipped set of this name. Raises ConfigError that names the nearest one, or if its file is
-    damaged."""
+    """Load a shipped set by name. Raises ConfigError if there is no such set (and suggests the
+    nearest name), or if its file is damaged."""
     found = [file for file in _files() if file.name == f"{name}.json"]
     if not found:
         raise ConfigError(f"There is no evaluation set {name!r}; {nearest(name, eval_set_names())}")

@@ -35,8 +35,8 @@ SPRITES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sentence:
-    """A coordinate sentence: the text before the player's cell, and the cells (row, column)
-    that it names."""
+    """A parsed coordinate sentence. things: the text before the player's cell. holes, goal, player:
+    cells as (row, column)."""
 
     things: str
     holes: frozenset[tuple[int, int]]
@@ -47,8 +47,8 @@ class _Sentence:
 class FrozenLake(GridGame):
     """A square lake with holes, a player and a goal. Reward 1 on reaching the goal, else 0.
 
-    On slippery ice an action goes where it points with probability `success_rate`, else to one of
-    the two sides.
+    On slippery ice, an action moves in its own direction with probability `success_rate`, else to
+    one of the two sides.
     """
 
     changes = ("_noise",)
@@ -70,8 +70,8 @@ class FrozenLake(GridGame):
         render_mode: str = "text",
         state_text: StateText | None = None,
     ) -> None:
-        """`p`: probability that a cell is frozen. `success_rate`: of the intended move on slippery
-        ice."""
+        """p: probability that a cell is frozen. success_rate: probability of the intended move on
+        slippery ice."""
         self.size = require_int(NAME, "size", size, 2, 64)
         self.p = require_rate(NAME, "p", p)
         self.is_slippery = require_bool(NAME, "is_slippery", is_slippery)
@@ -89,7 +89,7 @@ class FrozenLake(GridGame):
             state_text=state_text,
         )
         self._tables = [moves(self.size, direction) for direction in TURNS]
-        # For each label its index into TURNS; an `action_lookup` may have permuted the labels.
+        # The index of each label in TURNS; an `action_lookup` may have permuted the labels.
         self._turns = [TURNS.index(direction) for direction in self._means]
         self._names = [f"({row},{col})" for row in range(self.size) for col in range(self.size)]
         # An upper limit for the length of a state text: the grid, the name of every cell, and the
@@ -113,8 +113,7 @@ class FrozenLake(GridGame):
         self.player = self.lake.start
         self.steps = 0
         self._ends = self.lake.holes | {self.lake.goal}
-        # Caches that the first state text of a lake fills: everything but the player stays the
-        # same.
+        # Caches that the first state text of a lake fills: only the player changes.
         self._grid_chars = ""
         self._things = ""
         # `_slip` creates the stream when a move first needs it, since many lakes never need one.
@@ -127,7 +126,7 @@ class FrozenLake(GridGame):
         return self.state_text(self.default_state_text), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """One move. An unknown action is an invalid turn that changes nothing."""
+        """Make one move. An unknown action is invalid and changes nothing."""
         self.steps += 1
         before = after = self.player
         # After the end, an action neither moves the player nor earns a reward.
@@ -156,7 +155,7 @@ class FrozenLake(GridGame):
         return self.state_text(self.default_state_text), reward, terminated, truncated, info
 
     def _slip(self) -> int:
-        """-1, 0 or 1: how many quarter turns a move on slippery ice goes astray."""
+        """Sample the slip of a move on slippery ice: -1, 0 or 1 quarter turns."""
         if self._noise is None:
             self._noise = Noise(seeds.stream(self._noise_seed, "frozen_lake/noise"), 16)
         number = self._noise()
@@ -165,19 +164,18 @@ class FrozenLake(GridGame):
         return -1 if number < (1 + self.success_rate) / 2 else 1
 
     def renew_noise(self, noise_seed: int) -> None:
-        """Slip by another stream from now on."""
+        """From now on, sample slips from the stream of `noise_seed`."""
         self._noise_seed = noise_seed
         self._noise = None
 
     def _cell(self, cell: int) -> int:
-        # The result is an id of SYMBOLS. The player on the goal and in a hole have ids of their
-        # own.
+        # The result is an id of SYMBOLS. The player on the goal or in a hole has a separate id.
         if cell == self.player:
             return 4 if cell in self.lake.holes else 5 if cell == self.lake.goal else 0
         return 2 if cell in self.lake.holes else 3 if cell == self.lake.goal else 1
 
     def _grid(self) -> str:
-        # Only the player moves, so the rest of the grid is drawn once per lake.
+        # Only the player moves, so the rest of the grid is rendered once per lake.
         grid = self._grid_chars or self._render_grid()
         player = self.player
         # Each row above the player adds one line break.
@@ -220,8 +218,8 @@ class FrozenLake(GridGame):
         return self._things
 
     def _parse(self, board: str) -> Lake:
-        """The lake that `board` shows in the standard symbols; raises ConfigError if it shows none
-        of this size."""
+        """Parse the lake that `board` shows in the standard symbols. Raises ConfigError if it is
+        not a lake of this size."""
         rows = board_lines(board)
         flat = "".join(rows)
         fits = (
@@ -250,23 +248,23 @@ class FrozenLake(GridGame):
         return self.success_rate if self.is_slippery else 1.0
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The first moves of a shortest way; on slippery ice only the next move, the best one with
-        `limit` left."""
+        """The first moves of a shortest path; on slippery ice only the next move, the best with
+        `limit` actions left."""
         if self.is_slippery:
             turn = best_turn(self.lake, self._rate(), self.player, limit)
             return () if turn is None else (self._labels[self._turns.index(turn)],)
         return self._way(limit)
 
     def example_actions(self) -> tuple[str, ...]:
-        """The first moves of a shortest way, slips left out."""
+        """The first moves of a shortest path, ignoring slips."""
         return self._way(3)
 
     def _way(self, limit: int) -> tuple[str, ...]:
         way = []
         cell = self.player
         while len(way) < limit:
-            # With exactly as many actions left as a shortest way has moves, only moves along a
-            # shortest way have a value above 0.
+            # With exactly as many actions left as a shortest path has moves, only moves along a
+            # shortest path have a value above 0.
             turn = best_turn(self.lake, 1.0, cell, shortest_path(self.lake, cell) or 0)
             if turn is None:
                 break
@@ -275,12 +273,12 @@ class FrozenLake(GridGame):
         return tuple(way)
 
     def optimal_steps(self) -> int | None:
-        """The length of a shortest way to the goal, slips left out; None in a hole."""
+        """The length of a shortest path to the goal, ignoring slips; None in a hole."""
         return shortest_path(self.lake, self.player)
 
     def best_success(self, limit: int) -> float:
-        """The probability that the best policy reaches the goal within `limit` actions, by value
-        iteration; `max_steps` may leave fewer."""
+        """The probability that the best policy reaches the goal within `limit` actions (fewer if
+        `max_steps` ends the episode earlier), by value iteration."""
         limit = max(0, self.within_steps(limit))
         return values(self.lake, self._rate(), limit)[limit][self.player]
 
@@ -295,7 +293,7 @@ class FrozenLake(GridGame):
         return nearer[int(rng.integers(len(nearer)))] if nearer else None
 
     def goal_distance(self) -> float:
-        """Rows and columns between the player and the goal."""
+        """The Manhattan distance between the player and the goal."""
         return self._to_goal(self.player)
 
     def _to_goal(self, cell: int) -> int:
@@ -353,7 +351,7 @@ class FrozenLake(GridGame):
         return "goal" if read.player == read.goal else "hole" if read.player in read.holes else ""
 
     def _read(self, text: str) -> "_Sentence | None":
-        """Parse a coordinate sentence; None if the text is none."""
+        """Parse a coordinate sentence; None if the text is not one."""
         # Matches `holes (O) are at (0,1) (1,0); goal (G) is at (2,0); player (P) is at (3,2).` At
         # the end of a game, `on the goal` or `in a hole` follows the player's cell.
         goal, player = (re.escape(f" ({self._symbols[kind]}) is at ") for kind in (3, 0))

@@ -1,4 +1,4 @@
-"""Random lakes like those of RAGEN's `ragen/env/frozen_lake` and where moves lead on them."""
+"""Random lakes like those of RAGEN's `ragen/env/frozen_lake`, and the moves on them."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,8 +23,8 @@ class Lake:
 
 
 def generate_lake(rng: np.random.Generator, size: int, p: float) -> Lake:
-    """A random lake whose goal can be reached: cells are frozen with probability `p`, start and
-    goal are uniform."""
+    """Generate a random lake whose goal can be reached. Cells are frozen with probability `p`;
+    start and goal are uniform."""
     uniform = uniforms(rng)
     cells = size * size
     # The loop ends for every `p`: even without ice, start and goal are sometimes neighbours.
@@ -33,7 +33,7 @@ def generate_lake(rng: np.random.Generator, size: int, p: float) -> Lake:
         holes = frozenset([cell for cell in range(cells) if uniform() >= p])
         start = int(uniform() * cells)
         goal = int(uniform() * cells)
-        # As in the original, an unsuitable lake is discarded as a whole, and start and goal replace
+        # As in the original, an unsolvable lake is discarded as a whole, and start and goal replace
         # holes.
         if start != goal:
             lake = Lake(size, start, goal, holes - {start, goal})
@@ -43,7 +43,8 @@ def generate_lake(rng: np.random.Generator, size: int, p: float) -> Lake:
 
 @lru_cache(maxsize=256)
 def moves(size: int, direction: str) -> tuple[int, ...]:
-    """The cell that each cell leads to in one direction; moving off the lake stays."""
+    """For each cell, the cell that a move in `direction` leads to; a move off the lake leads back
+    to the cell itself."""
     down, right = STEPS[direction]
     last = size - 1
     return tuple(
@@ -61,7 +62,7 @@ def _neighbours(size: int) -> tuple[tuple[int, ...], ...]:
 def _reachable(lake: Lake) -> bool:
     near = _neighbours(lake.size)
     goal = lake.goal
-    # Holes count as visited, so that no way leads through them.
+    # Holes count as visited, so that no path leads through them.
     seen = {lake.start, *lake.holes}
     frontier = [lake.start]
     while frontier:

@@ -1,5 +1,5 @@
-"""Shared parts of FrozenLake and Sokoban: a board as grid, sentence and picture, in symbols and
-labels that options can change."""
+"""Shared parts of FrozenLake and Sokoban: a board as a grid, a sentence and an image, with symbols
+and labels that options can change."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from spa.envs.sprites import picture
 
 
 class GridGame(TextEnv):
-    """A game on a board."""
+    """Base class of games on a grid."""
 
     metadata = {  # noqa: RUF012 (Gymnasium's own form)
         "render_modes": ["text", "text_with_coordinates", "rgb_array"],
@@ -33,8 +33,8 @@ class GridGame(TextEnv):
         render_mode: str,
         state_text: StateText | None,
     ) -> None:
-        """`name` is that of error messages; `symbols`, `meanings` and `actions` are the original's,
-        by its ids, before the options change them."""
+        """name: the environment's name in error messages. symbols, meanings, actions: the
+        original's, by its ids, before the options change them."""
         self.default_state_text = choose_state_text(
             name, state_text, render_mode, self.metadata["render_modes"]
         )
@@ -46,7 +46,7 @@ class GridGame(TextEnv):
 
     @abstractmethod
     def _grid(self) -> str:
-        """The board as a drawing."""
+        """The board as a text grid."""
 
     @abstractmethod
     def _sentence(self) -> str:
@@ -54,7 +54,7 @@ class GridGame(TextEnv):
 
     @abstractmethod
     def _sprites(self) -> list[list[tuple[str, ...]]]:
-        """The sprites of every cell, from bottom to top, row by row."""
+        """The sprite names of every cell, row by row; in a cell from bottom to top."""
 
     def state_text(self, mode: StateText) -> str:
         """The grid, the coordinate sentence, or both."""
@@ -73,7 +73,7 @@ class GridGame(TextEnv):
         return dict(self._legend)
 
     def render(self) -> str | np.ndarray:  # type: ignore[override]
-        """The state text that the render mode stands for; for `rgb_array` the picture of `image`."""
+        """The state text of the render mode; for `rgb_array`, the result of `image`."""
         shown = self.image()
         return self.state_text(self.default_state_text) if shown is None else shown
 

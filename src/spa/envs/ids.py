@@ -1,5 +1,5 @@
-"""Environments under Gymnasium's ids, `spa/FrozenLake-v0` and so on, registered when this
-module is imported.
+"""Gymnasium ids of the environments (`spa/FrozenLake-v0` and so on), registered when this module is
+imported.
 
     gymnasium.make("spa.envs.ids:spa/FrozenLake-v0", is_slippery=False)
 

@@ -1,4 +1,4 @@
-"""Actions that have a label each and are numbered from 1."""
+"""Labelled actions, numbered from 1."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,12 +9,12 @@ from gymnasium import spaces
 from spa.errors import ConfigError
 
 LONGEST_LABEL = 200
-"""Characters; a longer text is not compared with the labels."""
+"""Maximum length of a label in characters; longer texts are not compared with labels."""
 
 
 def find_label(text: object, names: tuple[str, ...]) -> int | None:
-    """The number of the label that `text` is, whatever its case and the white space around it; None
-    if it is none."""
+    """The number of the label that equals `text`, ignoring case and surrounding white space; None
+    if no label does."""
     if not isinstance(text, str) or len(text) > LONGEST_LABEL:
         return None
     wanted = text.strip().lower()
@@ -24,8 +24,8 @@ def find_label(text: object, names: tuple[str, ...]) -> int | None:
 
 
 def action_index(action: object, names: tuple[str, ...]) -> int | None:
-    """The place in `names`, from 0, that an action (its number or its label) stands for; None if
-    for none."""
+    """The index in `names`, from 0, of an action given by its number or label; None if there is no
+    such action."""
     if isinstance(action, str):
         action = find_label(action, names)
     # True is an int in Python and would pass as action 1.
@@ -35,8 +35,8 @@ def action_index(action: object, names: tuple[str, ...]) -> int | None:
 
 
 def require_labels(where: str, names: object) -> tuple[str, ...]:
-    """Action names without white space around them. Raises ConfigError that begins with `where`
-    unless they are a list of different strings that a response can contain as actions."""
+    """Validate action names and strip white space. Raises ConfigError that begins with `where`
+    unless they are a list of distinct strings that a response can contain as actions."""
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise ConfigError(f"{where} must be a list of strings, got {names!r}")
     labels: list[str] = []
@@ -61,5 +61,5 @@ def require_labels(where: str, names: object) -> tuple[str, ...]:
 
 
 def label_space(size: int) -> spaces.Space[Any]:
-    """The action space of `size` labels."""
+    """The action space for `size` labels."""
     return spaces.Discrete(size, start=1)

@@ -1,11 +1,11 @@
-"""Environments are other people's code: one boundary around it, a time limit, and checks of what it
-returns.
+"""Protection against third-party environment code: an error boundary, a time limit, and checks of
+return values.
 
-In the trainer's process an exception or a time-out fails the episode. What ends the process, or
-hangs in a C library, needs `es_manager.env_workers`: processes of its own (`spa.envs.workers`).
-`LostEpisodes` marks the episodes that did so in the folder of the stage. A mark counts at every
-later start too, so that a resumed run loses what it lost before and nothing else. Delete the file's
-line to have an episode played again.
+In the trainer's process, an exception or a time-out fails the episode. Code that crashes the
+process, or hangs in a C library, needs `es_manager.env_workers`: separate processes
+(`spa.envs.workers`). `LostEpisodes` records such episodes in the folder of the stage. A resumed run
+reads the records, so that exactly the same episodes fail again. Delete an episode's line in the
+file to play it again.
 """
 
 import json
@@ -26,28 +26,29 @@ from spa.run.files import end_last_line
 from spa.run.signals import raise_if_asked
 
 MOST_CHARACTERS = 200_000
-"""Of one text that an environment returns. No model reads more, and tokenizing megabytes takes
-minutes."""
+"""Maximum length of a text that an environment returns. No model reads more, and tokenizing
+megabytes takes minutes."""
 
 MAKING_S = 120.0
-"""More than a turn may take: an environment may load data when it is made."""
+"""Extra seconds for building an environment, which may load data."""
 
 
 def making_s(turn_s: float | None) -> float | None:
-    """The seconds for making a puzzle or solving it, by `es_manager.env_timeout_s`; None: no limit."""
+    """Time limit in seconds for making or solving a puzzle, given the limit of a turn
+    (`es_manager.env_timeout_s`); None: no limit."""
     return None if turn_s is None else turn_s + MAKING_S
 
 
 SLOW = " (raise es_manager.env_timeout_s if the environment is slow)"
-"""The advice on a limit that follows from this key."""
+"""Advice in time-out errors of limits that `es_manager.env_timeout_s` sets."""
 
 MOST_REWARD = 1e6
-"""Larger rewards leave no digits for the others: sums and squares are taken in float32."""
+"""Largest absolute reward. Larger ones would swamp all others in float32 sums and squares."""
 
 
 class EnvCrash(EnvFault):
-    """An environment's call (`call`) that ended its process or had to be ended with it: it would do
-    so again."""
+    """A call of an environment (`call`) crashed its process, or hung so that the process was
+    killed. It would do so again."""
 
     def __init__(self, text: str, call: str = "") -> None:
         super().__init__(text)
@@ -55,17 +56,16 @@ class EnvCrash(EnvFault):
 
 
 class TimedOut(BaseException):
-    """A call took too long. No Exception, so that an environment's own `except Exception` does not
-    swallow it."""
+    """A call took too long. Not an Exception, so that an environment's own `except Exception` does
+    not swallow it."""
 
 
 @contextmanager
 def boundary(what: str, seconds: float | None = None, *, advice: str = "") -> Iterator[None]:
-    """Around every call of an environment's code: whatever it raises becomes an EnvFault that names
-    `what`.
+    """Context for calls of an environment's code: any error becomes an EnvFault that names `what`.
 
-    What passes is an EnvFault, a SpaError (for the user to solve) and a stop that somebody asked
-    for, even if the code swallowed it. `seconds` and `advice`: see `time_limit`.
+    EnvFault, SpaError (which the user can fix) and stop requests pass through, stop requests even
+    if the code swallowed them. seconds, advice: see `time_limit`.
     """
     try:
         with time_limit(seconds, what, advice=advice):
@@ -86,11 +86,11 @@ def boundary(what: str, seconds: float | None = None, *, advice: str = "") -> It
 
 @contextmanager
 def time_limit(seconds: float | None, what: str, *, advice: str = "") -> Iterator[None]:
-    """Raise TimedOut in `what` after `seconds`, with `advice` and the place where it hung. None, and
-    other threads than the main one, have no limit.
+    """Raise TimedOut after `seconds`, with a message of `what`, `advice` and the place where it
+    hung. There is no limit if `seconds` is None, or outside the main thread.
 
-    It is an alarm (SIGALRM): Python code, sleeping and waiting are interrupted; a loop inside a C
-    library, and code that sets alarms of its own, are not.
+    The limit is an alarm (SIGALRM). It interrupts Python code, sleeping and waiting, but not a loop
+    inside a C library or code that sets its own alarms.
     """
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -101,7 +101,7 @@ def time_limit(seconds: float | None, what: str, *, advice: str = "") -> Iterato
         raise TimedOut(f"{what} took more than {seconds:g} s{advice} and hung at:\n{stack}")
 
     handler = signal.signal(signal.SIGALRM, expired)
-    # An enclosing limit is paused: it continues with the seconds that it had left.
+    # An enclosing limit is paused, and later continues with its remaining seconds.
     outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
@@ -111,7 +111,7 @@ def time_limit(seconds: float | None, what: str, *, advice: str = "") -> Iterato
 
 
 def checked_text(value: Any, what: str) -> str:
-    """`value` if it is text; raises EnvFault otherwise."""
+    """Return `value` if it is a string of allowed length; raise EnvFault otherwise."""
     if not isinstance(value, str):
         raise EnvFault(f"{what} returned {value!r:.80}; return a string")
     if len(value) > MOST_CHARACTERS:
@@ -123,8 +123,8 @@ def checked_text(value: Any, what: str) -> str:
 
 
 def checked_step(result: Any) -> tuple[float, bool, dict[str, Any]]:
-    """(reward, whether the episode is over, info) of what `step` returned; raises EnvFault for
-    nonsense."""
+    """Validate the result of `step`. Returns (reward, whether the episode is over, info); raises
+    EnvFault if it is invalid."""
     if not isinstance(result, tuple) or len(result) != 5:
         raise EnvFault(
             f"step returned {result!r:.80}; return (text, reward, terminated, truncated, info)"
@@ -157,11 +157,11 @@ def checked_reward(value: Any) -> float:
 
 
 def plain(value: Any, kept: tuple[type, ...] = ()) -> Any:
-    """`value` in plain types, which JSON and other processes know, and in those of `kept`; other
-    objects become the name of their class."""
+    """Convert `value` to plain types that JSON and other processes understand; types in `kept` are
+    unchanged, other objects become the name of their class."""
     if isinstance(value, kept):
         return value
-    # Numbers of numpy, torch and JAX.
+    # Scalars of NumPy, torch and JAX.
     if isinstance(value, np.generic) or getattr(value, "shape", None) == ():
         value = value.item()
     if value is None or isinstance(value, bool):
@@ -179,11 +179,12 @@ def plain(value: Any, kept: tuple[type, ...] = ()) -> Any:
 
 
 MAKING = ("making it", "reset", "puzzle_text")
-"""Calls in which a puzzle is made: a mark from one of them says that it cannot be looked at either."""
+"""Calls that build a puzzle: an episode that failed in one of them cannot be previewed either."""
 
 
 class LostEpisodes:
-    """Reasons by episode id, in a JSON-lines file that only grows. None: kept in memory only."""
+    """The failure reasons of crashed episodes by episode id, in an append-only JSON-lines file.
+    path: None keeps them in memory only."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path, self._lock = path, threading.Lock()
@@ -193,7 +194,7 @@ class LostEpisodes:
                 self._read(line)
 
     def reason(self, episode_id: str) -> str | None:
-        """Return the reason why an episode is not played; None if it is."""
+        """Return the reason why an episode must not be played; None if it may be played."""
         mark = self._marks.get(episode_id)
         return mark[0] if mark else None
 
@@ -202,7 +203,7 @@ class LostEpisodes:
         return episode_id in self._marks and self._marks[episode_id][1] in MAKING
 
     def mark(self, episode_id: str, error: EnvCrash) -> None:
-        """Never play an episode again."""
+        """Record that an episode must never be played again."""
         with self._lock:
             if episode_id in self._marks:
                 return
@@ -227,4 +228,4 @@ class LostEpisodes:
                 str(row.get("call", "")),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
-            return  # the line was cut off when the process ended
+            return  # the line was truncated when the process ended

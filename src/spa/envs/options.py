@@ -1,5 +1,4 @@
-"""Helpers that environments share: option checks, label tables, uniform sampling, seeds of a
-reset."""
+"""Helpers that environments share: option checks, label tables, uniform sampling, reset seeds."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -14,10 +13,10 @@ STATE_TEXTS: tuple[StateText, ...] = ("grid", "coords", "grid_and_coords")
 RENDER_MODES: dict[str, StateText] = {
     "text": "grid",
     "text_with_coordinates": "grid_and_coords",
-    # A picture replaces the text in prompts; world-model data and reports keep the grid.
+    # An image replaces the text in prompts; world-model data and reports keep the grid.
     "rgb_array": "grid",
 }
-"""The original's render modes and the state text that each stands for."""
+"""The original's render modes, and the state text of each."""
 
 
 def require_int(env: str, name: str, value: object, low: int, high: int) -> int:
@@ -51,7 +50,8 @@ def require_bool(env: str, name: str, value: object) -> bool:
 
 
 def require_choice(env: str, name: str, value: object, choices: Iterable[str]) -> str:
-    """`value` if it is one of `choices`; raises ConfigError that names the nearest one otherwise."""
+    """`value` if it is one of `choices`; otherwise raises ConfigError that suggests the nearest
+    one."""
     choices = list(choices)
     if not isinstance(value, str) or value not in choices:
         raise ConfigError(f"{env}: option {name!r} cannot be {value!r}; {nearest(value, choices)}")
@@ -61,8 +61,8 @@ def require_choice(env: str, name: str, value: object, choices: Iterable[str]) -
 def choose_state_text(
     env: str, state_text: object, render_mode: object, modes: Iterable[str]
 ) -> StateText:
-    """The state text of an instance: `state_text` if given, else what the original's `render_mode`
-    stands for."""
+    """The state text of an instance: `state_text` if given, else that of the original's
+    `render_mode`."""
     require_choice(env, "render_mode", render_mode, modes)
     if state_text is None:
         return RENDER_MODES[str(render_mode)]
@@ -137,17 +137,16 @@ def read_actions(
     """Action labels in the order of their ids, and the direction (a value of `default`, in lower
     case) of each.
 
-    A label that is the name of a direction means that direction, whatever its id is; other labels
-    ("North") stand for the default direction of their id. Raises ConfigError if two labels are or
-    mean the same.
+    A label that names a direction means that direction, whatever its id; other labels ("North")
+    mean the default direction of their id. Raises ConfigError if two labels are equal or mean the
+    same direction.
     """
     table = read_table(env, "action_lookup", lookup, default)
     labels = tuple(table[identity].strip() for identity in sorted(table))
     known = {name.lower() for name in default.values()}
     means = tuple(
-        # A label that names a direction means that direction, whatever its id is. In the original
-        # the id decides, so a tag with permuted labels moves in other directions than its labels
-        # say.
+        # A label that names a direction means that direction, whatever its id. In the original the
+        # id decides, so a tag with permuted labels moves in directions that differ from its labels.
         label.lower() if label.lower() in known else default[identity].lower()
         for identity, label in zip(sorted(table), labels, strict=True)
     )
@@ -160,11 +159,11 @@ def read_actions(
 
 
 def uniforms(rng: np.random.Generator, block: int = 64) -> Callable[[], float]:
-    """A function that returns uniform numbers in [0, 1) from `rng`, sampled in blocks because
-    single draws are slow.
+    """Return a function that gives uniform numbers in [0, 1) from `rng`, sampled in blocks because
+    single samples are slow.
 
-    Puzzles are made from these alone: the doubles of a bit generator are the same in every NumPy
-    version, which NumPy does not promise for `integers`, `choice` or `shuffle`.
+    Puzzles are made only from these numbers: the doubles of a bit generator are the same in every
+    NumPy version, which NumPy does not guarantee for `integers`, `choice` or `shuffle`.
     """
 
     def numbers() -> Iterable[float]:
@@ -177,8 +176,8 @@ def uniforms(rng: np.random.Generator, block: int = 64) -> Callable[[], float]:
 
 
 class Noise:
-    """Uniform numbers in [0, 1) from `rng`, sampled in blocks: those of `uniforms`. A deep copy
-    continues with the same numbers."""
+    """Uniform numbers in [0, 1) from `rng`, sampled in blocks: the same sequence as `uniforms`. A
+    deep copy continues the same sequence."""
 
     def __init__(self, rng: np.random.Generator, block: int = 64) -> None:
         self._rng = rng
@@ -194,7 +193,7 @@ class Noise:
 
 
 def shuffled(items: Iterable[Any], uniform: Callable[[], float]) -> list[Any]:
-    """A uniformly shuffled copy (Fisher and Yates), from uniform numbers."""
+    """A uniformly shuffled copy (Fisher-Yates), using the uniform numbers of `uniform`."""
     out = list(items)
     for last in range(len(out) - 1, 0, -1):
         other = int(uniform() * (last + 1))
@@ -205,7 +204,7 @@ def shuffled(items: Iterable[Any], uniform: Callable[[], float]) -> list[Any]:
 def reset_seeds(
     env: gymnasium.Env[Any, Any], seed: int | None, options: Mapping[str, Any] | None
 ) -> tuple[int, int]:
-    """Gymnasium's own reset, then the puzzle seed and the noise seed."""
+    """Call Gymnasium's own reset. Returns the puzzle seed and the noise seed."""
     gymnasium.Env.reset(env, seed=seed)
     # Without a seed, Gymnasium keeps its generator, from which the puzzle seed is sampled.
     puzzle = int(env.np_random.integers(2**31)) if seed is None else int(seed)

@@ -1,4 +1,4 @@
-"""Specifications of played episodes: tags, groups, members and their seeds."""
+"""Specifications of episodes to play: tags, groups, members and their seeds."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from spa.seeds import stream_seed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSpec:
-    """One episode to play. Members of a group share the puzzle and have noise of their own.
+    """One episode to play. Members of a group share the puzzle, but not the noise.
 
     Example: EpisodeSpec(episode_id="train/3/17/0", tag="FrozenLake", group=17, member=0,
     puzzle_seed=10113, noise_seed=4, sample_seed=9)
@@ -29,8 +29,8 @@ class EpisodeSpec:
     table: str = ""
 
     def reset_options(self) -> dict[str, Any]:
-        """Arguments of `reset` besides the puzzle seed. Environments whose data has splits of its
-        own read `validation`."""
+        """Options of `reset`, besides the puzzle seed. Environments whose data has its own splits
+        read `validation`."""
         return {"noise_seed": self.noise_seed, "validation": self.validation}
 
 
@@ -46,13 +46,14 @@ def group_specs(
 ) -> list[EpisodeSpec]:
     """The episodes of one step, group after group, tag after tag.
 
-    Groups of a tag of `self_play` come in pairs, for its two players: member m of both plays one
-    game, with the first one's puzzle and chance. A group has one player, so that its members are
-    comparable. Elsewhere the player alternates from group to group, for games of several players.
+    Groups of a tag in `self_play` come in pairs, one group for each of the two players: members m
+    of both groups play one game, with the first group's puzzle and noise. All members of a group
+    play as the same player, so that they are comparable. For other tags the player alternates from
+    group to group, in games of several players.
 
     The puzzle of group g at step s has seed `base_seed + s * groups + g`, as in the original, so
-    that no puzzle seed repeats during training and a resumed run plays what an undisturbed one
-    would. Noise and sampling seeds are streams of their own per member.
+    that no puzzle seed repeats during training and a resumed run plays the same puzzles as an
+    uninterrupted one. Every member has its own noise and sampling seeds.
     """
     groups = sum(n_groups)
     tag_of = [tag for tag, count in zip(tags, n_groups, strict=True) for _ in range(count)]

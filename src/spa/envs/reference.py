@@ -1,7 +1,7 @@
-"""Reference policies: what plays well on a board without having learned anything.
+"""Reference policies: simple policies that play without learning.
 
-They act on the game itself, one action at a time, and see the state after each of them. A score
-means little unless it is higher than theirs.
+They act on the game itself, one action at a time, and see the state after each action. A score
+means little unless it exceeds theirs.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from spa.envs.limits import checked_step
 from spa.seeds import stream
 
 NextAction = Callable[[TextEnv, Any], str | None]
-"""The next action in the current state, with a NumPy generator for chance; None where the game does
-not offer what the policy needs."""
+"""(game, NumPy generator for chance) -> the next action; None if the game does not support the
+policy."""
 
 
 def random_action(env: TextEnv, rng: Any) -> str | None:
@@ -24,16 +24,17 @@ def random_action(env: TextEnv, rng: Any) -> str | None:
 
 
 def walk(env: TextEnv, rng: Any) -> str | None:
-    """The game's greedy walk (`TextEnv.greedy_action`)."""
+    """The next action of the game's greedy walk (`TextEnv.greedy_action`)."""
     return env.greedy_action(rng)
 
 
 def look_ahead(env: TextEnv, rng: Any) -> str | None:
-    """One-step look-ahead with the true game: each legal action is tried on a copy.
+    """The next action by one-step look-ahead with the true game: each legal action is tried on a
+    copy.
 
-    An action that wins comes first, then those that do not fail, by the lowest
-    `TextEnv.goal_distance`; ties are broken at random. In a game with chance the copy has chance of
-    its own. None where the game cannot be copied, lists no actions or has no distance.
+    It prefers an action that wins, then, among actions that do not fail, the lowest
+    `TextEnv.goal_distance`; ties are broken at random. In a game with chance, the copy has its own
+    noise. None if the game cannot be copied, lists no actions or has no distance.
     """
     if env.goal_distance() is None:
         return None
@@ -71,8 +72,8 @@ REFERENCES: dict[str, NextAction] = {
 def policy_success(
     env: TextEnv, policy: NextAction, limit: int, rng: np.random.Generator
 ) -> bool | None:
-    """Return whether a policy wins from the current state of `env` within `limit` actions; None
-    where the game does not offer what it needs. It plays in `env` itself."""
+    """Return whether a policy wins from the current state of `env` within `limit` actions; None if
+    the game does not support the policy. It plays in `env` itself."""
     for _ in range(limit):
         text = policy(env, rng)
         if text is None:
@@ -89,5 +90,6 @@ def policy_success(
 def reference_success(
     env: TextEnv, name: str, limit: int, *, seed: int, sample: int = 0
 ) -> bool | None:
-    """`policy_success` of one of `REFERENCES`, with the chance of this seed and sample."""
+    """`policy_success` of the policy `name` of `REFERENCES`, with chance from `seed` and
+    `sample`."""
     return policy_success(env, REFERENCES[name], limit, stream(seed, f"reference/{name}", sample))

@@ -1,4 +1,4 @@
-"""Environment types by name. A class is imported when its type is first asked for."""
+"""Environment types by name. A class is imported when its type is first used."""
 
 import difflib
 import importlib
@@ -16,7 +16,8 @@ from spa.plugins import find_modules_beside_user, load_plugin, plugins
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """Another library's games, which an installed package registers: `library:task`."""
+    """A third-party library of games, named `library:task`, which an installed package
+    registers."""
 
     path: str  # module:Class of the TextEnv; its first argument is the task
     package: str  # name of the package to import
@@ -30,12 +31,13 @@ ENVS: dict[str, str] = {
 
 
 def env_types() -> list[str]:
-    """The names of all environment types: ours, then those that other packages register."""
+    """The names of all environment types: the shipped ones, then those that other packages
+    register."""
     return list(dict.fromkeys((*ENVS, *plugins("envs"))))
 
 
 def libraries() -> list[str]:
-    """The names of other libraries whose games there are."""
+    """The names of the registered third-party libraries of games."""
     return list(plugins("libraries"))
 
 
@@ -51,10 +53,10 @@ def list_tasks(library: str) -> tuple[str, ...]:
 
 
 def env_class(env_type: str) -> type[TextEnv]:
-    """The class of an environment type: a name of `env_types`, a library's `library:task`, or a path
-    `my_pkg.env:MyEnv`.
+    """The class of an environment type: a name of `env_types`, a library's `library:task`, or an
+    import path `my_pkg.env:MyEnv`.
 
-    Raises ConfigError if there is no such type, module or class, or if it is no TextEnv.
+    Raises ConfigError if there is no such type, module or class, or if it is not a TextEnv.
     """
     if not isinstance(env_type, str) or (env_type not in env_types() and ":" not in env_type):
         raise ConfigError(
@@ -121,8 +123,8 @@ def _other_libraries(name: str) -> str:
 
 
 def _its_games(module: ModuleType) -> str:
-    """Describe a module that names tasks where a class is expected: an integration may name a task
-    in its place."""
+    """An error hint with the games that a module defines, for a name that is not one of its classes
+    (such as a task)."""
     own = [
         name
         for name, kind in inspect.getmembers(module, inspect.isclass)
@@ -145,10 +147,10 @@ def _gymnasium_id(env_type: str) -> str:
 
 
 def make_env(env_type: str, env_config: Mapping[str, Any] | None = None) -> TextEnv:
-    """A new environment of the type `env_type` with the options `env_config`.
+    """Create an environment of the type `env_type` with the options `env_config`.
 
-    Raises ConfigError that names an unknown option and the nearest valid one, or an option with an
-    impossible value, and EnvFault that names class and options for whatever else the class raises.
+    Raises ConfigError for an unknown option (with the nearest valid one) or an invalid value, and
+    EnvFault with class and options for any other error of the class.
     """
     kind = env_class(env_type)
     options = {str(name): value for name, value in (env_config or {}).items()}

@@ -1,4 +1,4 @@
-"""An environment's words around a state text that is given."""
+"""An environment that shows a given state text."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from spa.envs.base import StateText, TextEnv
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Rules, symbols and actions of `env`, as prompts look at them; its state is `text`."""
+    """The rules, symbols and actions of `env` for prompts, with `text` as its state."""
 
     env: TextEnv
     text: str
@@ -18,7 +18,7 @@ class Shown:
         return self.text
 
     def image(self) -> None:
-        """None: the text is shown, also where the environment has pictures."""
+        """Return None: the text is shown even if the environment has images."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)

@@ -1,4 +1,4 @@
-"""Gymnasium spaces for text: any string a model may write, up to a length."""
+"""Gymnasium spaces for text: any string up to a maximum length."""
 
 import string
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from gymnasium import spaces
 
 MAX_STATE = 100_000
-"""Characters of the longest state text; a longer one is a bug of the environment."""
+"""Maximum length of a state text in characters; a longer one is a bug of the environment."""
 
 _PRINTABLE = string.ascii_letters + string.digits + string.punctuation + " "
 

@@ -1,5 +1,5 @@
-"""Small pictures of grid games for multimodal models and the documentation, drawn here, letter by
-letter."""
+"""Small images of grid games for vision models and the documentation, defined here pixel by
+pixel."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -44,8 +44,8 @@ _SPRITES = {
 
 @lru_cache
 def tile(*layers: str) -> np.ndarray:
-    """The named sprites on top of each other as uint8 [TILE, TILE, 3]; dots are transparent.
-    Read-only."""
+    """Stack the named sprites as uint8 [TILE, TILE, 3]; dots are transparent. The result is
+    read-only."""
     image = np.zeros((8, 8, 3), dtype=np.uint8)
     for name in layers:
         for row, line in enumerate(_SPRITES[name].split()):
@@ -53,13 +53,13 @@ def tile(*layers: str) -> np.ndarray:
                 if letter != ".":
                     image[row, col] = _COLOURS[letter]
     scaled = image.repeat(TILE // 8, axis=0).repeat(TILE // 8, axis=1)
-    # Tiles are cached and shared by all pictures, so nothing may write to them.
+    # Tiles are cached and shared by all images, so nothing may write to them.
     scaled.flags.writeable = False
     return scaled
 
 
 def picture(rows: Sequence[Sequence[tuple[str, ...]]]) -> np.ndarray:
-    """The cells, each a tuple of sprite names from bottom to top, as uint8 [rows * TILE, cols *
+    """Render cells, each a tuple of sprite names from bottom to top, as uint8 [rows * TILE, cols *
     TILE, 3]."""
     return np.concatenate(
         [np.concatenate([tile(*cell) for cell in row], axis=1) for row in rows], axis=0

@@ -1,9 +1,9 @@
-"""Slow or unruly environments in processes of their own: in parallel, with time-outs that end
-whatever they do.
+"""Run slow or unreliable environments in separate processes: in parallel, with time-outs that stop
+any code.
 
-A call that takes too long costs its episode: its process is killed and replaced. Other episodes of
-that process are brought back by playing their actions again, which a seeded environment answers as
-before.
+A call that takes too long fails its episode: its process is killed and replaced. Other episodes of
+that process are restored by replaying their actions, because a seeded environment gives the same
+results again.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from spa.errors import ConfigError, SpaError
 from spa.run.signals import ignore_interrupts
 
 START_S = 120.0
-"""Time in seconds that a new process may take to answer; it imports the environment's module
+"""Extra seconds for the first answer of a new process, which imports the environment's module
 first."""
 
 PLAIN = (
@@ -40,19 +40,19 @@ PLAIN = (
     "players",
     "state_key_format",
 )
-"""Attributes, not methods, of an environment."""
+"""Names of an environment's attributes that are not methods."""
 
 CHANGES = ("reset", "step", "look_as")
-"""Calls that change an environment; they are played again in a new process."""
+"""Calls that change an environment; they are replayed in a new process."""
 
 
 SENT = (np.ndarray, np.generic, bytes)
-"""Types that a process sends as they are, besides text, numbers and collections of them."""
+"""Types that a process sends unchanged, besides strings, numbers and collections of them."""
 
 
 class EnvWorkers:
-    """`count` processes that environments live in, dealt in turn. They end with `close`, or with
-    this process."""
+    """A pool of `count` worker processes for environments, assigned round-robin. They end with
+    `close`, or with this process."""
 
     def __init__(self, count: int, *, timeout_s: float | None) -> None:
         self._workers = [_Worker(timeout_s) for _ in range(count)]
@@ -65,7 +65,8 @@ class EnvWorkers:
         return len(self._workers)
 
     def make(self, env_type: str, env_config: Mapping[str, Any] | None) -> TextEnv:
-        """A new environment in the next process. Raises what `make_env` raises, or EnvFault."""
+        """Create an environment in the next process. Raises the errors of `make_env`, or
+        EnvFault."""
         with self._lock:
             worker = self._workers[self._next % len(self._workers)]
             self._next += 1
@@ -88,9 +89,9 @@ class RemoteEnv:
         self._worker = worker
         self._number = number
         self._recipe = recipe
-        # The last reset and the later calls of CHANGES, with their results, to replay the game in a
-        # new process. The past of a clone is that of its original, and then `clone`. Its game is
-        # already in the process, and `plain` is given.
+        # The last reset and the later calls of CHANGES, with their results, for replaying the game
+        # in a new process. The past of a clone is its original's past followed by `clone`. A
+        # clone's game is already in the process, so `plain` is given.
         self._past = list(past)
         with worker.lock:
             self._plain = worker.request("make", number, recipe) if plain is None else plain
@@ -99,7 +100,8 @@ class RemoteEnv:
         weakref.finalize(self, worker.forget, number)
 
     def __getattr__(self, name: str) -> Any:
-        # Private names are not forwarded, because `copy` and `pickle` look some of them up here.
+        # Private names are not forwarded, because `copy` and `pickle` look some of them up on this
+        # object.
         if name.startswith("_"):
             raise AttributeError(name)
         if name in PLAIN:
@@ -107,10 +109,10 @@ class RemoteEnv:
         return lambda *args, **kwargs: self._call(name, args, kwargs)
 
     def _request(self, kind: str, what: Any) -> Any:
-        """Send a request to the game's process, after restoring the game there if necessary, and
-        return the answer."""
+        """Send a request to the game's process and return the answer. Restores the game there first
+        if necessary."""
         with self._worker.lock:
-            # `life` changes when the process is replaced; the new one has none of the games.
+            # `life` changes when the process is replaced; the new process has none of the games.
             if self._worker.life != self._life:
                 self._restore()
             return self._worker.request(kind, self._number, what)
@@ -125,11 +127,11 @@ class RemoteEnv:
         return value
 
     def random_action(self, rng: Any) -> str:
-        """Sampled there from a copy of the generator, whose state comes back."""
+        """Sample in the worker with a copy of the generator, whose state is sent back."""
         return self._sample("random_action", rng)
 
     def random_plan(self, rng: Any, count: int) -> tuple[str, ...]:
-        """Sampled there too, where the game can be copied."""
+        """Sample in the worker, where the game can be copied."""
         return self._sample("random_plan", rng, count)
 
     def _sample(self, name: str, rng: Any, *args: int) -> Any:
@@ -147,9 +149,9 @@ class RemoteEnv:
         return twin
 
     def _restore(self) -> None:
-        """Play the past again in a new process."""
+        """Replay the past in a new process."""
         copied = sum(name == "clone" for name, *_ in self._past)
-        # The games that this one was copied from need numbers of their own meanwhile.
+        # The games that this one was copied from need their own numbers during the replay.
         numbers = iter([*(next(self._worker.copies) for _ in range(copied)), self._number])
         number = next(numbers)
         self._worker.request("make", number, self._recipe)
@@ -172,7 +174,7 @@ class RemoteEnv:
 
 
 class _Worker:
-    """One process and the pipe to it. Hold `lock` to use it."""
+    """One worker process and the pipe to it. Hold `lock` to use it."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self.timeout_s = timeout_s
@@ -185,8 +187,8 @@ class _Worker:
         self.copies = itertools.count(-1, -1)
 
     def request(self, kind: str, number: int, what: Any) -> Any:
-        """Return the answer of the process. Raises EnvFault if it does not answer, and wraps the
-        environment's own error in EnvFault."""
+        """Send a request to the process and return its answer. Raises EnvFault if it does not
+        answer or if the environment raises; errors for the user keep their class."""
         first = self.process is None
         pipe = self._start() if self.pipe is None else self.pipe
         label = {"make": "making it", "clone": "clone"}.get(kind) or what[0]
@@ -217,7 +219,7 @@ class _Worker:
                 label,
             ) from error
         finally:
-            # Stop the process after an interrupt here, too: its late answer would be read as the
+            # Also stop the process after an interrupt here: its late answer would be taken for the
             # answer to the next request.
             if not answered:
                 self.stop()
@@ -230,7 +232,7 @@ class _Worker:
         return value
 
     def forget(self, number: int) -> None:
-        """Drop an environment; the process learns of it with the next request."""
+        """Drop an environment; the next request tells the process."""
         self.forgotten.append(number)
 
     def _start(self) -> Connection:
@@ -246,7 +248,8 @@ class _Worker:
         return self.pipe
 
     def stop(self) -> None:
-        """Kill the process; the next request starts another. What hangs says on stderr where."""
+        """Kill the process; the next request starts another. A process that hangs first writes its
+        stack to stderr."""
         if self.process is not None and self.process.is_alive():
             with contextlib.suppress(OSError):
                 # `_serve` has set a handler that writes the stack. The handler gets 0.2 s.
@@ -271,8 +274,8 @@ def _close(workers: list[_Worker]) -> None:
 
 
 def _serve(pipe: Connection) -> None:
-    """The loop of a process."""
-    # The new session keeps an environment that signals its process group from reaching the trainer.
+    """The main loop of a worker process."""
+    # In a new session, an environment that signals its process group does not reach the trainer.
     os.setsid()
     ignore_interrupts()
     _limit_memory()
@@ -305,8 +308,8 @@ def _serve(pipe: Connection) -> None:
 
 
 def _limit_memory() -> None:
-    """At most half of the machine's memory: then an environment that grows without end gets a
-    MemoryError of its own, before the system ends the trainer."""
+    """Limit the process to half of the machine's memory, so that an environment that grows without
+    bound gets a MemoryError before the system kills the trainer."""
     most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = most if hard == resource.RLIM_INFINITY else min(most, hard)

@@ -1,14 +1,15 @@
-"""The text around a game: the first prompt, and the message after every response.
+"""Render the text around a game: the first prompt, the message after every response, and a sample
+response.
 
-Layout follows the original's `SPA_agent/ctx_manager.py` (system line, instruction + legend +
-actions + turn block, then reward + turn block); the words are our own. Every limit that a prompt
-states is the limit that is enforced.
+The layout follows the original's `SPA_agent/ctx_manager.py` (system line, instruction + legend +
+actions + turn block, then reward + turn block), but not its wording. Every limit that a prompt
+states is enforced.
 
-The sample response of world-model prompts: a few good moves of a real game, the plan in words,
-and where they led.
+The sample response of world-model prompts has a few good moves of a real game, the plan in words,
+and the resulting state.
 
-A sample is copied, so it has to show what is wanted: moves that do something, a next state that
-differs, no slip, and a request that its own puzzle makes.
+Models copy the sample, so it has to show the desired behaviour: moves with an effect, a changed
+next state, and no slips.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ Placeholders = Literal["brackets", "words"]
 
 SYSTEM = "You are a helpful assistant."
 STATE = "State:\n"
-"""The text before the state in every turn's message; it ends with its line."""
+"""The line before the state in every turn's message."""
 _LEGAL = "\nLegal actions: "
 _LEFT = "\nActions left: "
 _STATE_NOW = "the state as it is now"
@@ -33,16 +34,16 @@ _STATE_NEXT = "the state after your actions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompter:
-    """Renders messages for one environment tag. Holds settings only; the game itself is passed in.
+    """Renders messages for one environment tag. It holds only settings; the game itself is passed
+    in.
 
-    `instruction`: text that replaces the environment's own rules (the original's
-    `env_instruction`); None or "" keeps them. `max_words`: the length hint of the prompt, in words.
-    `example`: a sample response for the world-model format, made by `spa.prompts.render`; "" shows
-    none. `show_legal_actions`: whether every turn lists the actions that are allowed in its state,
-    where they can be listed. `placeholders`: whether the format names what to fill in in brackets,
-    or in words. `response_format`: the order of the parts of a world-model
-    response. `imagined_plans`: how many plans "choose_plan" asks for. `history`: whether a turn's
-    prompt holds the turns before it; without, it is the rules and the current state.
+    instruction: text that replaces the environment's own rules (the original's `env_instruction`);
+    None or "" keeps them. max_words: the length hint of the prompt, in words. example: a sample
+    response for the world-model format (`sample_response`); "" shows none. show_legal_actions: list
+    the allowed actions in every turn, if they can be listed. placeholders: write the blanks of the
+    format in brackets or as plain words. response_format: name of the format of responses.
+    imagined_plans: number of plans that "choose_plan" requests. history: whether a turn's prompt
+    contains the earlier turns; if not, it has only the rules and the current state.
     """
 
     mode: PromptMode = "base"
@@ -64,17 +65,17 @@ class Prompter:
     @property
     def prefill(self) -> str:
         """Text that every response is forced to begin with."""
-        # The prefill makes even a model that was never fine-tuned begin in the format.
+        # The prefill makes even a model without fine-tuning begin in the format.
         return "<think>" if self.enable_think or self.mode == "add_worldmodel" else "<answer>"
 
     def first_messages(
         self, env: TextEnv, *, turn: int = 1, actions_left: int | None = None
     ) -> tuple[Message, ...]:
-        """System and first user message of a conversation, which begins at turn `turn` if it has no
-        history, with `actions_left` (None: all of an episode). Raises ConfigError for pictures
-        without history."""
+        """System message and first user message of a conversation. turn: its first turn, above 1
+        without history. actions_left: None means all actions of an episode. Raises ConfigError for
+        images without history."""
         pictured = env.image() is not None
-        # The pictures of an episode belong to one conversation.
+        # The images of an episode belong to one conversation.
         if pictured and not self.history:
             raise ConfigError(
                 "ctx_manager.history=false cannot show states as pictures; set ctx_manager.history=true, or show "
@@ -82,7 +83,7 @@ class Prompter:
             )
         parts = [self.instruction or env.instruction(self.state_text)]
         legend = env.legend()
-        # World-model responses write the symbols, so they need the legend even with pictures.
+        # World-model responses contain the symbols, so they need the legend even with images.
         seen = pictured and self.mode == "base"
         if legend and self.state_text != "coords" and not seen:
             parts.append(
@@ -124,8 +125,8 @@ class Prompter:
         if legal:
             state += f"{_LEGAL}{', '.join(legal)}"
         block = f"Turn {turn}:\n{STATE}{state}{_LEFT}{actions_left}."
-        # Where the rules give the format, such as a search without a word limit, it needs no
-        # reminder.
+        # If the rules already give the format, as for a search without a word limit, no reminder is
+        # needed.
         if self._asked_once(env):
             return block
         return f"{block} Reply only with {self._format()} in at most {self.max_words} words."
@@ -136,7 +137,8 @@ class Prompter:
         return format_of(self.response_format)
 
     def _asked_once(self, env: TextEnv) -> str:
-        """Return the request that the rules make in place of a reminder in every turn."""
+        """The format request that appears once in the rules instead of in every turn; "" if there
+        is none."""
         thinks = self.mode == "base" and self.enable_think
         return self.form.asks(env, self._blank) if thinks else ""
 
@@ -158,15 +160,16 @@ class Prompter:
 
 
 def listed_actions(message: str, state: str) -> str:
-    """The legal actions as a turn's message lists them after its state; "" if it lists none."""
+    """The legal actions that a turn's message lists after its state; "" if it lists none."""
     # Take the last occurrence, since the rules before it may quote a state.
     _, marker, rest = message.rpartition(f"{STATE}{state}{_LEGAL}")
     return rest.partition(_LEFT)[0] if marker else ""
 
 
 def shown_state(message: str) -> str:
-    """The state as a later turn's message shows it; "" if it is not laid out as a turn's message."""
-    # A later message has no rules, so its first mark is that of the state.
+    """The state that a later turn's message shows; "" if the message does not have the layout of a
+    turn."""
+    # A later message has no rules, so the first marker belongs to its state.
     rest = message.partition(STATE)[2].rpartition(_LEFT)[0]
     state, listed, _ = rest.rpartition(_LEGAL)
     return state if listed else rest
@@ -184,18 +187,20 @@ def _count(number: int, noun: str) -> str:
 
 
 SEEDS = range(10)
-"""Puzzles that samples are looked for in: below the seeds of the shipped configurations and below
-the default of `spa.play`."""
+"""Puzzle seeds that are tried for samples. They are below the seeds of the shipped configurations
+and below the default of `spa.play`."""
 ONE_SHOT = 3
-"""Puzzles after which a game that was won by fewer moves is taken for one that needs no more."""
+"""Seed from which a sample is accepted that wins with fewer moves than wanted: the game may need no
+more."""
 NOISES = range(4)
 MOVES = 3
-"""Actions of a sample, if the turn and the game allow as many."""
+"""Number of actions in a sample, if the turn and the game allow as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The state before, what was done, the state after, and whether the game was over then."""
+    """A played sample: the state before, the actions, the state after, and whether the game was
+    over then."""
 
     before: str
     actions: tuple[str, ...]
@@ -204,13 +209,12 @@ class Played:
 
 
 def sample_response(env: TextEnv, prompter: Prompter) -> str:
-    """A sample response for `prompter`, played on `env`, a fresh instance of its own; ""
-    if none can be had.
+    """Generate a sample response for `prompter` by playing on `env`, a separate instance; "" if
+    none is found.
 
-    The actions are the environment's `example_actions`; `reset` is given the option `sample`, at
-    which an environment may leave out chance that makes actions fail. Of the puzzles and draws of
-    chance that are tried, the first one counts in which all of them do what they are meant to; else
-    the one that shows the most.
+    The actions are the environment's `example_actions`. `reset` gets the option `sample`, with
+    which an environment may leave out chance that makes actions fail. The first puzzle and noise
+    seed in which all actions work is used, else the one with the most actions.
     """
     wanted = min(MOVES, prompter.max_actions_per_turn)
     best: Played | None = None
@@ -232,9 +236,8 @@ def sample_response(env: TextEnv, prompter: Prompter) -> str:
 
 
 def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:
-    """The environment's example actions from its current state, up to the first that changes
-    nothing. None if none is left, or if one leads away from the goal (a slip) or loses the
-    game."""
+    """Play the environment's example actions from its current state, up to the first without
+    effect. None if no action remains, or if one slips away from the goal or loses the game."""
     before = env.world_state_text(prompter.state_text)
     done: list[str] = []
     over = False
@@ -251,14 +254,14 @@ def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:
             break
         done.append(text)
         over = terminated or truncated
-        # A losing sample is refused, except in games of few puzzles, where samples that always win
-        # would give the answers away.
+        # A losing sample is rejected, except in games with few puzzles, where samples that always
+        # win would reveal the answers.
         if over and not info["success"] and not env.finite_puzzles:
             return None
         # The action slipped if it did not bring the goal one step nearer.
         if not over and left is not None and env.optimal_steps() != left - 1:
             return None
-        # A response holds the moves of one player.
+        # A response contains the moves of one player.
         if over or env.current_player() != mover:
             break
     after = env.world_state_text(prompter.state_text)

@@ -1,11 +1,11 @@
-"""From messages to tokens, once and in one direction.
+"""Convert messages to tokens, once and in one direction.
 
-An episode's tokens are only ever appended to: the chat template's text is tokenized when it is
-sent, responses are kept as the ids that were sampled. Nothing is rendered again, tokenized again or
-searched for afterwards, so the mask of sampled tokens is right for every model family.
+An episode's tokens are append-only: the chat template's text is tokenized when it is sent, and
+responses are kept as the sampled ids. Nothing is rendered or tokenized again or searched for later,
+so the mask of sampled tokens is correct for every model family.
 
-A chat template's episodes token for token: what is appended turn by turn against the rendering
-of the whole.
+`check_tokens` compares the tokens that are appended turn by turn with a rendering of the whole
+conversation.
 """
 
 import copy
@@ -43,20 +43,19 @@ _AFTER = "AFTERPLACEHOLDER"
 
 
 class ChatTemplate:
-    """Text that a tokenizer's chat template puts around messages, taken apart once.
+    """The text that a tokenizer's chat template puts around messages, parsed once.
 
-    Works by rendering short conversations with placeholders: the text between a response and the
-    next user message, and between that message and the next response, is what every later turn
-    needs. `pinned` is why another template took its place, "" if it is used as it is
-    (spa.prompts.template_parts); `tokenizer` is a copy that has the template which is right.
+    It renders short conversations with placeholders to find the text between a response and the
+    next user message, and between that message and the next response: every later turn needs only
+    these. pinned: the reason why another template replaces it, "" if it is used unchanged
+    (spa.prompts.template_parts). tokenizer: a copy with the template in use.
 
-    `images`: the model's spa.models.vision.ImageReader, if it sees; None for a model that reads
-    only text, and for one whose template writes pictures in a way that we do not know. `stop_ids`:
-    ids that end a response, besides those that tokenizer and template name (the model's generation
-    config).
+    images: the spa.models.vision.ImageReader of a vision model; None for a text-only model, or if
+    the template writes images in an unknown way. stop_ids: ids that end a response, besides those
+    of tokenizer and template (from the model's generation config).
 
-    Raises ModelError if the tokenizer has no chat template, or one that does not keep the messages'
-    text in order.
+    Raises ModelError if the tokenizer has no chat template, or one that does not keep the messages
+    in order.
     """
 
     def __init__(self, tokenizer: Any, images: Any = None, *, stop_ids: Iterable[int] = ()) -> None:
@@ -68,7 +67,7 @@ class ChatTemplate:
         self._token_texts: dict[int, str] = {}
         self._stops = frozenset(int(i) for i in stop_ids)
         self._image_text = "" if images is None else self._find_image_text(own)
-        # A template must write one image token per picture, which is then repeated as often as
+        # A template must write one image token per image, which is then repeated as often as
         # needed.
         writes_image = (
             images is not None and self.encode(self._image_text).count(images.image_id) == 1
@@ -83,7 +82,7 @@ class ChatTemplate:
         if text != own:
             self.tokenizer.chat_template = text
         self._render = renderer(tokenizer, text)
-        # A message that spells one of the template's own markers must not open a turn.
+        # A message that contains one of the template's own markers must not open a turn.
         self._tokens.know_markers(self.parts.texts())
         self.has_system = self.parts.system_open is not None
         self.end_ids = self._tokens.encode_after(self.parts.end)
@@ -95,20 +94,20 @@ class ChatTemplate:
     ) -> list[int]:
         """Token ids of the first prompt: messages, generation prompt, prefill.
 
-        Control tokens in a message's text are read as text.
+        Control tokens in a message are encoded as plain text.
         """
         text, guard = self._begun(messages)
         return self._encode_with(text + prefill, images, guard, first=True)
 
     def start_with_ends(self, messages: tuple[Message, ...]) -> tuple[str, list[int], list[int]]:
-        """The text of the first prompt without prefill, its token ids, and where in the text each
-        token ends."""
+        """The text of the first prompt without prefill, its token ids, and the end of each token in
+        the text."""
         text, guard = self._begun(messages)
         ids, ends = self._tokens.pieces_with_ends(text, guard, first=True)
         return (text.replace(guard, "") if guard else text), ids, ends
 
     def _begun(self, messages: tuple[Message, ...]) -> tuple[str, str]:
-        """The text of the first prompt with guards in it, and the guard."""
+        """The text of the first prompt with guards inserted, and the guard."""
         talk = list(messages) if self.has_system else without_system(messages)
         # The template requires a system message, so an empty one is added.
         if self.parts.user_open is None and talk and talk[0]["role"] != "system":
@@ -128,8 +127,8 @@ class ChatTemplate:
         """Token ids between a response and the next: end marker, user message, generation prompt,
         prefill.
 
-        `response`: the ids of the response, or its last ones. As much of the end marker as the model
-        has sampled is not written twice.
+        response: the ids of the response, or the last of them. The part of the end marker that the
+        model has sampled is not written again.
         """
         guard, (told,) = self._tokens.guarded([user_text])
         parts = self.parts
@@ -137,13 +136,13 @@ class ChatTemplate:
         return self._encode_with(text, images, guard, first=False)[self._sampled_end(response) :]
 
     def _sampled_end(self, response: Sequence[int]) -> int:
-        """Number of tokens of the end marker at the end of a response."""
+        """Number of end-marker tokens that a response already ends with."""
         end = self.end_ids
         tail = [int(i) for i in response[-len(self.end_ids) :]]
         # The response ends with a sampled end token, and nothing may be inserted before that token.
         if tail and tail[-1] == end[-1]:
             return len(end)
-        # A response that was cut off inside the marker ends with the first part of the marker.
+        # A response that was truncated inside the marker ends with the first part of the marker.
         return next(
             (n for n in range(min(len(tail), len(end) - 1), 0, -1) if tail[-n:] == end[:n]), 0
         )
@@ -154,10 +153,11 @@ class ChatTemplate:
         return [*self.response_tokens(response, prefill)[0], *self.end_ids]
 
     def response_tokens(self, response: str, prefill: str) -> tuple[list[int], list[int]]:
-        """Token ids of a given response (prefill included in the text) without the prefill, as they
-        follow it.
+        """Token ids of a given response (prefill included in the text) without the prefill, encoded
+        as its continuation.
 
-        Also where in that text each token ends. Control tokens in the response are read as text."""
+        Also the end of each token in that text. Control tokens in the response are encoded as plain
+        text."""
         return self._tokens.encode_with_ends(
             response.removeprefix(prefill), after=self.parts.after_user + prefill
         )
@@ -174,9 +174,11 @@ class ChatTemplate:
     def _encode_with(
         self, text: str, images: Sequence[bytes], guard: str, *, first: bool
     ) -> list[int]:
-        """Token ids of rendered text, with room for the pictures (PNG files) where it says IMAGE.
+        """Token ids of rendered text, with image tokens for the images (PNG files) in place of
+        IMAGE.
 
-        Raises ModelError if the model does not see, or if there are not as many marks as pictures.
+        Raises ModelError for images with a text-only model, or if the number of IMAGE marks differs
+        from the number of images.
         """
         if self.images is None and images:
             raise ModelError(NOT_SEEING)
@@ -186,14 +188,14 @@ class ChatTemplate:
         return ids if self.images is None else self.images.expand(ids, images)
 
     def save_pretrained(self, folder: Path) -> None:
-        """The tokenizer with the template that is right, and the image processor if there is one,
-        as files of a model folder."""
+        """Save the tokenizer with the template in use, and the image processor if there is one, to
+        a model folder."""
         self.tokenizer.save_pretrained(folder)
         if self.images is not None:
             self.images.processor.save_pretrained(folder)
 
     def decode_response(self, ids: np.ndarray | list[int]) -> str:
-        """The text of sampled ids, without the end marker if they have one."""
+        """The text of sampled ids, without an end marker."""
         ids = [int(i) for i in ids]
         if ids[-len(self.end_ids) :] == self.end_ids:
             ids = ids[: -len(self.end_ids)]
@@ -202,14 +204,14 @@ class ChatTemplate:
         return self._tokens.decode_after(ids)
 
     def token_text(self, token: int) -> str:
-        """The text of one id behind other text, as `decode_response` has it."""
+        """The text of one id after other text, as `decode_response` decodes it."""
         if token not in self._token_texts:
             self._token_texts[token] = self.decode_response([token])
         return self._token_texts[token]
 
     def _find_image_text(self, template: str) -> str:
-        """Find the template's text for a picture between two texts; empty if the template does not
-        support pictures."""
+        """Find the template's text for an image between two texts; empty if the template does not
+        support images."""
         parts = [
             {"type": "text", "text": _BEFORE},
             {"type": "image"},
@@ -225,8 +227,8 @@ class ChatTemplate:
         return between if marker and end else ""
 
     def _with_end(self, parts: Parts) -> Parts:
-        """The parts with the end of a response: white space and the first special token after it;
-        the end-of-sequence token if the template writes none."""
+        """Add the end of a response to the parts: white space and the first special token after it,
+        or the end-of-sequence token if the template writes none."""
         control = self._tokens.special_ids | self._stops_of_tokenizer()
         # A begin-of-sequence token may follow a response but does not end it.
         if (
@@ -285,25 +287,23 @@ class TokenBuffer:
         return len(self._ids) - self._begin
 
     def ids(self) -> np.ndarray:
-        """int32 [T], what the engine continues."""
+        """The ids that the engine continues, int32 [T]."""
         return np.asarray(self._ids[self._begin :], dtype=np.int32)
 
     def restart(self, ids: Sequence[int]) -> None:
-        """Begin the next turn with `ids`, a conversation of its own; what was written before stays
-        in the arrays."""
+        """Begin the next turn with `ids`, a new conversation; earlier tokens stay in the arrays."""
         self._begin = len(self._ids)
         self._append_prompt(ids)
 
     def append_sampled(self, ids: np.ndarray, logprobs: np.ndarray, *, forced: int = 0) -> None:
-        """Append a response, all of it sampled but the first `forced` ids."""
+        """Append a response, of which all but the first `forced` ids were sampled."""
         self._ids += [int(i) for i in ids]
         self._sampled += [False] * forced + [True] * (len(ids) - forced)
         self._logprobs += [float(value) for value in logprobs]
         self._turns += [self._turn] * len(ids)
 
     def append_user(self, text: str, images: Sequence[bytes] = ()) -> None:
-        """Append what the template writes from the end of the response to the start of the next
-        one."""
+        """Append the template's text from the end of the response to the start of the next one."""
         self._append_prompt(self.user_delta(text, images))
 
     def _append_prompt(self, ids: Sequence[int]) -> None:
@@ -338,9 +338,9 @@ _LONGEST = 4000  # number of tokens that are compared
 def check_tokens(template: ChatTemplate) -> None:
     """Compare conversations of several turns token by token.
 
-    Where a response is sampled, tokens begin from scratch: a server that reads the conversation as
-    text may join the last character of the prefill with the first of the response. Any other
-    difference raises ModelError.
+    A sampled response starts a new token, but a server that tokenizes the conversation as text may
+    merge the last character of the prefill with the first of the response. Raises ModelError for
+    any other difference.
     """
     leads: list[list[Message]] = [[SYSTEM_TURN], []]
     for lead, (users, responses) in product(leads, CONVERSATIONS):
@@ -353,7 +353,7 @@ def check_tokens(template: ChatTemplate) -> None:
 
 
 def prefill_of(messages: Sequence[Message]) -> str:
-    """Common beginning of the responses of a conversation."""
+    """The prefill that all responses of a conversation begin with; "" if there is none."""
     responses = [message["content"] for message in messages if message["role"] == "assistant"]
     return next(
         (
@@ -366,8 +366,8 @@ def prefill_of(messages: Sequence[Message]) -> str:
 
 
 def appended(template: ChatTemplate, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
-    """The ids of a conversation that ends with a user message as an episode has them, up to the
-    next response's prefill; and the places where responses begin and end."""
+    """The ids of a conversation that ends with a user message, appended as in an episode, up to the
+    next response's prefill, and the positions where responses begin and end."""
     prefill = prefill_of(messages)
     head = 2 if messages[0]["role"] == "system" else 1
     ids = template.start(tuple(messages[:head]), prefill)
@@ -382,15 +382,15 @@ def appended(template: ChatTemplate, messages: Sequence[Message]) -> tuple[list[
 
 
 def served_ids(template: ChatTemplate, messages: Sequence[Message]) -> list[int]:
-    """The ids of the same conversation as a server makes them: rendered as a whole, then read as
-    one text."""
+    """The ids of the same conversation as a server produces them: rendered as a whole, then
+    tokenized as one text."""
     text = renderer(template.tokenizer, template.tokenizer.get_chat_template())(messages)
     return template.encode(text + prefill_of(messages))
 
 
 def joined_borders(ours: list[int], served: list[int], borders: Sequence[int]) -> int:
-    """Count the positions that differ, all of them at borders. Raises ModelError if there are
-    others."""
+    """Count the differences between the ids. Raises ModelError if one is not at a border of a
+    response."""
     if ours == served:
         return 0
     # The comparison below is quadratic in the length.

@@ -1,15 +1,16 @@
-"""A chat template rendered, and taken apart into the texts that stand around messages.
+"""Render a chat template, split it into the texts around messages, and replace it if it is not
+append-only.
 
-Templates are other people's code: transformers renders them in its sandbox, and whatever they raise
-becomes one ModelError.
+Templates are third-party code: transformers renders them in its sandbox, and any error becomes a
+ModelError.
 
-Is a model trained on what it will be served? A template is compared with its own parts, and
-pinned if need be.
+A template is compared with its own parts, so that a model is served with the text that it was
+trained on.
 
-Episodes are only ever appended to. A server renders the whole conversation for every turn. Both are
-the same text for some templates; others cut thoughts or white space from history, number the
-rounds, move the system message or write the date. Those are replaced by a template that writes what
-was trained, which every checkpoint holds.
+Episodes are append-only, while a server renders the whole conversation for every turn. With some
+templates both give the same text; others remove thoughts or white space from the history, number
+the turns, move the system message or write the date. These are replaced (pinned) by a template that
+writes the trained text, which every checkpoint contains.
 """
 
 import re
@@ -29,8 +30,8 @@ Render = Callable[..., str]
 ModelError."""
 
 DATE = datetime(2024, 7, 26)
-"""The date of templates that ask for one: a fixed one, so that a prompt is the same tomorrow and
-after a resume."""
+"""The date for templates that use one. It is fixed, so that prompts never change, for example after
+a resume."""
 
 FIRST = "FIRSTPLACEHOLDER"
 RESPONSE = "REPLYPLACEHOLDER"
@@ -44,20 +45,20 @@ _THINK = re.compile(r"(<think>\s*)?(</think>\s*)?$")
 
 
 class TemplateFault(ModelError):
-    """A chat template raised or does not parse; in a rollout that costs the episode."""
+    """A chat template raised or does not parse; in a rollout this fails the episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The texts around messages.
+    """The texts that a template writes around messages.
 
     system_open: before a system message; system_user: between it and the first user message; both
     None if the template refuses a system message. user_open: before a first user message without a
-    system message, None if refused. user_end: after a user message when nothing is to follow.
-    after_user: from a user message to the response, where it begins. after_response: from the end of a
-    response to the next user message; `end`: the part of it that ends the response. trims: whether
-    white space is cut on the left and right of user messages; trims_first: the same for the one
-    behind a system message.
+    system message, None if refused. user_end: after the last user message without a generation
+    prompt. after_user: from a user message to the beginning of the response. after_response: from
+    the end of a response to the next user message. end: the part of it that ends the response.
+    trims: whether white space is stripped on the left and right of user messages. trims_first: the
+    same for the user message after a system message.
     """
 
     system_open: str | None
@@ -72,8 +73,8 @@ class Parts:
 
     @property
     def plain_open(self) -> str:
-        """Before a first user message without a system message; an empty one where the template
-        demands it."""
+        """The text before a first user message without a system message; it has an empty system
+        message if the template requires one."""
         return (
             self.user_open
             if self.user_open is not None
@@ -86,7 +87,7 @@ class Parts:
         return [text for text in parts if isinstance(text, str)]
 
     def trimmed(self, text: str, *, first: bool = False) -> str:
-        """A user message as the template writes it; `first`: behind a system message."""
+        """A user message as the template writes it. first: it follows a system message."""
         left, right = self.trims_first if first else self.trims
         text = text.lstrip() if left else text
         return text.rstrip() if right else text
@@ -111,13 +112,13 @@ def read_template(tokenizer: Any) -> str:
 
 
 def renderer(tokenizer: Any, template: str) -> Render:
-    """Return a function that renders conversations as a server does: nothing is set that a plain
-    request does not set."""
+    """Return a function that renders conversations as a server does, with only the settings of a
+    plain request."""
 
     def render(messages: Sequence[Message], generation: bool = True) -> str:
         try:
             return _compile_jinja_template(template).render(
-                # Copies, since a template is code that could change what it is given.
+                # Copies, since a template is code that could change its inputs.
                 messages=[dict(message) for message in messages],
                 tools=None,
                 documents=None,
@@ -205,7 +206,7 @@ def _talk(*texts: str) -> list[Message]:
 
 
 def without_system(messages: Sequence[Message]) -> list[Message]:
-    """The same messages with the system text at the head of the first user message."""
+    """The same messages with the system text prepended to the first user message."""
     if len(messages) < 2 or messages[0]["role"] != "system":
         return list(messages)
     system, user, *rest = messages
@@ -213,8 +214,8 @@ def without_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def written(parts: Parts, messages: Sequence[Message]) -> str:
-    """The text of a conversation that ends with a user message, as episodes are written: only ever
-    appended to."""
+    """The text of a conversation that ends with a user message, appended turn by turn as in an
+    episode."""
     talk = without_system(messages) if parts.system_open is None else list(messages)
     if talk[0]["role"] == "system":
         text = f"{parts.system_open}{talk.pop(0)['content']}{parts.system_user}"
@@ -232,16 +233,16 @@ def written(parts: Parts, messages: Sequence[Message]) -> str:
 
 
 def literal(text: str) -> str:
-    """A text as a string of the template language."""
+    """A text as a Jinja string literal."""
     # Backslashes first, or those of the other escapes would be doubled.
     text = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
     return f"'{text}'"
 
 
 def pinned_template(parts: Parts, image_text: str = "") -> str:
-    """A template that writes what `written` writes, and nothing else: text is only ever appended.
+    """An append-only template that writes exactly what `written` writes.
 
-    `image_text`: what stands for a picture in a message of several parts, for models that see.
+    image_text: text for an image in a message of several parts, for vision models.
     """
     user = "text(message)" if image_text else "message['content']"
     trim = {
@@ -265,7 +266,7 @@ def pinned_template(parts: Parts, image_text: str = "") -> str:
         "@end@": literal(parts.end),
     }
     text = _PINNED
-    # Plain replacement: templates are full of the braces that `format` would read.
+    # Plain replacement, because `format` would interpret the braces of templates.
     for mark, value in values.items():
         text = text.replace(mark, value)
     return _PARTS.replace("@image@", literal(image_text)) + text if image_text else text
@@ -305,7 +306,7 @@ _PARTS = """{%- macro text(message) -%}
 
 
 SYSTEM_TURN: Message = {"role": "system", "content": "You play a game."}
-"""The system turn of the compared conversations, which come with and without it."""
+"""The system message of the compared conversations, which are tested with and without it."""
 _RESPONSE = "<think>plan {}</think><answer>Left || Up</answer>"
 CONVERSATIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     # (user messages, responses); each is compared up to the last user message
@@ -315,7 +316,8 @@ CONVERSATIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("  Rules.\n", "\n\n Turn\t2. \n", " \t", ""), ("<think>x", "<think>x</think>", "<think>")),
     (("Rules.", "Turn 2.", "Turn 3."), ("<think>x</think>\n<answer>Up</answer> \n", "<think>\n\n")),
 )
-"""Plain ones, and some with white space, unfinished blocks and empty turns."""
+"""Conversations to compare: plain ones, and some with white space, unfinished blocks and empty
+turns."""
 
 
 def examine(
@@ -325,17 +327,17 @@ def examine(
     end_of: Callable[[Parts], Parts],
     image_text: str = "",
 ) -> tuple[str, Parts, str]:
-    """The template that a model is to be trained and served with, its parts, and why it is not the
-    model's own: "" if it is.
+    """Choose the template for training and serving. Returns it, its parts, and the reason why it is
+    not the model's own; "" if it is.
 
-    render_with: gives a template's rendering. end_of: fills in how a response ends, which only the
-    tokenizer knows.
+    render_with: returns the rendering function of a template. end_of: fills in the end of a
+    response, which only the tokenizer knows.
 
-    Raises ModelError if no conversation can be rendered, if the template loses messages, or if what
-    it does cannot be written as a template that only appends.
+    Raises ModelError if no conversation can be rendered, if the template loses messages, or if
+    there is no equivalent append-only template.
     """
     parts = end_of(take_apart(render_with(template)))
-    # A server would write the date of the day, training writes a fixed one.
+    # A server would write the current date, but training writes a fixed one.
     if "strftime_now" in template:
         reason = "the template writes the current date"
     elif parts.system_open is None:
@@ -356,8 +358,8 @@ def examine(
 
 
 def difference(render: Render, parts: Parts) -> str:
-    """The first difference between whole conversations as rendered and what `parts` append turn by
-    turn, or ""."""
+    """Describe the first difference between rendered conversations and the same appended turn by
+    turn with `parts`; "" if there is none."""
     # Templates that require a system message are compared only with one.
     leads: list[list[Message]] = [[SYSTEM_TURN]] if parts.user_open is None else [[SYSTEM_TURN], []]
     for lead, (users, responses) in product(leads, CONVERSATIONS):
@@ -373,7 +375,7 @@ def difference(render: Render, parts: Parts) -> str:
 
 
 def alternate(users: Sequence[str], responses: Sequence[str]) -> list[Message]:
-    """User messages and responses in turn."""
+    """Messages that alternate between users and responses."""
     talk: list[Message] = [{"role": "user", "content": users[0]}]
     for response, user in zip(responses, users[1:], strict=True):
         talk += [{"role": "assistant", "content": response}, {"role": "user", "content": user}]

@@ -1,8 +1,8 @@
-"""Text to tokens and back, inside a conversation: in the context of the text before, control
-tokens read as text.
+"""Convert text to tokens and back inside a conversation: in the context of the preceding text, with
+control tokens in messages encoded as plain text.
 
-Some tokenizers put a space before a text, and remove one when they decode. A text that follows
-another is therefore encoded and decoded after an anchor, a character that no token shares with its
+Some tokenizers add a space before a text, and remove one when they decode. A text that follows
+another is therefore encoded and decoded after an anchor, a character that never merges with its
 neighbours.
 """
 
@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 FORMAT = re.compile(r"</?(think|answer|observation|prediction)>")
-"""Marks of our responses: tokens of their own in some vocabularies, never turns of a
-conversation."""
+"""Tags of spa's response format. Some vocabularies have them as tokens, but they never mark turns
+of a conversation."""
 # Tried in this order, for a tokenizer that needs an anchor: the first that merges with none of
 # `_PROBES` is used.
 _ANCHORS = ("\x01", "\n", ")", "§")
-# What tokenizers treat differently at the start of a text: a letter, a space, a tag, a line break.
+# Texts that tokenizers may treat differently at the start: a letter, a space, a tag, a line break.
 _PROBES = ("x", " x", "<", "\n")
 
 
 class TextTokens:
-    """A tokenizer for pieces of a conversation. `special_ids`: its control tokens."""
+    """A tokenizer for pieces of a conversation. special_ids: the ids of its control tokens."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -39,7 +39,8 @@ class TextTokens:
         self._anchor, self._base = self._find_anchor()
 
     def know_markers(self, texts: Iterable[str]) -> None:
-        """Added tokens in these texts of a chat template are control tokens, too."""
+        """Also treat added tokens that occur in these texts of a chat template as control
+        tokens."""
         joined = "\n".join(texts)
         # Plain words such as `user` also occur in messages, so only tokens with a non-alphanumeric
         # character count as turn markers.
@@ -49,7 +50,7 @@ class TextTokens:
         self._control = self._pattern(self._texts)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of text at the beginning."""
+        """Token ids of text at the beginning of a conversation."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def encode_after(self, text: str) -> list[int]:
@@ -65,9 +66,9 @@ class TextTokens:
         return self.decode([*self._base, *ids])[len(self.decode(self._base)) :]
 
     def encode_with_ends(self, text: str, *, after: str) -> tuple[list[int], list[int]]:
-        """Token ids of text behind the text `after`, control tokens read as text, and where in it
-        each token ends."""
-        # Most tokenizers encode text behind a control token like text at the beginning.
+        """Token ids of text that follows the text `after`, with control tokens encoded as plain
+        text, and the end of each token in the text."""
+        # Most tokenizers encode text after a control token as they do at the start of a text.
         border = self._control is not None and any(
             match.end() == len(after) for match in self._control.finditer(after)
         )
@@ -75,7 +76,7 @@ class TextTokens:
         return self.pieces_with_ends(told, guard, first=border)
 
     def encode_pieces(self, text: str, guard: str, *, first: bool) -> list[int]:
-        """Token ids of guarded text, at the beginning or behind other text."""
+        """Token ids of guarded text, at the beginning (`first`) or after other text."""
         pieces = text.split(guard) if guard else [text]
         ids = self.encode(pieces[0]) if first else self.encode_after(pieces[0])
         for piece in pieces[1:]:
@@ -83,12 +84,12 @@ class TextTokens:
         return ids
 
     def guarded(self, texts: Sequence[str]) -> tuple[str, list[str]]:
-        """The texts with a guard inside everything that spells a control token, and the guard: a
-        character that none of them has; "" if nothing needs it."""
+        """Insert a guard into every control token in the texts. Returns the guard, a character that
+        none of them contains, and the texts; the guard is "" if none is needed."""
         control = self._control
         if control is None or not any(control.search(text) for text in texts):
             return "", list(texts)
-        # U+FDD0 to U+FDEF are noncharacters, which no text should hold.
+        # U+FDD0 to U+FDEF are noncharacters, which no text should contain.
         guard = next(
             chr(i) for i in range(0xFDD0, 0x110000) if not any(chr(i) in text for text in texts)
         )
@@ -100,8 +101,8 @@ class TextTokens:
     def pieces_with_ends(
         self, text: str, guard: str, *, first: bool
     ) -> tuple[list[int], list[int]]:
-        """Token ids of guarded text, and where in the text without guards each token ends; `first`:
-        whether it is at the beginning."""
+        """Token ids of guarded text, and the end of each token in the text without guards. first:
+        the text is at the beginning."""
         ids: list[int] = []
         ends: list[int] = []
         done = 0
@@ -115,13 +116,13 @@ class TextTokens:
         return ids, ends
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids that stand at the beginning."""
+        """The text of ids at the beginning of a conversation."""
         return self.tokenizer.decode(
             list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
 
     def _find_anchor(self) -> tuple[str, list[int]]:
-        """The anchor and its ids; "" for a tokenizer that reads and writes a text behind another as
+        """Find the anchor and its ids; "" for a tokenizer that treats a text after another text as
         it does alone."""
         plain = True
         for anchor in _ANCHORS:
@@ -140,7 +141,7 @@ class TextTokens:
 
     @staticmethod
     def _pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
-        """Pattern of texts that spell a control token. The markers of our own format are excluded,
+        """Pattern that matches control tokens in a text. The tags of spa's own format are excluded,
         even if the vocabulary has them."""
         patterns = [
             re.escape(text) for text in texts if len(text) > 1 and not FORMAT.fullmatch(text)
@@ -150,7 +151,7 @@ class TextTokens:
 
 
 def encode_with_ends(tokenizer: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids of a text, and where in the text each token ends; both int64 [L]."""
+    """Token ids of a text, and the end of each token in the text; both int64 [L]."""
     if getattr(tokenizer, "is_fast", False):
         encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ends = [end for _, end in encoded["offset_mapping"]]

@@ -1,8 +1,8 @@
-"""Tokens that hold a piece of the text that they decode to.
+"""Map tokens to the spans of the decoded text that they cover.
 
-A character may be several tokens (bytes). Until the last of them, it decodes to other characters,
-and with some tokenizers (Gemma, Mistral) to more of them than it is. So lengths of decoded prefixes
-do not grow steadily, but the part that they have in common with the whole text does.
+A character may consist of several tokens (bytes). Until the last of them, it decodes to other
+characters, with some tokenizers (Gemma, Mistral) to more than one. So the lengths of decoded
+prefixes may shrink, but the prefix that they share with the whole text only grows.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,12 +14,12 @@ from spa.prompts.template import ChatTemplate
 
 
 def token_bounds(ids: Sequence[int] | np.ndarray, template: ChatTemplate) -> list[tuple[int, int]]:
-    """Of each token, (begin, end) in characters of the text that the ids decode to. All tokens of a
-    character hold it."""
+    """For each token, its (begin, end) in the decoded text, in characters. Tokens that share a
+    character all span it."""
     ids = [int(token) for token in ids]
     text = template.decode_response(ids)
     parts = [template.token_text(token) for token in ids]
-    # In the usual case, no token holds only a part of a character.
+    # In the usual case, no token is only part of a character.
     if "".join(parts) == text:
         ends = list(accumulate(map(len, parts)))
         return list(zip([0, *ends], ends, strict=False))
@@ -43,8 +43,8 @@ def _in_common(read: str, text: str) -> int:
 def tokens_touching(
     ids: Sequence[int] | np.ndarray, spans: Collection[tuple[int, int]], template: ChatTemplate
 ) -> list[bool]:
-    """For each token, whether it touches one of the `spans`: (begin, end) in characters of the text
-    that the ids decode to."""
+    """For each token, whether it overlaps one of the `spans`, given as (begin, end) in characters
+    of the decoded text."""
     return [
         any(start < stop and end > begin for begin, stop in spans)
         for start, end in token_bounds(ids, template)

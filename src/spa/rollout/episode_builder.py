@@ -1,5 +1,5 @@
-"""One player's conversation and tokens, from which an episode is built. A game of one player has
-one builder."""
+"""Builds an episode from one player's conversation and tokens. A single-player game has one
+builder."""
 
 import numpy as np
 
@@ -17,8 +17,8 @@ _NO_IDS = np.zeros(0, dtype=np.int32)
 
 
 class EpisodeBuilder:
-    """The messages to and from one player. `number` is the player's number; None in a game of one
-    player."""
+    """Collects the messages, tokens and turns of one player. `number` is the player's index; None
+    in a single-player game."""
 
     def __init__(
         self, spec: EpisodeSpec, prompter: Prompter, template: ChatTemplate | None
@@ -40,12 +40,12 @@ class EpisodeBuilder:
         self.failed_turn = 0
 
     def assign_player(self, players: int) -> None:
-        """Take the place that the episode has in a game of so many."""
+        """Set the player's number in a game of `players` players."""
         self.number = self.spec.seat % players if players > 1 else None
 
     def build_prompt(self, env: TextEnv, room: int | None = None) -> None:
-        """Write the message before the next response: the first one, or the next, unless that would
-        not fit in `room`."""
+        """Write the messages before the next response. If the prompt would exceed `room` tokens,
+        stop the episode instead."""
         if not self.messages:
             self.messages += self.prompter.first_messages(env)
             for message in self.messages:
@@ -70,7 +70,7 @@ class EpisodeBuilder:
         )
         images = _see(env)
         if self.buffer is not None:
-            # Check the length before appending: an episode must not end with a prompt without
+            # Check the length before appending: an episode must not end with a prompt that has no
             # response.
             if (
                 room is not None
@@ -84,7 +84,7 @@ class EpisodeBuilder:
         self.images += images
 
     def build_prompt_alone(self, env: TextEnv, room: int | None, left: int) -> None:
-        """Begin the next turn with a conversation of its own, of the rules and the current state."""
+        """Begin a new conversation for the next turn, with the rules and the current state."""
         messages = self.prompter.first_messages(env, turn=len(self.turns) + 1, actions_left=left)
         if self.buffer is not None and self.template is not None:
             ids = self.template.start(messages, self.prompter.prefill)
@@ -96,7 +96,7 @@ class EpisodeBuilder:
         self.messages += messages
 
     def prompt(self, env: TextEnv, limit_s: float | None) -> Prompt:
-        """Build the prompt that the engine continues; `limit_s`: see Prompt."""
+        """Build the prompt for the engine. limit_s: see `Prompt`."""
         ids = self.buffer.ids() if self.buffer is not None else _NO_IDS
         turns_left = self.prompter.max_turn - len(self.turns)
         return Prompt(
@@ -121,7 +121,7 @@ class EpisodeBuilder:
         )
 
     def append_completion(self, completion: Completion) -> None:
-        """Record the tokens of a response."""
+        """Append the tokens of a response."""
         self.version = completion.version
         if (
             self.buffer is not None
@@ -153,13 +153,13 @@ class EpisodeBuilder:
         return ended
 
     def receive(self, reward: float) -> None:
-        """Add another player's payment to this player's last turn, if there is one."""
+        """Add a reward from another player's move to this player's last turn, if there is one."""
         if reward and self.turns:
             self.turns[-1] = paid(self.turns[-1], reward)
 
     def fail(self, reason: str) -> None:
-        """The episode is lost, and with it what was played of it: a lost episode is the same
-        whenever it was lost."""
+        """Mark the episode as failed and drop its turns, so that a failed episode is the same
+        whenever it failed."""
         self.failed_turn = len(self.turns) + 1
         self.stop = StopReason.ERROR
         self.error = reason
@@ -199,6 +199,6 @@ class EpisodeBuilder:
 
 
 def _see(env: TextEnv) -> list[bytes]:
-    """The picture of the current state, if prompts show one."""
+    """The image of the current state as a PNG file, if prompts show one; else empty."""
     image = env.image()
     return [] if image is None else [to_png(image)]

@@ -1,8 +1,8 @@
-"""Playing: prompts go to the engine, responses are parsed and executed, until every episode has
-ended.
+"""The rollout loop: send prompts to the engine, parse and execute the responses, until every
+episode has ended.
 
-An environment that raises, hangs or returns nonsense costs its own episode, never the run, and so
-does a chat template that does not take a puzzle's text.
+An environment that raises, hangs or returns invalid values fails its own episode, never the run; so
+does a chat template that cannot encode a puzzle's text.
 """
 
 import hashlib
@@ -59,16 +59,15 @@ def collect(
     lanes: int = 0,
     lost: LostEpisodes | None = None,
 ) -> list[Episode]:
-    """Play all of `specs` side by side; returns one episode per spec, in order.
+    """Play all of `specs` concurrently. Returns one episode per spec, in order.
 
     `make_env` builds an environment for a tag; `template` None plays without tokens (text-only
     engines). An episode whose first prompt leaves no room for a response ends at once. An
-    environment has `env_timeout_s` seconds for a turn; with `lanes`, that many turns are executed
-    at a time, for environments in processes of their own. Episodes that `lost` knows are not
-    played, and those that end a process are added to it.
+    environment has `env_timeout_s` seconds for a turn. `lanes` is the number of turns executed in
+    parallel, for environments in separate processes. Episodes in `lost` are not played, and
+    episodes that crash a process are added to it.
 
-    Raises whatever SpaError an environment raises while it is made: those are for the user to
-    solve.
+    Raises any SpaError that building an environment raises: the user can fix it.
     """
     room = max_model_len - sampling.max_tokens
     with ThreadPoolExecutor(lanes) if lanes else nullcontext() as pool:
@@ -120,7 +119,8 @@ def collect(
 
 
 def _report_faults(failed: Sequence[EpisodeBuilder]) -> None:
-    """Log the first of the episodes that failed by a fault of environment or engine, and count the others."""
+    """Log the first episodes that an environment or engine error ended, and the number of
+    others."""
     for builder in failed[:SHOWN_FAULTS]:
         spec = builder.spec
         log.warning(
@@ -139,7 +139,7 @@ def _report_faults(failed: Sequence[EpisodeBuilder]) -> None:
 
 
 def _end_too_long(builders: Sequence[EpisodeBuilder], room: int) -> None:
-    """End the episodes whose first prompt does not fit."""
+    """Stop the episodes whose first prompt does not fit into `room` tokens."""
     for builder in builders:
         if builder.buffer is not None and len(builder.buffer) > room:
             builder.stop = StopReason.CONTEXT
@@ -153,9 +153,9 @@ def _end_too_long(builders: Sequence[EpisodeBuilder], room: int) -> None:
 
 
 def check_room(episodes: Sequence[Episode], response: int, max_model_len: int) -> None:
-    """Raises ConfigError if all that was wrong with these episodes is that not one first prompt
-    left room for a response of `response` tokens. To be asked of all ranks' episodes together: what
-    others had must not matter to one of them."""
+    """Raise ConfigError if no first prompt left room for a response of `response` tokens and no
+    episode failed otherwise. Pass the episodes of all ranks, so that every rank decides the
+    same."""
     too_long = any(episode.stop is StopReason.CONTEXT for episode in episodes)
     if too_long and not any(episode.turns or episode.error for episode in episodes):
         raise ConfigError(
@@ -172,8 +172,8 @@ def puzzle_hash(env: TextEnv) -> str:
 
 
 class _Game:
-    """A game while it is being played, with the builders whose episodes are wanted; the others have a
-    fixed opponent."""
+    """A running game, with a builder for each player whose episode is wanted; a fixed opponent
+    plays the other players."""
 
     def __init__(
         self,
@@ -204,8 +204,8 @@ class _Game:
                 checked_text(
                     self.env.state_text(self.builders[0].prompter.state_text), "state_text"
                 )
-                # The opponent samples from a stream of its own, so that its random numbers do not
-                # depend on the policy's or the environment's.
+                # The opponent has its own random stream, so that its moves do not depend on the
+                # random numbers of policy and environment.
                 self.chance = stream(first.noise_seed, "opponent")
                 for builder in self.builders:
                     builder.assign_player(self.env.players)
@@ -216,12 +216,12 @@ class _Game:
 
     @property
     def asked(self) -> EpisodeBuilder | None:
-        """Builder that waits for a response; None if the game is over."""
+        """The builder that waits for a response; None if the game is over."""
         return None if self.turn is None or self.turn.stop is not None else self.turn
 
     def play(self, completion: Completion, *, format_penalty: float, room: int) -> None:
-        """Take the response that was asked for: record its tokens, execute its actions, ask for the
-        next one or stop."""
+        """Process a response: record its tokens, execute its actions, and build the next prompt or
+        stop."""
         watchdog.beat()
         builder = self.turn
         if builder is None:
@@ -246,14 +246,14 @@ class _Game:
             self._fail(error)
 
     def _go_on(self, room: int | None) -> None:
-        """Ask the builder whose turn it is."""
+        """Build the prompt of the player whose turn it is."""
         if self.env.players > 1:
             self._let_opponent_move()
         if self.turn is not None:
             self.turn.build_prompt(self.env, room)
 
     def _let_opponent_move(self) -> None:
-        """Random moves until it is the turn of a builder, or the game is over."""
+        """Make random moves for the opponent until it is a builder's turn or the game is over."""
         builders = {builder.number: builder for builder in self.builders}
         moves = 0
         while (mover := self.env.current_player()) not in builders:
@@ -296,7 +296,7 @@ class _Game:
         self.turn = None
 
     def leave_together(self) -> None:
-        """Cut off the other episodes when one builder has to stop."""
+        """Truncate the other players' episodes once one player's episode has stopped."""
         if any(builder.stop is not None for builder in self.builders):
             for builder in self.builders:
                 builder.stop = builder.stop or StopReason.MAX_TURNS
@@ -306,8 +306,8 @@ class _Game:
         self._lose(str(error))
 
     def _mark(self, error: Exception | None) -> None:
-        """If the environment ended its process, or hung and was ended with it, its episodes are
-        marked, so that a resumed run does not try them again."""
+        """If the environment crashed its process, or hung and was killed, mark its episodes, so
+        that a resumed run does not play them again."""
         if isinstance(error, EnvCrash):
             for builder in self.builders:
                 self.lost.mark(builder.spec.episode_id, error)

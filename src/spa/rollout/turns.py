@@ -1,5 +1,5 @@
-"""One turn of an episode: a response is parsed, its actions are executed, what happened is
-recorded. No tokens here."""
+"""One turn of an episode: parse a response, execute its actions, record the result. This module
+does not handle tokens."""
 
 from dataclasses import replace
 
@@ -19,11 +19,11 @@ def take_turn(
     format_penalty: float,
     finish_reason: str = "stop",
 ) -> tuple[Turn, bool]:
-    """Execute the actions of a response, `text` with its prefill; returns the turn, and whether the
-    game has ended.
+    """Execute the actions of a response. Returns the turn, and whether the game has ended. text:
+    the response, including its prefill.
 
-    At most `actions_left` actions are taken, and none after it is another player's turn. Raises
-    EnvFault if the environment returns nonsense.
+    At most `actions_left` actions are taken, and none once it is another player's turn. Raises
+    EnvFault if the environment returns invalid values.
     """
     response = parse_response(
         text,
@@ -40,8 +40,8 @@ def take_turn(
         for name, action in zip(response.actions, mapped, strict=True)
         if action is not None
     ]
-    # Unknown actions are penalized as well. As in the original, a list beyond the limit is only
-    # cut.
+    # Unknown actions are penalized as well. As in the original, actions beyond the limit are cut
+    # off without a penalty.
     penalty = (
         0.0 if response.well_formed and len(legal) == len(response.actions) else format_penalty
     )
@@ -88,18 +88,19 @@ def stop_after(
 
 
 def paid(turn: Turn, reward: float) -> Turn:
-    """A turn with what came after it, by another player's move."""
+    """The turn with the reward from another player's following move added."""
     return replace(turn, reward=turn.reward + reward)
 
 
 def _states(env: TextEnv, prompter: Prompter) -> tuple[str, str | None]:
-    """The current state as it is shown, and what should be known of it if that is something else."""
+    """The current state as shown, and the world state that the agent should know; None if they are
+    equal."""
     shown = checked_text(env.state_text(prompter.state_text), "state_text")
     known = checked_text(env.world_state_text(prompter.state_text), "world_state_text")
     return shown, None if known == shown else known
 
 
 def _label(env: TextEnv, text: str) -> str:
-    """The environment's own spelling of an action; free-text actions stay as they are."""
+    """The environment's own spelling of an action; free-text actions are unchanged."""
     # " up" is recorded as "Up", so that plans can be compared as texts.
     return next((name for name in env.action_names() if name.lower() == text.strip().lower()), text)

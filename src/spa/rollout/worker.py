@@ -1,7 +1,7 @@
-"""A rollout worker: what playing needs next to the engine.
+"""The rollout worker: everything that a rollout needs besides the engine.
 
-Episodes travel between ranks with their text as JSON and their arrays as bytes, a third of the size
-and of the time of what a trajectory file holds.
+Ranks exchange episodes with text as JSON and arrays as bytes. This takes a third of the size and
+time of the format of trajectory files.
 """
 
 import logging
@@ -36,7 +36,7 @@ ARRAYS = {
 
 
 def pack(episode: Episode) -> dict[str, Any]:
-    """A JSON-ready dict; `unpack` restores an equal episode."""
+    """Convert an episode to a JSON-compatible dict; `unpack` restores an equal episode."""
     # The arrays are packed as base64 below, since JSON would write them number by number.
     bare: Any = replace(episode, **dict.fromkeys(ARRAYS))
     arrays = {name: getattr(episode, name) for name in ARRAYS}
@@ -63,8 +63,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetPreview:
-    """A puzzle, unplayed: its environment after `reset`, its content hash, and whether all puzzles
-    are shared."""
+    """A puzzle before it is played. env: its environment after `reset`. hash: its content hash.
+    finite: training and validation share all puzzles."""
 
     env: TextEnv
     hash: str
@@ -73,8 +73,8 @@ class ResetPreview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutWorker:
-    """Everything that playing needs, except the engine: environments, prompts, limits, and who else
-    plays."""
+    """Everything that a rollout needs except the engine: environments, prompts, limits, and the
+    other ranks."""
 
     specs: Mapping[str, EnvSpec]
     prompters: Mapping[str, Prompter]
@@ -89,21 +89,21 @@ class RolloutWorker:
     rewards: Mapping[str, tuple[WeightedReward, ...]] = field(default_factory=dict)
 
     def make_env(self, tag: str) -> TextEnv:
-        """A new environment for a tag, in one of the processes for environments if there are any."""
+        """Create an environment for a tag, in a worker process if there are any."""
         make = make_env if self.workers is None else self.workers.make
         return make(self.specs[tag].env_type, self.specs[tag].env_config)
 
     def again_s(self, turns: int) -> float | None:
-        """The seconds that an episode of so many turns may take when it is played again in this
-        process."""
+        """Time limit in seconds for replaying an episode of `turns` turns in this process; None: no
+        limit."""
         # Environments in other processes have limits of their own.
         if self.env_timeout_s is None or self.workers is not None:
             return None
         return MAKING_S + self.env_timeout_s * (turns + 1)
 
     def peek_reset(self, spec: EpisodeSpec) -> "ResetPreview | None":
-        """An episode's puzzle before it is played; None if it cannot be made, which its episode
-        says when it is played. A puzzle that ends its process is marked."""
+        """Build an episode's puzzle without playing it; None if that fails, which the episode will
+        report when it is played. A puzzle that crashes its process is marked."""
         watchdog.beat()
         if self.lost.is_unmakeable(spec.episode_id):
             return None
@@ -129,7 +129,7 @@ class RolloutWorker:
         self, engine: Engine, specs: list[EpisodeSpec], sampling: SamplingParams
     ) -> list[Episode]:
         """Play the given episodes. Every rank plays its own groups and gets all episodes. Raises
-        ConfigError if not one has room for a response."""
+        ConfigError if no first prompt leaves room for a response."""
 
         def play(mine: list[EpisodeSpec]) -> list[Episode]:
             episodes = collect(
@@ -154,5 +154,5 @@ class RolloutWorker:
 
 
 def first_group(spec: EpisodeSpec) -> int:
-    """The group of an episode, or that of the first player of its game."""
+    """The group of an episode; in self-play, the group of its game's first player."""
     return spec.group - spec.seat if spec.table else spec.group

@@ -1,10 +1,10 @@
 """Shortest Sokoban solutions by breadth-first search from both ends, over sets of player cells.
 
-A state is the boxes and the player. All players that stand somewhere with the same boxes after the
-same number of moves are one integer of bits, so that a step of the whole crowd is a few shifts.
-Forwards, boxes are never pushed to dead cells, from which no target can be reached; backwards, the
-player pulls. Each step moves the side with fewer states, one move at a time, so that the first
-meeting is a shortest solution.
+A state is the boxes and the player. All player cells that are possible with the same boxes after
+the same number of moves are the bits of one integer, so that advancing all of them takes a few
+shifts. Forwards, boxes are never pushed to dead cells, from which no target can be reached;
+backwards, the player pulls. Each step advances the side with fewer states by one move, so that the
+first meeting is a shortest solution.
 """
 
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from functools import lru_cache, partial
 from spa_games.sokoban_rooms import Room
 
 Layer = dict[int, int]
-"""Boxes (bits) -> the cells where the player may stand (bits), for the first time after so many
+"""Boxes (bits) -> the player's cells (bits) that are first reached after a given number of
 moves."""
 
 
 def shortest_moves(room: Room) -> tuple[int, ...] | None:
-    """A shortest solution of `room` as indices into up, down, left, right; None if there is
-    none."""
+    """A shortest solution of `room` as indices into up, down, left, right; None if it has no
+    solution."""
     meeting = _meet(room)
     if meeting is None:
         return None
@@ -40,7 +40,7 @@ def shortest_moves(room: Room) -> tuple[int, ...] | None:
 
 
 def fewest_moves(room: Room) -> int | None:
-    """The length of a shortest solution; None if there is none."""
+    """The length of a shortest solution; None if there is no solution."""
     meeting = _meet(room)
     # Each list begins with the layer of zero moves, which adds nothing to the length.
     return None if meeting is None else len(meeting[0]) + len(meeting[1]) - 2
@@ -64,8 +64,8 @@ def live_cells(floor: frozenset[int], targets: tuple[int, ...], cols: int) -> in
 
 
 def _meet(room: Room) -> tuple[list[Layer], list[Layer], int, int] | None:
-    """Layers from the start and from the goal up to where they meet, and the boxes and player of a
-    meeting."""
+    """Search from both ends. Returns the layers from the start and from the goal up to where they
+    meet, and the boxes and player of a common state; None without a solution."""
     floor = _bits(room.floor)
     goal = _bits(room.targets)
     stride = room.cols + 1
@@ -94,7 +94,7 @@ def _meet(room: Room) -> tuple[list[Layer], list[Layer], int, int] | None:
 
 
 def _common(reached: Layer, others: Layer) -> tuple[int, int] | None:
-    """Boxes and player of a state that both sides have reached."""
+    """Boxes and player of a state that both sides have reached; None if there is no such state."""
     for boxes, players in reached.items():
         both = players & others.get(boxes, 0)
         if both:
@@ -110,10 +110,9 @@ def _advance(
     stride: int,
     jumps: Callable[[int, int], list[tuple[int, int]]],
 ) -> Layer:
-    """The new states one move away: walks, and what `jumps` (pushes or pulls) gives for boxes and
-    players.
+    """The new states one move away: by walking, or by `jumps` (pushes or pulls).
 
-    `visited` is brought up to date.
+    Updates `visited`.
     """
     reached: Layer = {}
     for boxes, players in layer.items():

@@ -32,7 +32,7 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
     """The first `limit` solutions of `board`; an empty list if it has none or already breaks a
     rule."""
     house = houses(size)
-    # Bits 1 to size: bit d says that digit d is still free.
+    # Bits 1 to size: bit d is set if digit d is still free.
     full = (1 << size + 1) - 2
     rows = [full] * size
     cols = [full] * size
@@ -61,8 +61,8 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
                 fewest = mask.bit_count()
                 where = cell
                 options = mask
-                # A single option has to be taken in any case, and none is a dead end, so the
-                # search for a better cell stops.
+                # No cell is better than one with a single option, which is forced, or with none,
+                # which is a dead end. So the search for a better cell stops.
                 if fewest <= 1:
                     break
         row, col, box = house[where]
@@ -89,8 +89,8 @@ def stays_unique(board: Board, size: int, cell: int) -> bool:
     """Return whether `board`, which has one solution, still has only one when the digit of `cell`
     is removed.
 
-    A second solution would differ in `cell` itself: it is enough to look for one with each other
-    digit there.
+    A second solution would differ in `cell` itself, so it suffices to search with each other digit
+    there.
     """
     before = board[:cell]
     after = board[cell + 1 :]

@@ -1,1 +1,1 @@
-"""Exact solvers: for the cards, the tests, hints and expert play."""
+"""Exact solvers, for cards, tests, hints and expert play."""

@@ -1,16 +1,16 @@
-"""FrozenLake by value iteration under a budget of actions."""
+"""Solve FrozenLake by value iteration with a budget of actions."""
 
 from functools import lru_cache
 
 from spa.envs.frozen_lake_maps import TURNS, Lake, moves
 
 Values = tuple[float, ...]
-"""For each cell the highest probability of reaching the goal from it."""
+"""For each cell, the highest probability of reaching the goal from it."""
 
 
 @lru_cache(maxsize=256)
 def values(lake: Lake, success_rate: float, limit: int) -> tuple[Values, ...]:
-    """The values for 0 to `limit` actions left. `success_rate` is that of the intended move: 1
+    """The values for 0 to `limit` actions left. success_rate: probability of the intended move, 1
     without slips."""
     # With no actions left, the value is 1 on the goal and 0 elsewhere.
     now = tuple(float(cell == lake.goal) for cell in range(lake.size**2))
@@ -25,8 +25,8 @@ def values(lake: Lake, success_rate: float, limit: int) -> tuple[Values, ...]:
 
 
 def action_values(lake: Lake, success_rate: float, after: Values, cell: int) -> tuple[float, ...]:
-    """The value of left, down, right and up in `cell` if `after` are the values of the cells then;
-    () if it is over."""
+    """The values of left, down, right and up in `cell`, given the values `after` of the next cells;
+    () if the game is over there."""
     if cell == lake.goal or cell in lake.holes:
         return ()
     reached = [after[moves(lake.size, direction)[cell]] for direction in TURNS]
@@ -39,8 +39,8 @@ def action_values(lake: Lake, success_rate: float, after: Values, cell: int) -> 
 
 
 def best_turn(lake: Lake, success_rate: float, cell: int, limit: int) -> int | None:
-    """The best action (index into left, down, right, up) with `limit` actions left; None if nothing
-    helps."""
+    """The best action (index into left, down, right, up) with `limit` actions left; None if the
+    goal cannot be reached."""
     if limit < 1:
         return None
     options = action_values(lake, success_rate, values(lake, success_rate, limit)[limit - 1], cell)
@@ -49,7 +49,7 @@ def best_turn(lake: Lake, success_rate: float, cell: int, limit: int) -> int | N
 
 
 def shortest_path(lake: Lake, cell: int) -> int | None:
-    """The fewest moves from `cell` to the goal without slips; None if there is no way."""
+    """The fewest moves from `cell` to the goal without slips; None if there is no path."""
     if cell in lake.holes:
         return None
     tables = [moves(lake.size, direction) for direction in TURNS]
